@@ -1,0 +1,1 @@
+"""The command line: `evenkeel up · demo · replay · simulate · top`."""

@@ -1,0 +1,1 @@
+"""What the parts of Evenkeel say to each other: resources, configuration, the client key, reports, names."""

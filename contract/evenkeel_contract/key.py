@@ -1,0 +1,126 @@
+"""The client key: the only thing that travels into the engine's scheduler (design §4, end).
+
+Grammar, one line of ASCII, at most `MAX_KEY_BYTES`:
+
+    ek1 ; <namespace>/<tenant>/<client> ; w=<tenant weight>,<client weight> [ ; s=<seed> ] [ ; f ]
+
+Names are percent-escaped outside `A-Z a-z 0-9 . _ -`, weights are integers from 1 to `MAX_WEIGHT`, the seed is
+a whole number of weighted tokens (R5), `f` says that the fleet's own failure caused this retry (R11). There
+are no blanks. Fields come in this order, so every key has exactly one spelling.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote
+
+MAX_KEY_BYTES: Final = 1024  # well below the 8 KiB that HTTP servers allow for all headers
+MAX_NAME_BYTES: Final = 253  # a Kubernetes name's limit, in UTF-8 before escaping
+MAX_WEIGHT: Final = 1_000_000
+MAX_SEED: Final = 2**53  # beyond that a float no longer counts single tokens
+
+_PREFIX: Final = "ek1"
+_NAME: Final = r"(?:[A-Za-z0-9._-]|%[0-9A-F]{2})+"
+_KEY: Final = re.compile(
+    rf"ek1;({_NAME})/({_NAME})/({_NAME});w=([1-9][0-9]{{0,6}}),([1-9][0-9]{{0,6}})"
+    r"(?:;s=(-?[1-9][0-9]{0,15}))?(;f)?"
+)
+
+
+class ClientKeyError(ValueError):
+    """A client key that cannot be written or read; the message names the part."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """Who a request belongs to and how it is to be charged."""
+
+    namespace: str
+    tenant: str
+    client: str
+    tenant_weight: int = 1
+    client_weight: int = 1
+    seed: int = 0
+    """Weighted tokens; usually negative (a debt carried from the ledger). 0: none."""
+    retried_by_fleet: bool = False
+
+    @property
+    def tenant_identity(self) -> str:
+        """`namespace/tenant`, each part escaped, so that two tenants never share one."""
+        return f"{_escape(self.namespace)}/{_escape(self.tenant)}"
+
+    @property
+    def identity(self) -> str:
+        """`namespace/tenant/client`, each part escaped."""
+        return f"{self.tenant_identity}/{_escape(self.client)}"
+
+    def encode(self) -> str:
+        """The key's one spelling; raises `ClientKeyError`."""
+        for part, name in (
+            ("namespace", self.namespace),
+            ("tenant", self.tenant),
+            ("client", self.client),
+        ):
+            _check_name(part, name)
+        for part, weight in (
+            ("tenant weight", self.tenant_weight),
+            ("client weight", self.client_weight),
+        ):
+            if not 1 <= weight <= MAX_WEIGHT:
+                raise ClientKeyError(f"{part} {weight} is not from 1 to {MAX_WEIGHT}")
+        if abs(self.seed) > MAX_SEED:
+            raise ClientKeyError(f"seed {self.seed} is beyond ±{MAX_SEED}")
+        seed = f";s={self.seed}" if self.seed else ""
+        retried = ";f" if self.retried_by_fleet else ""
+        text = (
+            f"{_PREFIX};{self.identity};w={self.tenant_weight},{self.client_weight}{seed}{retried}"
+        )
+        if len(text) > MAX_KEY_BYTES:
+            raise ClientKeyError(f"key of {len(text)} bytes is longer than {MAX_KEY_BYTES}")
+        return text
+
+
+def decode(text: str) -> ClientKey:
+    """Read a key; raises `ClientKeyError`. `decode(k.encode()) == k` for every key that encodes."""
+    if len(text) > MAX_KEY_BYTES:
+        raise ClientKeyError(f"key of {len(text)} bytes is longer than {MAX_KEY_BYTES}")
+    if not text.startswith(f"{_PREFIX};"):
+        raise ClientKeyError(f"not a client key of version {_PREFIX}")
+    match = _KEY.fullmatch(text)
+    if match is None:
+        raise ClientKeyError("client key does not follow its grammar")
+    namespace, tenant, client, tenant_weight, client_weight, seed, retried = match.groups()
+    key = ClientKey(
+        namespace=_unescape("namespace", namespace),
+        tenant=_unescape("tenant", tenant),
+        client=_unescape("client", client),
+        tenant_weight=int(tenant_weight),
+        client_weight=int(client_weight),
+        seed=int(seed or 0),
+        retried_by_fleet=retried is not None,
+    )
+    if key.encode() != text:  # one spelling: `%41` for `A`, say, is refused
+        raise ClientKeyError("client key is not in its one spelling")
+    return key
+
+
+def _escape(name: str) -> str:
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def _unescape(part: str, text: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError as error:
+        raise ClientKeyError(f"{part} is not UTF-8") from error
+
+
+def _check_name(part: str, name: str) -> None:
+    try:
+        size_bytes = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise ClientKeyError(f"{part} is not encodable as UTF-8") from error
+    if not 1 <= size_bytes <= MAX_NAME_BYTES:
+        raise ClientKeyError(f"{part} has {size_bytes} bytes, not 1 to {MAX_NAME_BYTES}")

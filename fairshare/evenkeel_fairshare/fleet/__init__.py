@@ -1,0 +1,1 @@
+"""Fleet policies: which replica a request goes to (design R2)."""

@@ -1,0 +1,89 @@
+"""The contract between a router (or the simulator's fleet) and a fleet policy.
+
+Place in the flow: match prefix → **select** → dispatched → finished. Replicas are numbered by small slots
+that the caller hands out and may reuse after `left`; sets of them are bit masks, because a set of 64
+replicas must be intersected in nanoseconds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NewType
+
+ReplicaSet = NewType("ReplicaSet", int)
+"""Bit mask over slots: bit `s` set means that the replica in slot `s` belongs to the set."""
+
+EMPTY = ReplicaSet(0)
+
+
+def replica_set(slots: Sequence[int]) -> ReplicaSet:
+    """The set of the given slots."""
+    mask = 0
+    for slot in slots:
+        mask |= 1 << slot
+    return ReplicaSet(mask)
+
+
+def slots_of(replicas: ReplicaSet) -> Iterator[int]:
+    """The slots of a set, ascending."""
+    mask = int(replicas)
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One request as a fleet policy sees it."""
+
+    client: str
+    """The whole identity, `namespace/tenant/client`."""
+    input_tokens: int
+    weight: float = 1.0
+    """The client's weight over the whole fleet (tenant share times share within the tenant)."""
+    longest: ReplicaSet = EMPTY
+    """Replicas that hold the longest match of its prefix; empty when nobody holds any."""
+    matched_tokens: int = 0
+    blocks: Sequence[int] = ()
+    """Chained block hashes of the prompt, for policies that keep a tree of their own (Preble)."""
+
+
+class FleetPolicy(ABC):
+    """Chooses a replica for each request. Deterministic; ties go to the lowest slot."""
+
+    name: ClassVar[str]
+    matches_prefix: ClassVar[bool]
+    """Whether `Dispatch.longest` is used; a caller may skip matching otherwise."""
+
+    @abstractmethod
+    def select(
+        self, request: Dispatch, routable: ReplicaSet, outstanding: Sequence[int]
+    ) -> int | None:
+        """The slot to send `request` to, out of `routable`; None where the policy holds the request.
+
+        `outstanding[slot]` is the number of requests at that replica that have not finished (s_w).
+        `routable` is not empty. A held request is handed out later by `pull`.
+        """
+
+    def pull(self, slot: int, free_tokens: int, now_s: float) -> Sequence[Dispatch]:
+        """Held requests for a replica at its batching point (central DLPM). Most policies hold none."""
+        return ()
+
+    def dispatched(self, request: Dispatch, slot: int) -> None:
+        """`request` was sent to `slot`. Charged here, so that a failed connection is not."""
+
+    def finished(self, request: Dispatch, slot: int, output_tokens: int) -> None:
+        """`request` ended at `slot` (completed or aborted) after `output_tokens` output tokens."""
+
+    def joined(self, slot: int) -> None:
+        """A replica is there (R5)."""
+
+    def left(self, slot: int) -> None:
+        """The replica in `slot` is gone; the slot may be used again afterwards (R6)."""
+
+    def credit(self, client: str) -> Mapping[int, float]:
+        """q_{i,w} of a client by slot, weighted tokens, for `evenkeel top`. Empty where none is kept."""
+        return {}

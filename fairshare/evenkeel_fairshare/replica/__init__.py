@@ -1,0 +1,1 @@
+"""Replica policies: which waiting request enters the running batch next (design R1)."""

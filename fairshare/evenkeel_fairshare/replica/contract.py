@@ -1,0 +1,127 @@
+"""The contract between an engine and a replica policy.
+
+The policy owns the waiting queue; the engine owns the batch, the cache and the memory. Place in the flow:
+arrive → **admissions** → progress → leave. One pass of admission is a conversation: the policy yields the
+request it wants next, the engine answers whether it fitted. The policy therefore never computes memory and
+the engine never orders requests.
+
+The surprising thing: a pass is a generator, so that one implementation serves an engine that asks
+("may this one in?") and an engine that is driven ("give me the next one").
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+
+class Arrival(Enum):
+    """What a policy does with a new request."""
+
+    QUEUED = "queued"
+    REJECTED = "rejected"  # RPM only: the engine must fail the request at once
+
+
+class Outcome(Enum):
+    """What the engine answers to a request that a pass proposed."""
+
+    ADMITTED = "admitted"  # it is in the batch; `Request.extend_tokens` is set
+    NO_ROOM = "no_room"  # it does not fit now; it stays queued
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request as a replica policy sees it.
+
+    Identity is by object: two requests are never equal. Engines may subclass it to hang their own state
+    on it. All token figures are counts of tokens.
+    """
+
+    id: str
+    client: str
+    """The whole identity, `namespace/tenant/client`: unique over all tenants."""
+    tenant: str
+    """`namespace/tenant`. Flat algorithms ignore it."""
+    arrival_s: float
+    input_tokens: int
+    max_output_tokens: int
+    """What the request may produce at most; the true length is unknown to every fair policy."""
+    client_weight: float = 1.0
+    tenant_weight: float = 1.0
+    seed: float = 0.0
+    """Weighted tokens. Deficit (negative: debt) the client starts from where the policy never saw it (R5)."""
+    charge_input: bool = True
+    """False for a retry that the fleet's own failure caused: its input was charged elsewhere (R11)."""
+    expected_output_tokens: int | None = None
+    """For oracles and engines with forced lengths only."""
+
+    # Kept by the engine.
+    matched_tokens: int = 0
+    """Input tokens found in the cache when last matched; current before every pass if `matches_prefix`."""
+    extend_tokens: int = 0
+    """Input tokens that had to be computed; set by the engine when it admits, at least 1."""
+    output_tokens: int = 0
+    """Output tokens produced so far; advanced by the engine before it reports `progress`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientState:
+    """What a policy holds against one client, for reports and `evenkeel top`. Weighted tokens."""
+
+    deficit: float
+    """DLPM: q_i. VTC: minus the counter. 0 where a policy keeps none."""
+    tenant_deficit: float
+    waiting: int
+
+
+class ReplicaPolicy(ABC):
+    """Orders one replica's waiting queue. Deterministic: the same calls give the same passes, so every
+    tensor-parallel rank may run its own copy."""
+
+    name: ClassVar[str]
+    matches_prefix: ClassVar[bool]
+    """Whether the engine must refresh `Request.matched_tokens` of all of `waiting()` before a pass."""
+
+    @abstractmethod
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        """Take a new request into the waiting queue, or reject it."""
+
+    @abstractmethod
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        """One admission pass (one "batching step" of the papers).
+
+        Yields the request wanted next; must be sent an `Outcome` for each. An admitted request leaves the
+        queue and its input is charged before the next one is chosen. Ends when nobody else may or can
+        enter. The engine may abandon a pass by closing the generator.
+        """
+
+    @abstractmethod
+    def progress(self, request: Request, tokens: int) -> None:
+        """A running request produced `tokens` further output tokens (>= 1): charge them, once each."""
+
+    @abstractmethod
+    def requeue(self, request: Request, now_s: float) -> None:
+        """A running request was retracted and waits again; what is computed again is charged again (R11)."""
+
+    @abstractmethod
+    def leave(self, request: Request, now_s: float) -> None:
+        """The request is over: finished, or aborted while running or while waiting."""
+
+    @abstractmethod
+    def waiting(self) -> Iterable[Request]:
+        """Every queued request, in no promised order."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many requests wait."""
+
+    def preempt(self, running: Sequence[Request], now_s: float) -> Sequence[Request]:
+        """Running requests to retract before the next pass. Most policies never preempt."""
+        return ()
+
+    def clients(self) -> Mapping[str, ClientState]:
+        """State by client, for reports. Empty where the policy keeps none."""
+        return {}

@@ -1,0 +1,1 @@
+"""Sockets, clocks and files around the core."""

@@ -1,0 +1,1 @@
+"""An SGLang-shaped replica: one engine model, driven by virtual time or by the wall clock."""
