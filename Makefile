@@ -1,0 +1,55 @@
+# Every target says what it does: `make help`.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Changes when what is to be installed changes; `make env` is a no-op otherwise.
+STAMP  := $(VENV)/.installed
+
+.PHONY: help
+help:  ## Show this list
+	@grep -hE '^[a-zA-Z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+.PHONY: env
+env: $(STAMP)  ## Create .venv with everything at the locked versions (quick when nothing changed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Evenkeel needs Python 3.11 or newer; set PYTHON=")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: up
+up: env  ## Run a fair fleet on this machine (3 replicas, 4 tenants, router on 127.0.0.1:8080)
+	$(BIN)/evenkeel up examples/quickstart.yaml
+
+.PHONY: demo
+demo: env  ## The flood, side by side: round robin + LPM against D2LPM + DLPM (about 3 minutes)
+	$(BIN)/evenkeel demo --out out/demo
+
+.PHONY: test
+test: env lint  ## Lint, types, layers, and every test that needs nothing but this machine
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+.PHONY: lint
+lint: env  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: env  ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: lock
+lock: env  ## Resolve constraints.txt anew from pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
+	$(BIN)/uv pip compile --quiet --extra dev --python-version 3.11 --universal --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
+
+.PHONY: clean
+clean:  ## Remove what was built (not .venv)
+	rm -rf build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache mutants

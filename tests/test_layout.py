@@ -1,0 +1,52 @@
+"""The tree's shape: what would break imports or mislead a reader, whatever the code does."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("fairshare", "contract", "simulator", "router", "operator", "sglang_plugin", "cli")
+PACKAGES = [
+    package
+    for folder in FOLDERS
+    if (ROOT / folder).is_dir()
+    for package in (ROOT / folder).iterdir()
+    if (package / "__init__.py").exists()
+]
+
+
+def python_files() -> list[Path]:
+    return [path for package in PACKAGES for path in package.rglob("*.py")]
+
+
+def test_component_folders_are_plain_so_operator_shadows_nothing() -> None:
+    shadows = [folder for folder in FOLDERS if (ROOT / folder / "__init__.py").exists()]
+    assert shadows == []
+
+
+def test_test_folders_are_plain_so_that_equal_file_names_do_not_collide() -> None:
+    assert list((ROOT / "tests").rglob("__init__.py")) == []
+
+
+def test_no_module_of_ours_is_named_like_the_standard_library() -> None:
+    taken = [path for path in python_files() if path.stem in sys.stdlib_module_names]
+    assert [p for p in taken if p.stem not in ("__init__", "__main__")] == []
+
+
+def test_every_package_is_typed_shipped_and_importable_when_installed_editable() -> None:
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    want = {str(package.relative_to(ROOT)) for package in PACKAGES}
+    assert set(hatch["targets"]["wheel"]["packages"]) == want
+    assert {f"{folder}" for folder in hatch["dev-mode-dirs"]} == {p.split("/")[0] for p in want}
+    assert all((package / "py.typed").exists() for package in PACKAGES)
+
+
+def test_every_module_says_what_it_is() -> None:
+    mute = [p for p in python_files() if not re.match(r'(#.*\n)*"""', p.read_text())]
+    assert mute == []
+
+
+def test_files_stay_readable_at_a_sitting() -> None:
+    long = [str(p.relative_to(ROOT)) for p in python_files() if p.read_text().count("\n") > 450]
+    assert long == []
