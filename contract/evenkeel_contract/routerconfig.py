@@ -6,10 +6,35 @@ hold. Durations are seconds, sizes are bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import ip_address
+from typing import Annotated, Final
 
+import msgspec
+
+from evenkeel_contract.constraints import (
+    PORT,
+    PRINTABLE,
+    SHA256,
+    Cidr,
+    Length,
+    Range,
+    UniqueBy,
+    Url,
+)
+from evenkeel_contract.decode import salvage, to_plain
+from evenkeel_contract.faults import Fault, did_you_mean, show, without_echoes
+from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
+
+Weight = Annotated[int, Range(1, MAX_WEIGHT)]
+Count = Annotated[int, Range(0, 2**53)]
+Positive = Annotated[int, Range(1, 2**53)]
+Seconds = Annotated[float, Range(above=0, maximum=7 * 24 * 3600)]
+Name = Annotated[str, Length(1, MAX_NAME_BYTES), PRINTABLE]
+Port = Annotated[int, PORT]
 
 
 class FleetPolicyName(Enum):
@@ -39,10 +64,10 @@ class Anonymous(Enum):
 class ListenConfig:
     """Where the router listens. Port 0 lets the system choose."""
 
-    host: str = "127.0.0.1"
-    traffic_port: int = TRAFFIC_PORT
-    probe_port: int = PROBE_PORT
-    admin_port: int = ADMIN_PORT
+    host: Annotated[str, Length(1, 253), PRINTABLE] = "127.0.0.1"
+    traffic_port: Port = TRAFFIC_PORT
+    probe_port: Port = PROBE_PORT
+    admin_port: Port = ADMIN_PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +75,9 @@ class SchedulingConfig:
     """The fleet level of DESIGN §3 `spec.scheduling`."""
 
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
-    input_token_weight: int = 1
-    output_token_weight: int = 2
-    worker_quantum: int = 20_000
+    input_token_weight: Weight = 1
+    output_token_weight: Weight = 2
+    worker_quantum: Positive = 20_000
     """Q^w, weighted tokens."""
 
 
@@ -61,8 +86,8 @@ class PrefixConfig:
     """How prompts are matched."""
 
     mode: PrefixMode = PrefixMode.TEXT
-    text_block_bytes: int = 256
-    max_blocks: int = 2_000_000
+    text_block_bytes: Annotated[int, Range(16, 65536)] = 256
+    max_blocks: Positive = 2_000_000
     """Bound of the index over all replicas; the least recently used go first."""
 
 
@@ -70,19 +95,19 @@ class PrefixConfig:
 class LimitsConfig:
     """Bounds of one request and of one client."""
 
-    max_body_bytes: int = 16 * 1024 * 1024
-    max_output_tokens: int = 131_072
+    max_body_bytes: Positive = 16 * 1024 * 1024
+    max_output_tokens: Positive = 131_072
     """A larger `max_tokens` is refused."""
-    queue_timeout_s: float = 120.0
+    queue_timeout_s: Seconds = 120.0
     """How long a request may wait while no replica is routable."""
-    first_token_timeout_s: float = 120.0
-    idle_timeout_s: float = 300.0
+    first_token_timeout_s: Seconds = 120.0
+    idle_timeout_s: Seconds = 300.0
     """Longest silence in a stream, from the replica or from a client that does not read."""
-    max_concurrent_per_client: int = 0
+    max_concurrent_per_client: Count = 0
     """0: no bound."""
-    max_concurrent: int = 4096
+    max_concurrent: Positive = 4096
     """Requests in flight in the whole router."""
-    max_attempts: int = 3
+    max_attempts: Annotated[int, Range(1, 16)] = 3
     """Dispatches of one request, the first included."""
 
 
@@ -90,26 +115,26 @@ class LimitsConfig:
 class TenantLimits:
     """Rate limits of one tenant. 0: no bound."""
 
-    requests_per_minute: int = 0
-    tokens_per_minute: int = 0
-    max_concurrent: int = 0
+    requests_per_minute: Count = 0
+    tokens_per_minute: Count = 0
+    max_concurrent: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """One named client of a tenant."""
 
-    name: str
-    weight: int = 1
+    name: Name
+    weight: Weight = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeyConfig:
     """An API key by its hash: the router never sees keys at rest."""
 
-    name: str
-    client: str
-    sha256: str
+    name: Name
+    client: Name
+    sha256: Annotated[str, SHA256]
     """Lower-case hexadecimal SHA-256 of the key."""
 
 
@@ -117,12 +142,12 @@ class ApiKeyConfig:
 class TenantConfig:
     """One tenant (InferenceTenant)."""
 
-    namespace: str
-    name: str
-    weight: int = 1
-    default_client_weight: int = 1
-    clients: tuple[ClientConfig, ...] = ()
-    api_keys: tuple[ApiKeyConfig, ...] = ()
+    namespace: Name
+    name: Name
+    weight: Weight = 1
+    default_client_weight: Weight = 1
+    clients: Annotated[tuple[ClientConfig, ...], UniqueBy(("name",))] = ()
+    api_keys: Annotated[tuple[ApiKeyConfig, ...], UniqueBy(("name",))] = ()
     limits: TenantLimits = field(default_factory=TenantLimits)
 
 
@@ -131,21 +156,21 @@ class TenancyConfig:
     """Who may use the service."""
 
     anonymous: Anonymous = Anonymous.REJECT
-    trusted_proxies: tuple[str, ...] = ()
+    trusted_proxies: tuple[Annotated[str, Cidr()], ...] = ()
     """Networks (CIDR) whose identity headers are believed."""
-    tenants: tuple[TenantConfig, ...] = ()
+    tenants: Annotated[tuple[TenantConfig, ...], UniqueBy(("namespace", "name"))] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaConfig:
     """One replica of a static fleet."""
 
-    name: str
-    url: str
+    name: Name
+    url: Annotated[str, Url(bare=True)]
     """`http://host:port`, no path."""
-    reports: str | None = None
+    reports: Annotated[str, Url(("tcp",), bare=True)] | None = None
     """`tcp://host:port` of its reports; None where it makes none."""
-    api_key: str | None = None
+    api_key: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
     """Bearer key that the replica asks for."""
 
 
@@ -153,17 +178,86 @@ class ReplicaConfig:
 class RouterConfig:
     """Everything a router is told."""
 
-    namespace: str
-    service: str
+    namespace: Name
+    service: Name
     """The FairInferenceService's name."""
-    model: str
+    model: Name
     """The served name; requests for another model are 404."""
     listen: ListenConfig = field(default_factory=ListenConfig)
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     tenancy: TenancyConfig = field(default_factory=TenancyConfig)
-    replicas: tuple[ReplicaConfig, ...] = ()
-    admin_token_sha256: str | None = None
+    replicas: Annotated[tuple[ReplicaConfig, ...], UniqueBy(("name",))] = ()
+    admin_token_sha256: Annotated[str, SHA256] | None = None
     """Bearer token of the admin port; None leaves it open, for loopback only."""
-    drain_timeout_s: float = 30.0
+    drain_timeout_s: Seconds = 30.0
+
+
+MAX_CONFIG_BYTES: Final = 64 * 1024 * 1024
+
+
+def dump_router_config(config: RouterConfig) -> bytes:
+    """The JSON document, the same bytes for equal configurations, so that a watcher may compare them."""
+    return msgspec.json.format(msgspec.json.encode(to_plain(config)), indent=2) + b"\n"
+
+
+def parse_router_config(data: bytes) -> tuple[RouterConfig | None, tuple[Fault, ...]]:
+    """Read the JSON document: a configuration and no faults, or None and every fault. Never raises."""
+    if len(data) > MAX_CONFIG_BYTES:
+        return None, (Fault("", f"is longer than {MAX_CONFIG_BYTES} bytes"),)
+    try:
+        plain = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        return None, (Fault("", f"is not JSON: {error}"),)
+    config, faults = salvage(RouterConfig, plain)
+    faults += tuple(without_echoes(check_router_config(config), faults))
+    return (None if faults else config), faults
+
+
+def check_router_config(config: RouterConfig) -> Iterator[Fault]:
+    """The rules across fields of a configuration."""
+    yield from _ports(config.listen)
+    yield from _open_admin(config)
+    first: dict[str, str] = {}
+    for t, tenant in enumerate(config.tenancy.tenants):
+        path = f"tenancy.tenants[{t}]"
+        names = [client.name for client in tenant.clients]
+        for k, key in enumerate(tenant.api_keys):
+            where = f"{path}.apiKeys[{k}]"
+            if key.client not in names:
+                message = f"{show(key.client)} is not in {path}.clients"
+                yield Fault(
+                    f"{where}.client",
+                    message + did_you_mean(key.client, names),
+                    about=(f"{path}.clients",),
+                )
+            seen = first.setdefault(key.sha256, where)
+            if seen != where:  # a request with it would have two identities
+                yield Fault(f"{where}.sha256", f"is also that of {seen}", about=(f"{seen}.sha256",))
+
+
+def _ports(listen: ListenConfig) -> Iterator[Fault]:
+    taken: dict[int, str] = {}
+    for name in ("traffic", "probe", "admin"):
+        port = getattr(listen, f"{name}_port")
+        other = taken.setdefault(port, name)
+        if port and other != name:
+            path = f"listen.{name}Port"
+            yield Fault(path, f"{port} is {other}Port too", about=(f"listen.{other}Port",))
+
+
+def _open_admin(config: RouterConfig) -> Iterator[Fault]:
+    if config.admin_token_sha256 is None and not _is_loopback(config.listen.host):
+        yield Fault(
+            "adminTokenSha256",
+            f"is required where listen.host ({show(config.listen.host)}) is not a loopback address",
+            about=("listen.host",),
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,167 @@
+"""What a field may hold beyond its type: marks for `typing.Annotated`, read by `decode` and by the CRD.
+
+Place in the flow: hint and marks → **decode** → rules across fields (`validate`). A mark sees one value and
+nothing else; what needs two fields is a rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_network
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from evenkeel_contract.faults import Fault, did_you_mean, show
+
+
+class Constraint(Protocol):
+    """One demand on one value that has the right type."""
+
+    def faults(self, value: object, path: str) -> Iterator[Fault]:
+        """What is wrong with `value`, which stands at `path`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bounds of a number, both included; `above` excludes its own value."""
+
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+
+    def faults(self, value: object, path: str) -> Iterator[Fault]:
+        assert isinstance(value, int | float)
+        if not self._holds(value):
+            yield Fault(path, f"must be {self._words()}, not {show(value)}")
+
+    def _holds(self, value: float) -> bool:
+        return (
+            (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum)
+            and (self.above is None or value > self.above)
+        )
+
+    def _words(self) -> str:
+        low = f"above {self.above}" if self.above is not None else None
+        if self.minimum is not None:
+            low = f"at least {self.minimum}"
+        if self.maximum is None:
+            return low or "a number"
+        if self.minimum is not None:
+            return f"from {self.minimum} to {self.maximum}"
+        high = f"at most {self.maximum}"
+        return f"{low} and {high}" if low else high
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The whole text must match; `words` says what that means to a person."""
+
+    regex: str
+    words: str
+
+    def faults(self, value: object, path: str) -> Iterator[Fault]:
+        assert isinstance(value, str)
+        if re.fullmatch(self.regex, value) is None:
+            yield Fault(path, f"must be {self.words}, not {show(value)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Bounds of a text in UTF-8 bytes, or of a list in entries."""
+
+    minimum: int = 1
+    maximum: int | None = None
+
+    def faults(self, value: object, path: str) -> Iterator[Fault]:
+        assert isinstance(value, str | tuple)
+        if isinstance(value, tuple):
+            unit, length = "entries", len(value)
+        else:
+            unit, length = "bytes", len(value.encode("utf-8", "surrogatepass"))
+        if length < self.minimum:
+            yield Fault(path, f"must have at least {self.minimum} {unit}, not {length}")
+        if self.maximum is not None and length > self.maximum:
+            yield Fault(path, f"must have at most {self.maximum} {unit}, not {length}")
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueBy:
+    """A list whose entries are told apart by the given fields (a list map of Kubernetes)."""
+
+    keys: tuple[str, ...]
+
+    def faults(self, value: object, path: str) -> Iterator[Fault]:
+        assert isinstance(value, tuple)
+        first: dict[tuple[object, ...], int] = {}
+        for index, entry in enumerate(value):
+            key = tuple(getattr(entry, name) for name in self.keys)
+            seen = first.setdefault(key, index)
+            if seen != index:
+                where = f"{path}[{index}].{self.keys[-1]}"
+                what = "/".join(str(part) for part in key)
+                yield Fault(
+                    where,
+                    f"{show(what)} is given twice, first in {path}[{seen}]",
+                    about=(f"{path}[{seen}].{self.keys[-1]}",),
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Cidr:
+    """Networks such as 10.0.0.0/8; a single address stands for itself."""
+
+    def faults(self, value: object, path: str) -> Iterator[Fault]:
+        assert isinstance(value, str)
+        try:
+            ip_network(value)
+        except ValueError as error:
+            hint = ""
+            if "host bits" in str(error):
+                hint = f"; the network is {ip_network(value, strict=False)}"
+            yield Fault(path, f"{show(value)} is not a network like 10.0.0.0/8{hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """An absolute address of one of the schemes; with `bare`, no path, query or user."""
+
+    schemes: tuple[str, ...] = ("http", "https")
+    bare: bool = False
+
+    def faults(self, value: object, path: str) -> Iterator[Fault]:
+        assert isinstance(value, str)
+        problem = self._problem(value)
+        if problem:
+            yield Fault(path, f"{show(value)} {problem}")
+
+    def _problem(self, text: str) -> str | None:
+        wanted = " or ".join(f"{scheme}://host:port" for scheme in self.schemes)
+        try:
+            parts = urlsplit(text)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            return f"is not an address like {wanted}"
+        unprintable = not text.isprintable() or " " in text
+        if parts.scheme not in self.schemes or not host or unprintable or port == 0:
+            close = did_you_mean(parts.scheme, self.schemes)
+            return f"is not an address like {wanted}{close}"
+        extra = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc
+        if self.bare and extra:
+            return f"must end after host and port: {parts.scheme}://{parts.netloc.split('@')[-1]}"
+        return None
+
+
+_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+
+DNS_LABEL: Final = Pattern(
+    _LABEL, "a name of a-z, 0-9 and '-', that starts and ends with a letter or digit"
+)
+DNS_NAME: Final = Pattern(
+    rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*", "a DNS name such as llm.example.com"
+)
+PRINTABLE: Final = Pattern(r"[^\x00-\x1f\x7f\ud800-\udfff]*", "text without control characters")
+SHA256: Final = Pattern(r"[0-9a-f]{64}", "a SHA-256 in 64 lower-case hexadecimal digits")
+PORT: Final = Range(0, 65535)

@@ -1,0 +1,68 @@
+"""Decoders never raise, and what they return is either whole or explained."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from evenkeel_contract.decode import Shape, decode, fields_of, salvage, shape_of, to_plain
+from evenkeel_contract.routerconfig import (
+    RouterConfig,
+    dump_router_config,
+    parse_router_config,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary()
+)
+keys = st.text(max_size=8) | st.integers() | st.none() | st.booleans()
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4)
+)
+
+
+def almost(hint: Any) -> st.SearchStrategy[Any]:
+    """Data that mostly fits the hint, so that the deep parts of a decoder are reached."""
+    shape, inner = shape_of(hint)
+    match shape:
+        case Shape.CONSTRAINED:
+            fitting = almost(inner[0])
+        case Shape.OPTIONAL:
+            fitting = st.none() | almost(inner)
+        case Shape.LIST:
+            fitting = anything | st.lists(almost(inner), max_size=3)
+        case Shape.OBJECT:
+            known = {wire: almost(field.hint) for wire, field in fields_of(inner).items()}
+            fitting = st.fixed_dictionaries({}, optional={**known, "extra": anything})
+        case Shape.ENUM:
+            fitting = anything | st.sampled_from([member.value for member in inner])
+        case Shape.PRIMITIVE:
+            fitting = anything | st.from_type(inner)
+        case _:
+            fitting = anything
+    return fitting
+
+
+@settings(max_examples=150)
+@given(anything | almost(RouterConfig))
+def test_no_data_makes_a_decoder_raise(data: object) -> None:
+    value, faults = decode(RouterConfig, data)
+    assert (value is None) == bool(faults)
+    assert isinstance(salvage(RouterConfig, data)[0], RouterConfig)
+    if value is not None:
+        assert decode(RouterConfig, to_plain(value)) == (value, ())
+
+
+@settings(max_examples=150)
+@given(
+    st.binary()
+    | almost(RouterConfig).map(lambda d: json.dumps(d, default=repr, skipkeys=True).encode())
+)
+def test_no_bytes_make_the_parser_raise(data: bytes) -> None:
+    config, faults = parse_router_config(data)
+    assert (config is None) == bool(faults)
+    if config is not None:
+        assert parse_router_config(dump_router_config(config)) == (config, ())
+    assert all(str(fault).isprintable() for fault in faults), faults

@@ -1,0 +1,152 @@
+"""RouterConfig: JSON there and back, and every fault of a bad one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from evenkeel_contract.routerconfig import (
+    Anonymous,
+    ApiKeyConfig,
+    ClientConfig,
+    FleetPolicyName,
+    ListenConfig,
+    ReplicaConfig,
+    RouterConfig,
+    SchedulingConfig,
+    TenancyConfig,
+    TenantConfig,
+    TenantLimits,
+    dump_router_config,
+    parse_router_config,
+)
+
+HASH = "ab" * 32
+
+CONFIG = RouterConfig(
+    namespace="team",
+    service="llama",
+    model="llama-3.1-8b",
+    listen=ListenConfig(traffic_port=0, probe_port=0, admin_port=0),
+    scheduling=SchedulingConfig(fleet_policy=FleetPolicyName.LEAST_LOADED),
+    tenancy=TenancyConfig(
+        anonymous=Anonymous.SHARE,
+        trusted_proxies=("10.0.0.0/8", "::1"),
+        tenants=(
+            TenantConfig(
+                namespace="team",
+                name="ads",
+                weight=4,
+                clients=(ClientConfig(name="chät", weight=3),),
+                api_keys=(ApiKeyConfig(name="k", client="chät", sha256=HASH),),
+                limits=TenantLimits(requests_per_minute=60),
+            ),
+        ),
+    ),
+    replicas=(ReplicaConfig(name="r0", url="http://127.0.0.1:1", reports="tcp://127.0.0.1:2"),),
+)
+
+
+def test_a_configuration_survives_its_json() -> None:
+    assert parse_router_config(dump_router_config(CONFIG)) == (CONFIG, ())
+
+
+def test_the_smallest_configuration_has_the_defaults() -> None:
+    config, faults = parse_router_config(b'{"namespace":"n","service":"s","model":"m"}')
+    assert faults == ()
+    assert config == RouterConfig(namespace="n", service="s", model="m")
+
+
+def test_equal_configurations_have_equal_bytes() -> None:
+    again, _ = parse_router_config(dump_router_config(CONFIG))
+    assert again is not None
+    assert dump_router_config(again) == dump_router_config(CONFIG)
+
+
+Edit = Callable[[dict[str, Any]], object]
+
+CASES: Mapping[str, tuple[Edit, list[str]]] = {
+    "ports taken twice": (
+        lambda c: c.update(listen={"trafficPort": 9, "probePort": 9}),
+        ["listen.probePort: 9 is trafficPort too"],
+    ),
+    "a port out of range": (
+        lambda c: c.update(listen={"trafficPort": 70000}),
+        ["listen.trafficPort: must be from 0 to 65535, not 70000"],
+    ),
+    "an open admin port beyond loopback": (
+        lambda c: c.update(listen={"host": "0.0.0.0"}),
+        [
+            "adminTokenSha256: is required where listen.host ('0.0.0.0') is not a loopback address",
+        ],
+    ),
+    "a key of an unknown client": (
+        lambda c: c["tenancy"]["tenants"][0]["apiKeys"][0].update(client="chat"),
+        [
+            (
+                "tenancy.tenants[0].apiKeys[0].client: 'chat' is not in "
+                "tenancy.tenants[0].clients; did you mean chät?"
+            )
+        ],
+    ),
+    "a key twice": (
+        lambda c: c["tenancy"]["tenants"][0]["apiKeys"].append(
+            {"name": "l", "client": "chät", "sha256": HASH}
+        ),
+        ["tenancy.tenants[0].apiKeys[1].sha256: is also that of tenancy.tenants[0].apiKeys[0]"],
+    ),
+    "a hash that is none": (
+        lambda c: c["tenancy"]["tenants"][0]["apiKeys"][0].update(sha256=HASH.upper()),
+        [
+            (
+                "tenancy.tenants[0].apiKeys[0].sha256: must be a SHA-256 in 64 lower-case "
+                f"hexadecimal digits, not '{HASH.upper()[:59]}…'"
+            )
+        ],
+    ),
+    "a tenant twice": (
+        lambda c: c["tenancy"]["tenants"].append({"namespace": "team", "name": "ads"}),
+        [
+            "tenancy.tenants[1].name: 'team/ads' is given twice, first in tenancy.tenants[0]",
+        ],
+    ),
+    "weights out of range": (
+        lambda c: c["tenancy"]["tenants"][0].update(weight=0),
+        ["tenancy.tenants[0].weight: must be from 1 to 1000000, not 0"],
+    ),
+    "a timeout of zero": (
+        lambda c: c.update(limits={"queueTimeoutS": 0}),
+        ["limits.queueTimeoutS: must be above 0 and at most 604800, not 0.0"],
+    ),
+    "a replica's address with a path": (
+        lambda c: c["replicas"][0].update(url="http://127.0.0.1:1/v1"),
+        [
+            (
+                "replicas[0].url: 'http://127.0.0.1:1/v1' must end after host and port: "
+                "http://127.0.0.1:1"
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("edit", "want"), CASES.values(), ids=CASES.keys())
+def test_faults_of_a_configuration(edit: Edit, want: list[str]) -> None:
+    plain = json.loads(dump_router_config(CONFIG))
+    edit(plain)
+    config, faults = parse_router_config(json.dumps(plain).encode())
+    assert config is None
+    assert [str(fault) for fault in faults] == want
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"\xff\xfe", b'{"model": "\xff"}', b"[" * 100_000, b'{"a":' * 100_000, b"null"],
+    ids=["empty", "cut", "not text", "bad UTF-8", "deep list", "deep map", "null"],
+)
+def test_what_is_no_configuration_is_a_fault_of_the_document(data: bytes) -> None:
+    config, faults = parse_router_config(data)
+    assert config is None
+    assert [fault.path for fault in faults] == [""]
