@@ -1,0 +1,55 @@
+"""The fleet policies by name, as `scheduling.fleetPolicy` spells them. A new policy is added here only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.fleet.contract import FleetPolicy
+from evenkeel_fairshare.fleet.d2lpm import D2lpm
+from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
+from evenkeel_fairshare.fleet.per_client_round_robin import PerClientRoundRobin
+from evenkeel_fairshare.fleet.round_robin import RoundRobin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """What any fleet policy may be told; each takes what concerns it."""
+
+    cost: Cost = field(default_factory=LinearCost)
+    """What service costs, the same as at the replicas."""
+    worker_quantum: float = 20_000.0
+    """Q^w, weighted tokens."""
+    max_clients: int = 10_000
+    """How many clients a policy remembers; the least recently used is forgotten (R8 allows it)."""
+
+
+def _d2lpm(options: FleetOptions) -> FleetPolicy:
+    return D2lpm(
+        worker_quantum=options.worker_quantum,
+        cost=options.cost,
+        max_clients=options.max_clients,
+    )
+
+
+FLEET_POLICIES: Final[Mapping[str, Callable[[FleetOptions], FleetPolicy]]] = MappingProxyType(
+    {
+        RoundRobin.name: lambda options: RoundRobin(),
+        PerClientRoundRobin.name: lambda options: PerClientRoundRobin(
+            max_clients=options.max_clients
+        ),
+        LeastLoaded.name: lambda options: LeastLoaded(),
+        D2lpm.name: _d2lpm,
+    }
+)
+
+
+def fleet_policy(name: str, options: FleetOptions | None = None) -> FleetPolicy:
+    """A fresh policy; raises `ValueError` that names the known ones."""
+    constructor = FLEET_POLICIES.get(name)
+    if constructor is None:
+        raise ValueError(f"fleet policy {name!r} is not one of {', '.join(FLEET_POLICIES)}")
+    return constructor(options if options is not None else FleetOptions())

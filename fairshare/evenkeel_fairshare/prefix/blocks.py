@@ -1,0 +1,57 @@
+"""Cutting a prompt into blocks and hashing each together with everything before it.
+
+Place in the flow: prompt → **blocks** → index → select. The hash of block k stands for the whole prefix up
+to the end of block k, so that one dictionary can hold a forest of prefixes without any pointers.
+
+Only whole blocks count: of a prompt's tail shorter than a block nothing is known. The hash is 64 bits wide
+and not cryptographic. A collision, even a forged one, sends a request to a replica without its prefix; what
+a replica computes is untouched, since engines match tokens, not hashes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+DEFAULT_BLOCK_BYTES = 256  # about 64 tokens of English, and 128 hashes for a prompt of 8k tokens
+
+_64_BITS = 2**64 - 1
+
+
+def text_blocks(
+    text: str | bytes, *, block_bytes: int = DEFAULT_BLOCK_BYTES, seed: int = 0
+) -> list[int]:
+    """Prefix hashes of a text's whole blocks of `block_bytes` UTF-8 bytes, shortest prefix first.
+
+    Texts with different seeds never share a prefix: one seed per model or adapter.
+    """
+    if block_bytes < 1:
+        raise ValueError(f"block_bytes is {block_bytes}; it must be at least 1")
+    # Lone surrogates are legal in JSON strings; they must not stop a request on its way.
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    running = xxh3_64(seed=seed)
+    update, digest = running.update, running.intdigest
+    hashes = []
+    for end in range(block_bytes, len(data) + 1, block_bytes):
+        update(data[end - block_bytes : end])
+        hashes.append(digest())  # of data[:end]: one pass over the data for all prefixes
+    return hashes
+
+
+def token_blocks(tokens: Sequence[int], *, block_tokens: int, seed: int = 0) -> list[int]:
+    """Prefix hashes of whole blocks of `block_tokens` token ids (each in 32 bits)."""
+    data = array("I", tokens)
+    return text_blocks(data.tobytes(), block_bytes=block_tokens * data.itemsize, seed=seed)
+
+
+def chained_blocks(blocks: Iterable[int], *, seed: int = 0) -> list[int]:
+    """Prefix hashes of blocks that come as names already (64-bit integers: trace `hash_ids`, segments)."""
+    hashes = []
+    running = seed
+    for block in blocks:
+        name = (block & _64_BITS).to_bytes(8, "little")  # engines send some as signed integers
+        running = xxh3_64_intdigest(name, seed=running)
+        hashes.append(running)
+    return hashes

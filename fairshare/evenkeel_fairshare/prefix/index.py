@@ -1,0 +1,160 @@
+"""Which replicas hold which prefixes, as far as the router can tell.
+
+Place in the flow: blocks → **match** → select → dispatched → **insert**; evictions that replicas report
+come in at any time. One dictionary maps the hash of a prefix to the set of replicas that hold it; a match
+walks it from the shortest prefix on and stops where no replica is left, so that a hole, wherever evictions
+tear it, ends the match and is never jumped over.
+
+Memory is bounded by `max_blocks` over all replicas. Room is made by the clock algorithm, an approximation
+of "least recently used" without links between entries: a hand goes round the entries and takes the first
+that was not inserted again since it last came by. The blocks of one prompt are laid out longest prefix
+first, so that the hand takes leaves before their roots.
+
+The surprising thing: matching changes nothing. Only `insert`, at dispatch, counts as use: what the fleet
+did with a prefix matters, not who asked for it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+
+_USED = 1  # bit 0 of an entry: inserted again since the hand came by; slot s is bit s + 1
+_CHANCES = 32  # entries spared per block inserted: bounds the pause when everything was used
+_SWEEP = 4  # entries cleaned of departed replicas per block inserted, until a whole turn is done
+
+
+class Match(NamedTuple):
+    """The longest match of a prompt."""
+
+    blocks: int
+    """How many of its blocks are held, counted from the first; 0 where nobody holds any."""
+    replicas: ReplicaSet
+    """The replicas that hold all of them; empty where `blocks` is 0."""
+
+
+NO_MATCH = Match(0, EMPTY)
+
+
+class PrefixIndex:
+    """Prefix hash → replicas. Deterministic; independent of time."""
+
+    def __init__(self, *, max_blocks: int = 2_000_000) -> None:
+        if max_blocks < 1:
+            raise ValueError(f"max_blocks is {max_blocks}; it must be at least 1")
+        self._max_blocks = max_blocks
+        self._entries: dict[int, int] = {}  # hash → replicas << 1 | used
+        self._ring = array("Q")  # the same hashes, in the order in which the hand visits them
+        self._hand = 0
+        self._departed = 0  # entry bits of replicas that left and may still be found in entries
+        self._unswept = 0  # how many places of the ring may still hold `_departed` bits
+        self._broom = 0
+
+    def __len__(self) -> int:
+        """Entries in memory, at most `max_blocks`. Emptied ones count until the hand comes by."""
+        return len(self._entries)
+
+    def match(self, hashes: Sequence[int], among: ReplicaSet) -> Match:
+        """The longest prefix that any replica of `among` holds, and who of them holds it. O(depth)."""
+        held = among << 1 & ~self._departed
+        entry_of = self._entries.get
+        depth = 0
+        for key in hashes:
+            still = held & entry_of(key, 0)
+            if not still:
+                break
+            held = still
+            depth += 1
+        return Match(depth, ReplicaSet(held >> 1)) if depth else NO_MATCH
+
+    def insert(self, hashes: Sequence[int], slot: int) -> None:
+        """`slot` holds (or is about to compute) the whole prompt. O(blocks)."""
+        replica = 2 << slot
+        if self._departed:
+            self._sweep(len(self._ring) if self._departed & replica else _SWEEP * len(hashes))
+        if len(hashes) > self._max_blocks:
+            hashes = hashes[: self._max_blocks]
+        entries = self._entries
+        mark = replica | _USED
+        before = after = -1  # neighbours mostly have the same holders: one int serves them all
+        fresh = []
+        for key in hashes:
+            entry = entries.get(key)
+            if entry is None:
+                fresh.append(key)
+            elif entry != before:
+                before, after = entry, entry | mark
+                entries[key] = after
+            elif after != entry:
+                entries[key] = after
+        for key in reversed(fresh):
+            if key not in entries:  # twice in one prompt: a collision, which anybody can forge
+                self._place(key)
+                entries[key] = replica
+
+    def evict(self, hashes: Sequence[int], slot: int) -> None:
+        """`slot` dropped these blocks; hashes that it never held are no fault."""
+        entries = self._entries
+        keep = ~(2 << slot)
+        for key in hashes:
+            entry = entries.get(key)
+            if entry is not None:
+                entries[key] = entry & keep
+
+    def truncate(self, hashes: Sequence[int], blocks: int, slot: int) -> None:
+        """`slot` turned out to hold no more than the first `blocks` of this prompt.
+
+        For a request that ended before its prompt was computed: its blocks were inserted at dispatch.
+        After a completed one there is nothing to take back, however few tokens were found cached: the
+        replica holds the prompt now.
+        """
+        self.evict(hashes[blocks:], slot)
+
+    def drop(self, slot: int) -> None:
+        """The replica in `slot` is gone with its cache. O(1): its traces are swept out by later inserts.
+
+        Until then no match sees them. A slot that is used again before the sweep is done pays for the rest
+        of it at its first insert (about 0.1 µs per entry), so callers do well to reuse slots late.
+        """
+        self._departed |= 2 << slot
+        self._unswept = len(self._ring)
+
+    def _place(self, key: int) -> None:
+        """Find a place in the ring for a new key; evicts where the index is full.
+
+        A used entry is spared once, but after `_CHANCES` of them the next one goes whatever it is.
+        """
+        ring, entries = self._ring, self._entries
+        if len(ring) < self._max_blocks:
+            ring.append(key)
+            return
+        for _ in range(_CHANCES):
+            victim = ring[self._hand]
+            entry = entries[victim]
+            if not entry & _USED:
+                break
+            entries[victim] = entry ^ _USED
+            self._hand = self._next(self._hand)
+        del entries[ring[self._hand]]
+        ring[self._hand] = key
+        self._hand = self._next(self._hand)
+
+    def _sweep(self, places: int) -> None:
+        """Clean some places of the ring of departed replicas; all clean after a whole turn."""
+        ring, entries, keep = self._ring, self._entries, ~self._departed
+        places = min(places, self._unswept)
+        for _ in range(places):
+            self._broom = self._next(self._broom)
+            key = ring[self._broom]
+            entry = entries[key]
+            if entry & self._departed:
+                entries[key] = entry & keep
+        self._unswept -= places
+        if not self._unswept:
+            self._departed = 0
+
+    def _next(self, place: int) -> int:
+        return place + 1 if place + 1 < len(self._ring) else 0

@@ -1,0 +1,67 @@
+"""Prompts become chained block hashes."""
+
+import pytest
+from evenkeel_fairshare.prefix.blocks import chained_blocks, text_blocks, token_blocks
+from xxhash import xxh3_64_intdigest
+
+
+def test_each_hash_stands_for_the_whole_prefix() -> None:
+    assert text_blocks(b"abcdefgh", block_bytes=4) == [
+        xxh3_64_intdigest(b"abcd"),
+        xxh3_64_intdigest(b"abcdefgh"),
+    ]
+
+
+def test_a_tail_shorter_than_a_block_does_not_count() -> None:
+    assert text_blocks(b"abcdefg", block_bytes=4) == text_blocks(b"abcd", block_bytes=4)
+    assert text_blocks(b"abc", block_bytes=4) == []
+    assert text_blocks("", block_bytes=4) == []
+
+
+def test_text_is_cut_by_its_utf8_bytes() -> None:
+    assert text_blocks("äö", block_bytes=2) == text_blocks("äö".encode(), block_bytes=2)
+
+
+def test_a_lone_surrogate_is_hashed_like_any_other_text() -> None:
+    assert len(text_blocks("\ud800abc", block_bytes=2)) == 3
+
+
+def test_blocks_are_256_bytes_unless_told() -> None:
+    assert len(text_blocks(b"x" * 1023)) == 3
+
+
+def test_an_early_difference_changes_every_later_hash() -> None:
+    one, other = text_blocks("abcdefgh", block_bytes=2), text_blocks("abXdefgh", block_bytes=2)
+    assert one[0] == other[0]
+    assert not set(one[1:]) & set(other[1:])
+
+
+@pytest.mark.parametrize("seed", [1, 2**64 - 1])
+def test_seeds_part_equal_texts(seed: int) -> None:
+    assert not set(text_blocks("abcd", block_bytes=2)) & set(
+        text_blocks("abcd", block_bytes=2, seed=seed)
+    )
+    assert not set(token_blocks([1, 2], block_tokens=1)) & set(
+        token_blocks([1, 2], block_tokens=1, seed=seed)
+    )
+    assert not set(chained_blocks([1, 2])) & set(chained_blocks([1, 2], seed=seed))
+
+
+def test_tokens_are_hashed_as_32_bit_words() -> None:
+    words = b"".join(token.to_bytes(4, "little") for token in (7, 128_000, 3))
+    assert token_blocks([7, 128_000, 3, 9, 9], block_tokens=3) == [xxh3_64_intdigest(words)]
+
+
+def test_named_blocks_are_chained() -> None:
+    assert chained_blocks([1, 2, 3])[:2] == chained_blocks([1, 2])
+    assert chained_blocks([1, 2, 3])[2] != chained_blocks([2, 1, 3])[2]
+    assert chained_blocks([5, 5])[0] != chained_blocks([5, 5])[1]
+
+
+def test_signed_block_names_are_taken_modulo_64_bits() -> None:
+    assert chained_blocks([-1]) == chained_blocks([2**64 - 1])
+
+
+def test_a_block_of_no_bytes_is_refused() -> None:
+    with pytest.raises(ValueError, match="block_bytes is 0; it must be at least 1"):
+        text_blocks("abc", block_bytes=0)
