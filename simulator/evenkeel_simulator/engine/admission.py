@@ -1,0 +1,161 @@
+"""Whether a request fits: three rules for the KV pool, one per kind of engine.
+
+Place in the flow: the policy proposes a request, the engine locks its cached prefix, and the rule answers.
+`available` is free plus evictable memory at that moment, so a prefix shared with running requests costs
+nothing and one shared with nobody costs what evicting it would have given.
+
+The surprising thing: only `Reservation` makes the papers' theorems true (ALGORITHMS §7 A1): the others let a
+client decode more than the pool holds after its last admission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from evenkeel_simulator.engine.request import EngineRequest
+
+MAX_CLIPPED_TOKENS = 4096
+"""SGLang counts no more than this of a request's `max_new_tokens` when it estimates."""
+
+
+class Admission(Protocol):
+    """One engine's rule. `begin` opens a pass over the batch as it is; then `fits` and `admit` alternate."""
+
+    def begin(self, batch: Collection[EngineRequest]) -> None: ...
+
+    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
+        """Whether the candidate enters now. It alone in an empty engine must fit."""
+
+    def admit(self, request: EngineRequest) -> None:
+        """The candidate entered; its extend tokens have left `available`."""
+
+    def decoded(self, steps: int) -> None:
+        """Decode steps went by."""
+
+    def retracted(self, remaining: Collection[EngineRequest]) -> None:
+        """Memory ran out; these stayed."""
+
+
+class Reservation:
+    """Reserves the whole of every request's possible output: memory never runs out (ALGORITHMS §7 A1)."""
+
+    def __init__(self) -> None:
+        self._reserved = 0
+
+    def begin(self, batch: Collection[EngineRequest]) -> None:
+        self._reserved = sum([request.reserved_tokens for request in batch])
+
+    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
+        return extend_tokens + request.reserved_tokens <= available - self._reserved
+
+    def admit(self, request: EngineRequest) -> None:
+        self._reserved += request.reserved_tokens
+
+    def decoded(self, steps: int) -> None:
+        """Nothing to estimate."""
+
+    def retracted(self, remaining: Collection[EngineRequest]) -> None:
+        """Does not happen: what was admitted has its memory."""
+
+
+class SGLangAdmission:
+    """Bets that requests stop early: of what the batch might still produce, only a ratio is set aside.
+
+    The ratio falls from `INITIAL` to `LEAST` over `DECAY_STEPS` decode steps without a retraction, and after
+    one is set to what the remaining batch has shown to need (SGLang's `new_token_ratio`, v0.3 and newer).
+    """
+
+    INITIAL = 0.7
+    LEAST = 0.7 * 0.14
+    DECAY_STEPS = 600
+    RETRACT_STEPS = 20
+    """Decode steps for which a retraction makes room, so that the next one is not due at once."""
+
+    def __init__(self) -> None:
+        self._start = self.INITIAL
+        self._steps = 0
+        self._reserved = 0.0
+
+    @property
+    def new_token_ratio(self) -> float:
+        """Share of the possible output that is set aside. A function of the step count, so that many steps
+        at once give the very number that single ones give."""
+        decay = (self.INITIAL - self.LEAST) / self.DECAY_STEPS
+        return max(self.LEAST, self._start - decay * self._steps)
+
+    def begin(self, batch: Collection[EngineRequest]) -> None:
+        to_come = sum([min(request.reserved_tokens, MAX_CLIPPED_TOKENS) for request in batch])
+        self._reserved = to_come * self.new_token_ratio
+
+    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
+        # A newcomer counts in full, as in SGLang; the ratio holds for those who are already in.
+        output = min(request.reserved_tokens, MAX_CLIPPED_TOKENS)
+        return extend_tokens + output <= available - self._reserved
+
+    def admit(self, request: EngineRequest) -> None:
+        self._reserved += min(request.reserved_tokens, MAX_CLIPPED_TOKENS)
+
+    def decoded(self, steps: int) -> None:
+        self._steps += steps
+
+    def retracted(self, remaining: Collection[EngineRequest]) -> None:
+        produced = sum([request.output_tokens for request in remaining])
+        possible = sum([request.max_output_tokens for request in remaining])
+        headroom = self.RETRACT_STEPS * len(remaining)
+        self._start = min(1.0, (produced + headroom) / max(1, possible))
+        self._steps = 0
+
+
+class ArtifactAdmission:
+    """The VTC artifact's: admit while the peak of the batch, lengths known, stays below the pool.
+
+    Peak = max over j of remaining_j·j + Σ_{i<=j} held_i, requests by remaining tokens descending; 32 tokens
+    per client in the batch are kept back (adapter rank 8 x 4), and one mini-batch prefills at most
+    `batch_max_tokens` (VTC_ARTIFACT_FACTS §1.1). Knows true lengths: with it, `max_output_tokens` must be one.
+    """
+
+    ADAPTER_TOKENS = 32
+
+    def __init__(self, kv_tokens: int) -> None:
+        self._kv_tokens = kv_tokens
+        self._batch_max_tokens = max(kv_tokens // 6, 3072)
+        self._held: list[tuple[int, int]] = []
+        self._clients: set[str] = set()
+        self._input_tokens = 0
+
+    def begin(self, batch: Collection[EngineRequest]) -> None:
+        self._held = [(r.remaining_tokens, r.context_tokens) for r in batch]
+        self._clients = {request.client for request in batch}
+        self._input_tokens = 0
+
+    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
+        if self._input_tokens + request.input_tokens > self._batch_max_tokens:
+            return False
+        clients = len(self._clients | {request.client})
+        limit = self._kv_tokens - self.ADAPTER_TOKENS * clients
+        return _peak([*self._held, _newcomer(request)]) < limit
+
+    def admit(self, request: EngineRequest) -> None:
+        self._held.append(_newcomer(request))
+        self._clients.add(request.client)
+        self._input_tokens += request.input_tokens
+
+    def decoded(self, steps: int) -> None:
+        """Nothing to estimate."""
+
+    def retracted(self, remaining: Collection[EngineRequest]) -> None:
+        """Does not happen: peaks are known."""
+
+
+def _newcomer(request: EngineRequest) -> tuple[int, int]:
+    """(still to come after prefill, held after prefill): prefill makes the first output token."""
+    return (request.target_output_tokens - 1, request.input_tokens + 1)
+
+
+def _peak(held: Iterable[tuple[int, int]]) -> int:
+    peak = total = 0
+    for count, (remaining, tokens) in enumerate(sorted(held, reverse=True), start=1):
+        total += tokens
+        peak = max(peak, remaining * count + total)
+    return peak

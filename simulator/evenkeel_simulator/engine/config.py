@@ -1,0 +1,71 @@
+"""How one engine batches: SGLang's defaults, and the VTC artifact's rules for reproducing its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class AdmissionRule(Enum):
+    """How the KV pool is promised; see `admission`."""
+
+    RESERVATION = "reservation"
+    SGLANG = "sglang"
+    ARTIFACT = "artifact"
+
+
+class Charging(Enum):
+    """When a policy hears of output tokens."""
+
+    EACH_TOKEN = "each-token"
+    """Every output token once (the papers)."""
+    ARTIFACT = "artifact"
+    """As the VTC artifact's code: the batch before each decode step, the whole batch once more whenever
+    anything finishes, the first token not by itself (VTC_ARTIFACT_FACTS §1.2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """One engine. The defaults are those of SGLang on a GPU of 80 GB."""
+
+    kv_tokens: int | None = None
+    """The KV pool; None: the profile's."""
+    admission: AdmissionRule = AdmissionRule.SGLANG
+    max_running: int = 4096
+    """Requests in the batch at most (`--max-running-requests`)."""
+    prefill_tokens: int | None = 8192
+    """Tokens that one iteration prefills at most; longer prompts are chunked. None: no bound, no chunks."""
+    mixed: bool = False
+    """Decode in the same iteration as a prefill (`--enable-mixed-chunk`), instead of waiting for it."""
+    prefix_cache: bool = True
+    decode_steps_between_passes: int = 0
+    """Decode steps after a prefill before the queue is looked at again. SGLang: 0; the artifact: 10."""
+    retry_when_full: bool = False
+    """Look at the queue before every step even after memory did not suffice. SGLang waits until a request
+    ends (`batch_is_full`); the artifact tries."""
+    charging: Charging = Charging.EACH_TOKEN
+
+    def __post_init__(self) -> None:
+        for name in ("kv_tokens", "max_running", "prefill_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, must be at least 1")
+        if self.decode_steps_between_passes < 0:
+            raise ValueError(
+                f"decode_steps_between_passes is {self.decode_steps_between_passes}, "
+                "must be at least 0"
+            )
+
+
+def artifact_config(*, kv_tokens: int | None = None) -> EngineConfig:
+    """The engine that the VTC paper measured: S-LoRA, no prefix cache, peak-aware admission every 10 steps."""
+    return EngineConfig(
+        kv_tokens=kv_tokens,
+        admission=AdmissionRule.ARTIFACT,
+        max_running=1000,
+        prefill_tokens=None,
+        prefix_cache=False,
+        decode_steps_between_passes=10,
+        retry_when_full=True,
+        charging=Charging.ARTIFACT,
+    )

@@ -1,0 +1,112 @@
+"""One iteration of the engine: a prefill, or a run of decode steps between which nothing can happen.
+
+The surprising thing: a run is a number of steps, not a sum of times. Its clock is advanced step by step with
+the operations that single steps would use, so that a jump over a thousand steps ends at the very float that
+a thousand single ones reach. Adding is cheap; what a jump saves is the work per request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from evenkeel_simulator.engine.profiles import CostProfile
+from evenkeel_simulator.engine.request import EngineRequest
+
+MS = 1e-3
+
+
+@dataclass(slots=True)
+class Iteration:
+    """What the engine is busy with from `start_s` to `end_s`."""
+
+    start_s: float
+    end_s: float
+    chunks: Sequence[tuple[EngineRequest, int]] = ()
+    """Prefill: the tokens of each request that are computed."""
+    steps: int = 0
+    """Decode steps, all planned; `done` of them are applied."""
+    done: int = 0
+    admitted: Sequence[EngineRequest] = ()
+    retracted: Sequence[EngineRequest] = ()
+
+    # The decode steps that are not applied yet.
+    clock_s: float = 0.0
+    """End of the last applied step."""
+    step_s: float = 0.0
+    """Time of a step without what it reads from the KV pool."""
+    kv_token_s: float = 0.0
+    kv_tokens: int = 0
+    batch: int = 0
+
+    def advance(self, now_s: float) -> int:
+        """Decode steps that ended by `now_s` since the last call; the last planned one is left to `finish`."""
+        steps = 0
+        while self.done + steps < self.steps - 1:
+            end_s = self.clock_s + (self.step_s + self.kv_token_s * self.kv_tokens)
+            if end_s > now_s:
+                break
+            self.clock_s = end_s
+            self.kv_tokens += self.batch
+            steps += 1
+        self.done += steps
+        return steps
+
+    def truncate(self) -> None:
+        """End with the decode step that is under way."""
+        if self.steps > self.done + 1:
+            self.steps = self.done + 1
+            self.end_s = self.clock_s + (self.step_s + self.kv_token_s * self.kv_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A cost profile in seconds."""
+
+    profile: CostProfile
+    decode_s: float = field(init=False)
+    request_s: float = field(init=False)
+    kv_token_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decode_s", self.profile.decode_ms * MS)
+        object.__setattr__(self, "request_s", self.profile.decode_request_ms * MS)
+        object.__setattr__(self, "kv_token_s", self.profile.decode_kv_token_ms * MS)
+
+    def prefill(
+        self, chunks: Sequence[tuple[EngineRequest, int]], *, batch: int = 0, kv_tokens: int = 0
+    ) -> float:
+        """Seconds of a prefill; with `batch` requests decoding in the same iteration (mixed)."""
+        profile = self.profile
+        tokens = attention = 0
+        for request, chunk in chunks:
+            context = request.context_tokens - request.pending_tokens + chunk
+            tokens += chunk
+            attention += chunk * context
+        fixed = max(profile.prefill_ms, profile.decode_ms) if batch else profile.prefill_ms
+        decode = profile.decode_request_ms * batch + profile.decode_kv_token_ms * kv_tokens
+        prefill = profile.prefill_token_ms * tokens + profile.prefill_attention_ms * attention
+        return (fixed + prefill + decode) * MS
+
+    def run(
+        self, start_s: float, *, batch: int, kv_tokens: int, steps: int, until_s: float
+    ) -> Iteration:
+        """A run of at most `steps` decode steps of which none starts at or after `until_s`, except the first."""
+        step_s = self.decode_s + self.request_s * batch
+        clock_s, kv, count = start_s, kv_tokens, 0
+        while True:
+            clock_s += step_s + self.kv_token_s * kv
+            kv += batch
+            count += 1
+            if count >= steps or clock_s >= until_s:
+                break
+        return Iteration(
+            start_s=start_s,
+            end_s=clock_s,
+            steps=count,
+            clock_s=start_s,
+            step_s=step_s,
+            kv_token_s=self.kv_token_s,
+            kv_tokens=kv_tokens,
+            batch=batch,
+        )

@@ -1,0 +1,109 @@
+"""The KV pool: what the cache holds, what requests hold by themselves, and what is free.
+
+Invariant, after every call: cache.tokens + private = capacity - free, and free >= 0. A request in the batch
+locks the path of its cached prefix and holds the rest of its context privately; as its prefill proceeds,
+whole segments move from private to the cache, where an equal one that is there already makes the copy free.
+"""
+
+from __future__ import annotations
+
+from evenkeel_simulator.engine.cache import CacheObserver, RadixCache, Segment
+from evenkeel_simulator.engine.request import EngineRequest
+
+
+class Memory:
+    """One replica's KV pool with its radix cache."""
+
+    def __init__(
+        self, capacity: int, *, prefix_cache: bool = True, observer: CacheObserver | None = None
+    ) -> None:
+        self.capacity = capacity
+        self.cache = RadixCache(observer)
+        self.private = 0
+        """Tokens held by requests in the batch and shared with nobody."""
+        self._prefix_cache = prefix_cache
+
+    @property
+    def free(self) -> int:
+        return self.capacity - self.cache.tokens - self.private
+
+    @property
+    def available(self) -> int:
+        """Free, or free once asked for."""
+        return self.capacity - self.cache.tokens - self.private + self.cache.evictable
+
+    def claim(self, request: EngineRequest) -> int:
+        """Match and lock the request's cached prefix; the tokens that are left to compute (>= 1).
+
+        Sets `node`, `depth`, `path_tokens`, `matched_tokens`. Undone by `unclaim`.
+        """
+        node, depth, tokens = self.cache.match(request.prompt)
+        self.cache.lock(node)
+        request.node, request.depth, request.path_tokens = node, depth, tokens
+        request.matched_tokens = min(tokens, request.most_matched_tokens)
+        return request.context_tokens - request.matched_tokens
+
+    def unclaim(self, request: EngineRequest) -> None:
+        """Give the locked prefix up."""
+        assert request.node is not None
+        self.cache.unlock(request.node)
+        request.node = None
+
+    def take(self, request: EngineRequest, tokens: int) -> None:
+        """Give a request pool tokens of its own; the caller has seen that they are available."""
+        self.make_free(tokens)
+        request.private_tokens += tokens
+        self.private += tokens
+
+    def make_free(self, tokens: int) -> None:
+        """Evict until `tokens` are free; the caller has seen that they are available."""
+        if tokens > self.free:
+            self.cache.evict(tokens - self.free)
+            assert self.free >= tokens, "the KV pool is over-committed"
+
+    def store(self, request: EngineRequest, computed_tokens: int) -> None:
+        """The first `computed_tokens` of the input are there: cache the whole segments among them."""
+        if not self._prefix_cache:
+            return
+        fresh: list[Segment] = []
+        end = request.path_tokens
+        for segment in request.prompt[request.depth :]:
+            if end + segment.tokens > computed_tokens:
+                break
+            end += segment.tokens
+            fresh.append(segment)
+        if fresh:
+            self._give(request, end - request.path_tokens)
+            self._move(request, fresh)
+            request.depth += len(fresh)
+            request.path_tokens = end
+
+    def settle(self, request: EngineRequest, held_tokens: int) -> None:
+        """Let go of private tokens beyond `held_tokens`: what was computed although the cache had it."""
+        self._give(request, request.private_tokens - held_tokens)
+
+    def release(self, request: EngineRequest, *, keep: bool) -> None:
+        """The request leaves the batch; `keep` caches its prompt and output, else only what was stored."""
+        if keep and self._prefix_cache:
+            retained = request.retained()
+            if len(retained) > request.depth and tuple(retained[: request.depth]) == tuple(
+                request.prompt[: request.depth]
+            ):
+                fresh = list(retained[request.depth :])
+                self._give(request, request.private_tokens)
+                self._move(request, fresh)
+        self._give(request, request.private_tokens)
+        self.unclaim(request)
+        request.depth = request.path_tokens = 0
+
+    def _give(self, request: EngineRequest, tokens: int) -> None:
+        request.private_tokens -= tokens
+        self.private -= tokens
+
+    def _move(self, request: EngineRequest, fresh: list[Segment]) -> None:
+        """Insert below the request's node and lock the end instead."""
+        assert request.node is not None
+        end = self.cache.insert(request.node, fresh)
+        self.cache.lock(end)
+        self.cache.unlock(request.node)
+        request.node = end

@@ -1,0 +1,455 @@
+"""The engine: continuous batching, chunked prefill and decode over a KV pool, as SGLang's scheduler loop.
+
+    submit ─▶ policy's queue ─▶ start: pass of admissions ─▶ prefill | decode steps ─▶ finish ─▶ tokens, ends
+
+The engine owns batch, cache and memory; the policy owns the queue and the order (`replica.contract`). A
+driver owns the time: it calls `start`, waits or jumps to the time it returns, and calls `finish`; `submit`
+and `abort` may come in between, in the order of their times.
+
+The surprising thing: `start` plans as many decode steps as can pass before anything happens by itself.
+`submit` and `abort` apply the steps that are over and cut the plan where it matters, so that a driver which
+jumps sees exactly what one sees that goes step by step (`until_s=now_s`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy
+
+from evenkeel_simulator.engine.accounts import Accounts
+from evenkeel_simulator.engine.admission import (
+    Admission,
+    ArtifactAdmission,
+    Reservation,
+    SGLangAdmission,
+)
+from evenkeel_simulator.engine.cache import CacheObserver
+from evenkeel_simulator.engine.config import AdmissionRule, Charging, EngineConfig
+from evenkeel_simulator.engine.iteration import Iteration, Speed
+from evenkeel_simulator.engine.memory import Memory
+from evenkeel_simulator.engine.profiles import CostProfile
+from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one iteration did."""
+
+    start_s: float
+    end_s: float
+    prefill_tokens: int
+    """Tokens computed by prefill; 0 for a run of decode steps."""
+    produced: Sequence[EngineRequest]
+    """Requests that produced output: `tokens_each` tokens each."""
+    tokens_each: int
+    finished: Sequence[EngineRequest]
+    admitted: Sequence[EngineRequest]
+    retracted: Sequence[EngineRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """How busy the engine is. Tokens, of `capacity_tokens`: used + evictable + free."""
+
+    running: int
+    waiting: int
+    capacity_tokens: int
+    used_tokens: int
+    evictable_tokens: int
+    free_tokens: int
+
+
+class Engine:
+    """One replica. Deterministic: the same calls give the same steps."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        policy: ReplicaPolicy,
+        profile: CostProfile,
+        *,
+        cost: Cost | None = None,
+        observer: CacheObserver | None = None,
+    ) -> None:
+        self.config = config
+        self.policy = policy
+        self.kv_tokens = config.kv_tokens or profile.kv_tokens
+        self.accounts = Accounts(cost or LinearCost())
+        self.memory = Memory(self.kv_tokens, prefix_cache=config.prefix_cache, observer=observer)
+        self._speed = Speed(profile)
+        self._rule = _admission(config.admission, self.kv_tokens)
+        self._follows = policy.matches_prefix and config.prefix_cache
+        self._may_preempt = type(policy).preempt is not ReplicaPolicy.preempt
+        self._requests: dict[str, EngineRequest] = {}
+        self._prefilling: dict[EngineRequest, None] = {}
+        self._running: dict[EngineRequest, None] = {}
+        self._kv_read = 0  # context tokens of all that run
+        self._full = False  # memory did not suffice, and none was released since
+        self._steps_since_prefill = 0
+        self._iteration: Iteration | None = None
+
+    # What a driver sees
+
+    @property
+    def busy_until_s(self) -> float | None:
+        """When the iteration under way ends; None between iterations. `submit` and `abort` may lower it."""
+        return None if self._iteration is None else self._iteration.end_s
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request waits or runs."""
+        return bool(self._requests)
+
+    def request(self, request_id: str) -> EngineRequest | None:
+        """A request that waits or runs."""
+        return self._requests.get(request_id)
+
+    def running(self) -> Iterable[EngineRequest]:
+        """Every request in the batch, those in prefill included."""
+        yield from self._prefilling
+        yield from self._running
+
+    def loads(self) -> Loads:
+        memory = self.memory
+        return Loads(
+            running=len(self._running) + len(self._prefilling),
+            waiting=len(self.policy),
+            capacity_tokens=memory.capacity,
+            used_tokens=memory.capacity - memory.available,
+            evictable_tokens=memory.cache.evictable,
+            free_tokens=memory.free,
+        )
+
+    # What a driver does
+
+    def submit(self, request: EngineRequest, now_s: float) -> Arrival:
+        """Queue a request; raises `RequestError` if it could never be served or its id is taken."""
+        request.check(self.kv_tokens)
+        if request.id in self._requests:
+            raise RequestError(f"id {request.id!r} is taken by a request that has not ended")
+        self._rule.begin(())
+        if not self._rule.fits(request, request.input_tokens, self.kv_tokens):
+            raise RequestError(f"input_tokens is {request.input_tokens}: no empty batch takes it")
+        self._catch_up(now_s)
+        if self._follows:
+            self.memory.cache.follow(request)
+        if self.policy.arrive(request, now_s) is Arrival.REJECTED:
+            self.memory.cache.unfollow(request)
+            request.state, request.finished_s = State.REJECTED, now_s
+            return Arrival.REJECTED
+        request.state = State.WAITING
+        self._requests[request.id] = request
+        if not self._is_closed() and self._iteration is not None:
+            self._iteration.truncate()
+        return Arrival.QUEUED
+
+    def abort(self, request_id: str, now_s: float) -> EngineRequest | None:
+        """End a request wherever it is; None if there is none of that id (any more)."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        self._catch_up(now_s)
+        self._end(request, now_s, State.ABORTED)
+        if self._iteration is not None:
+            self._iteration.truncate()
+        return request
+
+    def flush_cache(self) -> bool:
+        """Drop the prefix cache; refused (False) while anything waits or runs, as SGLang does."""
+        return not self._requests and self.memory.cache.clear()
+
+    def step(self, now_s: float, until_s: float | None = None) -> Step | None:
+        """`start` and `finish` in one; a single decode step unless `until_s` lies ahead. None: no work."""
+        if self.start(now_s, now_s if until_s is None else until_s) is None:
+            return None
+        return self.finish()
+
+    def start(self, now_s: float, until_s: float = inf) -> float | None:
+        """Begin an iteration and say when it ends; None if there is nothing to do.
+
+        No decode step after the first starts at or after `until_s`.
+        """
+        assert self._iteration is None, "an iteration is under way"
+        # 1. Preempt, 2. admit, 3. prefill what was admitted, or 4. make room and decode.
+        retracted = self._preempt(now_s) if self._may_preempt else []
+        chunks, admitted = self._plan_prefill(now_s)
+        if chunks:
+            iteration = self._start_prefill(now_s, chunks, retracted)
+        elif self._running:
+            retracted += self._make_room(now_s)
+            iteration = self._speed.run(
+                now_s,
+                batch=len(self._running),
+                kv_tokens=self._kv_read,
+                steps=self._free_steps(),
+                until_s=until_s,
+            )
+        else:
+            return None
+        iteration.admitted, iteration.retracted = admitted, retracted
+        self._iteration = iteration
+        return iteration.end_s
+
+    def finish(self) -> Step:
+        """Apply the iteration under way, at its end."""
+        iteration = self._iteration
+        assert iteration is not None, "no iteration is under way"
+        self._iteration = None
+        end_s = iteration.end_s
+        produced = list(self._running) if iteration.steps else []
+        self._decode(iteration.steps - iteration.done)
+        prefilled = self._prefill(iteration.chunks, end_s)
+        finished = [request for request in produced if not request.remaining_tokens]
+        if self.config.charging is Charging.ARTIFACT and finished:
+            self._charge(produced, 1)
+        for request in finished:
+            self._end(request, end_s, State.FINISHED)
+        finished += [request for request in prefilled if request.state is State.FINISHED]
+        return Step(
+            start_s=iteration.start_s,
+            end_s=end_s,
+            prefill_tokens=sum([tokens for _, tokens in iteration.chunks]),
+            produced=produced + prefilled,
+            tokens_each=iteration.steps or 1,
+            finished=finished,
+            admitted=iteration.admitted,
+            retracted=iteration.retracted,
+        )
+
+    # Admission
+
+    def _is_closed(self) -> bool:
+        """Whether nobody may enter until somebody leaves."""
+        full = self._full and not self.config.retry_when_full
+        return full or len(self._running) + len(self._prefilling) >= self.config.max_running
+
+    def _pass_is_due(self) -> bool:
+        if not len(self.policy) or self._is_closed():
+            return False
+        waited = self._steps_since_prefill >= self.config.decode_steps_between_passes
+        return waited or not self._running
+
+    def _plan_prefill(
+        self, now_s: float
+    ) -> tuple[list[tuple[EngineRequest, int]], list[EngineRequest]]:
+        """(tokens to compute by request, requests admitted)."""
+        budget = self.config.prefill_tokens or self.kv_tokens
+        chunks: list[tuple[EngineRequest, int]] = []
+        for request in self._prefilling:  # first what was begun
+            if budget > 0:
+                chunks.append((request, min(budget, request.pending_tokens)))
+                budget -= chunks[-1][1]
+        admitted = self._admit(now_s, budget) if budget > 0 and self._pass_is_due() else []
+        for request in admitted:
+            chunks.append((request, min(budget, request.pending_tokens)))
+            budget -= chunks[-1][1]
+        return chunks, admitted
+
+    def _admit(self, now_s: float, budget: int) -> list[EngineRequest]:
+        """One pass of the policy, for at most `budget` tokens; the last one may be chunked."""
+        admitted: list[EngineRequest] = []
+        self._rule.begin([*self._prefilling, *self._running])
+        admissions = self.policy.admissions(now_s)
+        try:
+            request = next(admissions)
+            while True:
+                assert isinstance(request, EngineRequest)
+                outcome = self._try(request, now_s)
+                if outcome is Outcome.ADMITTED:
+                    admitted.append(request)
+                    budget -= request.pending_tokens
+                    if budget <= 0 or self._is_closed():
+                        # The policy books what it proposed before it hears that the pass is over.
+                        admissions.send(outcome)
+                        break
+                else:
+                    self._full = True
+                request = admissions.send(outcome)
+        except StopIteration:
+            pass
+        finally:
+            admissions.close()
+        return admitted
+
+    def _try(self, request: EngineRequest, now_s: float) -> Outcome:
+        cache = self.memory.cache
+        cache.unfollow(request)
+        extend_tokens = self.memory.claim(request)
+        if not self._rule.fits(request, extend_tokens, self.memory.available):
+            self.memory.unclaim(request)
+            if self._follows:
+                cache.follow(request)
+            return Outcome.NO_ROOM
+        # One more for the token that the prefill produces.
+        self.memory.take(request, extend_tokens + 1)
+        self._rule.admit(request)
+        request.state = State.PREFILLING
+        request.extend_tokens = request.pending_tokens = extend_tokens
+        request.computed_tokens += extend_tokens
+        if request.admitted_s is None:
+            request.admitted_s, request.cached_tokens = now_s, request.matched_tokens
+        self._prefilling[request] = None
+        self.accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
+        return Outcome.ADMITTED
+
+    # Prefill
+
+    def _start_prefill(
+        self,
+        now_s: float,
+        chunks: list[tuple[EngineRequest, int]],
+        retracted: list[EngineRequest],
+    ) -> Iteration:
+        batch = 0
+        if self.config.mixed and self._running:
+            retracted += self._make_room(now_s)
+            batch = len(self._running)
+        kv_tokens = self._kv_read if batch else 0
+        duration_s = self._speed.prefill(chunks, batch=batch, kv_tokens=kv_tokens)
+        return Iteration(now_s, now_s + duration_s, chunks=chunks, steps=1 if batch else 0)
+
+    def _prefill(
+        self, chunks: Sequence[tuple[EngineRequest, int]], end_s: float
+    ) -> list[EngineRequest]:
+        """Apply a prefill; the requests that produced their first token since admission."""
+        produced = []
+        for request, tokens in chunks:
+            if request.state is not State.PREFILLING:
+                continue  # aborted on the way
+            request.pending_tokens -= tokens
+            computed = request.context_tokens - request.pending_tokens
+            self.memory.store(request, min(computed, request.input_tokens))
+            if not request.pending_tokens:
+                self._begin_output(request, end_s)
+                produced.append(request)
+        if chunks:
+            self._steps_since_prefill = 0
+        finished = [request for request in produced if not request.remaining_tokens]
+        if self.config.charging is Charging.ARTIFACT and finished:
+            self._charge(produced, 1)
+        for request in finished:
+            self._end(request, end_s, State.FINISHED)
+        return produced
+
+    def _begin_output(self, request: EngineRequest, end_s: float) -> None:
+        del self._prefilling[request]
+        self._running[request] = None
+        request.state = State.RUNNING
+        request.output_tokens += 1
+        if request.first_token_s is None:
+            request.first_token_s = end_s
+        self.memory.settle(request, request.context_tokens - request.path_tokens)
+        self._kv_read += request.context_tokens
+        self.accounts.produced(request, 1)
+        if self.config.charging is Charging.EACH_TOKEN:
+            self.policy.progress(request, 1)
+
+    # Decode
+
+    def _free_steps(self) -> int:
+        """Decode steps that can pass before an end, a lack of memory or a pass of admissions."""
+        steps = min([request.remaining_tokens for request in self._running])
+        steps = min(steps, self.memory.available // len(self._running))
+        if self._may_preempt:
+            return 1
+        if len(self.policy) and not self._is_closed():
+            until_pass = self.config.decode_steps_between_passes - self._steps_since_prefill
+            steps = min(steps, max(1, until_pass))
+        return max(1, steps)
+
+    def _catch_up(self, now_s: float) -> None:
+        """Apply the decode steps that are over, so that what comes now finds the state of now."""
+        if self._iteration is not None and self._iteration.steps > 1:
+            self._decode(self._iteration.advance(now_s))
+
+    def _decode(self, steps: int) -> None:
+        if not steps or not self._running:
+            return
+        self.memory.make_free(steps * len(self._running))
+        produced = self.accounts.produced
+        for request in self._running:
+            request.output_tokens += steps
+            request.private_tokens += steps
+            produced(request, steps)
+        self.memory.private += steps * len(self._running)
+        self._kv_read += steps * len(self._running)
+        self._steps_since_prefill += steps
+        self._rule.decoded(steps)
+        self._charge(self._running, steps)
+
+    def _charge(self, requests: Iterable[EngineRequest], tokens: int) -> None:
+        progress = self.policy.progress
+        for request in requests:
+            progress(request, tokens)
+
+    # Leaving the batch
+
+    def _make_room(self, now_s: float) -> list[EngineRequest]:
+        """Retract until every running request can produce a token (SGLang's `retract_decode`).
+
+        Out go those with the least output, of these the longest input first: the cheapest to repeat.
+        """
+        if self.memory.available >= len(self._running):
+            return []
+        order = sorted(self._running, key=lambda r: (r.output_tokens, -r.input_tokens))
+        least = 0 if self._prefilling else 1  # one alone always has room; see `EngineRequest.check`
+        retracted: list[EngineRequest] = []
+        for request in order:
+            remaining = len(self._running)
+            wanted = remaining * SGLangAdmission.RETRACT_STEPS if retracted else remaining
+            if remaining <= least or self.memory.available >= wanted:
+                break
+            self._retract(request, now_s)
+            retracted.append(request)
+        self._rule.retracted(self._running)
+        return retracted
+
+    def _preempt(self, now_s: float) -> list[EngineRequest]:
+        victims: list[EngineRequest] = []
+        for victim in self.policy.preempt(list(self._running), now_s):
+            assert isinstance(victim, EngineRequest)
+            self._retract(victim, now_s)
+            victims.append(victim)
+        return victims
+
+    def _retract(self, request: EngineRequest, now_s: float) -> None:
+        """Back to the queue, its output kept and its KV given up: it is computed again (R11)."""
+        self._leave_batch(request, keep=False)
+        request.state = State.WAITING
+        request.retractions += 1
+        if self._follows:
+            self.memory.cache.follow(request)
+        self.policy.requeue(request, now_s)
+
+    def _end(self, request: EngineRequest, now_s: float, state: State) -> None:
+        if request.state is State.WAITING:
+            self.memory.cache.unfollow(request)
+        else:
+            # An abort leaves its work in the cache as an end does, once the prompt is complete.
+            self._leave_batch(request, keep=request.state is State.RUNNING)
+        request.state, request.finished_s = state, now_s
+        del self._requests[request.id]
+        self.policy.leave(request, now_s)
+
+    def _leave_batch(self, request: EngineRequest, *, keep: bool) -> None:
+        if request.state is State.RUNNING:
+            del self._running[request]
+            self._kv_read -= request.context_tokens
+        else:
+            del self._prefilling[request]
+            request.pending_tokens = 0
+        self.memory.release(request, keep=keep)
+        self.accounts.left(request)
+        self._full = False
+
+
+def _admission(rule: AdmissionRule, kv_tokens: int) -> Admission:
+    if rule is AdmissionRule.RESERVATION:
+        return Reservation()
+    if rule is AdmissionRule.ARTIFACT:
+        return ArtifactAdmission(kv_tokens)
+    return SGLangAdmission()

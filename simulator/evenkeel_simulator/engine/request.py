@@ -1,0 +1,106 @@
+"""One request as the engine sees it: what a policy knows, plus its prompt, its true length and its times."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from evenkeel_fairshare.replica.contract import Request
+
+from evenkeel_simulator.engine.cache import Node, Segment
+
+
+class RequestError(ValueError):
+    """A request that no engine could ever serve; the message names the field."""
+
+
+class State(Enum):
+    """Where a request is."""
+
+    NEW = "new"
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    RUNNING = "running"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    REJECTED = "rejected"
+
+
+@dataclass(slots=True, eq=False)
+class EngineRequest(Request):
+    """A request with its prompt and the output it is going to produce. `Engine.submit` takes it over."""
+
+    prompt: Sequence[Segment] = ()
+    """The part of the input that can be shared. `input_tokens` beyond its sum (a partial page at the end)
+    are computed and never cached."""
+    target_output_tokens: int = 1
+    """How many tokens it produces before it ends; from 1 to `max_output_tokens`. No fair policy sees it."""
+    output_key: Hashable = None
+    """Key under which the output is cached below the prompt as one segment; None: it is not cached."""
+
+    # Kept by the engine.
+    state: State = State.NEW
+    node: Node | None = None
+    """While waiting: the deepest match, if the policy wants matches. In the batch: the locked node."""
+    depth: int = 0
+    path_tokens: int = 0
+    pending_tokens: int = 0
+    """Tokens of this prefill still to be computed."""
+    private_tokens: int = 0
+    """Pool tokens that only this request holds: not (yet) in the cache."""
+    admitted_s: float | None = None
+    """First admission."""
+    first_token_s: float | None = None
+    finished_s: float | None = None
+    """End, by whatever cause."""
+    cached_tokens: int = 0
+    """Input tokens found in the cache at the first admission: `usage.prompt_tokens_details`."""
+    computed_tokens: int = 0
+    """Input tokens computed, and output tokens computed again after retractions, over all admissions."""
+    retractions: int = 0
+
+    @property
+    def context_tokens(self) -> int:
+        """Input and output so far: what an admission must have in memory."""
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def most_matched_tokens(self) -> int:
+        """At least one token is always computed: the next token comes from it."""
+        return self.context_tokens - 1
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Output tokens that it will still produce."""
+        return self.target_output_tokens - self.output_tokens
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Output tokens that it might still produce, for all the scheduler knows."""
+        return self.max_output_tokens - self.output_tokens
+
+    def retained(self) -> Sequence[Segment]:
+        """What the cache keeps of it at its end: prompt and output. Override to cut into pages.
+
+        Must begin with the prompt and hold no more than the context."""
+        if self.output_key is None or not self.output_tokens:
+            return self.prompt
+        return (*self.prompt, Segment(self.output_key, self.output_tokens))
+
+    def check(self, kv_tokens: int) -> None:
+        """Raise `RequestError` if no empty engine with that pool could serve it."""
+        if self.input_tokens < 1:
+            raise RequestError(f"input_tokens is {self.input_tokens}, must be at least 1")
+        if sum(segment.tokens for segment in self.prompt) > self.input_tokens:
+            raise RequestError(f"prompt is longer than input_tokens ({self.input_tokens})")
+        if not 1 <= self.target_output_tokens <= self.max_output_tokens:
+            raise RequestError(
+                f"target_output_tokens is {self.target_output_tokens}, must be from 1 to "
+                f"max_output_tokens ({self.max_output_tokens})"
+            )
+        if self.input_tokens + self.max_output_tokens > kv_tokens:
+            raise RequestError(
+                f"input_tokens + max_output_tokens is {self.input_tokens + self.max_output_tokens}, "
+                f"the KV pool holds {kv_tokens}"
+            )

@@ -1,0 +1,252 @@
+import pytest
+from evenkeel_fairshare.replica.contract import Arrival
+from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig, artifact_config
+from evenkeel_simulator.engine.model import Engine
+from evenkeel_simulator.engine.profiles import PROFILES, ProfileError, decode_profile
+from evenkeel_simulator.engine.request import RequestError, State
+
+from tests.unit.evenkeel_simulator.engine_support import (
+    PROFILE,
+    LongestMatch,
+    Queue,
+    make_request,
+)
+
+
+def make_engine(policy: Queue | None = None, **config: object) -> Engine:
+    chosen = Queue() if policy is None else policy  # an empty queue is false
+    return Engine(EngineConfig(**config), chosen, PROFILE)  # type: ignore[arg-type]
+
+
+def run_to_end(engine: Engine, now_s: float = 0.0) -> float:
+    while (step := engine.step(now_s)) is not None:
+        now_s = step.end_s
+    return now_s
+
+
+def test_a_request_alone_takes_prefill_and_decode_steps_as_the_profile_says() -> None:
+    engine = make_engine()
+    request = make_request("r", tail=100, output=3)
+    engine.submit(request, 0.0)
+    prefill = engine.step(0.0)
+    assert prefill is not None
+    assert prefill.end_s == pytest.approx((8 + 0.25 * 100) / 1e3)
+    assert (prefill.prefill_tokens, prefill.produced, prefill.tokens_each) == (100, [request], 1)
+    end_s = run_to_end(engine, prefill.end_s)
+    decode_ms = (16 + 0.5 + 0.125 * 101) + (16 + 0.5 + 0.125 * 102)
+    assert end_s == pytest.approx(prefill.end_s + decode_ms / 1e3)
+    assert request.state is State.FINISHED
+    assert (request.first_token_s, request.finished_s) == (prefill.end_s, end_s)
+
+
+def test_a_run_of_decode_steps_is_cut_by_a_submission_at_the_step_under_way() -> None:
+    engine = make_engine()
+    engine.submit(make_request("a", tail=100, output=50), 0.0)
+    step = engine.step(0.0)
+    assert step is not None
+    far_s = engine.start(step.end_s)
+    assert far_s is not None
+    assert far_s > 1.0
+    engine.submit(make_request("b", tail=10, output=2), 0.2)
+    cut_s = engine.busy_until_s
+    assert cut_s is not None
+    assert 0.2 < cut_s < 0.2 + 0.05
+    produced = engine.finish().tokens_each
+    running = engine.request("a")
+    assert running is not None
+    assert running.output_tokens == 1 + produced
+    admitted = engine.step(cut_s)
+    assert admitted is not None
+    assert [r.id for r in admitted.admitted] == ["b"]
+
+
+def test_when_memory_did_not_suffice_a_submission_does_not_cut_the_run() -> None:
+    engine = make_engine(admission=AdmissionRule.RESERVATION)
+    engine.submit(make_request("a", tail=500, output=400), 0.0)
+    engine.submit(make_request("b", tail=500, output=400), 0.0)
+    now_s = engine.step(0.0).end_s  # type: ignore[union-attr]
+    end_s = engine.start(now_s)
+    engine.submit(make_request("c", tail=5, output=5), now_s + 0.1)
+    assert engine.busy_until_s == end_s
+    assert [r.id for r in engine.finish().finished] == ["a"]
+
+
+def test_a_cached_prefix_is_not_computed_again_and_the_output_extends_it() -> None:
+    engine = make_engine()
+    engine.submit(make_request("a", prompt=(("p", 100),), output=5, output_key="a-out"), 0.0)
+    now_s = run_to_end(engine)
+    child = make_request("b", prompt=(("p", 100), ("a-out", 5), ("q", 7)), output=2)
+    engine.submit(child, now_s)
+    run_to_end(engine, now_s)
+    assert (child.cached_tokens, child.extend_tokens) == (105, 7)
+    assert engine.memory.cache.tokens == 112
+    totals = engine.accounts.clients["ns/t/a"]
+    assert (totals.extend_tokens, totals.cached_tokens, totals.output_tokens) == (107, 105, 7)
+    assert totals.service == 107 + 2 * 7
+
+
+def test_the_same_prompt_again_computes_one_token_and_holds_nothing_twice() -> None:
+    engine = make_engine()
+    for name in ("a", "b"):
+        engine.submit(make_request(name, prompt=(("p", 100),), output=5), 0.0)
+        run_to_end(engine)
+    again = engine.accounts.clients["ns/t/a"]
+    assert again.extend_tokens == 101
+    loads = engine.loads()
+    assert (loads.used_tokens, loads.evictable_tokens, loads.free_tokens) == (0, 100, 900)
+
+
+def test_two_of_the_same_prompt_in_one_pass_both_compute_it_and_share_it_afterwards() -> None:
+    engine = make_engine()
+    for name in ("a", "b"):
+        engine.submit(make_request(name, prompt=(("p", 100),), output=50), 0.0)
+    step = engine.step(0.0)
+    assert step is not None
+    assert step.prefill_tokens == 200
+    assert engine.loads().used_tokens == 100 + 2
+
+
+def test_long_prompts_are_chunked_and_decode_waits_for_them() -> None:
+    engine = make_engine(prefill_tokens=64)
+    engine.submit(make_request("a", tail=10, output=50), 0.0)
+    now_s = engine.step(0.0).end_s  # type: ignore[union-attr]
+    engine.submit(make_request("b", tail=150, output=2), now_s)
+    sizes = []
+    while engine.request("b"):
+        step = engine.step(now_s)
+        assert step is not None
+        now_s = step.end_s
+        sizes.append(step.prefill_tokens)
+    assert sizes == [64, 64, 22, 0]
+
+
+def test_mixed_iterations_decode_while_they_prefill() -> None:
+    engine = make_engine(prefill_tokens=64, mixed=True)
+    first = make_request("a", tail=10, output=50)
+    engine.submit(first, 0.0)
+    now_s = engine.step(0.0).end_s  # type: ignore[union-attr]
+    engine.submit(make_request("b", tail=100, output=2), now_s)
+    step = engine.step(now_s)
+    assert step is not None
+    assert step.produced == [first]
+    assert step.prefill_tokens == 64
+    assert step.end_s - now_s == pytest.approx((16 + 0.25 * 64 + 0.5 + 0.125 * 11) / 1e3)
+
+
+def test_a_request_that_could_never_run_is_refused_by_name() -> None:
+    engine = make_engine()
+    with pytest.raises(RequestError, match="the KV pool holds 1000"):
+        engine.submit(make_request("r", tail=999, output=2), 0.0)
+    with pytest.raises(RequestError, match="input_tokens is 0"):
+        engine.submit(make_request("r", output=2), 0.0)
+    with pytest.raises(RequestError, match="target_output_tokens is 3"):
+        engine.submit(make_request("r", tail=1, output=3, max_output=2), 0.0)
+    engine.submit(make_request("r", tail=1), 0.0)
+    with pytest.raises(RequestError, match="is taken"):
+        engine.submit(make_request("r", tail=1), 0.0)
+
+
+def test_the_artifact_refuses_what_no_mini_batch_takes() -> None:
+    engine = Engine(artifact_config(), Queue(), PROFILES["a10g-llama2-7b"])
+    with pytest.raises(RequestError, match="no empty batch"):
+        engine.submit(make_request("r", tail=3073, output=2), 0.0)
+
+
+def test_when_decode_runs_out_of_memory_the_least_produced_is_retracted_and_computed_again() -> (
+    None
+):
+    policy = Queue()
+    engine = make_engine(policy)
+    late, early = (
+        make_request("late", tail=90, output=390, max_output=400),
+        make_request("early", tail=100, output=590, max_output=600),
+    )
+    engine.submit(early, 0.0)
+    now_s = engine.step(0.0).end_s  # type: ignore[union-attr]
+    for _ in range(100):
+        now_s = engine.step(now_s).end_s  # type: ignore[union-attr]
+    engine.submit(late, now_s)
+    retracted: list[str] = []
+    while (step := engine.step(now_s)) is not None:
+        now_s = step.end_s
+        retracted += [r.id for r in step.retracted]
+    assert set(retracted) == {"late"}
+    assert late.retractions == len(retracted) >= 1
+    assert late.state is early.state is State.FINISHED
+    assert policy.produced == {"early": 590, "late": 390}
+    assert late.computed_tokens > 90
+    assert engine.loads().used_tokens == 0
+
+
+def test_an_abort_ends_a_request_wherever_it_is_and_leaves_nothing_locked() -> None:
+    engine = make_engine(prefill_tokens=64)
+    for name in ("running", "prefilling", "waiting"):
+        engine.submit(make_request(name, prompt=((name, 30),), tail=100), 0.0)
+    now_s = 0.0
+    while engine.request("running").state is not State.RUNNING:  # type: ignore[union-attr]
+        now_s = engine.step(now_s).end_s  # type: ignore[union-attr]
+    engine.start(now_s)
+    states = []
+    for name in ("running", "prefilling", "waiting"):
+        states.append(engine.request(name).state)  # type: ignore[union-attr]
+        assert engine.abort(name, now_s + 0.001) is not None
+        assert engine.abort(name, now_s + 0.001) is None
+    assert states == [State.RUNNING, State.PREFILLING, State.WAITING]
+    engine.finish()
+    assert not engine.has_work
+    assert engine.step(1.0) is None
+    assert engine.loads().used_tokens == 0
+
+
+def test_waiting_prompts_are_matched_before_a_pass_though_the_cache_changed() -> None:
+    engine = make_engine(LongestMatch(), max_running=1)
+    engine.submit(make_request("a", prompt=(("p", 100),)), 0.0)
+    cold = make_request("cold", prompt=(("c", 100),))
+    warm = make_request("warm", prompt=(("p", 100), ("q", 10)))
+    engine.submit(cold, 0.0)
+    engine.submit(warm, 0.0)
+    run_to_end(engine)
+    assert warm.admitted_s is not None
+    assert cold.admitted_s is not None
+    assert warm.admitted_s < cold.admitted_s
+
+
+def test_the_cache_is_flushed_only_when_the_engine_is_empty() -> None:
+    engine = make_engine()
+    engine.submit(make_request("a", prompt=(("p", 100),)), 0.0)
+    assert not engine.flush_cache()
+    run_to_end(engine)
+    assert engine.flush_cache()
+    assert engine.loads().free_tokens == 1000
+
+
+def test_a_policy_may_reject_at_arrival() -> None:
+    class Never(Queue):
+        def arrive(self, request: object, now_s: float) -> Arrival:
+            return Arrival.REJECTED
+
+    engine = make_engine(Never())
+    request = make_request("a", tail=1)
+    assert engine.submit(request, 3.0) is Arrival.REJECTED
+    assert request.state is State.REJECTED
+    assert not engine.has_work
+
+
+def test_a_profile_of_ones_own_is_read_from_json_and_faults_name_the_field() -> None:
+    text = '{"prefill_ms":1,"prefill_token_ms":1,"decode_ms":1,"decode_request_ms":0,%s}'
+    good = decode_profile(text % '"decode_kv_token_ms":0,"kv_tokens":5')
+    assert good.kv_tokens == 5
+    for fault, name in (
+        ('"decode_kv_token_ms":0', "kv_tokens"),
+        ('"decode_kv_token_ms":-1,"kv_tokens":5', "decode_kv_token_ms"),
+        ('"decode_kv_token_ms":0,"kv_tokens":0', "kv_tokens"),
+        ('"decode_kv_token_ms":0,"kv_tokens":5,"speed":1', "speed"),
+    ):
+        with pytest.raises(ProfileError, match=name):
+            decode_profile(text % fault)
+
+
+@pytest.mark.parametrize("field", ["kv_tokens", "max_running", "prefill_tokens"])
+def test_a_configuration_of_nothing_is_refused_by_name(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        EngineConfig(**{field: 0})
