@@ -66,6 +66,14 @@ class Request:
     output_tokens: int = 0
     """Output tokens produced so far; advanced by the engine before it reports `progress`."""
 
+    def __post_init__(self) -> None:
+        """Raises `ValueError` on a weight that no share can be computed from."""
+        if not (self.client_weight > 0 and self.tenant_weight > 0):
+            raise ValueError(
+                f"request {self.id!r}: client_weight {self.client_weight} and "
+                f"tenant_weight {self.tenant_weight} must be positive"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
@@ -95,7 +103,8 @@ class ReplicaPolicy(ABC):
 
         Yields the request wanted next; must be sent an `Outcome` for each. An admitted request leaves the
         queue and its input is charged before the next one is chosen. Ends when nobody else may or can
-        enter. The engine may abandon a pass by closing the generator.
+        enter. The engine may abandon a pass by closing the generator; until it does or the pass ends, it
+        calls nothing else that changes the policy.
         """
 
     @abstractmethod
@@ -117,6 +126,11 @@ class ReplicaPolicy(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """How many requests wait."""
+
+    def forwarded(self, batch: Sequence[Request], *, prefill: bool, finished: bool) -> None:
+        """A forward pass over `batch` ended: a prefill pass or a decode pass; `finished`: whether it was the
+        last one for some of `batch`. Called after `progress` and before `leave`, with those that finished
+        still in `batch`. Only for accounts kept by passes instead of tokens (the VTC artifact's)."""
 
     def preempt(self, running: Sequence[Request], now_s: float) -> Sequence[Request]:
         """Running requests to retract before the next pass. Most policies never preempt."""

@@ -1,0 +1,144 @@
+"""Deficit longest prefix match: locality first, fairness kept (DLPM, Algorithm 1; design R1, R9).
+
+Place in the flow: arrive → the engine matches prefixes → **admissions** → progress → leave. A pass walks the
+queue in LPM order and proposes every request whose tenant and client both have a positive deficit.
+
+The surprising thing: within one walk a refill does not go back to requests that were passed over; they get
+their turn in the next walk of the same pass, in the same order, exactly as the listing's lines 17 and 18 say.
+The readings of what the listing leaves open are in docs/design/0001-replica-policies.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from typing import ClassVar
+
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.replica.contract import (
+    Arrival,
+    ClientState,
+    Outcome,
+    ReplicaPolicy,
+    Request,
+)
+from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
+from evenkeel_fairshare.replica.lpm import by_prefix
+
+
+class Dlpm(ReplicaPolicy):
+    """Algorithm 1 on a tree of two levels; with a single tenant it is the flat algorithm.
+
+    `skip_misfit`: go on past an eligible request that does not fit instead of ending the pass. A pass never
+    proposes the same request twice.
+    """
+
+    name: ClassVar[str] = "DLPM"
+    matches_prefix: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        rules: DeficitRules | None = None,
+        cost: Cost | None = None,
+        skip_misfit: bool = False,
+    ) -> None:
+        self._cost: Cost = cost or LinearCost()
+        self._skip_misfit = skip_misfit
+        self._queue: dict[Request, Account] = {}
+        self._running: dict[Request, Account] = {}
+        self.tenants = DeficitLevel(rules or DeficitRules())
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        """Lines 11 to 13."""
+        client = self._join(request)
+        for node in client.path:
+            node.begin_waiting()
+        self._queue[request] = client
+        return Arrival.QUEUED
+
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        """Lines 16 to 24. Ends when memory is full, or when a walk admitted nobody and refilled nobody."""
+        order = by_prefix(self._queue)
+        moved = True
+        while moved and order:
+            moved = False
+            passed_over = []
+            for request in order:
+                client = self._queue[request]
+                for node in client.path:
+                    if node.deficit <= 0:
+                        moved |= node.level.refill()
+                        if node.deficit <= 0:
+                            passed_over.append(request)
+                            break
+                else:
+                    if (yield request) is Outcome.ADMITTED:
+                        self._admit(request, client)
+                        moved = True
+                    elif not self._skip_misfit:
+                        return
+            order = passed_over
+
+    def progress(self, request: Request, tokens: int) -> None:
+        """Line 26, per token produced (§1.13 e)."""
+        after = request.output_tokens
+        cost = self._cost.output_cost(request.extend_tokens, after - tokens, after)
+        for node in self._running[request].path:
+            node.charge(cost)
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        client = self._running.pop(request)
+        for node in client.path:
+            node.running -= 1
+            node.begin_waiting()
+        self._queue = {request: client, **self._queue}  # first among equals: it came before them
+        request.charge_input = (
+            True  # whoever paid the first time, this replica computes it again (R11)
+        )
+
+    def leave(self, request: Request, now_s: float) -> None:
+        client = self._queue.pop(request, None)
+        if client is not None:
+            for node in client.path:
+                node.end_waiting()
+        else:
+            client = self._running.pop(request)
+            for node in client.path:
+                node.running -= 1
+        for node in client.path:
+            node.level.leave_if_idle(node)
+
+    def waiting(self) -> Collection[Request]:
+        return self._queue.keys()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def clients(self) -> Mapping[str, ClientState]:
+        """Everybody with a request here, and everybody who left in debt."""
+        return {
+            client.name: ClientState(client.deficit, tenant.deficit, client.waiting)
+            for tenant in self.tenants.known()
+            for client in tenant.children.known()
+            if client.waiting or client.running or client.deficit < 0
+        }
+
+    def _join(self, request: Request) -> Account:
+        tenant = self.tenants.join(request.tenant, weight=request.tenant_weight)
+        is_new = not tenant.children.knows(request.client)
+        client = tenant.children.join(request.client, weight=request.client_weight, parent=tenant)
+        if is_new and request.seed < 0:
+            # R5: as if this debt had been run up here, so at both levels. Credit cannot be brought along (R4).
+            for node in client.path:
+                node.charge(-request.seed)
+        return client
+
+    def _admit(self, request: Request, client: Account) -> None:
+        """Lines 22 to 24."""
+        del self._queue[request]
+        self._running[request] = client
+        cost = self._cost.input_cost(request.extend_tokens) if request.charge_input else 0.0
+        for node in client.path:
+            node.end_waiting()
+            node.running += 1
+            node.charge(cost)

@@ -1,0 +1,51 @@
+"""First come, first served: the order of vLLM and TGI, and the yardstick without any fairness.
+
+Place in the flow: arrive → **admissions** → progress → leave. The surprising thing: a request that does not
+fit holds back everyone behind it, even those that would fit; letting them pass would starve long requests.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Generator
+from typing import ClassVar
+
+from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+
+
+class Fcfs(ReplicaPolicy):
+    """One queue in order of arrival; O(1) per request."""
+
+    name: ClassVar[str] = "FCFS"
+    matches_prefix: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        # An OrderedDict, because taking the first out of a long dict again and again is quadratic.
+        self._queue: OrderedDict[Request, None] = OrderedDict()
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        self._queue[request] = None
+        return Arrival.QUEUED
+
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        while self._queue:
+            request = next(iter(self._queue))
+            if (yield request) is not Outcome.ADMITTED:
+                return
+            del self._queue[request]
+
+    def progress(self, request: Request, tokens: int) -> None:
+        pass  # nobody is charged
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        self._queue[request] = None
+        self._queue.move_to_end(request, last=False)  # it came before everyone who still waits
+
+    def leave(self, request: Request, now_s: float) -> None:
+        self._queue.pop(request, None)
+
+    def waiting(self) -> Collection[Request]:
+        return self._queue.keys()
+
+    def __len__(self) -> int:
+        return len(self._queue)

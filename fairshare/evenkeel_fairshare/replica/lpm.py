@@ -1,0 +1,60 @@
+"""Longest prefix match: SGLang's order, all locality and no fairness (DLPM §4.1).
+
+Place in the flow: the engine matches every waiting request → **admissions** sorts once and proposes. The
+surprising thing: a cold request starves as long as warm ones keep coming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable
+from operator import attrgetter
+from typing import ClassVar
+
+from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+
+_matched_tokens = attrgetter("matched_tokens")
+
+
+def by_prefix(requests: Iterable[Request]) -> list[Request]:
+    """SortByPrefix: longest match first, stable, so that equals keep their order of arrival."""
+    return sorted(requests, key=_matched_tokens, reverse=True)  # `reverse` keeps equals in order
+
+
+class Lpm(ReplicaPolicy):
+    """Sorts by matched tokens once a pass; O(n log n).
+
+    `skip_misfit`: go on past a request that does not fit (SGLang before 0.3) instead of ending the pass.
+    """
+
+    name: ClassVar[str] = "LPM"
+    matches_prefix: ClassVar[bool] = True
+
+    def __init__(self, *, skip_misfit: bool = False) -> None:
+        self._skip_misfit = skip_misfit
+        self._queue: dict[Request, None] = {}
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        self._queue[request] = None
+        return Arrival.QUEUED
+
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        for request in by_prefix(self._queue):
+            if (yield request) is Outcome.ADMITTED:
+                del self._queue[request]
+            elif not self._skip_misfit:
+                return
+
+    def progress(self, request: Request, tokens: int) -> None:
+        pass  # nobody is charged
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        self._queue = {request: None, **self._queue}  # first among equals: it came before them
+
+    def leave(self, request: Request, now_s: float) -> None:
+        self._queue.pop(request, None)
+
+    def waiting(self) -> Collection[Request]:
+        return self._queue.keys()
+
+    def __len__(self) -> int:
+        return len(self._queue)

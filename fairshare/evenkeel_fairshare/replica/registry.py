@@ -1,0 +1,52 @@
+"""Replica policies by the names that the API uses (design §3 `replicaPolicy`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.replica.contract import ReplicaPolicy
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.fcfs import Fcfs
+from evenkeel_fairshare.replica.lpm import Lpm
+from evenkeel_fairshare.replica.vtc import Vtc
+from evenkeel_fairshare.replica.vtc_artifact import ArtifactVtc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPolicyConfig:
+    """What replica policies can be told; each takes what concerns it."""
+
+    cost: Cost = field(default_factory=LinearCost)
+    """VTC, DLPM."""
+    deficits: DeficitRules = field(default_factory=DeficitRules)
+    """DLPM: quantum Q^u, rejoin, memory."""
+    skip_misfit: bool = False
+    """LPM, DLPM: go on past a request that does not fit."""
+    artifact: bool = False
+    """VTC: the accounts of the paper's artifact, for reproducing its tables."""
+
+
+POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = MappingProxyType(
+    {
+        Fcfs.name: lambda config: Fcfs(),
+        Lpm.name: lambda config: Lpm(skip_misfit=config.skip_misfit),
+        Vtc.name: lambda config: (ArtifactVtc if config.artifact else Vtc)(cost=config.cost),
+        Dlpm.name: lambda config: Dlpm(
+            rules=config.deficits, cost=config.cost, skip_misfit=config.skip_misfit
+        ),
+    }
+)
+
+
+def make_policy(name: str, config: ReplicaPolicyConfig | None = None) -> ReplicaPolicy:
+    """A fresh policy, one per replica. Raises `ValueError` naming the policies there are."""
+    try:
+        make = POLICIES[name]
+    except KeyError:
+        raise ValueError(f"no replica policy {name!r}; there are {', '.join(POLICIES)}") from None
+    return make(config or ReplicaPolicyConfig())

@@ -1,0 +1,211 @@
+"""What every replica policy owes its engine, whatever it orders by."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from evenkeel_fairshare.replica.contract import Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
+
+from tests.support.abstract_engine import AbstractEngine, Job
+
+VARIANTS = {
+    **{name: (name, ReplicaPolicyConfig()) for name in POLICIES},
+    "LPM, skipping": ("LPM", ReplicaPolicyConfig(skip_misfit=True)),
+    "DLPM, skipping": ("DLPM", ReplicaPolicyConfig(skip_misfit=True)),
+    "DLPM, tiny quantum": ("DLPM", ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
+    "DLPM, paper": ("DLPM", ReplicaPolicyConfig(deficits=DeficitRules(rejoin=Rejoin.PAPER))),
+    "VTC, artifact": ("VTC", ReplicaPolicyConfig(artifact=True)),
+}
+
+MEMORY_TOKENS = 120
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def policy(variant: str) -> ReplicaPolicy:
+    return make_policy(*VARIANTS[variant])
+
+
+def job(number: int, *, client: str = "ns/a/one", tenant: str = "ns/a", **fields) -> Job:
+    fields = {"input_tokens": 10, "max_output_tokens": 10, "true_output_tokens": 3, **fields}
+    return Job(id=f"r{number}", client=client, tenant=tenant, arrival_s=float(number), **fields)
+
+
+def random_job(rng: Random, number: int) -> Job:
+    tenant = rng.choice("ab")
+    return job(
+        number,
+        client=f"ns/{tenant}/{rng.choice(['one', 'two', 'three'])}",
+        tenant=f"ns/{tenant}",
+        input_tokens=(size := rng.randint(1, 40)),
+        max_output_tokens=(most := rng.randint(1, 40)),
+        true_output_tokens=rng.randint(1, most),
+        prefix=rng.choice(["", "p", "q", "r", "s"]),
+        prefix_tokens=rng.randint(0, size),
+        client_weight=rng.choice([1, 2]),
+        tenant_weight=rng.choice([1, 3]),
+        seed=rng.choice([0.0, 0.0, -50.0]),
+        charge_input=rng.random() < 0.9,
+    )
+
+
+def run_randomly(policy: ReplicaPolicy, seed: int, steps: int = 300) -> tuple[list, AbstractEngine]:
+    """A life with arrivals, aborts and retractions; the log of admissions."""
+    rng = Random(seed)
+    engine = AbstractEngine(policy, MEMORY_TOKENS)
+    log: list = []
+    count = 0
+    for _ in range(steps):
+        for _ in range(rng.choice([0, 0, 1, 3])):
+            engine.submit(random_job(rng, count))
+            count += 1
+        if engine.queue and rng.random() < 0.1:
+            engine.abort(rng.choice(engine.queue))
+        if engine.batch and rng.random() < 0.1:
+            engine.abort(rng.choice(engine.batch))
+        if engine.batch and rng.random() < 0.1:
+            engine.retract(rng.choice(engine.batch))
+        log.append([request.id for request in engine.step()])
+    return log, engine
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_request_that_arrived_waits_runs_or_is_over(policy, seed):
+    log, engine = run_randomly(policy, seed)
+    assert set(policy.waiting()) == set(engine.queue)
+    assert len(policy) == len(engine.queue)
+    assert sum(map(len, log)) > 50, "the run must admit something to mean anything"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_request_is_admitted_once_for_every_time_it_waited(policy, seed):
+    proposed: list[Request] = []
+    admitted_before: set[Request] = set()
+
+    def watch(engine: AbstractEngine) -> None:
+        proposed.extend(engine.proposals)
+        admitted_before.update(engine.batch)
+        assert not set(engine.batch) & set(policy.waiting())
+
+    engine = AbstractEngine(policy, MEMORY_TOKENS, observe=watch)
+    rng = Random(seed)
+    jobs = [random_job(rng, number) for number in range(40)]
+    for one in jobs:
+        engine.submit(one)
+    while engine.queue or engine.batch:
+        engine.step()
+    assert admitted_before == set(jobs)
+    assert all(one.admissions == 1 for one in jobs)
+    assert admitted_before <= set(proposed)
+    assert len(policy) == 0 and not list(policy.waiting())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_calls_give_the_same_passes(policy, variant, seed):
+    twin = make_policy(*VARIANTS[variant])
+    assert run_randomly(policy, seed)[0] == run_randomly(twin, seed)[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_empty_batch_admits_somebody_who_waits(policy, seed):
+    rng = Random(seed)
+    engine = AbstractEngine(policy, MEMORY_TOKENS)
+    idle_with_queue = 0
+    for number in range(300):
+        if rng.random() < 0.1:
+            engine.submit(random_job(rng, number))
+        if engine.queue and not engine.batch:
+            idle_with_queue += 1
+            assert engine.admit()
+        engine.step()
+    assert idle_with_queue > 5
+
+
+def test_a_request_that_does_not_fit_stays_and_is_proposed_again(policy):
+    policy.arrive(job(1), 0.0)
+    for _ in range(3):
+        conversation = policy.admissions(0.0)
+        assert next(conversation).id == "r1"
+        with pytest.raises(StopIteration):
+            conversation.send(Outcome.NO_ROOM)
+        assert len(policy) == 1
+
+
+def test_no_pass_proposes_a_request_twice(policy):
+    engine = AbstractEngine(policy, MEMORY_TOKENS)
+    rng = Random(7)
+    for number in range(60):
+        engine.submit(random_job(rng, number))
+        engine.step()
+        assert len(set(engine.proposals)) == len(engine.proposals)
+
+
+def test_an_abandoned_pass_changes_nothing(policy):
+    for number in range(4):
+        policy.arrive(job(number), 0.0)
+    conversation = policy.admissions(0.0)
+    first = next(conversation)
+    conversation.close()
+    assert first in set(policy.waiting()) and len(policy) == 4
+    assert next(policy.admissions(0.0)) is first
+
+
+def test_an_empty_queue_proposes_nobody(policy):
+    assert list(policy.admissions(0.0)) == []
+
+
+def test_one_clients_equal_requests_run_in_order_of_arrival(policy):
+    engine = AbstractEngine(policy, memory_tokens=20)  # one at a time
+    for number in range(12):
+        engine.submit(job(number))
+    order = [one.id for _ in range(40) for one in engine.step()]
+    assert order == [f"r{number}" for number in range(12)]
+
+
+def test_a_retracted_request_goes_before_its_equals(policy):
+    engine = AbstractEngine(policy, memory_tokens=40)
+    for number in range(5):
+        engine.submit(job(number))
+    first, second = engine.step()
+    engine.retract(second)
+    engine.retract(first)  # the newest first, as an engine that is out of memory does
+    assert [one.id for one in engine.admit()] == ["r0", "r1"]
+
+
+def test_aborting_the_only_waiting_request_leaves_nothing(policy):
+    only = job(1)
+    policy.arrive(only, 0.0)
+    policy.leave(only, 0.0)
+    assert len(policy) == 0 and list(policy.admissions(1.0)) == []
+
+
+def test_aborting_one_of_many_leaves_the_others(policy):
+    jobs = [job(number) for number in range(5)]
+    for one in jobs:
+        policy.arrive(one, 0.0)
+    policy.leave(jobs[2], 0.0)
+    engine = AbstractEngine(policy, MEMORY_TOKENS, queue=[j for j in jobs if j is not jobs[2]])
+    assert {one.id for one in engine.admit()} == {"r0", "r1", "r3", "r4"}
+
+
+def test_a_weight_that_is_not_positive_is_refused():
+    for fault in ({"client_weight": 0.0}, {"tenant_weight": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(fault))):
+            job(1, **fault)
+
+
+def test_an_unknown_name_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match="DLPM"):
+        make_policy("dlpm")
+
+
+def test_names_are_those_of_the_api():
+    assert set(POLICIES) == {"FCFS", "LPM", "VTC", "DLPM"}
+    assert all(make_policy(name).name == name for name in POLICIES)
