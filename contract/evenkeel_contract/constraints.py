@@ -159,9 +159,7 @@ _LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 DNS_LABEL: Final = Pattern(
     _LABEL, "a name of a-z, 0-9 and '-', that starts and ends with a letter or digit"
 )
-DNS_NAME: Final = Pattern(
-    rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*", "a DNS name such as llm.example.com"
-)
+DNS_NAME: Final = Pattern(rf"{_LABEL}(\.{_LABEL})*", "a DNS name such as llm.example.com")
 PRINTABLE: Final = Pattern(r"[^\x00-\x1f\x7f\ud800-\udfff]*", "text without control characters")
 SHA256: Final = Pattern(r"[0-9a-f]{64}", "a SHA-256 in 64 lower-case hexadecimal digits")
 PORT: Final = Range(0, 65535)

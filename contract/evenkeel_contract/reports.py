@@ -7,11 +7,17 @@ and gets one `Report`. Totals are cumulative, so an answer that is lost, repeate
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 REPORT_VERSION: Final = 1
+
+_MAX_FLOAT: Final = 1.7976931348623157e308
+Total = Annotated[int, msgspec.Meta(ge=0)]
+ServiceTotal = Annotated[float, msgspec.Meta(ge=0, le=_MAX_FLOAT)]
+Finite = Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
+"""One replica's infinity or NaN would spoil the ledger of the whole fleet."""
 
 
 class ClientReport(msgspec.Struct, frozen=True, array_like=True):
@@ -19,24 +25,24 @@ class ClientReport(msgspec.Struct, frozen=True, array_like=True):
 
     client: str
     """`namespace/tenant/client`."""
-    extend_tokens: int
+    extend_tokens: Total
     """Input tokens computed for the client."""
-    cached_tokens: int
+    cached_tokens: Total
     """Input tokens found in the cache."""
-    output_tokens: int
-    service: float
+    output_tokens: Total
+    service: ServiceTotal
     """h as charged, weighted tokens, before any weight."""
-    normalised: float
+    normalised: ServiceTotal
     """Service divided by the client's weight at the time of each charge."""
-    tenant_normalised: float
+    tenant_normalised: ServiceTotal
     """Service divided by the tenant's weight at the time of each charge."""
-    requests: int
+    requests: Total
     """Requests admitted."""
     # State, not totals.
-    deficit: float
-    tenant_deficit: float
-    waiting: int
-    running: int
+    deficit: Finite
+    tenant_deficit: Finite
+    waiting: Total
+    running: Total
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
@@ -45,9 +51,9 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     version: int
     incarnation: str
     """Unique to the process: a restart is a new incarnation."""
-    sequence: int
+    sequence: Total
     """Ask with this as `since` next time."""
-    since: int
+    since: Total
     """0 when the answer is complete, which it is whenever the asker's incarnation is not this one."""
     policy: str
     clients: tuple[ClientReport, ...]
@@ -59,12 +65,14 @@ class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
     version: int
     incarnation: str
     """The incarnation that `since` belongs to; empty at first."""
-    since: int
+    since: Total
 
 
 _encoder = msgspec.msgpack.Encoder()
 _report = msgspec.msgpack.Decoder(Report)
 _request = msgspec.msgpack.Decoder(ReportRequest)
+# Beyond its own errors, msgspec lets bad UTF-8 and endless nesting through as they are.
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class ReportError(ValueError):
@@ -80,7 +88,7 @@ def decode_report(data: bytes) -> Report:
     """Decode a report; raises `ReportError`."""
     try:
         message = _report.decode(data)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise ReportError(f"not a report: {error}") from error
     return _of_known_version(message)
 
@@ -89,7 +97,7 @@ def decode_request(data: bytes) -> ReportRequest:
     """Decode a question; raises `ReportError`."""
     try:
         message = _request.decode(data)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise ReportError(f"not a question for a report: {error}") from error
     return _of_known_version(message)
 

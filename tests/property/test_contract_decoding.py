@@ -11,6 +11,8 @@ from evenkeel_contract.routerconfig import (
     dump_router_config,
     parse_router_config,
 )
+from evenkeel_contract.spec import FairInferenceService, InferenceTenant
+from evenkeel_contract.validate import parse_service, parse_tenant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,3 +68,21 @@ def test_no_bytes_make_the_parser_raise(data: bytes) -> None:
     if config is not None:
         assert parse_router_config(dump_router_config(config)) == (config, ())
     assert all(str(fault).isprintable() for fault in faults), faults
+
+
+@settings(max_examples=150)
+@given(anything | almost(FairInferenceService))
+def test_no_data_makes_the_reading_of_a_service_raise(data: object) -> None:
+    service, faults = parse_service(data)
+    assert (service is None) == bool(faults)
+    if service is not None:
+        assert parse_service(to_plain(service)) == (service, ())
+
+
+@settings(max_examples=150)
+@given(anything | almost(InferenceTenant))
+def test_no_data_makes_the_reading_of_a_tenant_raise(data: object) -> None:
+    tenant, faults = parse_tenant(data)
+    assert (tenant is None) == bool(faults)
+    if tenant is not None:
+        assert parse_tenant(to_plain(tenant)) == (tenant, ())

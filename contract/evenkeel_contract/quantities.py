@@ -1,0 +1,129 @@
+"""Durations, quantities and percentages as Kubernetes spells them: text on the wire, numbers in use.
+
+Each value remembers its spelling, so that what was read is what is written; two values are equal when they
+are spelled alike (`2m` is not `120s`). Units in the field's own words, no floats in a resource.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import ClassVar, Final, Self
+
+from evenkeel_contract.faults import show
+
+_MAX_DURATION_S: Final = 100 * 365 * 24 * 3600
+_MAX_QUANTITY: Final = 2**63 - 1  # as in Kubernetes
+_DIGITS: Final = r"[0-9]{1,18}"
+
+_DURATION_PART: Final = re.compile(rf"({_DIGITS}(?:\.[0-9]{{1,9}})?)(ms|s|m|h)")
+_DURATION: Final = re.compile(rf"(?:{_DURATION_PART.pattern})+")
+_SECONDS: Final = {
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+}
+
+_QUANTITY: Final = re.compile(
+    rf"({_DIGITS}(?:\.[0-9]{{1,9}})?)([KMGTPE]i|[mkMGTPE]|[eE][0-9]{{1,2}})?"
+)
+_FACTORS: Final = {
+    "": Fraction(1),
+    "m": Fraction(1, 1000),
+    **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
+}
+
+_PERCENT: Final = re.compile(rf"({_DIGITS})%")
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A length of time above zero, in Go's spelling: `120s`, `1500ms`, `1h30m`."""
+
+    EXAMPLE: ClassVar[str] = "120s"
+    text: str
+    seconds: float
+
+    @classmethod
+    def from_plain(cls, data: object) -> Self:
+        """Read one; raises `ValueError`."""
+        if not isinstance(data, str) or _DURATION.fullmatch(data) is None:
+            raise ValueError(f"must be a duration such as 120s, 1500ms or 5m, not {show(data)}")
+        parts = _DURATION_PART.findall(data)
+        seconds = sum(Fraction(number) * _SECONDS[unit] for number, unit in parts)
+        if not 0 < seconds <= _MAX_DURATION_S:
+            raise ValueError(f"must be above 0 and at most 100 years, not {show(data)}")
+        return cls(data, float(seconds))
+
+    def to_plain(self) -> str:
+        """The spelling that was read."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number above zero with a suffix of Kubernetes: `16Mi`, `100Gi`, `500m`, `3`."""
+
+    EXAMPLE: ClassVar[str] = "16Mi"
+    spelling: str | int
+    value: Fraction
+
+    @classmethod
+    def from_plain(cls, data: object) -> Self:
+        """Read one; raises `ValueError`."""
+        number = isinstance(data, int) and not isinstance(data, bool) and data.bit_length() < 64
+        match = _QUANTITY.fullmatch(str(data)) if number or isinstance(data, str) else None
+        if not isinstance(data, str | int) or match is None:
+            raise ValueError(f"must be a quantity such as 16Mi, 100Gi or 500m, not {show(data)}")
+        digits, suffix = match[1], match[2] or ""
+        factor = _FACTORS.get(suffix) or Fraction(10) ** int(suffix[1:])
+        value = Fraction(digits) * factor
+        if not 0 < value <= _MAX_QUANTITY:
+            raise ValueError(f"must be above 0 and below 2^63, not {show(data)}")
+        return cls(data, value)
+
+    @property
+    def whole(self) -> int:
+        """Rounded up, as Kubernetes does where it needs an integer."""
+        return ceil(self.value)
+
+    def to_plain(self) -> str | int:
+        """The spelling that was read."""
+        return self.spelling
+
+
+@dataclass(frozen=True, slots=True)
+class CountOrPercent:
+    """A whole number (`3`) or a share of another one (`50%`)."""
+
+    EXAMPLE: ClassVar[str] = "50%"
+    spelling: str | int
+    count: int | None
+    """None where a percentage was given."""
+    percent: int | None
+
+    @classmethod
+    def from_plain(cls, data: object) -> Self:
+        """Read one; raises `ValueError`."""
+        if isinstance(data, int) and not isinstance(data, bool) and 0 <= data < 2**31:
+            return cls(data, data, None)
+        match = _PERCENT.fullmatch(data) if isinstance(data, str) else None
+        if match is None or int(match[1]) > 100:
+            raise ValueError(
+                f"must be a whole number such as 3 or a percentage up to 100%, not {show(data)}"
+            )
+        return cls(match[0], None, int(match[1]))
+
+    def of(self, total: int) -> float:
+        """The number meant where the whole is `total`; not rounded, may be a fraction."""
+        if self.count is not None:
+            return float(self.count)
+        return total * (self.percent or 0) / 100
+
+    def to_plain(self) -> str | int:
+        """The spelling that was read."""
+        return self.spelling

@@ -1,0 +1,133 @@
+"""Resources → RouterConfig: what the operator and `evenkeel up` both tell a router. Pure.
+
+Place in the flow: resources (validated) + what runs + key hashes → **render** → `dump_router_config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from evenkeel_contract.routerconfig import (
+    ApiKeyConfig,
+    ClientConfig,
+    LimitsConfig,
+    ListenConfig,
+    PrefixConfig,
+    ReplicaConfig,
+    RouterConfig,
+    SchedulingConfig,
+    TenancyConfig,
+    TenantConfig,
+    TenantLimits,
+)
+from evenkeel_contract.spec import FairInferenceService, InferenceTenant
+from evenkeel_contract.spec.service import LabelSelector, SelectorOperator
+
+KeyHashes = Mapping[tuple[str, str, str], str]
+"""(namespace, Secret, key in it) → lower-case hexadecimal SHA-256 of the API key."""
+
+
+def router_config(
+    service: FairInferenceService,
+    *,
+    tenants: Iterable[InferenceTenant],
+    key_hashes: KeyHashes,
+    replicas: Sequence[ReplicaConfig],
+    listen: ListenConfig,
+    admin_token_sha256: str | None = None,
+) -> RouterConfig:
+    """What the routers of `service` are told.
+
+    Tenants that the service does not select are left out. An API key whose Secret has no hash in
+    `key_hashes` is left out too: it admits nobody until the Secret is there. Order is by name, so that
+    equal input gives equal bytes.
+    """
+    spec = service.spec
+    selected = [tenant for tenant in tenants if serves(service, tenant)]
+    return RouterConfig(
+        namespace=service.metadata.namespace,
+        service=service.metadata.name,
+        model=spec.model.name,
+        listen=listen,
+        scheduling=SchedulingConfig(
+            fleet_policy=spec.scheduling.fleet_policy,
+            input_token_weight=spec.scheduling.input_token_weight,
+            output_token_weight=spec.scheduling.output_token_weight,
+            worker_quantum=spec.scheduling.worker_quantum,
+        ),
+        prefix=PrefixConfig(
+            mode=spec.router.prefix.mode, text_block_bytes=spec.router.prefix.text_block_bytes
+        ),
+        limits=_limits(service),
+        tenancy=TenancyConfig(
+            anonymous=spec.tenancy.anonymous,
+            trusted_proxies=spec.tenancy.trusted_proxies,
+            tenants=tuple(
+                _tenant(tenant, key_hashes)
+                for tenant in sorted(selected, key=lambda tenant: tenant.metadata.name)
+            ),
+        ),
+        replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
+        admin_token_sha256=admin_token_sha256,
+    )
+
+
+def serves(service: FairInferenceService, tenant: InferenceTenant) -> bool:
+    """Whether `tenant` shares `service`: same namespace, labels as selected."""
+    same_namespace = tenant.metadata.namespace == service.metadata.namespace
+    return same_namespace and selects(service.spec.tenancy.selector, tenant.metadata.labels)
+
+
+def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Whether labels fulfil a selector, as Kubernetes reads it; an empty one takes all."""
+    if any(labels.get(key) != value for key, value in selector.match_labels.items()):
+        return False
+    for term in selector.match_expressions:
+        inside = labels.get(term.key) in term.values
+        holds = {
+            SelectorOperator.IN: inside,
+            SelectorOperator.NOT_IN: not inside,
+            SelectorOperator.EXISTS: term.key in labels,
+            SelectorOperator.DOES_NOT_EXIST: term.key not in labels,
+        }
+        if not holds[term.operator]:
+            return False
+    return True
+
+
+def _limits(service: FairInferenceService) -> LimitsConfig:
+    limits = service.spec.router.limits
+    return LimitsConfig(
+        max_body_bytes=limits.max_body_size.whole,
+        queue_timeout_s=limits.queue_timeout.seconds,
+        first_token_timeout_s=limits.first_token_timeout.seconds,
+        max_concurrent_per_client=limits.max_concurrent_per_client,
+    )
+
+
+def _tenant(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfig:
+    spec, namespace = tenant.spec, tenant.metadata.namespace
+    hashes = (
+        (key, key_hashes.get((namespace, key.secret_ref.name, key.secret_ref.key)))
+        for key in sorted(spec.api_keys, key=lambda key: key.name)
+    )
+    return TenantConfig(
+        namespace=namespace,
+        name=tenant.metadata.name,
+        weight=spec.weight,
+        default_client_weight=spec.default_client_weight,
+        clients=tuple(
+            ClientConfig(name=client.name, weight=client.weight)
+            for client in sorted(spec.clients, key=lambda client: client.name)
+        ),
+        api_keys=tuple(
+            ApiKeyConfig(name=key.name, client=key.client, sha256=sha256)
+            for key, sha256 in hashes
+            if sha256 is not None
+        ),
+        limits=TenantLimits(
+            requests_per_minute=spec.limits.requests_per_minute,
+            tokens_per_minute=spec.limits.tokens_per_minute,
+            max_concurrent=spec.limits.max_concurrent,
+        ),
+    )

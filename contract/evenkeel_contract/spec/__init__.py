@@ -1,0 +1,25 @@
+"""The two resources of group evenkeel.dev, v1alpha1 (design §3): the source of the CRDs.
+
+Frozen dataclasses with their defaults; the docstring under a field is its description in the CRD. `decode`
+reads them, `validate` adds the rules across fields. Enums hold what the runtime implements.
+"""
+
+from evenkeel_contract.spec.common import Metadata as Metadata
+from evenkeel_contract.spec.common import PodTemplate as PodTemplate
+from evenkeel_contract.spec.common import SecretKeyRef as SecretKeyRef
+from evenkeel_contract.spec.engine import AccessMode as AccessMode
+from evenkeel_contract.spec.engine import Engine as Engine
+from evenkeel_contract.spec.engine import Model as Model
+from evenkeel_contract.spec.engine import ReplicaPolicyName as ReplicaPolicyName
+from evenkeel_contract.spec.engine import Runtime as Runtime
+from evenkeel_contract.spec.router import Router as Router
+from evenkeel_contract.spec.router import StateStore as StateStore
+from evenkeel_contract.spec.scaling import Autoscaling as Autoscaling
+from evenkeel_contract.spec.scaling import SelectPolicy as SelectPolicy
+from evenkeel_contract.spec.scaling import Slo as Slo
+from evenkeel_contract.spec.service import FairInferenceService as FairInferenceService
+from evenkeel_contract.spec.service import Rejoin as Rejoin
+from evenkeel_contract.spec.service import Scheduling as Scheduling
+from evenkeel_contract.spec.service import ServiceSpec as ServiceSpec
+from evenkeel_contract.spec.tenant import InferenceTenant as InferenceTenant
+from evenkeel_contract.spec.tenant import TenantSpec as TenantSpec

@@ -1,0 +1,263 @@
+"""The rules across fields of both resources, and the one way to read a resource.
+
+Place in the flow: plain data → `decode` → **rules** → render. Each rule is a function named by the fault it
+finds; it sees a salvaged resource, yields faults with their paths, and never raises. The operator puts them
+into the condition SpecValid, `evenkeel up` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+from evenkeel_contract.decode import salvage
+from evenkeel_contract.faults import Fault, did_you_mean, show, without_echoes
+from evenkeel_contract.spec import (
+    AccessMode,
+    FairInferenceService,
+    InferenceTenant,
+    StateStore,
+)
+
+_Resource = TypeVar("_Resource")
+
+OWNED_FLAGS: Final = (
+    "--api-key",
+    "--enable-cache-report",
+    "--enable-metrics",
+    "--host",
+    "--kv-events-config",
+    "--load-publish-endpoint",
+    "--model",
+    "--model-path",
+    "--name",
+    "--page-size",
+    "--port",
+    "--schedule-policy",
+    "--served-model-name",
+    "--tensor-parallel-size",
+    "--tp",
+    "--tp-size",
+)
+"""Flags of the engine that Evenkeel sets from the rest of the spec."""
+
+_NO_SHORTER_THAN: Final = 4  # of an abbreviated flag; `--h` could still mean anything
+
+
+def parse_service(data: object) -> tuple[FairInferenceService | None, tuple[Fault, ...]]:
+    """Read a FairInferenceService: the resource, or None and every fault. Never raises."""
+    return _parse(FairInferenceService, data, SERVICE_RULES)
+
+
+def parse_tenant(data: object) -> tuple[InferenceTenant | None, tuple[Fault, ...]]:
+    """Read an InferenceTenant: the resource, or None and every fault. Never raises."""
+    return _parse(InferenceTenant, data, TENANT_RULES)
+
+
+def _parse(
+    cls: type[_Resource], data: object, rules: Sequence[Callable[[_Resource], Iterable[Fault]]]
+) -> tuple[_Resource | None, tuple[Fault, ...]]:
+    resource, faults = salvage(cls, data)
+    found = [fault for rule in rules for fault in rule(resource)]
+    faults += tuple(without_echoes(found, faults))
+    return (None if faults else resource), faults
+
+
+def replicas_and_autoscaling_are_both_given(service: FairInferenceService) -> Iterator[Fault]:
+    spec = service.spec
+    if spec.engine.replicas is not None and spec.autoscaling is not None:
+        yield Fault(
+            "spec.engine.replicas",
+            "cannot stand beside spec.autoscaling; remove one of the two",
+            about=("spec.autoscaling",),
+        )
+
+
+def scaling_bounds_are_crossed(service: FairInferenceService) -> Iterator[Fault]:
+    scaling = service.spec.autoscaling
+    if scaling is not None and scaling.min_replicas > scaling.max_replicas:
+        yield Fault(
+            "spec.autoscaling.minReplicas",
+            f"{scaling.min_replicas} is above maxReplicas, {scaling.max_replicas}",
+            about=("spec.autoscaling.maxReplicas",),
+        )
+
+
+def cap_per_client_is_out_of_range(service: FairInferenceService) -> Iterator[Fault]:
+    scaling = service.spec.autoscaling
+    if scaling is None:
+        return
+    cap = scaling.max_replicas_per_client
+    path = "spec.autoscaling.maxReplicasPerClient"
+    if cap.count == 0 or cap.percent == 0:
+        yield Fault(path, "must be above 0: a client's requests would never start a replica")
+    elif cap.count is not None and cap.count > scaling.max_replicas:
+        yield Fault(
+            path,
+            f"{cap.count} is above maxReplicas, {scaling.max_replicas}",
+            about=("spec.autoscaling.maxReplicas",),
+        )
+
+
+def every_token_is_free(service: FairInferenceService) -> Iterator[Fault]:
+    scheduling = service.spec.scheduling
+    if scheduling.input_token_weight == 0 and scheduling.output_token_weight == 0:
+        yield Fault(
+            "spec.scheduling.outputTokenWeight",
+            "must be above 0 where inputTokenWeight is 0: nothing would cost anything",
+            about=("spec.scheduling.inputTokenWeight",),
+        )
+
+
+def rollout_cannot_move(service: FairInferenceService) -> Iterator[Fault]:
+    rollout = service.spec.engine.rollout
+    if rollout.max_surge.of(100) == 0 and rollout.max_unavailable.of(100) == 0:
+        yield Fault(
+            "spec.engine.rollout.maxSurge",
+            "must be above 0 where maxUnavailable is 0: no replica could ever be exchanged",
+            about=("spec.engine.rollout.maxUnavailable",),
+        )
+
+
+def arguments_are_owned(service: FairInferenceService) -> Iterator[Fault]:
+    for index, argument in enumerate(service.spec.engine.args):
+        path = f"spec.engine.args[{index}]"
+        flag = argument.split("=", 1)[0]
+        if not flag.startswith("--"):
+            yield Fault(path, f"{show(argument)} is no flag; write --flag=value as one entry")
+        elif owned := _owned(flag):
+            yield Fault(path, f"{owned} is set by Evenkeel from the rest of the spec; remove it")
+
+
+def _owned(flag: str) -> str | None:
+    """The owned flag that an engine would read `flag` as: argparse takes unambiguous beginnings."""
+    if flag in OWNED_FLAGS:
+        return flag
+    abbreviates = (owned for owned in OWNED_FLAGS if owned.startswith(flag))
+    return next(abbreviates, None) if len(flag) >= _NO_SHORTER_THAN else None
+
+
+def cache_cannot_be_shared(service: FairInferenceService) -> Iterator[Fault]:
+    cache = service.spec.model.cache
+    if cache is None or {AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY} & {
+        *cache.access_modes
+    }:
+        return
+    scaling = service.spec.autoscaling
+    most = scaling.max_replicas if scaling else (service.spec.engine.replicas or 1)
+    if most > 1:
+        source = "spec.autoscaling.maxReplicas" if scaling else "spec.engine.replicas"
+        yield Fault(
+            "spec.model.cache.accessModes",
+            f"needs ReadWriteMany for up to {most} replicas ({source}): they may run on several nodes",
+            about=(source,),
+        )
+
+
+def file_store_has_several_routers(service: FairInferenceService) -> Iterator[Fault]:
+    router = service.spec.router
+    if router.state.store is StateStore.FILE and router.count > 1:
+        yield Fault(
+            "spec.router.replicas",
+            f"must be 1 with state.store File, not {router.count}; Peers and Redis allow more",
+            about=("spec.router.state.store",),
+        )
+
+
+def store_and_its_settings_differ(service: FairInferenceService) -> Iterator[Fault]:
+    state = service.spec.router.state
+    for name, store in (("file", StateStore.FILE), ("redis", StateStore.REDIS)):
+        if getattr(state, name) is not None and state.store is not store:
+            yield Fault(
+                f"spec.router.state.{name}",
+                f"has no use with store {state.store.value}; remove it or set store: {store.value}",
+                about=("spec.router.state.store",),
+            )
+    if state.store is StateStore.REDIS and state.redis is None:
+        yield Fault(
+            "spec.router.state.redis",
+            "is required with store Redis: give redis.urlSecretRef",
+            about=("spec.router.state.store",),
+        )
+
+
+def exposed_twice(service: FairInferenceService) -> Iterator[Fault]:
+    exposure = service.spec.exposure
+    if exposure.ingress is not None and exposure.http_route is not None:
+        yield Fault(
+            "spec.exposure.httpRoute",
+            "cannot stand beside ingress; remove one of the two",
+            about=("spec.exposure.ingress",),
+        )
+
+
+def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
+    limits = service.spec.router.limits
+    if limits.max_body_size.whole > 1024**3:
+        path = "spec.router.limits.maxBodySize"
+        yield Fault(path, "must be at most 1Gi: routers keep a request in memory")
+    timeouts = {
+        "queueTimeout": limits.queue_timeout,
+        "firstTokenTimeout": limits.first_token_timeout,
+        "activationTimeout": limits.activation_timeout,
+    }
+    for name, timeout in timeouts.items():
+        if timeout.seconds > 7 * 24 * 3600:
+            yield Fault(f"spec.router.limits.{name}", f"must be at most 168h, not {timeout.text}")
+
+
+def selector_values_do_not_fit(service: FairInferenceService) -> Iterator[Fault]:
+    for index, term in enumerate(service.spec.tenancy.selector.match_expressions):
+        path = f"spec.tenancy.selector.matchExpressions[{index}].values"
+        takes = term.operator.value in ("In", "NotIn")
+        if takes and not term.values:
+            yield Fault(path, f"is required with operator {term.operator.value}")
+        if not takes and term.values:
+            yield Fault(path, f"must be empty with operator {term.operator.value}")
+
+
+SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]] = (
+    # In the order of the document's fields, so that faults read from top to bottom.
+    cache_cannot_be_shared,
+    replicas_and_autoscaling_are_both_given,
+    arguments_are_owned,
+    rollout_cannot_move,
+    every_token_is_free,
+    file_store_has_several_routers,
+    store_and_its_settings_differ,
+    limits_are_beyond_reason,
+    scaling_bounds_are_crossed,
+    cap_per_client_is_out_of_range,
+    exposed_twice,
+    selector_values_do_not_fit,
+)
+
+
+def keys_name_unknown_clients(tenant: InferenceTenant) -> Iterator[Fault]:
+    names = [client.name for client in tenant.spec.clients]
+    for index, key in enumerate(tenant.spec.api_keys):
+        if key.client not in names:
+            yield Fault(
+                f"spec.apiKeys[{index}].client",
+                f"{show(key.client)} is not in spec.clients{did_you_mean(key.client, names)}",
+                about=("spec.clients",),
+            )
+
+
+def keys_share_a_secret(tenant: InferenceTenant) -> Iterator[Fault]:
+    first: dict[tuple[str, str], int] = {}
+    for index, key in enumerate(tenant.spec.api_keys):
+        ref = (key.secret_ref.name, key.secret_ref.key)
+        seen = first.setdefault(ref, index)
+        if seen != index:
+            yield Fault(
+                f"spec.apiKeys[{index}].secretRef",
+                f"is also that of spec.apiKeys[{seen}]; one key can identify one client only",
+                about=(f"spec.apiKeys[{seen}].secretRef",),
+            )
+
+
+TENANT_RULES: Final[Sequence[Callable[[InferenceTenant], Iterable[Fault]]]] = (
+    keys_name_unknown_clients,
+    keys_share_a_secret,
+)

@@ -1,0 +1,119 @@
+"""Resources become what a router is told."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from evenkeel_contract.render import router_config, selects
+from evenkeel_contract.routerconfig import (
+    FleetPolicyName,
+    ListenConfig,
+    ReplicaConfig,
+    RouterConfig,
+    check_router_config,
+    dump_router_config,
+    parse_router_config,
+)
+from evenkeel_contract.spec.service import (
+    LabelSelector,
+    LabelSelectorRequirement,
+    SelectorOperator,
+)
+from evenkeel_contract.validate import parse_service, parse_tenant
+
+HASH = "0a" * 32
+
+
+def render(*, tenant_labels: dict[str, str] | None = None, **spec: Any) -> RouterConfig:
+    service, faults = parse_service(
+        {
+            "apiVersion": "evenkeel.dev/v1alpha1",
+            "kind": "FairInferenceService",
+            "metadata": {"name": "llama", "namespace": "ml"},
+            "spec": {"model": {"source": "hf://org/m", "servedName": "m"}, **spec},
+        }
+    )
+    assert service is not None, faults
+    plain: dict[str, Any] = {
+        "apiVersion": "evenkeel.dev/v1alpha1",
+        "kind": "InferenceTenant",
+        "metadata": {"name": "b", "namespace": "ml", "labels": tenant_labels or {}},
+        "spec": {
+            "weight": 4,
+            "defaultClientWeight": 2,
+            "clients": [{"name": "z", "weight": 3}, {"name": "a"}],
+            "apiKeys": [
+                {"name": "k", "client": "z", "secretRef": {"name": "s", "key": "k"}},
+                {"name": "l", "client": "a", "secretRef": {"name": "s", "key": "missing"}},
+            ],
+            "limits": {"tokensPerMinute": 9},
+        },
+    }
+    other = deepcopy(plain)
+    other["metadata"] = {"name": "a", "namespace": "elsewhere"}
+    tenants = [tenant for data in (plain, other) if (tenant := parse_tenant(data)[0])]
+    assert len(tenants) == 2
+    return router_config(
+        service,
+        tenants=tenants,
+        key_hashes={("ml", "s", "k"): HASH, ("elsewhere", "s", "k"): HASH},
+        replicas=[
+            ReplicaConfig(name="r1", url="http://127.0.0.1:2"),
+            ReplicaConfig(name="r0", url="http://127.0.0.1:1"),
+        ],
+        listen=ListenConfig(traffic_port=0),
+    )
+
+
+def test_a_service_with_its_tenants_is_a_good_configuration() -> None:
+    config = render(
+        scheduling={"fleetPolicy": "RoundRobin", "workerQuantum": 7, "outputTokenWeight": 3},
+        router={"limits": {"maxBodySize": "1Ki", "firstTokenTimeout": "1500ms"}},
+        tenancy={"anonymous": "Share", "trustedProxies": ["::1"]},
+    )
+    assert list(check_router_config(config)) == []
+    assert parse_router_config(dump_router_config(config)) == (config, ())
+    assert (config.namespace, config.service, config.model) == ("ml", "llama", "m")
+    assert config.scheduling.fleet_policy is FleetPolicyName.ROUND_ROBIN
+    assert (config.scheduling.worker_quantum, config.scheduling.output_token_weight) == (7, 3)
+    assert (config.limits.max_body_bytes, config.limits.first_token_timeout_s) == (1024, 1.5)
+    assert [replica.name for replica in config.replicas] == ["r0", "r1"]
+    (tenant,) = config.tenancy.tenants
+    assert (tenant.name, tenant.weight, tenant.default_client_weight) == ("b", 4, 2)
+    assert [(client.name, client.weight) for client in tenant.clients] == [("a", 1), ("z", 3)]
+    assert tenant.limits.tokens_per_minute == 9
+
+
+def test_tenants_of_other_namespaces_are_left_out() -> None:
+    assert [tenant.namespace for tenant in render().tenancy.tenants] == ["ml"]
+
+
+def test_tenants_that_the_selector_does_not_take_are_left_out() -> None:
+    tenancy = {"selector": {"matchLabels": {"tier": "gold"}}}
+    assert render(tenancy=tenancy).tenancy.tenants == ()
+    assert len(render(tenancy=tenancy, tenant_labels={"tier": "gold"}).tenancy.tenants) == 1
+
+
+def test_a_key_without_its_secret_admits_nobody() -> None:
+    (tenant,) = render().tenancy.tenants
+    assert [(key.name, key.client, key.sha256) for key in tenant.api_keys] == [("k", "z", HASH)]
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "want"),
+    [
+        (SelectorOperator.IN, ("x",), {"a": True, "none": False, "other": False}),
+        (SelectorOperator.NOT_IN, ("x",), {"a": False, "none": True, "other": True}),
+        (SelectorOperator.EXISTS, (), {"a": True, "none": False, "other": True}),
+        (SelectorOperator.DOES_NOT_EXIST, (), {"a": False, "none": True, "other": False}),
+    ],
+)
+def test_selectors_read_as_in_kubernetes(
+    operator: SelectorOperator, values: tuple[str, ...], want: dict[str, bool]
+) -> None:
+    term = LabelSelectorRequirement(key="k", operator=operator, values=values)
+    selector = LabelSelector(match_expressions=(term,))
+    labels: dict[str, dict[str, str]] = {"a": {"k": "x"}, "none": {}, "other": {"k": "y"}}
+    assert {name: selects(selector, label) for name, label in labels.items()} == want
