@@ -1,0 +1,102 @@
+"""Mutation run over the algorithms: which changes to the code does no test notice?
+
+    python tests/mutation/run.py replica/dlpm.py 'fleet/*.py' ...
+
+mutmut needs a `src` layout, so the sources and their tests are staged in `out/mutation` first. Prints every
+survivor as a diff; exits with 1 if one of them is not explained in docs/design/mutation.md. A survivor is
+explained there by quoting its changed line in a code block (`- old` / `+ new`), under its file's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGE = ROOT / "out" / "mutation"
+ACCEPTED = ROOT / "docs" / "design" / "mutation.md"
+PACKAGE = "evenkeel_fairshare"
+EVERYTHING = ("replica/*.py", "fleet/*.py", "prefix/*.py", "*.py")
+TESTS = ("tests/support", "tests/conformance", "tests/property", f"tests/unit/{PACKAGE}")
+
+CONFIG = """
+[tool.mutmut]
+source_paths = ["src"]
+only_mutate = [{only}]
+pytest_add_cli_args = ["--import-mode=importlib", "-p", "no:cacheprovider"]
+pytest_add_cli_args_test_selection = [{tests}]
+use_git_change_detection = false
+
+[tool.pytest.ini_options]
+pythonpath = ["src", "."]
+asyncio_mode = "auto"
+"""
+
+
+def stage(patterns: list[str]) -> None:
+    """Copy what is mutated, and the tests that import nothing else."""
+    shutil.rmtree(STAGE, ignore_errors=True)
+    shutil.copytree(ROOT / "fairshare" / PACKAGE, STAGE / "src" / PACKAGE)
+    others = re.compile(r"^\s*(from|import) evenkeel_(?!fairshare)", re.MULTILINE)
+    for folder in TESTS:
+        for path in (ROOT / folder).rglob("*.py"):
+            if not others.search(path.read_text()):
+                copy = STAGE / path.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+    only = ", ".join(f'"src/{PACKAGE}/{pattern}"' for pattern in patterns)
+    tests = ", ".join(f'"{folder}"' for folder in TESTS[1:] if (STAGE / folder).exists())
+    (STAGE / "pyproject.toml").write_text(CONFIG.format(only=only, tests=tests))
+
+
+def mutmut(*arguments: str) -> str:
+    """Run mutmut in the stage, with this interpreter; its output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mutmut", *arguments],
+        cwd=STAGE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(done.stdout)
+    return done.stdout
+
+
+def changed_lines(diff: str) -> str:
+    """The `-` and `+` lines of a diff, without indentation: what identifies a mutant in mutation.md."""
+    lines = (line for line in diff.splitlines() if re.match(r"[-+](?![-+])", line))
+    return "\n".join(f"{line[0]} {line[1:].strip()}" for line in lines)
+
+
+def main() -> None:
+    """Stage, run, list the survivors."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("patterns", nargs="*", default=list(EVERYTHING))
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    stage(arguments.patterns)
+    mutmut("run", "--max-children", str(arguments.jobs))
+    accepted = ACCEPTED.read_text() if ACCEPTED.exists() else ""
+    lines = [line.strip() for line in mutmut("results", "--all", "true").splitlines()]
+    results = [tuple(line.rsplit(": ", 1)) for line in lines if ": " in line]
+    survivors = [name for name, outcome in results if outcome not in ("killed", "timeout")]
+    unexplained = 0
+    for name in survivors:
+        diff = mutmut("show", name)
+        known = changed_lines(diff) in accepted
+        unexplained += not known
+        sys.stdout.write(f"{name} ({'explained' if known else 'UNEXPLAINED'})\n{diff}\n")
+    sys.stdout.write(
+        f"{len(results)} mutants, {len(survivors)} survived, {unexplained} of them unexplained\n"
+    )
+    sys.exit(unexplained > 0)
+
+
+if __name__ == "__main__":
+    main()
