@@ -7,9 +7,10 @@ from math import inf
 
 import pytest
 from evenkeel_simulator.engine.cache import Node, RadixCache, Segment
-from evenkeel_simulator.engine.config import AdmissionRule, Charging, EngineConfig
-from evenkeel_simulator.engine.model import Engine, Step
+from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
+from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import EngineRequest, State
+from evenkeel_simulator.engine.step import Step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -64,7 +65,6 @@ CONFIGS = st.builds(
     prefix_cache=st.booleans(),
     decode_steps_between_passes=st.sampled_from([0, 3]),
     retry_when_full=st.booleans(),
-    charging=st.sampled_from(Charging),
 )
 POLICIES = st.sampled_from([Queue, LongestMatch])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from evenkeel_simulator.engine.config import AdmissionRule
 from evenkeel_simulator.engine.request import EngineRequest
 
 MAX_CLIPPED_TOKENS = 4096
@@ -159,3 +160,12 @@ def _peak(held: Iterable[tuple[int, int]]) -> int:
         total += tokens
         peak = max(peak, remaining * count + total)
     return peak
+
+
+def make_admission(rule: AdmissionRule, kv_tokens: int) -> Admission:
+    """A fresh rule for one engine."""
+    if rule is AdmissionRule.RESERVATION:
+        return Reservation()
+    if rule is AdmissionRule.ARTIFACT:
+        return ArtifactAdmission(kv_tokens)
+    return SGLangAdmission()

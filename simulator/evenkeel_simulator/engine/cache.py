@@ -23,6 +23,11 @@ class Segment(NamedTuple):
     tokens: int
 
 
+def chain(block: int, segment: Segment) -> int:
+    """Hash of a path that goes on from `block` (0 at the root) with `segment`; 64 bits, not negative."""
+    return hash((block, segment)) & 0xFFFF_FFFF_FFFF_FFFF
+
+
 class Node:
     """One cached segment. Read-only outside this module."""
 
@@ -39,7 +44,7 @@ class Node:
         self.alive = True
         self.parked: dict[Segment | None, dict[Seeker, None]] | None = None
         """Waiting prompts whose deepest match is here, by the segment they lack (None: they lack none)."""
-        self.block: int = hash((parent.block, segment)) if parent is not None else 0
+        self.block: int = chain(parent.block, segment) if parent is not None else 0
         """Chained hash of the path, as a router's index would key it."""
 
 

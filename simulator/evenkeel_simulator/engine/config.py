@@ -14,16 +14,6 @@ class AdmissionRule(Enum):
     ARTIFACT = "artifact"
 
 
-class Charging(Enum):
-    """When a policy hears of output tokens."""
-
-    EACH_TOKEN = "each-token"
-    """Every output token once (the papers)."""
-    ARTIFACT = "artifact"
-    """As the VTC artifact's code: the batch before each decode step, the whole batch once more whenever
-    anything finishes, the first token not by itself (VTC_ARTIFACT_FACTS §1.2)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """One engine. The defaults are those of SGLang on a GPU of 80 GB."""
@@ -43,7 +33,6 @@ class EngineConfig:
     retry_when_full: bool = False
     """Look at the queue before every step even after memory did not suffice. SGLang waits until a request
     ends (`batch_is_full`); the artifact tries."""
-    charging: Charging = Charging.EACH_TOKEN
 
     def __post_init__(self) -> None:
         for name in ("kv_tokens", "max_running", "prefill_tokens"):
@@ -58,7 +47,10 @@ class EngineConfig:
 
 
 def artifact_config(*, kv_tokens: int | None = None) -> EngineConfig:
-    """The engine that the VTC paper measured: S-LoRA, no prefix cache, peak-aware admission every 10 steps."""
+    """The engine that the VTC paper measured: S-LoRA, no prefix cache, peak-aware admission every 10 steps.
+
+    Its way of charging is the policy's (`fairshare.replica.vtc_artifact`).
+    """
     return EngineConfig(
         kv_tokens=kv_tokens,
         admission=AdmissionRule.ARTIFACT,
@@ -67,5 +59,4 @@ def artifact_config(*, kv_tokens: int | None = None) -> EngineConfig:
         prefix_cache=False,
         decode_steps_between_passes=10,
         retry_when_full=True,
-        charging=Charging.ARTIFACT,
     )

@@ -14,53 +14,20 @@ jumps sees exactly what one sees that goes step by step (`until_s=now_s`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import inf
 
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy
 
 from evenkeel_simulator.engine.accounts import Accounts
-from evenkeel_simulator.engine.admission import (
-    Admission,
-    ArtifactAdmission,
-    Reservation,
-    SGLangAdmission,
-)
+from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
 from evenkeel_simulator.engine.cache import CacheObserver
-from evenkeel_simulator.engine.config import AdmissionRule, Charging, EngineConfig
+from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.iteration import Iteration, Speed
 from evenkeel_simulator.engine.memory import Memory
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one iteration did."""
-
-    start_s: float
-    end_s: float
-    prefill_tokens: int
-    """Tokens computed by prefill; 0 for a run of decode steps."""
-    produced: Sequence[EngineRequest]
-    """Requests that produced output: `tokens_each` tokens each."""
-    tokens_each: int
-    finished: Sequence[EngineRequest]
-    admitted: Sequence[EngineRequest]
-    retracted: Sequence[EngineRequest]
-
-
-@dataclass(frozen=True, slots=True)
-class Loads:
-    """How busy the engine is. Tokens, of `capacity_tokens`: used + evictable + free."""
-
-    running: int
-    waiting: int
-    capacity_tokens: int
-    used_tokens: int
-    evictable_tokens: int
-    free_tokens: int
+from evenkeel_simulator.engine.step import Loads, Step
 
 
 class Engine:
@@ -81,9 +48,10 @@ class Engine:
         self.accounts = Accounts(cost or LinearCost())
         self.memory = Memory(self.kv_tokens, prefix_cache=config.prefix_cache, observer=observer)
         self._speed = Speed(profile)
-        self._rule = _admission(config.admission, self.kv_tokens)
+        self._rule = make_admission(config.admission, self.kv_tokens)
         self._follows = policy.matches_prefix and config.prefix_cache
         self._may_preempt = type(policy).preempt is not ReplicaPolicy.preempt
+        self._counts_passes = type(policy).forwarded is not ReplicaPolicy.forwarded
         self._requests: dict[str, EngineRequest] = {}
         self._prefilling: dict[EngineRequest, None] = {}
         self._running: dict[EngineRequest, None] = {}
@@ -204,8 +172,8 @@ class Engine:
         self._decode(iteration.steps - iteration.done)
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = [request for request in produced if not request.remaining_tokens]
-        if self.config.charging is Charging.ARTIFACT and finished:
-            self._charge(produced, 1)
+        if self._counts_passes and produced:
+            self.policy.forwarded(produced, prefill=False, finished=bool(finished))
         for request in finished:
             self._end(request, end_s, State.FINISHED)
         finished += [request for request in prefilled if request.state is State.FINISHED]
@@ -329,8 +297,8 @@ class Engine:
         if chunks:
             self._steps_since_prefill = 0
         finished = [request for request in produced if not request.remaining_tokens]
-        if self.config.charging is Charging.ARTIFACT and finished:
-            self._charge(produced, 1)
+        if self._counts_passes and produced:
+            self.policy.forwarded(produced, prefill=True, finished=bool(finished))
         for request in finished:
             self._end(request, end_s, State.FINISHED)
         return produced
@@ -345,8 +313,7 @@ class Engine:
         self.memory.settle(request, request.context_tokens - request.path_tokens)
         self._kv_read += request.context_tokens
         self.accounts.produced(request, 1)
-        if self.config.charging is Charging.EACH_TOKEN:
-            self.policy.progress(request, 1)
+        self.policy.progress(request, 1)
 
     # Decode
 
@@ -354,7 +321,7 @@ class Engine:
         """Decode steps that can pass before an end, a lack of memory or a pass of admissions."""
         steps = min([request.remaining_tokens for request in self._running])
         steps = min(steps, self.memory.available // len(self._running))
-        if self._may_preempt:
+        if self._may_preempt or self._counts_passes:
             return 1
         if len(self.policy) and not self._is_closed():
             until_pass = self.config.decode_steps_between_passes - self._steps_since_prefill
@@ -370,21 +337,16 @@ class Engine:
         if not steps or not self._running:
             return
         self.memory.make_free(steps * len(self._running))
-        produced = self.accounts.produced
+        produced, progress = self.accounts.produced, self.policy.progress
         for request in self._running:
             request.output_tokens += steps
             request.private_tokens += steps
             produced(request, steps)
+            progress(request, steps)
         self.memory.private += steps * len(self._running)
         self._kv_read += steps * len(self._running)
         self._steps_since_prefill += steps
         self._rule.decoded(steps)
-        self._charge(self._running, steps)
-
-    def _charge(self, requests: Iterable[EngineRequest], tokens: int) -> None:
-        progress = self.policy.progress
-        for request in requests:
-            progress(request, tokens)
 
     # Leaving the batch
 
@@ -445,11 +407,3 @@ class Engine:
         self.memory.release(request, keep=keep)
         self.accounts.left(request)
         self._full = False
-
-
-def _admission(rule: AdmissionRule, kv_tokens: int) -> Admission:
-    if rule is AdmissionRule.RESERVATION:
-        return Reservation()
-    if rule is AdmissionRule.ARTIFACT:
-        return ArtifactAdmission(kv_tokens)
-    return SGLangAdmission()
