@@ -30,7 +30,6 @@ from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 
 Weight = Annotated[int, Range(1, MAX_WEIGHT)]
-TokenWeight = Annotated[int, Range(0, MAX_WEIGHT)]
 Count = Annotated[int, Range(0, 2**53)]
 Positive = Annotated[int, Range(1, 2**53)]
 Seconds = Annotated[float, Range(above=0, maximum=7 * 24 * 3600)]
@@ -76,8 +75,8 @@ class SchedulingConfig:
     """The fleet level of DESIGN §3 `spec.scheduling`."""
 
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
-    input_token_weight: TokenWeight = 1
-    output_token_weight: TokenWeight = 2
+    input_token_weight: Weight = 1
+    output_token_weight: Weight = 2
     worker_quantum: Positive = 20_000
     """Q^w, weighted tokens."""
 
@@ -220,12 +219,6 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
     """The rules across fields of a configuration."""
     yield from _ports(config.listen)
     yield from _open_admin(config)
-    if config.scheduling.input_token_weight == 0 == config.scheduling.output_token_weight:
-        yield Fault(
-            "scheduling.outputTokenWeight",
-            "must be above 0 where inputTokenWeight is 0: nothing would cost anything",
-            about=("scheduling.inputTokenWeight",),
-        )
     first: dict[str, str] = {}
     for t, tenant in enumerate(config.tenancy.tenants):
         path = f"tenancy.tenants[{t}]"

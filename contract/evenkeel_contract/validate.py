@@ -23,23 +23,30 @@ _Resource = TypeVar("_Resource")
 
 OWNED_FLAGS: Final = (
     "--api-key",
+    "--client-quantum",
     "--enable-cache-report",
     "--enable-metrics",
     "--host",
+    "--input-token-weight",
     "--kv-events-config",
+    "--kv-events-port",
+    "--kv-replay-port",
     "--load-publish-endpoint",
     "--model",
     "--model-path",
-    "--name",
+    "--output-token-weight",
     "--page-size",
     "--port",
+    "--rejoin",
+    "--replica-policy",
+    "--reports-port",
     "--schedule-policy",
     "--served-model-name",
     "--tensor-parallel-size",
     "--tp",
     "--tp-size",
 )
-"""Flags of the engine that Evenkeel sets from the rest of the spec."""
+"""Flags of SGLang and of the simulator that Evenkeel sets from the rest of the spec."""
 
 _NO_SHORTER_THAN: Final = 4  # of an abbreviated flag; `--h` could still mean anything
 
@@ -96,16 +103,6 @@ def cap_per_client_is_out_of_range(service: FairInferenceService) -> Iterator[Fa
             path,
             f"{cap.count} is above maxReplicas, {scaling.max_replicas}",
             about=("spec.autoscaling.maxReplicas",),
-        )
-
-
-def every_token_is_free(service: FairInferenceService) -> Iterator[Fault]:
-    scheduling = service.spec.scheduling
-    if scheduling.input_token_weight == 0 and scheduling.output_token_weight == 0:
-        yield Fault(
-            "spec.scheduling.outputTokenWeight",
-            "must be above 0 where inputTokenWeight is 0: nothing would cost anything",
-            about=("spec.scheduling.inputTokenWeight",),
         )
 
 
@@ -222,7 +219,6 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     replicas_and_autoscaling_are_both_given,
     arguments_are_owned,
     rollout_cannot_move,
-    every_token_is_free,
     file_store_has_several_routers,
     store_and_its_settings_differ,
     limits_are_beyond_reason,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from evenkeel_contract.constraints import DNS_NAME, Cidr, Length, Pattern, Range
+from evenkeel_contract.constraints import DNS_NAME, Cidr, Length, Pattern
 from evenkeel_contract.routerconfig import Anonymous, FleetPolicyName
-from evenkeel_contract.spec.common import ApiVersion, DnsName, Metadata, Positive
+from evenkeel_contract.spec.common import ApiVersion, DnsName, Metadata, Positive, Weight
 from evenkeel_contract.spec.engine import Engine, Model, ReplicaPolicyName
 from evenkeel_contract.spec.router import Router
 from evenkeel_contract.spec.scaling import Autoscaling, Slo
@@ -34,9 +34,9 @@ class Scheduling:
     """The order within a replica; only DLPM and VTC are fair."""
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
     """The choice of a replica."""
-    input_token_weight: Annotated[int, Range(0, 1_000_000)] = 1
+    input_token_weight: Weight = 1
     """we: weight of an input token that had to be computed."""
-    output_token_weight: Annotated[int, Range(0, 1_000_000)] = 2
+    output_token_weight: Weight = 2
     """wq: weight of an output token."""
     client_quantum: Positive = 8000
     """Q^u, weighted tokens: how far a client may get ahead within a replica. Larger keeps more locality,
