@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Dispatch, replica_set
-from evenkeel_fairshare.fleet.registry import FLEET_POLICIES, FleetOptions, fleet_policy
+from evenkeel_fairshare.fleet.registry import POLICIES, FleetPolicyConfig, make_policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-OPTIONS = FleetOptions(worker_quantum=200.0, max_clients=4)
+OPTIONS = FleetPolicyConfig(worker_quantum=200.0, max_clients=4)
 SLOTS = 6
 
 events = st.lists(
@@ -31,7 +31,7 @@ Events = list[tuple[str, int, int, set[int]]]
 
 def play(name: str, script: Events) -> list[int]:
     """Run a script of a fleet's life; returns the slots chosen, having checked each."""
-    policy = fleet_policy(name, OPTIONS)
+    policy = make_policy(name, OPTIONS)
     live: set[int] = set()
     hidden: set[int] = set()
     running: list[tuple[Dispatch, int]] = []
@@ -63,16 +63,16 @@ def play(name: str, script: Events) -> list[int]:
     return chosen
 
 
-@pytest.mark.parametrize("name", FLEET_POLICIES)
+@pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=60, deadline=None)
 @given(script=events)
 def test_only_routable_replicas_are_chosen_and_every_run_alike(name: str, script: Events) -> None:
     assert play(name, script) == play(name, script)
 
 
-@pytest.mark.parametrize("name", FLEET_POLICIES)
+@pytest.mark.parametrize("name", POLICIES)
 def test_every_replica_gets_work_when_requests_stay(name: str) -> None:
-    policy = fleet_policy(name, OPTIONS)
+    policy = make_policy(name, OPTIONS)
     outstanding = [0] * SLOTS
     for slot in range(SLOTS):
         policy.joined(slot)
@@ -85,9 +85,9 @@ def test_every_replica_gets_work_when_requests_stay(name: str) -> None:
     assert min(outstanding) > 0
 
 
-@pytest.mark.parametrize("name", FLEET_POLICIES)
+@pytest.mark.parametrize("name", POLICIES)
 def test_the_only_routable_replica_is_chosen_however_loaded_or_indebted(name: str) -> None:
-    policy = fleet_policy(name, OPTIONS)
+    policy = make_policy(name, OPTIONS)
     for slot in range(3):
         policy.joined(slot)
     for count in range(20):
@@ -97,12 +97,12 @@ def test_the_only_routable_replica_is_chosen_however_loaded_or_indebted(name: st
         policy.finished(request, 1, 700)
 
 
-@pytest.mark.parametrize("name", FLEET_POLICIES)
+@pytest.mark.parametrize("name", POLICIES)
 def test_a_reused_slot_starts_as_a_fresh_one(name: str) -> None:
     """A policy whose slot 1 changed hands goes on like one whose newcomer got another number."""
     chosen = []
     for newcomer in (1, 2):
-        policy = fleet_policy(name, OPTIONS)
+        policy = make_policy(name, OPTIONS)
         policy.joined(0)
         policy.joined(1)
         spent = Dispatch("a", 5000)
@@ -115,6 +115,6 @@ def test_a_reused_slot_starts_as_a_fresh_one(name: str) -> None:
     assert chosen[0] == chosen[1]
 
 
-@pytest.mark.parametrize("name", FLEET_POLICIES)
+@pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_that_holds_nothing_gives_nothing_back(name: str) -> None:
-    assert fleet_policy(name).pull(0, 10**6, 0.0) == ()
+    assert make_policy(name).pull(0, 10**6, 0.0) == ()

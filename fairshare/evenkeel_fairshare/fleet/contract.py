@@ -43,7 +43,7 @@ class Dispatch:
     """The whole identity, `namespace/tenant/client`."""
     input_tokens: int
     weight: float = 1.0
-    """The client's weight over the whole fleet (tenant share times share within the tenant)."""
+    """The client's weight over the whole fleet: its tenant's times its own (`tenancy.Weights.fleet`)."""
     longest: ReplicaSet = EMPTY
     """Replicas that hold the longest match of its prefix; empty when nobody holds any."""
     matched_tokens: int = 0
@@ -65,7 +65,8 @@ class FleetPolicy(ABC):
         """The slot to send `request` to, out of `routable`; None where the policy holds the request.
 
         `outstanding[slot]` is the number of requests at that replica that have not finished (s_w).
-        `routable` is not empty. A held request is handed out later by `pull`.
+        `routable` is not empty and holds only slots that have `joined`. May be asked again for the same
+        request (a retry), and for others before `dispatched` is called. A held request is handed out later by `pull`.
         """
 
     def pull(self, slot: int, free_tokens: int, now_s: float) -> Sequence[Dispatch]:
@@ -76,13 +77,20 @@ class FleetPolicy(ABC):
         """`request` was sent to `slot`. Charged here, so that a failed connection is not."""
 
     def finished(self, request: Dispatch, slot: int, output_tokens: int) -> None:
-        """`request` ended at `slot` (completed or aborted) after `output_tokens` output tokens."""
+        """`request` ended at `slot` (completed or aborted) after `output_tokens` output tokens.
+
+        May come after `left(slot)`: what a departed replica still owed an answer to ends too.
+        """
 
     def joined(self, slot: int) -> None:
         """A replica is there (R5)."""
 
     def left(self, slot: int) -> None:
-        """The replica in `slot` is gone; the slot may be used again afterwards (R6)."""
+        """The replica in `slot` is gone; the slot may be used again afterwards (R6).
+
+        Better not before the requests sent there have all `finished`: their ends would be charged to the
+        newcomer. That skews credit a little and harms nothing else.
+        """
 
     def credit(self, client: str) -> Mapping[int, float]:
         """q_{i,w} of a client by slot, weighted tokens, for `evenkeel top`. Empty where none is kept."""

@@ -16,7 +16,7 @@ from evenkeel_fairshare.fleet.round_robin import RoundRobin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetOptions:
+class FleetPolicyConfig:
     """What any fleet policy may be told; each takes what concerns it."""
 
     cost: Cost = field(default_factory=LinearCost)
@@ -27,29 +27,29 @@ class FleetOptions:
     """How many clients a policy remembers; the least recently used is forgotten (R8 allows it)."""
 
 
-def _d2lpm(options: FleetOptions) -> FleetPolicy:
+def _d2lpm(config: FleetPolicyConfig) -> FleetPolicy:
     return D2lpm(
-        worker_quantum=options.worker_quantum,
-        cost=options.cost,
-        max_clients=options.max_clients,
+        worker_quantum=config.worker_quantum,
+        cost=config.cost,
+        max_clients=config.max_clients,
     )
 
 
-FLEET_POLICIES: Final[Mapping[str, Callable[[FleetOptions], FleetPolicy]]] = MappingProxyType(
+POLICIES: Final[Mapping[str, Callable[[FleetPolicyConfig], FleetPolicy]]] = MappingProxyType(
     {
-        RoundRobin.name: lambda options: RoundRobin(),
-        PerClientRoundRobin.name: lambda options: PerClientRoundRobin(
-            max_clients=options.max_clients
+        RoundRobin.name: lambda config: RoundRobin(),
+        PerClientRoundRobin.name: lambda config: PerClientRoundRobin(
+            max_clients=config.max_clients
         ),
-        LeastLoaded.name: lambda options: LeastLoaded(),
+        LeastLoaded.name: lambda config: LeastLoaded(),
         D2lpm.name: _d2lpm,
     }
 )
 
 
-def fleet_policy(name: str, options: FleetOptions | None = None) -> FleetPolicy:
+def make_policy(name: str, config: FleetPolicyConfig | None = None) -> FleetPolicy:
     """A fresh policy; raises `ValueError` that names the known ones."""
-    constructor = FLEET_POLICIES.get(name)
+    constructor = POLICIES.get(name)
     if constructor is None:
-        raise ValueError(f"fleet policy {name!r} is not one of {', '.join(FLEET_POLICIES)}")
-    return constructor(options if options is not None else FleetOptions())
+        raise ValueError(f"fleet policy {name!r} is not one of {', '.join(POLICIES)}")
+    return constructor(config or FleetPolicyConfig())

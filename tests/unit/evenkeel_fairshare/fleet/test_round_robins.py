@@ -5,7 +5,7 @@ from evenkeel_fairshare.fleet.contract import Dispatch, FleetPolicy, replica_set
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.fleet.per_client_round_robin import PerClientRoundRobin
 from evenkeel_fairshare.fleet.picking import least_outstanding, next_after
-from evenkeel_fairshare.fleet.registry import FLEET_POLICIES, FleetOptions, fleet_policy
+from evenkeel_fairshare.fleet.registry import POLICIES, FleetPolicyConfig, make_policy
 from evenkeel_fairshare.fleet.round_robin import RoundRobin
 
 IDLE = [0] * 8
@@ -66,18 +66,18 @@ def test_asking_for_one_of_none_is_an_error_and_not_a_slot() -> None:
 
 
 def test_a_registered_policy_carries_its_name() -> None:
-    for name in FLEET_POLICIES:
-        assert fleet_policy(name).name == name
+    for name in POLICIES:
+        assert make_policy(name).name == name
 
 
 def test_an_unknown_policy_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="'Random' is not one of RoundRobin, .*D2LPM"):
-        fleet_policy("Random")
+        make_policy("Random")
 
 
 def test_options_reach_their_policy() -> None:
-    options = FleetOptions(worker_quantum=7.0)
-    policy = fleet_policy("D2LPM", options)
+    options = FleetPolicyConfig(worker_quantum=7.0)
+    policy = make_policy("D2LPM", options)
     policy.joined(0)
     policy.select(Dispatch(client="a", input_tokens=1), replica_set([0]), IDLE)
     assert policy.credit("a") == {0: 7.0}
