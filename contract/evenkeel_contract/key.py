@@ -82,6 +82,11 @@ class ClientKey:
         return text
 
 
+UNKNOWN: Final = ClientKey(namespace="-", tenant="-", client="unknown")
+"""Whom a request without a readable key belongs to at an engine, at weight 1 and without a seed: it fails
+closed, since all such requests share one client's share. No Kubernetes name is `-`, so no tenant is meant."""
+
+
 def decode(text: str) -> ClientKey:
     """Read a key; raises `ClientKeyError`. `decode(k.encode()) == k` for every key that encodes."""
     if len(text) > MAX_KEY_BYTES:

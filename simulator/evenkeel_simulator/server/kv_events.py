@@ -1,0 +1,163 @@
+"""What the cache stores and drops, published as SGLang publishes it (0.5.21 and newer).
+
+Place in the flow: engine → **recorder** (collects) → driver, after each step → **publisher** (sends). Frames
+are `[topic, sequence (8 bytes, big endian), payload]`; the payload is MessagePack of `[timestamp, events,
+dp_rank]`, each event a map whose `type` names it. A ROUTER socket replays: asked with a start sequence it
+sends every batch that it still has from there on and then the sequence -1.
+
+The surprising thing: a reply from the replay socket has the topic before its sequence, like a live batch,
+but its end marker has an empty topic and an empty payload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from evenkeel_simulator.engine.cache import Node
+from evenkeel_simulator.server.pages import block_hash, page_bytes, page_digest, page_tokens
+
+END_OF_REPLAY: Final = (-1).to_bytes(8, "big", signed=True)
+KEPT_BATCHES: Final = 10_000  # SGLang's default `buffer_steps`
+_HIGH_WATER_MARK: Final = (
+    100_000  # and its `hwm`: batches queued for a subscriber before some are lost
+)
+
+
+class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
+    """Pages were stored, each the child of the one before."""
+
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None = None
+
+
+class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
+    """Pages were dropped."""
+
+    block_hashes: list[int]
+    medium: str | None = None
+
+
+class AllBlocksCleared(msgspec.Struct, tag=True):
+    """The cache is empty."""
+
+
+Event = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+class EventBatch(msgspec.Struct, array_like=True):
+    """What one step changed."""
+
+    ts: float
+    """Unix time, seconds."""
+    events: list[Event]
+    attn_dp_rank: int | None = 0
+
+
+class KvRecorder:
+    """Observes a radix cache and turns its changes into events."""
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._digests: dict[Node, bytes] = {}
+        self._events: list[Event] = []
+
+    def stored(self, nodes: Sequence[Node]) -> None:
+        """A chain of pages, top down."""
+        parent = nodes[0].parent
+        digest = self._digests.get(parent) if parent is not None else None
+        event = BlockStored(
+            block_hashes=[],
+            parent_block_hash=None if digest is None else block_hash(digest),
+            token_ids=[],
+            block_size=self._page_size,
+            lora_id=None,
+            medium="GPU",
+        )
+        for node in nodes:
+            page = page_bytes(node.segment)
+            digest = self._digests[node] = page_digest(digest, page)
+            event.block_hashes.append(block_hash(digest))
+            event.token_ids += page_tokens(page)
+        self._events.append(event)
+
+    def removed(self, node: Node) -> None:
+        """One page; neighbours in time share an event, as in SGLang."""
+        hashed = block_hash(self._digests.pop(node))
+        last = self._events[-1] if self._events else None
+        if isinstance(last, BlockRemoved):
+            last.block_hashes.append(hashed)
+        else:
+            self._events.append(BlockRemoved(block_hashes=[hashed], medium="GPU"))
+
+    def cleared(self) -> None:
+        """Everything."""
+        self._digests.clear()
+        self._events.append(AllBlocksCleared())
+
+    def take(self) -> list[Event]:
+        """The events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+
+class KvPublisher:
+    """The PUB socket and its replay. Open and close it on the event loop that uses it."""
+
+    def __init__(self, *, host: str, port: int, replay_port: int) -> None:
+        """Binds both; port 0 lets the system choose. Raises `zmq.ZMQError` if a port is taken."""
+        self._context = zmq.asyncio.Context()
+        self._live = self._context.socket(zmq.PUB)
+        self._live.set_hwm(_HIGH_WATER_MARK)
+        self._replay = self._context.socket(zmq.ROUTER)
+        self.port = bind(self._live, host, port)
+        self.replay_port = bind(self._replay, host, replay_port)
+        self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=KEPT_BATCHES)
+        self._sequence = 0
+        self._encoder = msgspec.msgpack.Encoder()
+        self._replays = asyncio.create_task(self._serve_replays())
+
+    async def publish(self, events: list[Event], *, timestamp: float) -> None:
+        """Send one batch; an empty one is not sent."""
+        if not events:
+            return
+        sequence = self._sequence.to_bytes(8, "big")
+        payload = self._encoder.encode(EventBatch(timestamp, events))
+        self._sequence += 1
+        self._kept.append((sequence, payload))
+        await self._live.send_multipart((b"", sequence, payload))
+
+    async def close(self) -> None:
+        """Stop serving; what subscribers have not taken is dropped."""
+        self._replays.cancel()
+        await asyncio.gather(self._replays, return_exceptions=True)
+        self._context.destroy(linger=0)
+
+    async def _serve_replays(self) -> None:
+        while True:
+            frames = await self._replay.recv_multipart()
+            if len(frames) != 3 or len(frames[2]) != 8:
+                continue  # SGLang ignores what is no request for a replay, too
+            asker, _, start = frames
+            for sequence, payload in [kept for kept in self._kept if kept[0] >= start]:
+                await self._replay.send_multipart((asker, b"", b"", sequence, payload))
+            await self._replay.send_multipart((asker, b"", b"", END_OF_REPLAY, b""))
+
+
+def bind(socket: zmq.asyncio.Socket, host: str, port: int) -> int:
+    """Bind to TCP and return the port; 0 lets the system choose."""
+    name = f"[{host}]" if ":" in host else host
+    if port == 0:
+        return socket.bind_to_random_port(f"tcp://{name}")
+    socket.bind(f"tcp://{name}:{port}")
+    return port

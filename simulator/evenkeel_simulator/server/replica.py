@@ -1,0 +1,209 @@
+"""One simulated replica, put together: engine, driver, metrics, reports, events, and its state of health.
+
+Place in the flow: settings → **replica** → handlers and operations. Nothing here speaks HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from evenkeel_fairshare.replica.contract import Arrival
+
+from evenkeel_simulator.engine.model import Engine
+from evenkeel_simulator.engine.request import RequestError
+from evenkeel_simulator.server.driver import Driver
+from evenkeel_simulator.server.identity import Owner
+from evenkeel_simulator.server.kv_events import Event, KvPublisher, KvRecorder
+from evenkeel_simulator.server.metrics import EngineMetrics
+from evenkeel_simulator.server.pages import pages_of
+from evenkeel_simulator.server.parse import Ask, BadRequest
+from evenkeel_simulator.server.reports import ReportBook
+from evenkeel_simulator.server.served import ServedRequest
+from evenkeel_simulator.server.settings import Settings
+from evenkeel_simulator.server.speech import Wish, seed_of, speak
+
+_SLACK_TOKENS = 5  # SGLang leaves this many for output, at least
+
+
+class Overloaded(Exception):
+    """The replica policy turned a request away."""
+
+
+class Replica:
+    """State of one server. Create it on the event loop that serves it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        policy = settings.make_policy()
+        recorder = KvRecorder(settings.page_size)
+        self.engine = Engine(
+            settings.engine_config, policy, settings.profile, cost=settings.cost, observer=recorder
+        )
+        self.metrics = EngineMetrics(model=settings.model, policy=policy.name)
+        self.metrics.watch(self.engine.loads)
+        self.driver = Driver(
+            self.engine,
+            speed=settings.speed,
+            metrics=self.metrics,
+            recorder=recorder,
+            publish=self._publish,
+        )
+        self.publisher: KvPublisher | None = None
+        """Set while KV events are published."""
+        self.book = ReportBook(incarnation=settings.incarnation, policy=policy.name)
+        self.draining = asyncio.Event()
+        """Set from SIGTERM on: not ready, but serving whatever still comes."""
+        self._answering = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new requests should come here."""
+        return self.is_healthy and self.driver.resumed.is_set()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the engine works and the server is not about to end."""
+        return not (self.draining.is_set() or self.driver.stopped.is_set())
+
+    def refresh_reports(self) -> None:
+        """Bring the book up to date."""
+        self.book.update(self.engine.accounts.clients, self.engine.policy.clients())
+
+    async def drained(self) -> None:
+        """Wait until the server drains and no request is being answered."""
+        await self.draining.wait()
+        while self._answering:
+            self._changed.clear()
+            await self._changed.wait()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """A request is being answered: draining waits for it."""
+        self._answering += 1
+        try:
+            yield
+        finally:
+            self._answering -= 1
+            self._changed.set()
+
+    def admit(self, ask: Ask, owner: Owner, *, received_s: float) -> list[ServedRequest]:
+        """Submit every choice of a request; all or none.
+
+        Raises `BadRequest` where this replica could never serve it, `Overloaded` where it does not now.
+        """
+        if owner.refused is not None:
+            self.metrics.key_refused(owner.refused)
+        news = asyncio.Event()
+        choices = [
+            self._choice(ask, owner, index=index, prompt=prompt, news=news, received_s=received_s)
+            for index, prompt in enumerate(_expand(ask))
+        ]
+        submitted: list[ServedRequest] = []
+        try:
+            for choice in choices:
+                if self.driver.submit(choice) is Arrival.REJECTED:
+                    raise Overloaded("the replica policy admits no more of this client's requests")
+                submitted.append(choice)
+        except (RequestError, Overloaded) as error:
+            self.release(submitted)
+            if isinstance(error, Overloaded):
+                raise
+            raise BadRequest(str(error)) from error
+        return choices
+
+    def release(self, choices: Sequence[ServedRequest]) -> None:
+        """Nobody waits for these answers any more: end what has not ended."""
+        for choice in choices:
+            self.driver.abort(choice, "Client disconnected")
+
+    def _choice(
+        self,
+        ask: Ask,
+        owner: Owner,
+        *,
+        index: int,
+        prompt: array[int],
+        news: asyncio.Event,
+        received_s: float,
+    ) -> ServedRequest:
+        limit = self._output_limit(len(prompt), ask.sampling.max_tokens)
+        sampling = ask.sampling
+        wish = Wish(
+            max_tokens=limit,
+            min_tokens=min(sampling.min_tokens, limit),
+            ignore_eos=sampling.ignore_eos,
+            stop=sampling.stop,
+            stop_token_ids=sampling.stop_token_ids,
+            keep_stop=sampling.keep_stop,
+        )
+        speech = speak(seed_of(prompt, index % sampling.n), wish)
+        page_size = self.settings.page_size
+        return ServedRequest(
+            id=_request_id(ask, index),
+            client=owner.key.identity,
+            tenant=owner.key.tenant_identity,
+            arrival_s=0.0,  # the driver knows the time
+            input_tokens=len(prompt),
+            max_output_tokens=limit,
+            client_weight=owner.key.client_weight,
+            tenant_weight=owner.key.tenant_weight,
+            seed=owner.key.seed,
+            charge_input=not owner.key.retried_by_fleet,
+            prompt=pages_of(prompt, page_size),
+            target_output_tokens=speech.tokens,
+            prompt_ids=prompt,
+            speech=speech,
+            index=index,
+            page_size=page_size,
+            news=news,
+            received_s=received_s,
+            streaming=ask.stream,
+        )
+
+    def _output_limit(self, input_tokens: int, max_tokens: int | None) -> int:
+        """Output tokens a request may have, by SGLang's rules and words."""
+        context = self.settings.context_tokens
+        if input_tokens >= context:
+            raise BadRequest(
+                f"The input ({input_tokens} tokens) is longer than the model's context length "
+                f"({context} tokens)."
+            )
+        if max_tokens is not None and input_tokens + max_tokens > context:
+            raise BadRequest(
+                f"Requested token count exceeds the model's maximum context length of {context} "
+                f"tokens. You requested a total of {input_tokens + max_tokens} tokens: "
+                f"{input_tokens} tokens from the input messages and {max_tokens} tokens for the "
+                "completion. Please reduce the number of tokens in the input messages or the "
+                "completion to fit within the limit."
+            )
+        longest = min(context, self.settings.pool_tokens) - 1
+        if input_tokens >= longest - _SLACK_TOKENS:
+            raise BadRequest(
+                f"Input length ({input_tokens} tokens) exceeds the maximum allowed length "
+                f"({longest - _SLACK_TOKENS} tokens). Use a shorter input."
+            )
+        room = longest - input_tokens - 1
+        return room if max_tokens is None else min(max_tokens, room)
+
+    async def _publish(self, events: list[Event]) -> None:
+        if self.publisher is not None:
+            await self.publisher.publish(events, timestamp=time.time())
+
+
+def _expand(ask: Ask) -> Iterator[array[int]]:
+    """The prompt of every choice."""
+    for prompt in ask.prompts:
+        for _ in range(ask.sampling.n):
+            yield prompt
+
+
+def _request_id(ask: Ask, index: int) -> str:
+    if ask.rid is None:
+        return uuid.uuid4().hex
+    return ask.rid if len(ask.prompts) * ask.sampling.n == 1 else f"{ask.rid}_{index}"

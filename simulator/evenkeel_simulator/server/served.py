@@ -1,0 +1,62 @@
+"""One choice of one HTTP request: what the engine schedules and what its client is told.
+
+The surprising thing: nothing is queued for the client. The engine counts the output tokens, the handler
+remembers how many it has sent, and what lies between is text that can be made at any time. So a client that
+reads slowly costs no memory and holds nobody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from evenkeel_simulator.engine.cache import Segment
+from evenkeel_simulator.engine.request import EngineRequest
+from evenkeel_simulator.server.pages import pages_of
+from evenkeel_simulator.server.speech import Speech
+
+
+class FinishType(Enum):
+    """SGLang's finish reasons."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a choice ended."""
+
+    type: FinishType
+    matched: int | str | None = None
+    message: str = ""
+    """Of an abort."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ServedRequest(EngineRequest):
+    """A choice. `id` is its `rid`; `prompt` is the whole pages of `prompt_ids`."""
+
+    prompt_ids: array[int]
+    speech: Speech
+    index: int
+    """Number of the choice in its HTTP request."""
+    page_size: int
+    news: asyncio.Event
+    """Set when there is something to tell; shared by the choices of one HTTP request."""
+    received_s: float
+    """Wall clock, monotonic."""
+    streaming: bool = False
+    last_token_s: float | None = None
+    """Wall clock of the last token."""
+    finish: Finish | None = None
+    """Set with the last token."""
+
+    def retained(self) -> Sequence[Segment]:
+        """Prompt and output in whole pages. The last token's keys and values are never computed."""
+        ids = self.prompt_ids + array("I", self.speech.ids(0, max(0, self.output_tokens - 1)))
+        return pages_of(ids, self.page_size)

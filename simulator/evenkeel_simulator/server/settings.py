@@ -1,0 +1,179 @@
+"""What a simulated replica is told at its start: one dataclass, and the command line that fills it.
+
+Flags are named as SGLang's where it has one. Nothing is read from the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.replica.contract import ReplicaPolicy
+from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
+
+from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
+from evenkeel_simulator.engine.profiles import PROFILES, CostProfile, ProfileError, decode_profile
+
+DEFAULT_PROFILE: Final = "a10g-llama2-7b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One simulated replica. Raises `ValueError` naming the field that cannot be."""
+
+    model: str
+    """The served name. Like SGLang, the replica answers requests for any other name too."""
+    host: str = "127.0.0.1"
+    port: int = ENGINE_PORT
+    """HTTP. 0, here and below: the system chooses."""
+    kv_events_port: int | None = None
+    """None: no KV events are published (SGLang's default)."""
+    kv_replay_port: int = 0
+    reports_port: int | None = None
+    """None: no reports."""
+    api_key: str | None = None
+    """Bearer key that every request must show, but for probes and metrics."""
+    replica_policy: str = "DLPM"
+    client_quantum: float = 8000.0
+    """Q^u, weighted tokens."""
+    input_token_weight: float = 1.0
+    output_token_weight: float = 2.0
+    rejoin: Rejoin = Rejoin.KEEP_DEBT
+    profile: CostProfile = field(default_factory=lambda: PROFILES[DEFAULT_PROFILE])
+    kv_tokens: int | None = None
+    """The KV pool; None: the profile's."""
+    page_size: int = 16
+    context_length: int | None = None
+    """Longest input and output together; None: as long as the pool allows."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    """How it batches; its `kv_tokens` is overruled by the one above."""
+    speed: float = 1.0
+    """Engine seconds per second of the wall clock."""
+    cache_report: bool = True
+    """Tell `cached_tokens` in OpenAI usage (`--enable-cache-report`); null otherwise."""
+    max_body_bytes: int = 64 * 1024 * 1024
+    incarnation: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Unique to the process; part of every report."""
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError("model must not be empty")
+        if self.replica_policy not in POLICIES:
+            raise ValueError(f"replica_policy must be one of {', '.join(POLICIES)}")
+        for name in ("client_quantum", "input_token_weight", "output_token_weight", "speed"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}, must be positive and finite")
+        for name in ("kv_tokens", "page_size", "context_length", "max_body_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, must be at least 1")
+        if self.pool_tokens < LEAST_POOL_TOKENS:
+            raise ValueError(
+                f"kv_tokens is {self.pool_tokens}, must be at least {LEAST_POOL_TOKENS}"
+            )
+
+    @property
+    def pool_tokens(self) -> int:
+        """The KV pool."""
+        return self.kv_tokens or self.engine.kv_tokens or self.profile.kv_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        """Longest input and output together that a request may ask for."""
+        return self.context_length or self.pool_tokens
+
+    @property
+    def engine_config(self) -> EngineConfig:
+        """How the engine batches, with the pool of `pool_tokens`."""
+        return replace(self.engine, kv_tokens=self.pool_tokens)
+
+    @property
+    def cost(self) -> Cost:
+        """What service costs."""
+        return LinearCost(self.input_token_weight, self.output_token_weight)
+
+    def make_policy(self) -> ReplicaPolicy:
+        """A fresh policy."""
+        deficits = DeficitRules(quantum=self.client_quantum, rejoin=self.rejoin)
+        return make_policy(
+            self.replica_policy, ReplicaPolicyConfig(cost=self.cost, deficits=deficits)
+        )
+
+
+LEAST_POOL_TOKENS: Final = 64
+
+
+def parse_arguments(arguments: Sequence[str]) -> Settings:
+    """Settings from the command line; exits with status 2 and a sentence on a fault."""
+    parser = _parser()
+    flags = vars(parser.parse_args(arguments))
+    try:
+        engine = EngineConfig(
+            admission=flags.pop("admission"),
+            max_running=flags.pop("max_running_requests"),
+            prefill_tokens=flags.pop("chunked_prefill_size") or None,
+            mixed=flags.pop("enable_mixed_chunk"),
+        )
+        return Settings(engine=engine, **flags)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m evenkeel_simulator.server",
+        description="A simulated SGLang replica on the wall clock.",
+        argument_default=argparse.SUPPRESS,  # the defaults are those of Settings
+    )
+    network = parser.add_argument_group("network (port 0: the system chooses)")
+    network.add_argument("--model", required=True, help="served model name")
+    network.add_argument("--host", metavar="ADDRESS")
+    network.add_argument("--port", type=int, help=f"HTTP, {ENGINE_PORT} by default")
+    network.add_argument(
+        "--kv-events-port", type=int, help=f"publish KV events, usually on {KV_EVENTS_PORT}"
+    )
+    network.add_argument(
+        "--kv-replay-port", type=int, help=f"replay KV events, usually on {KV_REPLAY_PORT}"
+    )
+    network.add_argument(
+        "--reports-port", type=int, help=f"reports per client, usually on {REPORTS_PORT}"
+    )
+    network.add_argument("--api-key", help="bearer key that requests must show")
+    policy = parser.add_argument_group("scheduling")
+    policy.add_argument("--replica-policy", choices=list(POLICIES))
+    policy.add_argument("--client-quantum", type=float, metavar="TOKENS", help="Q^u of DLPM")
+    policy.add_argument("--input-token-weight", type=float)
+    policy.add_argument("--output-token-weight", type=float)
+    policy.add_argument("--rejoin", type=Rejoin, help="KeepDebt or Paper")
+    engine = parser.add_argument_group("engine")
+    engine.add_argument("--profile", type=_profile, help=f"{', '.join(PROFILES)}, or a JSON file")
+    engine.add_argument("--kv-tokens", type=int, help="KV pool; default: the profile's")
+    engine.add_argument("--page-size", type=int, help="tokens per page, 16 by default")
+    engine.add_argument("--context-length", type=int, help="default: the KV pool")
+    engine.add_argument("--speed", type=float, help="engine seconds per second, 1 by default")
+    defaults = EngineConfig()
+    engine.add_argument("--admission", type=AdmissionRule, default=defaults.admission)
+    engine.add_argument("--max-running-requests", type=int, default=defaults.max_running)
+    engine.add_argument("--chunked-prefill-size", type=int, default=defaults.prefill_tokens)
+    engine.add_argument("--enable-mixed-chunk", action="store_true", default=defaults.mixed)
+    return parser
+
+
+def _profile(text: str) -> CostProfile:
+    if text in PROFILES:
+        return PROFILES[text]
+    try:
+        return decode_profile(Path(text).read_bytes())
+    except OSError as error:
+        names = ", ".join(PROFILES)
+        message = f"{text!r} is neither one of {names} nor a file that can be read"
+        raise argparse.ArgumentTypeError(message) from error
+    except ProfileError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error

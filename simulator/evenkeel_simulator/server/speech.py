@@ -1,0 +1,166 @@
+"""What the simulated model says: readable words, decided by the prompt alone.
+
+Place in the flow: prompt token ids → **plan** → the engine is told how many tokens → pieces of text as the
+tokens come. Everything is known when the request arrives, so a stop string needs no watching later.
+
+The surprising thing: every word is exactly one token of `tokens`, so counting tokens is counting words, and
+an answer repeated in the next turn's prompt is found in the cache.
+
+The natural length of an answer is log-normal with median 128 and sigma 0.8 (mean about 176, between 4 and
+2048 tokens, the end token included), drawn from the hash of the prompt and the number of the choice.
+`ignore_eos` and `min_tokens` override it, `max_tokens` and `stop` cut it.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final
+
+import xxhash
+
+from evenkeel_simulator.server.tokens import END_TOKEN, encode
+
+_MEDIAN_TOKENS: Final = 128
+_SIGMA: Final = 0.8
+_SHORTEST_TOKENS: Final = 4
+_LONGEST_TOKENS: Final = 2048
+
+_TEXT: Final = (
+    "the sea ran out and the sky was red so he set the oar by the old dam to let her cut the net "
+    "for a big cod or two we saw the fog lie low on an icy bay as the sun hid far off but no one "
+    "had yet lit the oil nor fed the cat who sat in the hay all day at the end of it you may ask "
+    "why we did not row"
+)
+_WORDS: Final = tuple(_TEXT.split())
+_FULL_STOP_EVERY: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a request asks of an answer."""
+
+    max_tokens: int
+    """At least 1."""
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    keep_stop: bool = False
+    """Leave the stop string in the text (SGLang's `no_stop_trim`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speech:
+    """One answer, decided."""
+
+    seed: int
+    tokens: int
+    """Output tokens, the end token included."""
+    matched: int | str | None
+    """What stopped it: the end token, a stop token, a stop string; None where the limit did."""
+    cut: tuple[str, ...] | None = None
+    """The text by token, where a stop string or stop token shortened it."""
+
+    def piece(self, index: int) -> str:
+        """Text of output token `index`, 0 <= index < tokens."""
+        if self.cut is not None:
+            return self.cut[index]
+        if self.matched is not None and index == self.tokens - 1:
+            return ""
+        return _PIECES[_spoken(self.seed, index)]
+
+    def text(self, start: int = 0, end: int | None = None) -> str:
+        """Text of the tokens from `start` to before `end`."""
+        return "".join(self.piece(i) for i in range(start, self.tokens if end is None else end))
+
+    def ids(self, start: int = 0, end: int | None = None) -> list[int]:
+        """Ids of the tokens from `start` to before `end`."""
+        end = self.tokens if end is None else end
+        ids = [_IDS[_spoken(self.seed, i)] for i in range(start, end)]
+        if self.matched == END_TOKEN and start < end == self.tokens:
+            ids[-1] = END_TOKEN
+        return ids
+
+
+def seed_of(prompt: array[int], choice: int) -> int:
+    """Seed of choice number `choice` of a prompt."""
+    return xxhash.xxh3_64_intdigest(prompt.tobytes(), choice)
+
+
+def speak(seed: int, wish: Wish) -> Speech:
+    """Decide an answer."""
+    natural = max(natural_tokens(seed), wish.min_tokens + 1)
+    ends = not wish.ignore_eos and natural <= wish.max_tokens
+    tokens = natural if ends else wish.max_tokens
+    speech = Speech(seed=seed, tokens=tokens, matched=END_TOKEN if ends else None)
+    if wish.stop or wish.stop_token_ids:
+        return _stopped(speech, wish) or speech
+    return speech
+
+
+def natural_tokens(seed: int) -> int:
+    """Length of the answer that nothing cuts short, the end token included."""
+    uniform = ((seed >> 12) + 0.5) / 2**52  # 53 bits: never 0 and never 1
+    deviate = NormalDist().inv_cdf(uniform)
+    tokens = _MEDIAN_TOKENS * math.exp(_SIGMA * deviate)
+    return min(max(round(tokens), _SHORTEST_TOKENS), _LONGEST_TOKENS)
+
+
+def _stopped(speech: Speech, wish: Wish) -> Speech | None:
+    """The answer cut at the first stop string or stop token, None where there is none."""
+    pieces: list[str] = []
+    text = ""
+    longest = max((len(stop) for stop in wish.stop), default=0)
+    for index, token in enumerate(speech.ids()):
+        pieces.append(speech.piece(index))
+        text += pieces[-1]
+        if len(pieces) < wish.min_tokens:
+            continue
+        if token in wish.stop_token_ids:
+            # SGLang drops a stop token from the text, as it does the end token.
+            kept = pieces if wish.keep_stop else [*pieces[:-1], ""]
+            return Speech(seed=speech.seed, tokens=len(pieces), matched=token, cut=tuple(kept))
+        window_start = max(0, len(text) - longest - len(pieces[-1]))
+        found = _first_stop(text, wish.stop, window_start)
+        if found is not None:
+            at, stop = found
+            keep_chars = at + len(stop) if wish.keep_stop else at
+            cut = tuple(_trimmed(pieces, keep_chars))
+            return Speech(seed=speech.seed, tokens=len(pieces), matched=stop, cut=cut)
+    return None
+
+
+def _first_stop(text: str, stops: Sequence[str], start: int) -> tuple[int, str] | None:
+    """Position and value of the first of `stops` in `text` from `start` on."""
+    found = ((text.find(stop, start), stop) for stop in stops)
+    return min((hit for hit in found if hit[0] >= 0), default=None)
+
+
+def _trimmed(pieces: Sequence[str], keep_chars: int) -> list[str]:
+    trimmed = []
+    for piece in pieces:
+        trimmed.append(piece[: max(0, keep_chars)])
+        keep_chars -= len(piece)
+    return trimmed
+
+
+def _spoken(seed: int, index: int) -> int:
+    """Which entry of `_PIECES` output token `index` is: a sentence has eleven words and a full stop."""
+    place = index % _FULL_STOP_EVERY
+    if place == _FULL_STOP_EVERY - 1:
+        return len(_PIECES) - 1
+    # Two multiplications spread seed and index over the upper bits (the constants are SplitMix64's).
+    mixed = (seed ^ index * 0x9E3779B97F4A7C15) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    return (mixed >> 40) % len(_WORDS) + (len(_WORDS) if place == 0 else 0)
+
+
+_PIECES: Final = (
+    *(f" {word}" for word in _WORDS),
+    *(f" {word.capitalize()}" for word in _WORDS),
+    ".",
+)
+_IDS: Final = tuple(encode(piece)[0] for piece in _PIECES)

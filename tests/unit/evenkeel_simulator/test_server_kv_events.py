@@ -1,0 +1,124 @@
+"""Pages, their hashes, and the events that a cache's changes become."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from array import array
+
+import msgspec
+from evenkeel_simulator.engine.cache import RadixCache
+from evenkeel_simulator.server.kv_events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    EventBatch,
+    KvRecorder,
+)
+from evenkeel_simulator.server.pages import block_hashes, page_tokens, pages_of
+
+
+def hashes_by_the_book(tokens: list[int], page: int) -> list[int]:
+    """SGLang's `get_hash_str` and `hash_str_to_int64`, written from their description."""
+    prior = ""
+    hashes = []
+    for start in range(0, len(tokens) // page * page, page):
+        digest = hashlib.sha256(bytes.fromhex(prior))
+        for token in tokens[start : start + page]:
+            digest.update(token.to_bytes(4, "little"))
+        prior = digest.hexdigest()
+        unsigned = int(prior[:16], 16)
+        hashes.append(unsigned - 2**64 if unsigned >= 2**63 else unsigned)
+    return hashes
+
+
+def test_block_hashes_are_sglangs() -> None:
+    tokens = [(i * 2654435761) % 2**32 for i in range(100)]
+    for page in (1, 7, 16):
+        assert block_hashes(tokens, page) == hashes_by_the_book(tokens, page)
+
+
+def test_a_known_hash_by_hand() -> None:
+    digest = hashlib.sha256(struct.pack("<4I", 1, 2, 3, 4)).digest()
+    assert block_hashes([1, 2, 3, 4, 5], 4) == [struct.unpack(">q", digest[:8])[0]]
+
+
+def test_only_whole_pages_are_shared() -> None:
+    pages = pages_of(array("I", range(10)), 4)
+    assert [page.tokens for page in pages] == [4, 4]
+    assert [page_tokens(page.key) for page in pages] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_stored_pages_form_one_event_with_the_parent_before_them() -> None:
+    recorder = KvRecorder(2)
+    cache = RadixCache(recorder)
+    first = cache.insert(cache.root, pages_of(array("I", [1, 2, 3, 4]), 2))
+    cache.insert(first, pages_of(array("I", [5, 6]), 2))
+    hashes = hashes_by_the_book([1, 2, 3, 4, 5, 6], 2)
+    assert recorder.take() == [
+        BlockStored(hashes[:2], None, [1, 2, 3, 4], 2, None, "GPU"),
+        BlockStored(hashes[2:], hashes[1], [5, 6], 2, None, "GPU"),
+    ]
+    assert recorder.take() == []
+
+
+def test_pages_removed_together_share_an_event() -> None:
+    recorder = KvRecorder(2)
+    cache = RadixCache(recorder)
+    cache.insert(cache.root, pages_of(array("I", [1, 2, 3, 4]), 2))
+    recorder.take()
+    cache.evict(4)
+    hashes = hashes_by_the_book([1, 2, 3, 4], 2)
+    assert recorder.take() == [BlockRemoved(hashes[::-1], "GPU")]
+
+
+def test_a_cleared_cache_says_so_and_begins_anew() -> None:
+    recorder = KvRecorder(2)
+    cache = RadixCache(recorder)
+    pages = pages_of(array("I", [1, 2]), 2)
+    cache.insert(cache.root, pages)
+    recorder.take()
+    assert cache.clear()
+    assert recorder.take()[-1] == AllBlocksCleared()
+    cache.insert(cache.root, pages)
+    [stored] = recorder.take()
+    assert isinstance(stored, BlockStored) and stored.parent_block_hash is None
+
+
+def test_a_page_stored_again_has_its_hash_again() -> None:
+    recorder = KvRecorder(2)
+    cache = RadixCache(recorder)
+    pages = pages_of(array("I", [1, 2, 3, 4]), 2)
+    cache.insert(cache.root, pages)
+    [stored] = recorder.take()
+    cache.evict(2)
+    recorder.take()
+    cache.insert(cache.root, pages)
+    [again] = recorder.take()
+    assert isinstance(stored, BlockStored) and isinstance(again, BlockStored)
+    assert again.block_hashes == stored.block_hashes[1:]
+    assert again.parent_block_hash == stored.block_hashes[0]
+
+
+def test_a_batch_on_the_wire_is_an_array_of_tagged_maps() -> None:
+    batch = EventBatch(
+        1.5,
+        [BlockStored([-7], None, [1, 2], 2, None, "GPU"), BlockRemoved([3]), AllBlocksCleared()],
+    )
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(batch)) == [
+        1.5,
+        [
+            {
+                "type": "BlockStored",
+                "block_hashes": [-7],
+                "parent_block_hash": None,
+                "token_ids": [1, 2],
+                "block_size": 2,
+                "lora_id": None,
+                "medium": "GPU",
+            },
+            {"type": "BlockRemoved", "block_hashes": [3]},
+            {"type": "AllBlocksCleared"},
+        ],
+        0,
+    ]
