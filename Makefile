@@ -29,6 +29,17 @@ up: env  ## Run a fair fleet on this machine (3 replicas, 4 tenants, router on 1
 demo: env  ## The flood, side by side: round robin + LPM against D2LPM + DLPM (about 3 minutes)
 	$(BIN)/evenkeel demo --out out/demo
 
+# The Rust router has an environment of its own: its dependencies are none of ours.
+RIVAL := .venv-sglang-router
+$(RIVAL)/.installed: bench/router/requirements.txt
+	@test -x $(RIVAL)/bin/python || $(PYTHON) -m venv $(RIVAL)
+	$(RIVAL)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+.PHONY: bench-router
+bench-router: env $(RIVAL)/.installed  ## This router against sglang-router on two cores (20 minutes; ARGS=--quick: one)
+	$(BIN)/python -m bench.router.run --venv $(RIVAL) $(ARGS)
+
 .PHONY: test
 test: env lint  ## Lint, types, layers, and every test that needs nothing but this machine
 	$(BIN)/python -m pytest -n auto --dist worksteal

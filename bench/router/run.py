@@ -1,0 +1,330 @@
+"""This router against sglang-router, in turns: `python -m bench.router.run` (`make bench-router`).
+
+Each run has fresh workers and a fresh router. The router is alone on one core, so that what it uses is
+its own; two workers and the load generator share another. Rounds alternate the order of the routers.
+Every answer is checked; a run with a wrong one, or with a worker left out, ends the benchmark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+from bench.router import measure, report
+from bench.router.contenders import KEYS, Contender, Place, contenders
+
+ROOT = Path(__file__).resolve().parents[2]
+_PARTS = ("fairshare", "contract", "simulator", "router", "cli", ".")
+_START_S = 30.0
+_LEAST_SHARE = 0.1
+_END_BUSY = 0.95  # of the core of workers and load: beyond this latencies are theirs
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is sent. `rate_per_s` 0 means a closed loop."""
+
+    name: str
+    mode: str
+    rate_per_s: float = 0.0
+    connections: int = 32
+    unaligned: bool = False
+
+
+SCENARIOS = (
+    Scenario("unary 1000/s", "unary", 1000),
+    Scenario("unary 3000/s", "unary", 3000),
+    Scenario("unary closed loop", "unary"),
+    Scenario("streams 100/s", "stream", 100),
+    Scenario("streams 300/s", "stream", 300),
+    Scenario("streams 200/s unaligned", "stream", 200, unaligned=True),
+    Scenario("mixed 300/s", "mixed", 300),
+)
+QUICK = ("unary 1000/s", "streams 100/s")
+
+
+class BenchError(Exception):
+    """A run that cannot be counted; the message says why."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextlib.contextmanager
+def process(command: Sequence[str], *, cpu: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process pinned to one core, stopped at the end."""
+    with log.open("wb") as out:
+        child = subprocess.Popen(
+            command,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            cwd=ROOT,
+            preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),  # noqa: PLW1509 - no threads here
+        )
+    try:
+        yield child
+    finally:
+        child.terminate()
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def environment() -> dict[str, str]:
+    """Ours, with the source on the path, so that nothing needs to be installed."""
+    parts = [str(ROOT / part) for part in _PARTS] + [os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, parts))}
+
+
+class Bench:
+    """Runs scenarios; holds what all runs share."""
+
+    def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
+        self._arguments = arguments
+        self._folder = folder
+        cpus = sorted(os.sched_getaffinity(0))
+        if len(cpus) < 2:
+            raise BenchError("needs two cores: one for the router, one for everything else")
+        self._router_cpu, self._ends_cpu = cpus[:2]
+
+    def one(self, contender: Contender, scenario: Scenario, number: int) -> report.Run:
+        """One run."""
+        ports = free_ports(5)
+        with contextlib.ExitStack() as stack:
+            workers = [
+                stack.enter_context(
+                    process(
+                        self._worker(port, scenario),
+                        cpu=self._ends_cpu,
+                        log=self._folder / f"worker-{port}.log",
+                    )
+                )
+                for port in ports[3:]
+            ]
+            urls = tuple(f"http://127.0.0.1:{port}" for port in ports[3:])
+            for port in ports[3:]:
+                _wait(lambda port=port: _accepts(port), "a worker does not start")
+            place = Place(*ports[:3], urls, self._folder)
+            log = self._folder / f"{contender.name}.log"
+            router = stack.enter_context(
+                process(contender.command(place), cpu=self._router_cpu, log=log)
+            )
+            _wait(
+                lambda: contender.ready(place),
+                f"{contender.name} does not get ready: {log}",
+                alive=router,
+            )
+            before = sum(measure.cpu_s(worker.pid) for worker in workers)
+            started_s = time.monotonic()
+            figures = self._load(place, router.pid, scenario, number)
+            used = sum(measure.cpu_s(worker.pid) for worker in workers) - before
+            figures["workers_busy"] = used / (time.monotonic() - started_s)
+            figures["peak_rss_mib"] = measure.peak_rss_bytes(router.pid) / 2**20
+            figures["least_share"] = _least_share(urls)
+        self._judge(figures, contender, log)
+        return report.Run(number, scenario.name, contender.name, figures)
+
+    def _worker(self, port: int, scenario: Scenario) -> list[str]:
+        command = [sys.executable, "-m", "bench.router.worker", f"--port={port}"]
+        command.append(f"--pace-ms={self._arguments.pace_ms}")
+        return command + ["--unaligned"] * scenario.unaligned
+
+    def _load(
+        self, place: Place, pid: int, scenario: Scenario, number: int
+    ) -> dict[str, float | None]:
+        command = [
+            sys.executable,
+            "-m",
+            "bench.router.load",
+            f"--port={place.port}",
+            f"--pid={pid}",
+            f"--mode={scenario.mode}",
+            f"--rate={scenario.rate_per_s}",
+            f"--connections={scenario.connections}",
+            f"--events={self._arguments.events}",
+            f"--prompt-bytes={self._arguments.prompt_bytes}",
+            f"--warmup-s={self._arguments.warmup_s}",
+            f"--seconds={self._arguments.seconds}",
+            f"--seed={number}",  # the same arrivals for every router, others in the next round
+            *(f"--key={key}" for key in KEYS),
+        ]
+        done = subprocess.run(
+            command,
+            check=True,
+            stdout=subprocess.PIPE,
+            env=environment(),
+            cwd=ROOT,
+            timeout=120 + self._arguments.seconds,
+            preexec_fn=lambda: os.sched_setaffinity(0, {self._ends_cpu}),
+        )
+        figures: dict[str, float | None] = json.loads(done.stdout)
+        return figures
+
+    def _judge(self, figures: dict[str, float | None], contender: Contender, log: Path) -> None:
+        if figures["errors"]:
+            raise BenchError(f"{contender.name}: {figures['errors']} (log: {log})")
+        share = figures["least_share"]
+        if share is None or share < _LEAST_SHARE:
+            raise BenchError(f"{contender.name} leaves a worker out: its share is {share}")
+
+
+def _least_share(urls: Sequence[str]) -> float:
+    counts = []
+    for url in urls:
+        with urlopen(f"{url}/bench/stats", timeout=5) as answer:
+            counts.append(json.load(answer)["requests"])
+    return min(counts) / max(sum(counts), 1)
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _wait(holds: object, otherwise: str, alive: subprocess.Popen[bytes] | None = None) -> None:
+    assert callable(holds)
+    end_s = time.monotonic() + _START_S
+    while not holds():
+        if time.monotonic() > end_s or (alive is not None and alive.poll() is not None):
+            raise BenchError(otherwise)
+        time.sleep(0.05)
+
+
+def machine() -> dict[str, object]:
+    """Its shape, without its name."""
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "unknown",
+    )
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "cpu": model,
+        "memory_gib": round(memory_bytes / 2**30),
+        "kernel": platform.release().split("-")[0],
+        "python": platform.python_version(),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def measured(bench: Bench, arguments: argparse.Namespace) -> list[report.Run]:
+    """All runs: in each round every scenario with every router, the order turning by one."""
+    known = contenders(arguments.venv)
+    chosen = [known[name] for name in arguments.routers]
+    scenarios = [s for s in SCENARIOS if not arguments.scenarios or s.name in arguments.scenarios]
+    runs: list[report.Run] = []
+    for number in range(arguments.rounds):
+        turned = chosen[number % len(chosen) :] + chosen[: number % len(chosen)]
+        for scenario in scenarios:
+            for contender in turned:
+                run = bench.one(contender, scenario, number)
+                runs.append(run)
+                print(line(run), flush=True)
+    order = {name: place for place, name in enumerate(arguments.routers)}
+    return sorted(runs, key=lambda run: (run.round, order[run.contender]))
+
+
+def line(run: report.Run) -> str:
+    """One run in one line."""
+    figures = run.figures
+    ends = figures["load_busy"] + figures["workers_busy"]
+    note = "  (the core of workers and load is full)" if ends > _END_BUSY else ""
+    return (
+        f"round {run.round + 1}  {run.scenario:24} {run.contender:20}"
+        f"{figures['cpu_us_per_request'] or 0:8.0f} µs CPU  busy {figures['router_busy']:4.0%}"
+        f"  TTFT p50 {figures['ttft_p50_ms']:7.2f} p99 {figures['ttft_p99_ms']:7.1f} ms{note}"
+    )
+
+
+def save(runs: list[report.Run], arguments: argparse.Namespace, out: Path) -> None:
+    """JSON, table and plot."""
+    known = contenders(arguments.venv)
+    about = {
+        "machine": machine(),
+        "versions": [known[name].version() for name in arguments.routers],
+        "rounds": arguments.rounds,
+        "seconds": arguments.seconds,
+        "events": arguments.events,
+        "pace_ms": arguments.pace_ms,
+        "prompt_bytes": arguments.prompt_bytes,
+    }
+    document = {"about": about, "runs": [asdict(run) for run in runs]}
+    (out / "bench-router.json").write_text(json.dumps(document, indent=1))
+    references = [name for name in arguments.routers if name.startswith("sglang-router")]
+    table = report.markdown(runs, references)
+    (out / "bench-router.md").write_text(table)
+    report.plot(runs, out / "bench-router.svg")
+    print(f"\n{table}\nwritten to {out}/bench-router.{{json,md,svg}}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench-router")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-sglang-router")
+    parser.add_argument(
+        "--routers",
+        nargs="+",
+        default=["evenkeel", "sglang-router", "sglang-router-quiet", "bare-proxy"],
+    )
+    parser.add_argument("--scenarios", nargs="+", help="by name; all of them if absent")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--warmup-s", type=float, default=2.0)
+    parser.add_argument("--events", type=int, default=64)
+    parser.add_argument("--pace-ms", type=float, default=10.0)
+    parser.add_argument("--prompt-bytes", type=int, default=2048)
+    parser.add_argument("--quick", action="store_true", help="one short round of two scenarios")
+    return parser
+
+
+def main() -> int:
+    """Command line."""
+    arguments = parser().parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.seconds, arguments.warmup_s = 1, 2.0, 1.0
+        arguments.scenarios = arguments.scenarios or list(QUICK)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-router-") as folder:
+        try:
+            runs = measured(Bench(arguments, Path(folder)), arguments)
+        except BenchError as error:
+            for log in sorted(Path(folder).glob("*.log")):
+                tail = log.read_text(errors="replace").splitlines()[-20:]
+                print(f"--- {log.name}", *tail, sep="\n", file=sys.stderr)
+            print(f"bench-router: {error}", file=sys.stderr)
+            return 1
+    save(runs, arguments, arguments.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
