@@ -86,6 +86,8 @@ class EngineRequest(Request):
         Must begin with the prompt and hold no more than the context."""
         if self.output_key is None or not self.output_tokens:
             return self.prompt
+        if sum([segment.tokens for segment in self.prompt]) < self.input_tokens:
+            return self.prompt  # what lies between prompt and output is not cached
         return (*self.prompt, Segment(self.output_key, self.output_tokens))
 
     def check(self, kv_tokens: int) -> None:

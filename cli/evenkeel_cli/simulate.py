@@ -1,0 +1,261 @@
+"""`evenkeel simulate`: a trace or a workload through a fleet in virtual time.
+
+Writes `requests.csv`, `summary.json`, `service.png` and `latency.png`. Faulty input ends with exit code 2 and
+one sentence that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import evenkeel_simulator
+import msgspec
+import typer
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_simulator.experiments.fleet import Fleet
+from evenkeel_simulator.experiments.plots import plot_run
+from evenkeel_simulator.experiments.records import Record, write_csv
+from evenkeel_simulator.experiments.setup import Setup, SetupError, engine_config, find_profile
+from evenkeel_simulator.experiments.summary import Summary, summarise
+from evenkeel_simulator.experiments.traces import (
+    TraceError,
+    hash_clients,
+    named_clients,
+    programs,
+    read_trace,
+)
+from evenkeel_simulator.experiments.workload import Workload
+from evenkeel_simulator.experiments.workload_file import (
+    WorkloadError,
+    WorkloadSpec,
+    make_workload,
+    read_spec,
+    workload_files,
+)
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+DEFAULT_PROFILE = "a100-llama3.1-8b"
+_BATCH = 256  # requests between two looks at the progress bar
+
+
+_Advance = Callable[[int], None]
+
+
+class UsageError(ValueError):
+    """Options that do not go together."""
+
+
+def _option(text: str) -> Any:
+    """An option whose default says nothing."""
+    return typer.Option(help=text, show_default=False)
+
+
+TraceFile = Annotated[Path | None, _option("CSV or Mooncake JSONL, plain or gzip.")]
+WorkloadName = Annotated[str | None, _option("A workload by its name, or a YAML file.")]
+Replicas = Annotated[int | None, _option("Default: the workload's, or 1.")]
+ReplicaPolicyName = Annotated[str, typer.Option(help="FCFS, LPM, VTC or DLPM.")]
+FleetPolicyName = Annotated[
+    str, typer.Option(help="RoundRobin, PerClientRoundRobin, LeastLoaded or D2LPM.")
+]
+ProfileName = Annotated[
+    str | None,
+    _option(
+        f"A profile by its name, or a JSON file. Default: the workload's, or {DEFAULT_PROFILE}."
+    ),
+]
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Seed = Annotated[int, typer.Option(help="Of a workload, and of hash:N.")]
+Clients = Annotated[
+    str | None, _option("hash:N spreads a trace's sessions over N clients by a hash.")
+]
+Speed = Annotated[float, typer.Option(help="2: the trace arrives in half the time.")]
+KvTokens = Annotated[int | None, _option("KV pool. Default: the workload's or the profile's.")]
+AdmissionName = Annotated[str, typer.Option(help="sglang or reservation.")]
+Quantum = Annotated[float, typer.Option(help="DLPM's Q^u, weighted tokens.")]
+WorkerQuantum = Annotated[float, typer.Option(help="D2LPM's Q^w, weighted tokens.")]
+InputWeight = Annotated[float, typer.Option(help="Weight of an input token.")]
+OutputWeight = Annotated[float, typer.Option(help="Weight of an output token.")]
+ArtifactRules = Annotated[
+    bool, typer.Option("--artifact-rules", help="Engine and accounts of the VTC paper's artifact.")
+]
+Workloads = Annotated[Path | None, _option("Folder of workload files.")]
+Traces = Annotated[
+    Path, typer.Option(help="Folder of the traces that workloads name.", envvar="EVENKEEL_DATA")
+]
+
+
+def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
+    trace: TraceFile = None,
+    workload: WorkloadName = None,
+    replicas: Replicas = None,
+    replica_policy: ReplicaPolicyName = "DLPM",
+    fleet_policy: FleetPolicyName = "D2LPM",
+    profile: ProfileName = None,
+    out: Out = Path("simulation"),
+    seed: Seed = 0,
+    clients: Clients = None,
+    speed: Speed = 1.0,
+    kv_tokens: KvTokens = None,
+    admission: AdmissionName = "sglang",
+    quantum: Quantum = 8000.0,
+    worker_quantum: WorkerQuantum = 20_000.0,
+    input_weight: InputWeight = 1.0,
+    output_weight: OutputWeight = 2.0,
+    artifact_rules: ArtifactRules = False,
+    workloads: Workloads = None,
+    traces: Traces = Path("../shared/data"),
+) -> None:
+    """Run a trace or a workload through a simulated fleet in virtual time."""
+    try:
+        spec = _find_spec(workload, trace, workloads)
+        setup = Setup(
+            profile=find_profile(profile or (spec.profile if spec else DEFAULT_PROFILE)),
+            replicas=replicas if replicas is not None else (spec.replicas if spec else 1),
+            replica_policy=replica_policy,
+            fleet_policy=fleet_policy,
+            quantum=quantum,
+            worker_quantum=worker_quantum,
+            cost=LinearCost(input_weight, output_weight),
+            engine=engine_config(
+                kv_tokens=kv_tokens if spec is None or kv_tokens is not None else spec.kv_tokens,
+                admission=admission,
+            ),
+            artifact_rules=artifact_rules,
+        ).named()
+        if spec is not None:
+            _refuse_for_workloads(clients, speed)
+            work = make_workload(str(workload), spec, seed=seed, traces=traces)
+        else:
+            assert trace is not None
+            work = _read(trace, clients, speed, seed)
+        records, makespan_s = _run(setup, work)
+        summary = summarise(records, makespan_s)
+        _write(records, summary, out, f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}")
+    except (UsageError, TraceError, WorkloadError, SetupError) as error:
+        Console(stderr=True).print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    _report(summary, out)
+
+
+def workloads_folder() -> Path:
+    """Where workloads are found by name: in the package as installed, else in the source tree."""
+    installed = Path(evenkeel_simulator.__file__).parent / "experiments" / "workloads"
+    source = Path(evenkeel_simulator.__file__).parents[2] / "bench" / "workloads"
+    return installed if installed.is_dir() else source
+
+
+def _find_spec(
+    workload: str | None, trace: Path | None, workloads: Path | None
+) -> WorkloadSpec | None:
+    """The workload's spec; None where a trace is to be run."""
+    if (workload is None) == (trace is None):
+        raise UsageError("give exactly one of --trace and --workload")
+    if workload is None:
+        return None
+    if workload.endswith((".yaml", ".yml")):
+        return read_spec(Path(workload))
+    known = workload_files(workloads or workloads_folder())
+    if workload not in known:
+        raise UsageError(f"workload {workload!r} is not one of {', '.join(known) or '(none)'}")
+    return read_spec(known[workload])
+
+
+def _refuse_for_workloads(clients: str | None, speed: float) -> None:
+    for option, given in (("--clients", clients is not None), ("--speed", speed != 1.0)):
+        if given:
+            raise UsageError(f"{option} is for --trace; a workload file says its own")
+
+
+def _read(trace: Path, clients: str | None, speed: float, seed: int) -> Workload:
+    if not 0 < speed < float("inf"):
+        raise UsageError(f"--speed is {speed}, must be above 0")
+    if clients is None:
+        client_of = named_clients(trace)
+    else:
+        kind, _, number = clients.partition(":")
+        if kind != "hash" or not number.isdecimal() or int(number) < 1:
+            raise UsageError(f"--clients is {clients!r}, must be hash:N with N at least 1")
+        client_of = hash_clients(int(number), seed=seed)
+    read = programs(read_trace(trace), client_of, speed=speed)
+    return Workload(trace.name, read, size=len(read))
+
+
+def _run(setup: Setup, work: Workload) -> tuple[list[Record], float]:
+    """(records, seconds of virtual time), with a progress bar."""
+    records: list[Record] = []
+    with _progress(work.size) as advance:
+
+        def note(record: Record) -> None:
+            records.append(record)
+            if len(records) % _BATCH == 0:
+                advance(_BATCH)
+
+        makespan_s = Fleet(setup.fleet(), note).run(work)
+    return records, makespan_s
+
+
+@contextmanager
+def _progress(total: int | None) -> Iterator[_Advance]:
+    columns = (
+        TextColumn("[bold]simulating"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("requests"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("requests", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _write(records: list[Record], summary: Summary, out: Path, title: str) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_csv(records, out / "requests.csv")
+        text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
+        (out / "summary.json").write_bytes(text + b"\n")
+        plot_run(records, summary, out, title=title)
+    except OSError as error:
+        raise UsageError(f"--out {out}: {error}") from error
+
+
+def _report(summary: Summary, out: Path) -> None:
+    """What a reader wants to know first; all of it is in summary.json."""
+    console = Console()
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("client")
+    for name in ("requests", "service", "hit rate", "TTFT p50", "p99", "latency p50", "p99"):
+        table.add_column(name, justify="right")
+    for name, client in summary.clients.items():
+        table.add_row(
+            name,
+            f"{client.finished}",
+            f"{client.service:,.0f}",
+            f"{client.hit_rate:.0%}",
+            *[_seconds(getattr(client, f"{what}_s")) for what in _TIMES],
+        )
+    console.print(table)
+    difference = summary.service_difference
+    console.print(
+        f"\n{summary.throughput_tokens_per_s:,.0f} tokens/s over {summary.makespan_s:,.0f} s, "
+        f"hit rate {summary.hit_rate:.1%}, Jain {summary.jain_index:.3f} by service rate and "
+        f"{summary.jain_index_service:.3f} by service, service difference max {difference.max:.2f} "
+        f"avg {difference.avg:.2f} var {difference.var:.2f}",
+        highlight=False,
+    )
+    for count, what in ((summary.refused, "did not fit"), (summary.rejected, "were rejected")):
+        if count:
+            console.print(f"{count} requests {what}", style="yellow")
+    console.print(f"written to {out}/", highlight=False)
+
+
+_TIMES = ("ttft_p50", "ttft_p99", "latency_p50", "latency_p99")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f} s"

@@ -1,0 +1,287 @@
+"""A fleet in virtual time: N engines, a fleet policy and its prefix index, fed with programs.
+
+    program ─▶ match ─▶ select ─▶ engine.submit … iteration ends ─▶ account ─▶ children ─▶ start again
+
+It is the router's routing core (design §5, steps 3, 4 and 6) around the engines that the wall-clock server
+runs, with the time of the next event instead of a clock. Prompts are indexed by segments, one block each, and
+outputs too once they are there, since children extend them.
+
+The surprising thing: at one instant, all ends are applied before all arrivals, and only then do engines
+start. A pass of admissions thus sees everything that has arrived, as a server's loop drains its socket first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
+
+from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.fleet.contract import (
+    EMPTY,
+    Dispatch,
+    FleetPolicy,
+    ReplicaSet,
+    replica_set,
+)
+from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_fairshare.replica.contract import Arrival, ReplicaPolicy
+
+from evenkeel_simulator.engine.cache import Node, Segment, chain
+from evenkeel_simulator.engine.config import EngineConfig
+from evenkeel_simulator.engine.model import Engine
+from evenkeel_simulator.engine.profiles import CostProfile
+from evenkeel_simulator.engine.request import EngineRequest, RequestError
+from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetConfig:
+    """A fleet of equal replicas."""
+
+    replicas: int
+    engine: EngineConfig
+    profile: CostProfile
+    replica_policy: Callable[[], ReplicaPolicy]
+    fleet_policy: FleetPolicy
+    cost: Cost
+    index_blocks: int = 2_000_000
+    """Bound of the prefix index."""
+    index_outputs: bool = True
+    """Index what a request produced as well, once it has ended. The papers' listing does not, but their
+    programs extend outputs (ALGORITHMS §2.4)."""
+
+
+class _Run:
+    """A program under way."""
+
+    __slots__ = ("blockers", "client", "program")
+
+    def __init__(self, program: Program, client: Client) -> None:
+        self.program = program
+        self.client = client
+        self.blockers = [len(call.after) for call in program.calls]
+
+
+@dataclass(slots=True, eq=False)
+class _FleetRequest(EngineRequest):
+    """A call on its way."""
+
+    run: _Run = field(kw_only=True)
+    number: int = field(kw_only=True)
+    """Its place in the program."""
+    dispatch: Dispatch = field(kw_only=True)
+    blocks: Sequence[int] = field(kw_only=True)
+
+
+class _Evictions:
+    """Tells the index what one replica drops (Algorithm 2, stream 3)."""
+
+    def __init__(self, index: PrefixIndex, slot: int) -> None:
+        self._index = index
+        self._slot = slot
+
+    def stored(self, nodes: Sequence[Node]) -> None:
+        """Inserted at dispatch already."""
+
+    def removed(self, node: Node) -> None:
+        self._index.evict((node.block,), self._slot)
+
+    def cleared(self) -> None:
+        self._index.drop(self._slot)
+
+
+class Fleet:
+    """Runs one workload. `on_record` gets each request once it is over."""
+
+    def __init__(self, config: FleetConfig, on_record: Callable[[Record], None]) -> None:
+        self.config = config
+        self.policy = config.fleet_policy
+        self.index = PrefixIndex(max_blocks=config.index_blocks)
+        self.engines = [self._make_engine(slot) for slot in range(config.replicas)]
+        self._indexes_outputs = config.index_outputs and self.policy.matches_prefix
+        self._on_record = on_record
+        self._outstanding = [0] * config.replicas
+        self._routable: ReplicaSet = replica_set(range(config.replicas))
+        for slot in range(config.replicas):
+            self.policy.joined(slot)
+        self._ends: list[tuple[float, int]] = []
+        """(end of an iteration, slot); stale where the engine's own end is another by now."""
+        self._idle: dict[int, None] = {}
+        """Slots whose engine is between iterations and may have work."""
+
+    def run(self, workload: Workload) -> float:
+        """Serve a workload to its end; returns when the last request ended."""
+        arrivals = _in_order(workload.programs)
+        upcoming = next(arrivals, None)
+        now_s = 0.0
+        while upcoming is not None or self._ends:
+            # 1. The next instant at which anything happens.
+            arrival_s = inf if upcoming is None else upcoming.arrival_s
+            end_s = self._ends[0][0] if self._ends else inf
+            now_s = min(arrival_s, end_s)
+            # 2. Iterations that end, with the children they release; 3. arrivals; 4. new iterations.
+            while self._ends and self._ends[0][0] <= now_s:
+                self._finish(*heappop(self._ends))
+            while upcoming is not None and upcoming.arrival_s <= now_s:
+                self._begin(upcoming, workload.client(upcoming.client))
+                upcoming = next(arrivals, None)
+            self._start_idle(now_s)
+        stuck = sum(len(engine.policy) for engine in self.engines)
+        if stuck:
+            raise RuntimeError(f"{stuck} requests wait in idle engines: the policy admits nobody")
+        return now_s
+
+    # Requests
+
+    def _begin(self, program: Program, client: Client) -> None:
+        run = _Run(program, client)
+        for number, call in enumerate(program.calls):
+            if not call.after:
+                self._send(run, number, call, program.arrival_s)
+
+    def _send(self, run: _Run, number: int, call: Call, now_s: float) -> None:
+        request, slot = self._route(run, number, call, now_s)
+        engine = self.engines[slot]
+        before_s = engine.busy_until_s
+        try:
+            arrival = engine.submit(request, now_s)
+        except RequestError:
+            self._record(request, -1, "refused")
+            return
+        if arrival is Arrival.REJECTED:
+            self._record(request, slot, "rejected")
+            return
+        self.policy.dispatched(request.dispatch, slot)
+        self._outstanding[slot] += 1
+        if self.policy.matches_prefix:
+            self.index.insert(request.blocks, slot)
+        end_s = engine.busy_until_s
+        if end_s is None:
+            self._idle[slot] = None
+        elif end_s != before_s:
+            heappush(self._ends, (end_s, slot))
+
+    def _route(self, run: _Run, number: int, call: Call, now_s: float) -> tuple[_FleetRequest, int]:
+        """The request and the slot that it goes to."""
+        client = run.client
+        blocks: list[int] = []
+        longest, matched_tokens = EMPTY, 0
+        if self.policy.matches_prefix:
+            blocks = path_blocks(call.prompt)
+            depth, longest = self.index.match(blocks, self._routable)
+            matched_tokens = sum([segment.tokens for segment in call.prompt[:depth]])
+        dispatch = Dispatch(
+            client=client.name,
+            input_tokens=call.input_tokens,
+            weight=client.weight,
+            longest=longest,
+            matched_tokens=matched_tokens,
+            blocks=blocks,
+        )
+        slot = self.policy.select(dispatch, self._routable, self._outstanding)
+        if slot is None:
+            raise ValueError(f"fleet policy {self.policy.name} holds requests: not modelled here")
+        name = run.program.id
+        request = _FleetRequest(
+            id=name if len(run.program.calls) == 1 else f"{name}.{number}",
+            client=client.name,
+            tenant=client.tenant,
+            arrival_s=now_s,
+            input_tokens=call.input_tokens,
+            max_output_tokens=call.max_output_tokens,
+            client_weight=client.client_weight,
+            tenant_weight=client.tenant_weight,
+            prompt=call.prompt,
+            target_output_tokens=call.output_tokens,
+            output_key=call.output_key,
+            run=run,
+            number=number,
+            dispatch=dispatch,
+            blocks=blocks,
+        )
+        return request, slot
+
+    def _end(self, request: _FleetRequest, slot: int, now_s: float) -> None:
+        self._outstanding[slot] -= 1
+        self.policy.finished(request.dispatch, slot, request.output_tokens)
+        if self._indexes_outputs and request.output_key is not None:
+            output = Segment(request.output_key, request.output_tokens)
+            above = request.blocks[-1] if request.blocks else 0
+            self.index.insert((*request.blocks, chain(above, output)), slot)
+        self._record(request, slot, "finished")
+        run = request.run
+        for number, call in enumerate(run.program.calls):
+            if request.number in call.after:
+                run.blockers[number] -= 1
+                if not run.blockers[number]:
+                    self._send(run, number, call, now_s)
+
+    def _record(self, request: _FleetRequest, slot: int, status: str) -> None:
+        self._on_record(
+            Record(
+                id=request.id,
+                program=request.run.program.id,
+                client=request.client,
+                replica=slot,
+                status=status,
+                arrival_s=request.arrival_s,
+                admitted_s=request.admitted_s,
+                first_token_s=request.first_token_s,
+                finished_s=request.finished_s,
+                input_tokens=request.input_tokens,
+                cached_tokens=request.cached_tokens,
+                extend_tokens=request.computed_tokens,
+                output_tokens=request.output_tokens,
+                retractions=request.retractions,
+            )
+        )
+
+    # Engines
+
+    def _make_engine(self, slot: int) -> Engine:
+        return Engine(
+            self.config.engine,
+            self.config.replica_policy(),
+            self.config.profile,
+            cost=self.config.cost,
+            observer=_Evictions(self.index, slot) if self.policy.matches_prefix else None,
+        )
+
+    def _finish(self, end_s: float, slot: int) -> None:
+        engine = self.engines[slot]
+        if engine.busy_until_s != end_s:
+            return  # cut short since, and pushed again
+        step = engine.finish()
+        self._idle[slot] = None
+        for request in step.finished:
+            assert isinstance(request, _FleetRequest)
+            self._end(request, slot, end_s)
+
+    def _start_idle(self, now_s: float) -> None:
+        for slot in self._idle:
+            end_s = self.engines[slot].start(now_s)
+            if end_s is not None:
+                heappush(self._ends, (end_s, slot))
+        self._idle.clear()
+
+
+def _in_order(programs: Iterable[Program]) -> Iterator[Program]:
+    last_s = 0.0
+    for program in programs:
+        if not program.arrival_s >= last_s:
+            raise ValueError(f"program {program.id} arrives out of order, or before 0")
+        last_s = program.arrival_s
+        yield program
+
+
+def path_blocks(prompt: Sequence[Segment]) -> list[int]:
+    """The hashes by which the cache's nodes on this path are known (`Node.block`)."""
+    blocks = []
+    block = 0
+    for segment in prompt:
+        block = chain(block, segment)
+        blocks.append(block)
+    return blocks

@@ -1,0 +1,224 @@
+"""Programs of the papers' workloads, drawn from a few parameters (ALGORITHMS §4, §5).
+
+Every class describes one kind of program and builds one from a random generator: the same seed gives the same
+workload on every machine. Token counts follow Table 2 and 3 of the DLPM paper and SGLang's public benchmarks.
+
+The surprising thing: outputs are keyed by the call's number alone. That is enough, because the prompt above
+holds a segment of the program's own, so no two programs ever mean different outputs by the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+from random import Random
+
+import msgspec
+
+from evenkeel_simulator.engine.cache import Segment
+from evenkeel_simulator.experiments.workload import Call
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What all kinds of programs have in common."""
+
+    def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
+        """The calls of a program; `program` is unique in the workload."""
+        raise AssertionError(f"{type(self).__name__} builds no calls")
+
+
+class Single(Spec, frozen=True, kw_only=True, tag="single"):
+    """One request; `prefix_tokens` of its input are the same for all requests of its client."""
+
+    input_tokens: int
+    output_tokens: int
+    prefix_tokens: int = 0
+    max_output_tokens: int | None = None
+    """What the scheduler is told; None: the true length, as with `ignore_eos`."""
+    spread: float = 0.0
+    """Lengths (not the prefix) are drawn uniformly from (1 ± spread) times the given ones."""
+
+    def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
+        own = _around(self.input_tokens - self.prefix_tokens, self.spread, rng)
+        output = _around(self.output_tokens, self.spread, rng)
+        prompt = [Segment(f"{client}/prefix", self.prefix_tokens)] if self.prefix_tokens else []
+        prompt.append(Segment(program, own))
+        return (_call(prompt, output, self.max_output_tokens),)
+
+
+class Chat(Spec, frozen=True, kw_only=True, tag="chat"):
+    """A conversation: each turn's prompt holds all turns and answers before it."""
+
+    system_tokens: int
+    """The same for all conversations of a client."""
+    turns: int
+    turn_tokens: int
+    output_tokens: int
+    spread: float = 0.5
+
+    def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
+        prompt = [Segment(f"{client}/system", self.system_tokens)]
+        calls: list[Call] = []
+        for turn in range(self.turns):
+            prompt.append(Segment((program, turn), _around(self.turn_tokens, self.spread, rng)))
+            output = _around(self.output_tokens, self.spread, rng)
+            after = (turn - 1,) if turn else ()
+            calls.append(_call(prompt, output, None, key=turn, after=after))
+            prompt.append(calls[-1].output)
+        return tuple(calls)
+
+
+class TreeOfThoughts(Spec, frozen=True, kw_only=True, tag="tree-of-thoughts"):
+    """Four levels (plan, execute, reflect, answer), each node branching: b + b² + b³ + b⁴ calls.
+
+    Instruction and turns of about 53, 32, 25 and 19 words as in SGLang's benchmark, at 4/3 tokens a word.
+    """
+
+    branches: int
+    question_tokens: int = 61
+    """GSM8K's mean of 46 words."""
+    output_tokens: int = 256
+    instruction_tokens: int = 71
+    turn_tokens: tuple[int, ...] = (43, 33, 25)
+    spread: float = 0.5
+    """Of the questions' lengths."""
+
+    def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
+        question = _around(self.question_tokens, self.spread, rng)
+        root = (Segment("tot/plan", self.instruction_tokens), Segment(program, question))
+        calls: list[Call] = []
+        level: list[tuple[tuple[Segment, ...], tuple[int, ...]]] = [(root, ())]
+        for depth in range(len(self.turn_tokens) + 1):
+            below: list[tuple[tuple[Segment, ...], tuple[int, ...]]] = []
+            for prompt, after in level:
+                for _ in range(self.branches):
+                    number = len(calls)
+                    call = _call(prompt, self.output_tokens, None, key=number, after=after)
+                    calls.append(call)
+                    if depth < len(self.turn_tokens):
+                        turn = Segment(f"tot/{depth}", self.turn_tokens[depth])
+                        below.append(((*prompt, call.output, turn), (number,)))
+            level = below
+        return tuple(calls)
+
+
+class Judge(Spec, frozen=True, kw_only=True, tag="judge"):
+    """Branch, solve, merge: one call per dimension on a shared article, then a score of two tokens."""
+
+    dimensions: int
+    article_tokens: int = 2500
+    system_tokens: int = 200
+    """The same for everybody."""
+    dimension_tokens: int = 30
+    output_tokens: int = 256
+    spread: float = 0.2
+    """Of the articles' lengths."""
+
+    def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
+        shared = (
+            Segment("judge/system", self.system_tokens),
+            Segment(program, _around(self.article_tokens, self.spread, rng)),
+        )
+        calls = [
+            _call((*shared, Segment(("dimension", n), self.dimension_tokens)), self.output_tokens)
+            for n in range(self.dimensions)
+        ]
+        # The score is asked on the article and all judgements: a new text after the shared prefix.
+        merged = Segment("merge", self.dimensions * (self.output_tokens + 10))
+        calls.append(_call((*shared, merged), 2, after=tuple(range(self.dimensions))))
+        return tuple(calls)
+
+
+class DocumentQa(Spec, frozen=True, kw_only=True, tag="document-qa"):
+    """Questions on one long document, one after another (LooGLE)."""
+
+    document_tokens: int = 21_400
+    questions: int = 4
+    question_tokens: int = 49
+    output_tokens: int = 15
+    spread: float = 0.2
+    """Of the documents' lengths."""
+
+    def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
+        document = Segment(program, _around(self.document_tokens, self.spread, rng))
+        return tuple(
+            _call(
+                (document, Segment(("question", n), self.question_tokens)),
+                self.output_tokens,
+                after=(n - 1,) if n else (),
+            )
+            for n in range(self.questions)
+        )
+
+
+ProgramSpec = Single | Chat | TreeOfThoughts | Judge | DocumentQa
+
+
+class Arrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a client's programs arrive."""
+
+    rate_per_s: float
+    pattern: str = "gamma"
+    """`gamma`: gaps of the given `cv` (1: Poisson). `uniform`: evenly spaced with a random phase, as the VTC
+    artifact's. `ramp`: the rate grows linearly from `from_rate_per_s`."""
+    cv: float = 1.0
+    from_rate_per_s: float = 0.0
+    on_off_s: float = 0.0
+    """Drop what arrives in every second interval of this length; 0: never."""
+    start_s: float = 0.0
+    stop_s: float = float("inf")
+
+    def __post_init__(self) -> None:
+        if self.pattern not in ("gamma", "uniform", "ramp"):
+            raise ValueError(f"pattern is {self.pattern!r}, must be gamma, uniform or ramp")
+        for name in ("rate_per_s", "cv"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}, must be above 0")
+        if not 0 <= self.from_rate_per_s < self.rate_per_s:
+            raise ValueError(
+                f"from_rate_per_s is {self.from_rate_per_s}, must be from 0 to below rate_per_s"
+            )
+
+    def times(self, duration_s: float, rng: Random) -> Iterator[float]:
+        """Arrival times from `start_s` to the sooner of `stop_s` and the duration, ascending."""
+        stop_s = min(self.stop_s, duration_s)
+        now_s = self.start_s + (rng.random() / self.rate_per_s if self.pattern == "uniform" else 0)
+        while True:
+            now_s += self._gap_s(now_s, stop_s, rng)
+            if now_s >= stop_s:
+                return
+            if not (self.on_off_s and int(now_s / self.on_off_s) % 2):
+                yield now_s
+
+    def _gap_s(self, now_s: float, stop_s: float, rng: Random) -> float:
+        if self.pattern == "uniform":
+            return 1 / self.rate_per_s
+        if self.pattern == "ramp":
+            # The gap g in which the growing rate adds up to one arrival: a·g + s·g²/2 = 1.
+            slope = (self.rate_per_s - self.from_rate_per_s) / (stop_s - self.start_s)
+            rate = self.from_rate_per_s + slope * (now_s - self.start_s)
+            return (sqrt(rate**2 + 2 * slope) - rate) / slope
+        shape = 1 / self.cv**2
+        return rng.gammavariate(shape, 1 / (shape * self.rate_per_s))
+
+
+def _around(tokens: int, spread: float, rng: Random) -> int:
+    return max(1, round(tokens * rng.uniform(1 - spread, 1 + spread))) if spread else tokens
+
+
+def _call(
+    prompt: tuple[Segment, ...] | list[Segment],
+    output_tokens: int,
+    max_output_tokens: int | None = None,
+    *,
+    key: int | None = None,
+    after: tuple[int, ...] = (),
+) -> Call:
+    return Call(
+        input_tokens=sum([segment.tokens for segment in prompt]),
+        output_tokens=output_tokens,
+        max_output_tokens=max_output_tokens or output_tokens,
+        prompt=tuple(prompt),
+        output_key=key,
+        after=after,
+    )

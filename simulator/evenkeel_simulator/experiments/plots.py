@@ -1,0 +1,144 @@
+"""Plots of a run: service over time by client, latency by client. Needs matplotlib (extra `cli`).
+
+The surprising thing: no pyplot. Figures are objects of their own, so nothing global is touched and no display
+is looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evenkeel_fairshare.timeline import Span, served
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.experiments.summary import ClientSummary, Summary
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b59b00", "#555555")
+"""Okabe and Ito's, told apart by the colour-blind as well; the yellow darkened for white paper."""
+REST = "#c9ccd1"
+POINTS = 200
+
+
+def plot_run(
+    records: Sequence[Record], summary: Summary, folder: Path, *, title: str
+) -> list[Path]:
+    """Write `service.png` and `latency.png`; their paths. Nothing to write for a run that served nobody."""
+    if not summary.finished:
+        return []
+    colours = client_colours(summary)
+    paths = [folder / "service.png", folder / "latency.png"]
+    _service_figure(records, summary, colours, title).savefig(paths[0], dpi=144)
+    _latency_figure(summary, colours, title).savefig(paths[1], dpi=144)
+    return paths
+
+
+def client_colours(summary: Summary) -> dict[str, str]:
+    """A colour for each of the clients that asked for most; the others share a grey."""
+    by_demand = sorted(summary.clients, key=lambda name: -summary.clients[name].requested)
+    colours = dict.fromkeys(summary.clients, REST)
+    colours.update(zip(by_demand, COLOURS, strict=False))
+    return colours
+
+
+def _order(colours: Mapping[str, str]) -> list[str]:
+    """The grey ones first, so that they lie behind, then by demand, as the colours are."""
+    return sorted(
+        colours, key=lambda name: COLOURS.index(colours[name]) if colours[name] != REST else -1
+    )
+
+
+def tidy(axes: Axes, *, title: str, x: str, y: str) -> None:
+    """What all axes share: few lines, quiet grid, named units."""
+    axes.set_title(title, loc="left", fontsize=10, color="#222222")
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.tick_params(labelsize=8, length=0)
+    axes.grid(True, color="#e6e8eb", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color("#999999")
+
+
+def _service_figure(
+    records: Sequence[Record], summary: Summary, colours: Mapping[str, str], title: str
+) -> Figure:
+    figure = Figure(figsize=(9, 6.4), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    rate_axes, total_axes = figure.subplots(2, 1, sharex=True)
+    makespan_s = summary.makespan_s
+    half_s = min(30.0, makespan_s / 20)
+    times_s = [makespan_s * point / POINTS for point in range(POINTS + 1)]
+    spans = _spans(records)
+    rates = served(spans, [(max(0.0, t - half_s), t + half_s) for t in times_s])
+    totals = served(spans, [(0.0, t) for t in times_s])
+    for client in _order(colours):
+        if client in rates:
+            style = {"color": colours[client], "linewidth": 1.0 if colours[client] == REST else 1.8}
+            rate = [amount / (2 * half_s) for amount in rates[client]]
+            rate_axes.plot(times_s, rate, label=client, **style)
+            total_axes.plot(times_s, totals[client], **style)
+    unit = "weighted tokens"
+    rate_axes.set_ylim(bottom=0)
+    total_axes.set_ylim(bottom=0)
+    tidy(rate_axes, title=f"Service rate, windows of {2 * half_s:.0f} s", x="", y=f"{unit} / s")
+    tidy(total_axes, title="Service so far", x="time (s)", y=unit)
+    _legend(figure, rate_axes, colours)
+    return figure
+
+
+def _legend(figure: Figure, axes: Axes, colours: Mapping[str, str]) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    named = [(h, n) for h, n in zip(handles, labels, strict=True) if colours[n] != REST]
+    rest = [h for h, n in zip(handles, labels, strict=True) if colours[n] == REST]
+    if rest:
+        named.append((rest[0], f"{len(rest)} others"))
+    figure.legend(
+        [handle for handle, _ in named],
+        [name for _, name in named],
+        loc="outside right upper",
+        frameon=False,
+        fontsize=8,
+    )
+
+
+def _spans(records: Sequence[Record]) -> list[Span]:
+    return [
+        Span(r.client, r.first_token_s, r.finished_s, r.input_tokens + 2.0 * r.output_tokens)
+        for r in records
+        if r.status == "finished" and r.first_token_s is not None and r.finished_s is not None
+    ]
+
+
+def _latency_figure(summary: Summary, colours: Mapping[str, str], title: str) -> Figure:
+    shown = {name: client for name, client in summary.clients.items() if client.finished}
+    figure = Figure(figsize=(9, 1.6 + 0.26 * len(shown)), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, what, first in (
+        (left, "ttft", "Time to first token"),
+        (right, "latency", "End to end"),
+    ):
+        _ranges(axes, shown, what, colours)
+        tidy(axes, title=f"{first}: p50 to p99", x="seconds, log scale", y="")
+        axes.grid(False, axis="y")
+    left.set_yticks(range(len(shown)), list(shown))
+    left.invert_yaxis()
+    return figure
+
+
+def _ranges(
+    axes: Axes, clients: Mapping[str, ClientSummary], what: str, colours: Mapping[str, str]
+) -> None:
+    """One line per client from the median to the 99th percentile."""
+    for place, (name, client) in enumerate(clients.items()):
+        low, high = (max(1e-3, getattr(client, f"{what}_{p}_s")) for p in ("p50", "p99"))
+        axes.plot([low, high], [place, place], color=colours[name], linewidth=3, alpha=0.55)
+        axes.plot([low], [place], "o", color=colours[name], markersize=6)
+        axes.plot([high], [place], "|", color=colours[name], markersize=11, markeredgewidth=2.5)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))

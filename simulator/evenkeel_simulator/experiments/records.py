@@ -1,0 +1,55 @@
+"""What a run leaves behind: one record per request, and its CSV form (`requests.csv`)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One request, from arrival to end. Times are seconds of virtual time since the run began."""
+
+    id: str
+    program: str
+    client: str
+    replica: int
+    """Slot of the replica that served it; -1 if none took it."""
+    status: str
+    """`finished`, `rejected` (by the policy) or `refused` (it would not fit an empty engine)."""
+    arrival_s: float
+    admitted_s: float | None
+    first_token_s: float | None
+    finished_s: float | None
+    input_tokens: int
+    cached_tokens: int
+    """Input tokens found in the cache."""
+    extend_tokens: int
+    """Input tokens computed, recomputation after retractions included."""
+    output_tokens: int
+    retractions: int
+
+    @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_token_s is None else self.first_token_s - self.arrival_s
+
+    @property
+    def latency_s(self) -> float | None:
+        """End to end."""
+        return None if self.finished_s is None else self.finished_s - self.arrival_s
+
+
+def write_csv(records: Iterable[Record], path: Path) -> None:
+    """Write `requests.csv`: a column per field, empty where a value is missing."""
+    names = [field.name for field in fields(Record)]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        for record in records:
+            writer.writerow([_cell(getattr(record, name)) for name in names])
+
+
+def _cell(value: object) -> object:
+    return round(value, 6) if isinstance(value, float) else value

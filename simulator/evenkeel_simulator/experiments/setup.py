@@ -1,0 +1,134 @@
+"""From what a user names to a fleet: policies by name, their parameters, one profile, one engine's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.fleet import registry as fleet_policies
+from evenkeel_fairshare.replica import registry as replica_policies
+from evenkeel_fairshare.replica.deficit import DeficitRules
+
+from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig, artifact_config
+from evenkeel_simulator.engine.profiles import (
+    PROFILES,
+    CostProfile,
+    ProfileError,
+    decode_profile,
+)
+from evenkeel_simulator.experiments.fleet import Fleet, FleetConfig
+from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.experiments.workload import Workload
+
+
+class SetupError(ValueError):
+    """A name or a number that no fleet can be made of; the message names the field and what there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A fleet, as a user names it."""
+
+    profile: CostProfile
+    replicas: int = 1
+    replica_policy: str = "DLPM"
+    fleet_policy: str = "D2LPM"
+    quantum: float = 8000.0
+    """Q^u, weighted tokens."""
+    worker_quantum: float = 20_000.0
+    """Q^w, weighted tokens."""
+    cost: LinearCost = field(default_factory=LinearCost)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    artifact_rules: bool = False
+    """The VTC artifact's engine and accounts instead (Tables 2 to 6 of the VTC paper)."""
+
+    def named(self) -> Setup:
+        """The same with the policies as the registries spell them; raises `SetupError`."""
+        if self.replicas < 1:
+            raise SetupError(f"replicas is {self.replicas}, must be at least 1")
+        return replace(
+            self,
+            replica_policy=_spelled(
+                "replica policy", self.replica_policy, replica_policies.POLICIES
+            ),
+            fleet_policy=_spelled("fleet policy", self.fleet_policy, fleet_policies.POLICIES),
+        )
+
+    def fleet(self) -> FleetConfig:
+        """A fresh fleet's configuration; raises `SetupError`."""
+        setup = self.named()
+        engine = setup.engine
+        if setup.artifact_rules:
+            engine = artifact_config(kv_tokens=engine.kv_tokens)
+        try:
+            policies = replica_policies.ReplicaPolicyConfig(
+                cost=setup.cost,
+                deficits=DeficitRules(quantum=setup.quantum),
+                artifact=setup.artifact_rules,
+            )
+            return FleetConfig(
+                replicas=setup.replicas,
+                engine=engine,
+                profile=setup.profile,
+                replica_policy=lambda: replica_policies.make_policy(setup.replica_policy, policies),
+                fleet_policy=fleet_policies.make_policy(
+                    setup.fleet_policy,
+                    fleet_policies.FleetPolicyConfig(
+                        cost=setup.cost, worker_quantum=setup.worker_quantum
+                    ),
+                ),
+                cost=setup.cost,
+            )
+        except ValueError as error:
+            raise SetupError(str(error)) from error
+
+
+def simulate(setup: Setup, workload: Workload) -> tuple[list[Record], float]:
+    """(records in the order of their ends, seconds until the last one); raises `SetupError`."""
+    records: list[Record] = []
+    makespan_s = Fleet(setup.fleet(), records.append).run(workload)
+    return records, makespan_s
+
+
+def find_profile(name: str) -> CostProfile:
+    """A profile by its name, or from a JSON file; raises `SetupError`."""
+    if name in PROFILES:
+        return PROFILES[name]
+    try:
+        return decode_profile(Path(name).read_bytes())
+    except ProfileError as error:
+        raise SetupError(f"{name}: {error}") from error
+    except OSError:
+        known = ", ".join(PROFILES)
+        raise SetupError(
+            f"profile {name!r} is neither one of {known} nor a readable file"
+        ) from None
+
+
+def engine_config(*, kv_tokens: int | None = None, admission: str = "sglang") -> EngineConfig:
+    """SGLang's defaults with another pool or admission; raises `SetupError`."""
+    rules = {rule.value: rule for rule in AdmissionRule}
+    try:
+        return EngineConfig(
+            kv_tokens=kv_tokens, admission=rules[_spelled("admission", admission, rules)]
+        )
+    except SetupError:
+        raise
+    except ValueError as error:
+        raise SetupError(str(error)) from error
+
+
+def _spelled(what: str, name: str, known: Iterable[str]) -> str:
+    """`name` as `known` spells it: `round-robin` finds `RoundRobin`."""
+    spellings = {_plain(candidate): candidate for candidate in known}
+    try:
+        return spellings[_plain(name)]
+    except KeyError:
+        there_are = ", ".join(spellings.values())
+        raise SetupError(f"{what} {name!r} is not one of {there_are}") from None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")

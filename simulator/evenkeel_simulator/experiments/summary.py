@@ -1,0 +1,203 @@
+"""A run in numbers: the content of `summary.json`.
+
+Place in the flow: records → **summary** → files, tables. All measures come from `evenkeel_fairshare`; here they
+are only applied to records.
+
+The surprising thing: there are two services. *Requested* and *service rate* count all input tokens, cached or
+not (the client's view; VTC tables, Jain in the D2LPM paper); *service* counts what was computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+from evenkeel_fairshare.measures import jain_index, percentile
+from evenkeel_fairshare.timeline import (
+    Completion,
+    Span,
+    accumulated_difference,
+    all_active,
+    served,
+)
+from evenkeel_fairshare.vtc_tables import Recipe, service_difference, spread
+
+from evenkeel_simulator.experiments.records import Record
+
+TICKS = 100
+"""Points at which the accumulated difference is looked at."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """The VTC tables' service difference, weighted tokens per second."""
+
+    max: float
+    avg: float
+    var: float
+
+
+class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One client. Times are None where nothing of it finished."""
+
+    requests: int
+    finished: int
+    service: float
+    """Weighted tokens computed: extend + 2·output."""
+    requested: float
+    """Weighted tokens asked for: input + 2·output."""
+    hit_rate: float
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    latency_p50_s: float | None
+    latency_p99_s: float | None
+    program_latency_p50_s: float | None
+    """From a program's first arrival to its last end."""
+    program_latency_p99_s: float | None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    requests: int
+    finished: int
+    rejected: int
+    refused: int
+    """Requests that would not have fitted an empty engine."""
+    retractions: int
+    makespan_s: float
+    throughput_tokens_per_s: float
+    """Input and output tokens of finished requests, until the last one ended."""
+    output_tokens_per_s: float
+    service_rate: float
+    """input + 2·output of finished requests per second until the last one ended."""
+    hit_rate: float
+    """Input tokens found in the cache, of all."""
+    service_difference: Difference
+    accumulated_difference_max: float
+    """Of the service rate's kind, over the whole run."""
+    jain_index: float
+    """Of service rates while all clients were active; of the whole run if there was no such time."""
+    jain_index_service: float
+    """The same of service (what was computed)."""
+    clients: dict[str, ClientSummary]
+
+
+def summarise(records: Collection[Record], makespan_s: float) -> Summary:
+    """All figures of a run."""
+    finished = [record for record in records if record.status == "finished"]
+    completions = [_completion(record) for record in finished]
+    spans = spread(completions)
+    tokens = sum(record.input_tokens + record.output_tokens for record in finished)
+    output = sum(record.output_tokens for record in finished)
+    times_s = [makespan_s * tick / TICKS for tick in range(1, TICKS + 1)]
+    return Summary(
+        requests=len(records),
+        finished=len(finished),
+        rejected=sum(record.status == "rejected" for record in records),
+        refused=sum(record.status == "refused" for record in records),
+        retractions=sum(record.retractions for record in records),
+        makespan_s=makespan_s,
+        throughput_tokens_per_s=tokens / makespan_s if makespan_s else 0.0,
+        output_tokens_per_s=output / makespan_s if makespan_s else 0.0,
+        service_rate=(tokens + output) / makespan_s if makespan_s else 0.0,
+        hit_rate=_hit_rate(finished),
+        service_difference=_difference(completions),
+        accumulated_difference_max=max(accumulated_difference(spans, times_s), default=0.0),
+        jain_index=_jain(spans, completions),
+        jain_index_service=_jain([_computed(record) for record in finished], completions),
+        clients={name: _client(own) for name, own in _by(records, lambda r: r.client).items()},
+    )
+
+
+def program_latencies(records: Collection[Record]) -> list[float]:
+    """Seconds from first arrival to last end of each program, as far as it got."""
+    latencies = []
+    for calls in _by(records, lambda record: record.program).values():
+        ends = [call.finished_s for call in calls if call.finished_s is not None]
+        if ends:
+            latencies.append(max(ends) - min(call.arrival_s for call in calls))
+    return latencies
+
+
+def _difference(completions: Collection[Completion]) -> Difference:
+    last_s = max((completion.arrival_s for completion in completions), default=0.0)
+    if last_s <= 0:
+        return Difference(0.0, 0.0, 0.0)
+    # The tables' windows for runs of 600 s and more; in shorter ones the same proportions.
+    scale = min(1.0, last_s / 600)
+    recipe = Recipe(duration_s=last_s, warmup_s=30 * scale, window_s=60 * scale)
+    found = service_difference(completions, recipe=recipe)
+    return Difference(found.max, found.avg, found.var)
+
+
+def _jain(spans: Sequence[Span], completions: Collection[Completion]) -> float:
+    window = all_active(completions) or (0.0, float("inf"))
+    amounts = served(spans, [window])
+    # A client that got nothing in the window counts as well.
+    clients = {completion.client for completion in completions}
+    return jain_index([amounts.get(client, [0.0])[0] for client in sorted(clients)])
+
+
+def _completion(record: Record) -> Completion:
+    assert record.first_token_s is not None
+    assert record.finished_s is not None
+    return Completion(
+        client=record.client,
+        arrival_s=record.arrival_s,
+        first_token_s=record.first_token_s,
+        end_s=record.finished_s,
+        input_tokens=record.input_tokens,
+        output_tokens=record.output_tokens,
+    )
+
+
+def _computed(record: Record) -> Span:
+    """What was computed for a request, from first token to end."""
+    assert record.first_token_s is not None
+    assert record.finished_s is not None
+    return Span(record.client, record.first_token_s, record.finished_s, _service(record))
+
+
+def _service(record: Record) -> float:
+    return record.extend_tokens + 2.0 * record.output_tokens
+
+
+def _client(records: Sequence[Record]) -> ClientSummary:
+    finished = [record for record in records if record.status == "finished"]
+    ttfts = [record.ttft_s for record in finished if record.ttft_s is not None]
+    latencies = [record.latency_s for record in finished if record.latency_s is not None]
+    programs = program_latencies(records)
+    return ClientSummary(
+        requests=len(records),
+        finished=len(finished),
+        service=sum(_service(record) for record in records),
+        requested=sum(r.input_tokens + 2.0 * r.output_tokens for r in finished),
+        hit_rate=_hit_rate(finished),
+        ttft_p50_s=_percentile(ttfts, 50),
+        ttft_p99_s=_percentile(ttfts, 99),
+        latency_p50_s=_percentile(latencies, 50),
+        latency_p99_s=_percentile(latencies, 99),
+        program_latency_p50_s=_percentile(programs, 50),
+        program_latency_p99_s=_percentile(programs, 99),
+    )
+
+
+def _hit_rate(records: Collection[Record]) -> float:
+    inputs = sum(record.input_tokens for record in records)
+    return sum(record.cached_tokens for record in records) / inputs if inputs else 0.0
+
+
+def _percentile(values: Collection[float], percent: float) -> float | None:
+    return percentile(values, percent) if values else None
+
+
+def _by(records: Collection[Record], key: Callable[[Record], str]) -> Mapping[str, list[Record]]:
+    """Records by a key, keys in order."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return {name: groups[name] for name in sorted(groups, key=_natural)}
+
+
+def _natural(name: str) -> tuple[int, str]:
+    return (int(name), "") if name.isdecimal() else (-1, name)

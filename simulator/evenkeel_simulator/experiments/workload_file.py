@@ -1,0 +1,145 @@
+"""Workloads as data: a YAML file says who sends what, how often, to what fleet (`bench/workloads/`).
+
+Place in the flow: file → **spec** → programs. A spec either describes clients whose programs are generated, or
+names a trace and how its sessions are dealt out to clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from heapq import merge
+from pathlib import Path
+from random import Random
+
+import msgspec
+import yaml
+
+from evenkeel_simulator.experiments.generators import Arrivals, ProgramSpec
+from evenkeel_simulator.experiments.traces import Row, programs, read_trace, session_hash
+from evenkeel_simulator.experiments.workload import Client, Program, Workload, tenant_of
+
+
+class WorkloadError(ValueError):
+    """A workload file that cannot be used; the message names file and field."""
+
+
+class _Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class ClientSpec(_Struct, frozen=True, kw_only=True):
+    """One client, or `count` equal ones named `<name>-1` and so on."""
+
+    name: str
+    arrivals: Arrivals
+    program: ProgramSpec
+    count: int = 1
+    weight: int = 1
+    misbehaves: bool = False
+    """Asks for more than its share; left out of the figures for well-behaved clients."""
+
+    def names(self) -> list[str]:
+        return (
+            [self.name] if self.count == 1 else [f"{self.name}-{n + 1}" for n in range(self.count)]
+        )
+
+
+class TraceSpec(_Struct, frozen=True, kw_only=True):
+    """A trace and its clients."""
+
+    file: str
+    """Name of a file in the folder of traces."""
+    shares: dict[str, int]
+    """Of the sessions, by client: each session goes to one client, by a hash of its name and the seed."""
+    speed: float = 1.0
+    """2: arrivals in half the time."""
+    jitter_s: float = 0.0
+    """Arrivals are moved by up to this much (before `speed`): Mooncake's are in bursts of 3 s."""
+    misbehaving: tuple[str, ...] = ()
+
+
+class WorkloadSpec(_Struct, frozen=True, kw_only=True):
+    """A workload and the fleet it is meant for."""
+
+    about: str
+    """Where its numbers come from."""
+    profile: str
+    replicas: int = 1
+    duration_s: float = 600.0
+    """Programs arrive for so long."""
+    kv_tokens: int | None = None
+    clients: tuple[ClientSpec, ...] = ()
+    trace: TraceSpec | None = None
+
+    def __post_init__(self) -> None:
+        if (self.trace is None) == (not self.clients):
+            raise ValueError("exactly one of clients and trace must be given")
+        if self.replicas < 1:
+            raise ValueError(f"replicas is {self.replicas}, must be at least 1")
+
+    @property
+    def misbehaving(self) -> frozenset[str]:
+        """Clients that ask for more than their share."""
+        if self.trace is not None:
+            return frozenset(self.trace.misbehaving)
+        return frozenset(
+            name for client in self.clients if client.misbehaves for name in client.names()
+        )
+
+
+def read_spec(path: Path) -> WorkloadSpec:
+    """Read a workload file; raises `WorkloadError` naming the field."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return msgspec.convert(data, WorkloadSpec)
+    except (OSError, UnicodeDecodeError) as error:
+        raise WorkloadError(f"{path}: cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise WorkloadError(f"{path}: not YAML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise WorkloadError(f"{path}: {error}") from error
+
+
+def make_workload(name: str, spec: WorkloadSpec, *, seed: int, traces: Path) -> Workload:
+    """The workload of a seed. `traces` is the folder of trace files; raises `TraceError`."""
+    if spec.trace is not None:
+        dealt = _deal(spec.trace, read_trace(traces / spec.trace.file), seed)
+        return Workload(name, dealt, size=len(dealt))
+    clients: dict[str, Client] = {}
+    streams = []
+    for place, client in enumerate(spec.clients):
+        for client_name in client.names():
+            tenant = tenant_of(client_name)
+            clients[client_name] = Client(client_name, tenant, client_weight=client.weight)
+            streams.append(_stream(client, client_name, place, spec.duration_s, seed))
+    return Workload(name, merge(*streams, key=lambda program: program.arrival_s), clients)
+
+
+def _stream(
+    spec: ClientSpec, client: str, place: int, duration_s: float, seed: int
+) -> Iterator[Program]:
+    # A generator of its own per stream: a client's programs do not depend on who else there is.
+    rng = Random(f"{seed}/{client}/{place}")
+    for number, at_s in enumerate(spec.arrivals.times(duration_s, rng)):
+        name = f"{client}.{place}.{number}"
+        yield Program(name, client, at_s, spec.program.calls(name, client, rng))
+
+
+def _deal(spec: TraceSpec, rows: list[Row], seed: int) -> list[Program]:
+    tickets = [client for client, share in spec.shares.items() for _ in range(share)]
+    rng = Random(seed)
+
+    def client_of(row: Row) -> str:
+        return tickets[session_hash(row, seed) % len(tickets)]
+
+    dealt = programs(rows, client_of)
+    moved = [
+        Program(p.id, p.client, (p.arrival_s + rng.uniform(0, spec.jitter_s)) / spec.speed, p.calls)
+        for p in dealt
+    ]
+    return sorted(moved, key=lambda program: program.arrival_s)
+
+
+def workload_files(folder: Path) -> Mapping[str, Path]:
+    """The workloads of a folder by name."""
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}

@@ -1,0 +1,37 @@
+"""Table 2 of the VTC paper, by the engine and the accounts of its artifact: FCFS and VTC on the arena trace."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from evenkeel_simulator.engine.profiles import PROFILES
+from evenkeel_simulator.experiments.setup import Setup, simulate
+from evenkeel_simulator.experiments.summary import summarise
+from evenkeel_simulator.experiments.traces import named_clients, programs, read_trace
+from evenkeel_simulator.experiments.workload import Workload
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACE = Path(os.environ.get("EVENKEEL_DATA", ROOT.parent / "shared" / "data")) / "arena27.csv.gz"
+
+
+@pytest.mark.skipif(not TRACE.exists(), reason="the arena trace is not here")
+@pytest.mark.parametrize(
+    ("policy", "want_average", "want_throughput"), [("FCFS", 433.53, 777), ("VTC", 251.66, 779)]
+)
+def test_average_service_difference_and_throughput_are_the_paper_s(
+    policy: str, want_average: float, want_throughput: float
+) -> None:
+    rows = read_trace(TRACE)
+    setup = Setup(
+        profile=PROFILES["a10g-llama2-7b"],
+        replica_policy=policy,
+        fleet_policy="RoundRobin",
+        artifact_rules=True,
+    )
+    records, makespan_s = simulate(setup, Workload("arena", programs(rows, named_clients(TRACE))))
+    summary = summarise(records, makespan_s)
+    assert summary.finished == 1500
+    assert summary.service_difference.avg == pytest.approx(want_average, rel=0.10)
+    assert summary.throughput_tokens_per_s == pytest.approx(want_throughput, rel=0.03)
