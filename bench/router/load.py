@@ -54,6 +54,7 @@ class Tally:
 
     done: list[Answer] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
+    unanswered: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
 
@@ -263,13 +264,12 @@ class Load:
         await asyncio.sleep(until_s - time.monotonic())
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait for what is under way; what does not come is an error."""
+        """Wait for what is under way; what does not come counts as infinitely late."""
         if self.under_way:
             self._drained.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), timeout_s)
-        if self.under_way:
-            self._tally.errors["never answered"] += self.under_way
+        self._tally.unanswered = self.under_way
         for connection in self._all:
             connection.close()
 
@@ -297,8 +297,9 @@ def summary(tally: Tally, window: Window) -> dict[str, object]:
     ended = [a for a in tally.done if window.start_s <= a.end_s < window.end_s]
     due = [a for a in tally.done if window.start_s <= a.due_s < window.end_s]
     streams = [a for a in ended if a.question.stream]
-    ttft_s = [a.first_s - a.due_s for a in due]
-    total_s = [a.end_s - a.due_s for a in due]
+    never = [float("inf")] * tally.unanswered
+    ttft_s = [a.first_s - a.due_s for a in due] + never
+    total_s = [a.end_s - a.due_s for a in due] + never
     seconds = window.end_s - window.start_s
     return {
         "requests": len(ended),
@@ -318,6 +319,7 @@ def summary(tally: Tally, window: Window) -> dict[str, object]:
             else None
         ),
         "hit_rate": tally.cached_tokens / tally.prompt_tokens if tally.prompt_tokens else 0.0,
+        "unanswered": tally.unanswered,
         "errors": dict(tally.errors),
     }
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.request import urlopen
@@ -45,7 +45,7 @@ class Scenario:
 
 SCENARIOS = (
     Scenario("unary 1000/s", "unary", 1000),
-    Scenario("unary 3000/s", "unary", 3000),
+    Scenario("unary 2000/s", "unary", 2000),
     Scenario("unary closed loop", "unary"),
     Scenario("streams 100/s", "stream", 100),
     Scenario("streams 300/s", "stream", 300),
@@ -124,7 +124,7 @@ class Bench:
             ]
             urls = tuple(f"http://127.0.0.1:{port}" for port in ports[3:])
             for port in ports[3:]:
-                _wait(lambda port=port: _accepts(port), "a worker does not start")
+                _wait(lambda port=port: _accepts(port), lambda: "a worker does not start")
             place = Place(*ports[:3], urls, self._folder)
             log = self._folder / f"{contender.name}.log"
             router = stack.enter_context(
@@ -132,7 +132,7 @@ class Bench:
             )
             _wait(
                 lambda: contender.ready(place),
-                f"{contender.name} does not get ready: {log}",
+                lambda: f"{contender.name} does not get ready{_tail(log)}",
                 alive=router,
             )
             before = sum(measure.cpu_s(worker.pid) for worker in workers)
@@ -183,7 +183,7 @@ class Bench:
 
     def _judge(self, figures: dict[str, float | None], contender: Contender, log: Path) -> None:
         if figures["errors"]:
-            raise BenchError(f"{contender.name}: {figures['errors']} (log: {log})")
+            raise BenchError(f"{contender.name}: {figures['errors']}{_tail(log)}")
         share = figures["least_share"]
         if share is None or share < _LEAST_SHARE:
             raise BenchError(f"{contender.name} leaves a worker out: its share is {share}")
@@ -205,13 +205,21 @@ def _accepts(port: int) -> bool:
     return True
 
 
-def _wait(holds: object, otherwise: str, alive: subprocess.Popen[bytes] | None = None) -> None:
-    assert callable(holds)
+def _wait(
+    holds: Callable[[], bool],
+    otherwise: Callable[[], str],
+    alive: subprocess.Popen[bytes] | None = None,
+) -> None:
     end_s = time.monotonic() + _START_S
     while not holds():
         if time.monotonic() > end_s or (alive is not None and alive.poll() is not None):
-            raise BenchError(otherwise)
+            raise BenchError(otherwise())
         time.sleep(0.05)
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-10:]
+    return "".join(f"\n  {line[:300]}" for line in lines)
 
 
 def machine() -> dict[str, object]:
@@ -257,6 +265,8 @@ def line(run: report.Run) -> str:
     figures = run.figures
     ends = figures["load_busy"] + figures["workers_busy"]
     note = "  (the core of workers and load is full)" if ends > _END_BUSY else ""
+    if figures["unanswered"]:
+        note += f"  ({figures['unanswered']} never answered)"
     return (
         f"round {run.round + 1}  {run.scenario:24} {run.contender:20}"
         f"{figures['cpu_us_per_request'] or 0:8.0f} µs CPU  busy {figures['router_busy']:4.0%}"
@@ -317,9 +327,6 @@ def main() -> int:
         try:
             runs = measured(Bench(arguments, Path(folder)), arguments)
         except BenchError as error:
-            for log in sorted(Path(folder).glob("*.log")):
-                tail = log.read_text(errors="replace").splitlines()[-20:]
-                print(f"--- {log.name}", *tail, sep="\n", file=sys.stderr)
             print(f"bench-router: {error}", file=sys.stderr)
             return 1
     save(runs, arguments, arguments.out)
