@@ -10,17 +10,11 @@ from typing import Any
 import httpx
 import pytest
 from evenkeel_simulator.server.app import RunningServer, running_server
-from evenkeel_simulator.server.settings import Settings
 from evenkeel_simulator.server.tokens import encode
 
+from tests.support.replicas import settings
+
 PROMPT = "Tell me a long story about the sea and the old harbour, and leave nothing out."
-FAST = 50.0
-"""Engine seconds per second: tests need the order of things, not their duration."""
-
-
-def settings(**overrides: Any) -> Settings:
-    given = {"model": "sim", "port": 0, "speed": FAST, **overrides}
-    return Settings(**given)
 
 
 @pytest.fixture

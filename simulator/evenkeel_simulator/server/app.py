@@ -32,7 +32,7 @@ REPORTS: Final = web.AppKey("reports", ReportServer)
 _OPEN_PATHS: Final = ("/health", "/ready", "/metrics")
 """Without a key: probes and scrapes carry none."""
 _GRACE_S: Final = 5.0
-"""How long a closing server waits for connections that are still being written to."""
+"""How long a closing server waits for the last bytes of answers to leave."""
 
 
 def make_app(settings: Settings) -> web.Application:
@@ -42,6 +42,7 @@ def make_app(settings: Settings) -> web.Application:
         client_max_size=settings.max_body_bytes,
     )
     app.cleanup_ctx.append(_run_replica(settings))
+    app.on_shutdown.append(_cut_off)
     app.add_routes(
         [
             web.post("/v1/completions", handlers.completions),
@@ -90,7 +91,7 @@ class RunningServer:
 
 @asynccontextmanager
 async def running_server(settings: Settings) -> AsyncIterator[RunningServer]:
-    """Serve until the block ends; then requests still running are cut off.
+    """Serve until the block ends; then requests still running are cut off, as if the process were killed.
 
     Raises `OSError` or `zmq.ZMQError` if a port is taken.
     """
@@ -137,7 +138,8 @@ def _run_replica(settings: Settings) -> Callable[[web.Application], AsyncIterato
             if settings.reports_port is not None:
                 app[REPORTS] = ReportServer(
                     replica.book,
-                    replica.refresh_reports,
+                    refresh=replica.refresh_reports,
+                    refused=replica.metrics.question_refused,
                     host=settings.host,
                     port=settings.reports_port,
                 )
@@ -149,6 +151,11 @@ def _run_replica(settings: Settings) -> Callable[[web.Application], AsyncIterato
                 await loop  # raises what the loop died of, if it did
 
     return context
+
+
+async def _cut_off(app: web.Application) -> None:
+    """A server that closes waits for nobody: whoever wants that drains it first."""
+    app[REPLICA].cut_off()
 
 
 # Middlewares, outermost first

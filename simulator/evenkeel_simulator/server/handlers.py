@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
@@ -50,7 +51,7 @@ async def generate(http: web.Request) -> web.StreamResponse:
     """`POST /generate`."""
     received_s = time.monotonic()
     try:
-        ask = parse_generate(await http.read(), context_length=_context_length(http))
+        ask = parse_generate(await read_body(http), context_length=_context_length(http))
     except BadRequest as error:
         return native_refusal(error)
     owner = owner_of([] if ask.routing_key is None else [ask.routing_key])
@@ -86,7 +87,7 @@ async def _serve_openai(
         if http.content_type != "application/json":
             message = "Unsupported Media Type: Only 'application/json' is allowed"
             raise BadRequest(message, by_schema=True)
-        ask = parse(await http.read(), context_length=_context_length(http))
+        ask = parse(await read_body(http), context_length=_context_length(http))
         owner = owner_of(http.headers.getall(CLIENT_KEY_HEADER, []))
         answer = make_format(ask, _head(http, ask))
         return await _answer(http, ask, owner, answer, received_s=received_s)
@@ -106,9 +107,12 @@ async def _answer(
         await replica.driver.resumed.wait()  # SGLang holds requests here while generation is paused
         choices = replica.admit(ask, owner, received_s=received_s)
         try:
-            if ask.stream:
-                return await _stream(http, answer, choices)
-            return await _wait(answer, choices)
+            if not ask.stream:
+                return await _wait(answer, choices)
+            response = web.StreamResponse(headers=_EVENT_STREAM)
+            with suppress(ConnectionResetError):  # the client went away; there is nobody to tell
+                await _stream(http, response, answer, choices)
+            return response
         finally:
             replica.release(choices)
 
@@ -122,9 +126,11 @@ async def _wait(answer: AnswerFormat, choices: Sequence[ServedRequest]) -> web.R
 
 
 async def _stream(
-    http: web.Request, answer: AnswerFormat, choices: Sequence[ServedRequest]
-) -> web.StreamResponse:
-    response = web.StreamResponse(headers=_EVENT_STREAM)
+    http: web.Request,
+    response: web.StreamResponse,
+    answer: AnswerFormat,
+    choices: Sequence[ServedRequest],
+) -> None:
     if answer.opens_early:
         await response.prepare(http)
     news = choices[0].news
@@ -145,7 +151,6 @@ async def _stream(
             await response.prepare(http)
         # A slow reader waits here, alone; what comes meanwhile is one event when it has caught up.
         await response.write(b"".join(events))
-    return response
 
 
 def _head(http: web.Request, ask: Ask) -> wire.Head:
@@ -156,6 +161,14 @@ def _head(http: web.Request, ask: Ask) -> wire.Head:
         continuous_usage=ask.continuous_usage,
         cache_report=settings.cache_report,
     )
+
+
+async def read_body(http: web.Request) -> bytes:
+    """The body; raises `BadRequest` if it is not encoded as its header says."""
+    try:
+        return await http.read()
+    except web.RequestPayloadError as error:
+        raise BadRequest(f"the body cannot be read: {error}", by_schema=True) from error
 
 
 def _context_length(http: web.Request) -> int:

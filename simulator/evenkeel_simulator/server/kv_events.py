@@ -123,7 +123,8 @@ class KvPublisher:
         self.port = bind(self._live, host, port)
         self.replay_port = bind(self._replay, host, replay_port)
         self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=KEPT_BATCHES)
-        self._sequence = 0
+        self.published = 0
+        """Batches sent, which is the next one's sequence number."""
         self._encoder = msgspec.msgpack.Encoder()
         self._replays = asyncio.create_task(self._serve_replays())
 
@@ -131,9 +132,9 @@ class KvPublisher:
         """Send one batch; an empty one is not sent."""
         if not events:
             return
-        sequence = self._sequence.to_bytes(8, "big")
+        sequence = self.published.to_bytes(8, "big")
         payload = self._encoder.encode(EventBatch(timestamp, events))
-        self._sequence += 1
+        self.published += 1
         self._kept.append((sequence, payload))
         await self._live.send_multipart((b"", sequence, payload))
 

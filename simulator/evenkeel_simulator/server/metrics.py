@@ -70,6 +70,12 @@ class EngineMetrics:
             ("model_name", "reason"),
             registry=self.registry,
         )
+        self._refused_questions = Counter(
+            "evenkeel_engine_report_request_refused_total",
+            "Messages on the reports port that were no question of a known version.",
+            ("model_name",),
+            registry=self.registry,
+        )
         Gauge(
             "evenkeel_engine_policy_info",
             "The replica policy that orders the waiting queue.",
@@ -89,6 +95,9 @@ class EngineMetrics:
 
     def key_refused(self, reason: str) -> None:
         self._refused_keys.labels(self._labels[0], reason).inc()
+
+    def question_refused(self) -> None:
+        self._refused_questions.labels(self._labels[0]).inc()
 
     def stepped(self, step: Step) -> None:
         """A step is over."""

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from evenkeel_simulator.server.handlers import REPLICA, native_refusal
-from evenkeel_simulator.server.parse import BadRequest
+from evenkeel_simulator.server.handlers import REPLICA, native_refusal, read_body
+from evenkeel_simulator.server.parse import BadRequest, decode
 from evenkeel_simulator.server.replica import Replica
 
 SGLANG_VERSION: Final = "0.5.23"
@@ -162,12 +162,15 @@ class _Abort(msgspec.Struct):
     abort_all: bool = False
 
 
+_abort: Final = msgspec.json.Decoder(_Abort)
+
+
 async def abort_request(http: web.Request) -> web.Response:
     """`POST /abort_request`: one request by its `rid`, or all. An unknown one is no fault."""
     try:
-        wish = msgspec.json.decode(await http.read(), type=_Abort)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        return native_refusal(BadRequest(str(error), by_schema=True))
+        wish = decode(_abort, await read_body(http))
+    except BadRequest as error:
+        return native_refusal(error)
     driver = http.app[REPLICA].driver
     for request in driver.unfinished():
         if wish.abort_all or request.id == wish.rid:
@@ -179,12 +182,15 @@ class _Pause(msgspec.Struct):
     mode: Literal["abort", "in_place"] = "abort"
 
 
+_pause: Final = msgspec.json.Decoder(_Pause)
+
+
 async def pause_generation(http: web.Request) -> web.Response:
     """`POST /pause_generation`: end what is there (`abort`) or freeze it (`in_place`); newcomers wait."""
     try:
-        wish = msgspec.json.decode(await http.read() or b"{}", type=_Pause)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        return native_refusal(BadRequest(str(error), by_schema=True))
+        wish = decode(_pause, await read_body(http) or b"{}")
+    except BadRequest as error:
+        return native_refusal(error)
     driver = http.app[REPLICA].driver
     driver.pause()
     if wish.mode == "abort":

@@ -15,8 +15,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from evenkeel_simulator.server import tokens
 from evenkeel_simulator.server.chat import ChatMessage, render
-from evenkeel_simulator.server.tokens import MAX_TOKEN_ID, are_tokens, decode, encode
+from evenkeel_simulator.server.tokens import MAX_TOKEN_ID, are_tokens, encode
 
 MAX_CHOICES: Final = 128
 """Prompts times `n` of one request: each is a request of its own to the engine."""
@@ -157,7 +158,7 @@ _native: Final = msgspec.json.Decoder(_Native, strict=False)
 
 def parse_completion(body: bytes, *, context_length: int) -> Ask:
     """Body of `/v1/completions`; raises `BadRequest`."""
-    wish = _decode(_completion, body)
+    wish = decode(_completion, body)
     _refuse_unserved(wish, logprobs=wish.logprobs is not None, grammar=wish.json_schema)
     if wish.max_tokens <= 0:
         raise BadRequest("max_tokens must be positive", by_schema=True)
@@ -177,7 +178,7 @@ def parse_completion(body: bytes, *, context_length: int) -> Ask:
 
 def parse_chat(body: bytes, *, context_length: int) -> Ask:
     """Body of `/v1/chat/completions`; raises `BadRequest`."""
-    wish = _decode(_chat, body)
+    wish = decode(_chat, body)
     if not wish.messages:
         raise BadRequest("Messages cannot be empty.")
     _refuse_unserved(wish, logprobs=wish.logprobs, grammar=None)
@@ -198,7 +199,7 @@ def parse_chat(body: bytes, *, context_length: int) -> Ask:
 
 def parse_generate(body: bytes, *, context_length: int) -> Ask:
     """Body of SGLang's `/generate`; raises `BadRequest`."""
-    wish = _decode(_native, body)
+    wish = decode(_native, body)
     if wish.return_logprob not in (None, False):
         raise BadRequest("return_logprob: the simulator has no probabilities")
     if wish.text is not None:
@@ -231,7 +232,8 @@ def parse_generate(body: bytes, *, context_length: int) -> Ask:
 _Body = TypeVar("_Body")
 
 
-def _decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+def decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+    """A JSON body of the decoder's type; raises `BadRequest`."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -311,7 +313,7 @@ def _checked_prompts(prompts: tuple[array[int], ...], n: int) -> tuple[array[int
 
 
 def _echoes(texts: list[str], ids: list[array[int]]) -> tuple[str, ...]:
-    return tuple(texts) if texts else tuple(decode(prompt) for prompt in ids)
+    return tuple(texts) if texts else tuple(tokens.decode(prompt) for prompt in ids)
 
 
 def _native_sampling(wish: _NativeSampling) -> Sampling:

@@ -58,8 +58,8 @@ class Replica:
         self.book = ReportBook(incarnation=settings.incarnation, policy=policy.name)
         self.draining = asyncio.Event()
         """Set from SIGTERM on: not ready, but serving whatever still comes."""
-        self._answering = 0
-        self._changed = asyncio.Event()
+        self._answering: set[asyncio.Task[object]] = set()
+        self._answered = asyncio.Event()
 
     @property
     def is_ready(self) -> bool:
@@ -79,18 +79,25 @@ class Replica:
         """Wait until the server drains and no request is being answered."""
         await self.draining.wait()
         while self._answering:
-            self._changed.clear()
-            await self._changed.wait()
+            self._answered.clear()
+            await self._answered.wait()
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """A request is being answered: draining waits for it."""
-        self._answering += 1
+        """The calling task answers a request: draining waits for it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._answering.add(task)
         try:
             yield
         finally:
-            self._answering -= 1
-            self._changed.set()
+            self._answering.discard(task)
+            self._answered.set()
+
+    def cut_off(self) -> None:
+        """End every request that is being answered, in the middle of its answer if need be."""
+        for task in self._answering:
+            task.cancel()
 
     def admit(self, ask: Ask, owner: Owner, *, received_s: float) -> list[ServedRequest]:
         """Submit every choice of a request; all or none.

@@ -98,20 +98,26 @@ class ReportServer:
     """The ROUTER socket. Open and close it on the event loop that uses it."""
 
     def __init__(
-        self, book: ReportBook, refresh: Callable[[], None], *, host: str, port: int
+        self,
+        book: ReportBook,
+        *,
+        refresh: Callable[[], None],
+        refused: Callable[[], None],
+        host: str,
+        port: int,
     ) -> None:
         """Binds at once; port 0 lets the system choose. Raises `zmq.ZMQError` if the port is taken.
 
-        `refresh` brings the book up to date; called before every answer.
+        `refresh` brings the book up to date and is called before every answer, `refused` for every question
+        that is none.
         """
         self._book = book
         self._refresh = refresh
+        self._refused = refused
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_QUESTION_BYTES)
         self.port = bind(self._socket, host, port)
-        self.refused = 0
-        """Questions that were none."""
         self._answers = asyncio.create_task(self._serve())
 
     async def close(self) -> None:
@@ -126,7 +132,7 @@ class ReportServer:
             try:
                 question = decode_request(frames[-1])
             except ReportError:
-                self.refused += 1
+                self._refused()
                 continue
             self._refresh()
             # Everything before the question is the way back: the asker, and an empty frame from a REQ.

@@ -1,0 +1,113 @@
+"""The book of reports: every change is told once, and nothing is lost between two answers."""
+
+from __future__ import annotations
+
+from evenkeel_contract.reports import REPORT_VERSION, ClientReport, ReportRequest
+from evenkeel_fairshare.replica.contract import ClientState
+from evenkeel_simulator.engine.accounts import ClientTotals
+from evenkeel_simulator.server.reports import ReportBook
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def book(max_clients: int = 1000) -> ReportBook:
+    return ReportBook(incarnation="one", policy="DLPM", max_clients=max_clients)
+
+
+def ask(since: int = 0, incarnation: str = "one") -> ReportRequest:
+    return ReportRequest(version=REPORT_VERSION, incarnation=incarnation, since=since)
+
+
+def served(output: int) -> ClientTotals:
+    return ClientTotals(output_tokens=output, service=2.0 * output)
+
+
+def test_an_empty_replica_answers_with_nobody() -> None:
+    answer = book().answer(ask())
+    assert (answer.clients, answer.sequence, answer.since) == ((), 0, 0)
+    assert (answer.incarnation, answer.policy) == ("one", "DLPM")
+
+
+def test_totals_and_state_meet_in_one_report() -> None:
+    reports = book()
+    reports.update(
+        {"a": served(3)}, {"a": ClientState(-5.0, 7.0, 2), "b": ClientState(1.0, 0.0, 1)}
+    )
+    a, b = reports.answer(ask()).clients
+    assert (a.client, a.output_tokens, a.service, a.deficit, a.waiting) == ("a", 3, 6.0, -5.0, 2)
+    assert (a.tenant_deficit, b.client, b.requests, b.waiting) == (7.0, "b", 0, 1)
+
+
+def test_only_what_changed_since_is_told() -> None:
+    reports = book()
+    reports.update({"a": served(1), "b": served(1)}, {})
+    first = reports.answer(ask())
+    reports.update({"a": served(1), "b": served(2)}, {})
+    second = reports.answer(ask(first.sequence))
+    assert [report.client for report in second.clients] == ["b"]
+    assert second.since == first.sequence
+    assert reports.answer(ask(second.sequence)).clients == ()
+
+
+def test_a_change_of_state_without_service_is_a_change() -> None:
+    reports = book()
+    reports.update({"a": served(1)}, {"a": ClientState(5.0, 0.0, 1)})
+    before = reports.answer(ask()).sequence
+    reports.update({"a": served(1)}, {"a": ClientState(5.0, 0.0, 0)})
+    [report] = reports.answer(ask(before)).clients
+    assert report.waiting == 0
+
+
+def test_a_client_that_left_unserved_is_told_to_have_left() -> None:
+    reports = book()
+    reports.update({}, {"a": ClientState(5.0, 0.0, 1)})
+    before = reports.answer(ask()).sequence
+    reports.update({}, {})
+    [report] = reports.answer(ask(before)).clients
+    assert (report.client, report.waiting, report.deficit) == ("a", 0, 0.0)
+
+
+def test_an_asker_of_another_incarnation_is_told_everything() -> None:
+    reports = book()
+    reports.update({"a": served(1)}, {})
+    sequence = reports.answer(ask()).sequence
+    answer = reports.answer(ask(sequence, incarnation="another"))
+    assert (len(answer.clients), answer.since) == (1, 0)
+
+
+def test_a_sequence_never_given_is_told_everything() -> None:
+    reports = book()
+    reports.update({"a": served(1)}, {})
+    for since in (99, -1):
+        answer = reports.answer(ask(since))
+        assert (len(answer.clients), answer.since) == (1, 0)
+
+
+CHANGES = st.lists(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 5), min_size=1), max_size=12
+)
+
+
+@given(CHANGES, st.integers(1, 3), st.data())
+def test_bounded_answers_add_up_to_the_whole(
+    changes: list[dict[str, int]], limit: int, data: st.DataObject
+) -> None:
+    reports = book(limit)
+    totals: dict[str, ClientTotals] = {}
+    known: dict[str, ClientReport] = {}
+    sequence = 0
+    for change in changes:
+        for client, tokens in change.items():
+            totals[client] = served(totals.get(client, served(0)).output_tokens + tokens)
+        reports.update(totals, {})
+        if data.draw(st.booleans()):
+            answer = reports.answer(ask(sequence))
+            assert len(answer.clients) <= limit
+            known.update({report.client: report for report in answer.clients})
+            sequence = answer.sequence
+    while (answer := reports.answer(ask(sequence))).clients:
+        known.update({report.client: report for report in answer.clients})
+        sequence = answer.sequence
+    assert {client: report.output_tokens for client, report in known.items()} == {
+        client: total.output_tokens for client, total in totals.items()
+    }
