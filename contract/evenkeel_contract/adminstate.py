@@ -1,0 +1,127 @@
+"""`GET /v1/state` on the router's admin port: what `evenkeel top` shows. JSON.
+
+Totals count since the router started and never fall; who wants a rate subtracts two readings and divides by
+the difference of `time_s`. A field that is added later has a default, so that an older router can be read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+STATE_PATH: Final = "/v1/state"
+STATE_VERSION: Final = 1
+
+
+class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True):
+    """A client at one replica: the router's credit, and what the replica last reported."""
+
+    replica: str
+    credit: float = 0.0
+    """q_{i,w}, weighted tokens; 0 where the fleet policy keeps none."""
+    deficit: float = 0.0
+    """q_i of the replica's policy, weighted tokens. Negative: it was served more than its quantum."""
+    tenant_deficit: float = 0.0
+    service: float = 0.0
+    """Weighted tokens, since the replica's process started."""
+    waiting: int = 0
+    running: int = 0
+
+
+class ClientState(msgspec.Struct, frozen=True, kw_only=True):
+    """One client."""
+
+    identity: str
+    """`namespace/tenant/client`."""
+    name: str
+    weight: int = 1
+    in_flight: int = 0
+    requests: int = 0
+    errors: int = 0
+    retries: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    service: float = 0.0
+    """Weighted tokens that this router saw served."""
+    replicas: tuple[ClientAtReplica, ...] = ()
+
+
+class TenantState(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant with its clients."""
+
+    namespace: str
+    name: str
+    weight: int = 1
+    service: float = 0.0
+    clients: tuple[ClientState, ...] = ()
+
+
+class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica."""
+
+    name: str
+    url: str
+    joined: bool = False
+    """Its process is there."""
+    routable: bool = False
+    in_flight: int = 0
+    """Requests of this router there (s_w)."""
+    requests: int = 0
+    failures: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    incarnation: str = ""
+    """Of its last report; empty where it makes none."""
+    policy: str = ""
+    waiting: int = 0
+    running: int = 0
+    report_age_s: float | None = None
+
+
+class RouterState(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer."""
+
+    version: int
+    time_s: float
+    """Seconds of a clock that never goes back."""
+    uptime_s: float
+    namespace: str
+    service: str
+    model: str
+    fleet_policy: str
+    draining: bool = False
+    in_flight: int = 0
+    held: int = 0
+    """Waiting for any replica to be routable."""
+    prefix_blocks: int = 0
+    config_faults: tuple[str, ...] = ()
+    """Of a newer configuration that did not hold: the last good one runs."""
+    replicas: tuple[ReplicaState, ...] = ()
+    tenants: tuple[TenantState, ...] = ()
+
+
+class StateError(ValueError):
+    """An answer that is not a router's state, or of an unknown version."""
+
+
+_decoder = msgspec.json.Decoder(RouterState)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_state(state: RouterState) -> bytes:
+    """Encode a state."""
+    return _encoder.encode(state)
+
+
+def decode_state(data: bytes) -> RouterState:
+    """Decode a state; raises `StateError`."""
+    try:
+        state = _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise StateError(f"not a router's state: {error}") from error
+    if state.version != STATE_VERSION:
+        raise StateError(f"version {state.version} of a router's state is not {STATE_VERSION}")
+    return state

@@ -1,0 +1,174 @@
+"""The router, put together: what is opened, in which order, and what is closed again.
+
+    state → upstream, health, reports, configwatch → pipeline → ports
+
+Every resource is a context of one exit stack: opened top to bottom, closed bottom to top, whatever fails.
+The order of the end: readiness goes first, then the requests in flight, then the ports, then the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+from aiohttp import web
+from evenkeel_contract.routerconfig import RouterConfig
+
+from evenkeel_router import metrics
+from evenkeel_router.edge import configwatch
+from evenkeel_router.edge.admin import admin_app, probe_app
+from evenkeel_router.edge.connections import Connections
+from evenkeel_router.edge.discovery import StaticDiscovery
+from evenkeel_router.edge.handlers import Traffic
+from evenkeel_router.edge.health import Watchtower
+from evenkeel_router.edge.logs import RequestLog
+from evenkeel_router.edge.probe import HttpProber, prober_session
+from evenkeel_router.edge.reports import Reports
+from evenkeel_router.edge.server import TrafficServer
+from evenkeel_router.edge.upstream import Upstream
+from evenkeel_router.forward import Forwarder
+from evenkeel_router.pipeline import Pipeline
+from evenkeel_router.state import RouterState, Timing
+
+_log = logging.getLogger(__name__)
+BACKLOG: Final = 4096
+LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's time is up
+
+
+class Router:
+    """A running router. Ports are known once it runs: port 0 lets the system choose."""
+
+    def __init__(self, state: RouterState) -> None:
+        self.state = state
+        self.traffic_port = 0
+        self.probe_port = 0
+        self.admin_port = 0
+
+    @property
+    def url(self) -> str:
+        """Where clients send requests."""
+        return f"http://{self.state.config.listen.host}:{self.traffic_port}"
+
+    async def drain(self) -> None:
+        """Refuse what is new, let what runs finish, and end the rest with an error (design §5)."""
+        state = self.state
+        state.draining = True
+        _log.info("draining: %d requests in flight", state.admission.running)
+        if not await _until_idle(state, state.config.drain_timeout_s):
+            for flight in list(state.flights):
+                flight.interrupt()
+            await _until_idle(state, LAST_WORDS_S)
+
+
+@asynccontextmanager
+async def running(
+    config: RouterConfig,
+    *,
+    config_file: tuple[Path, bytes] | None = None,
+    upstream: Upstream | None = None,
+    log_output: IO[str] | None = None,
+    timing: Timing | None = None,
+) -> AsyncIterator[Router]:
+    """A router that serves while the context is open. Leaving it does not drain: call `drain` before.
+
+    `config_file` is a file to watch and the bytes that `config` was read from; `log_output` takes one line
+    for each request (None: none).
+    """
+    state = RouterState(config, timing=timing)
+    router = Router(state)
+    async with AsyncExitStack() as stack:
+        # 1. The way to replicas.
+        connections = Connections()
+        stack.callback(connections.close)
+        session = await stack.enter_async_context(prober_session())
+        watchtower = Watchtower(state, HttpProber(session))
+        discovery = StaticDiscovery(config.replicas)
+
+        # 2. What runs beside the requests.
+        log = RequestLog(log_output)
+        await stack.enter_async_context(_background(log.run()))
+        await stack.enter_async_context(_background(watchtower.run(discovery)))
+        await stack.enter_async_context(_background(Reports(state, watchtower.replaced).run()))
+        if config_file is not None:
+            watching = _watch_config(state, discovery, *config_file)
+            await stack.enter_async_context(_background(watching))
+
+        # 3. The ports: probes first, so that somebody can ask while the rest opens.
+        listen = config.listen
+        probes = probe_app(state, metrics.registry(state))
+        router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
+        admin = admin_app(state)
+        router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)
+        forwarder = Forwarder(state, upstream or connections, watchtower)
+        traffic = Traffic(state, Pipeline(state, forwarder), log)
+        router.traffic_port = await _serve_traffic(stack, traffic, state)
+        _log.info("serving %s on %s", config.model, router.url)
+        yield router
+
+
+async def _serve_traffic(stack: AsyncExitStack, traffic: Traffic, state: RouterState) -> int:
+    listen = state.config.listen
+    server = TrafficServer(traffic.handle, traffic.refuse, keep_alive_s=state.timing.keep_alive_s)
+    sockets = await asyncio.get_running_loop().create_server(
+        server, listen.host, listen.traffic_port, backlog=BACKLOG
+    )
+    stack.push_async_callback(server.shutdown, LAST_WORDS_S)
+    stack.callback(sockets.close)
+    port: int = sockets.sockets[0].getsockname()[1]
+    return port
+
+
+async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: int) -> int:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.TCPSite(runner, host, port).start()
+    chosen: int = runner.addresses[0][1]
+    return chosen
+
+
+async def _watch_config(
+    state: RouterState, discovery: StaticDiscovery, path: Path, data: bytes
+) -> None:
+    def apply(config: RouterConfig) -> None:
+        if config.listen != state.config.listen:
+            _log.warning("a changed `listen` takes effect when the router restarts")
+        state.apply(config)
+        discovery.update(config.replicas)
+
+    def complain(faults: tuple[str, ...]) -> None:
+        state.config_faults = faults
+
+    await configwatch.watch(path, data, apply, complain, interval_s=state.timing.config_interval_s)
+
+
+@asynccontextmanager
+async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """A task for the time of the context. One that fails is a fault of this program, and is logged."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(_report_failure)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.critical("a background task failed", exc_info=task.exception())
+
+
+async def _until_idle(state: RouterState, timeout_s: float) -> bool:
+    """Whether nothing is in flight any more, within the time."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_s
+    while state.admission.running:
+        if loop.time() >= deadline_s:
+            return False
+        await asyncio.sleep(0.02)
+    return True

@@ -1,0 +1,192 @@
+"""Which replica gets a request: filter → match → pick, over one view of the fleet (design §5.3, §5.4, R2).
+
+Place in the flow: admit → **match** → **select** → forward. Unready and draining replicas are filtered
+first; D2LPM chooses among the others. Slots are small numbers handed out to replicas and used again late,
+because the prefix index sweeps a departed replica out bit by bit.
+
+The surprising thing: a replica has two lives here. It is *known* while it is configured; it has *joined*
+while its process (and cache) exists. A refused connection ends the second, not the first, and what still
+runs on a process that is gone must not touch the counts of the one that follows: hence `Ticket.life`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet
+from evenkeel_fairshare.prefix.blocks import text_blocks
+from evenkeel_fairshare.prefix.index import PrefixIndex
+
+MAX_SLOTS: Final = 1024  # a set of replicas is an int of that many bits
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One known replica."""
+
+    name: str
+    slot: int
+    joined: bool = False
+    routable: bool = False
+    life: int = 0
+    """Counts joins, so that a ticket knows its own."""
+
+
+class Plan(NamedTuple):
+    """A request, matched: what `select` and every retry need."""
+
+    dispatch: Dispatch
+    matched_blocks: int
+
+
+class Ticket(NamedTuple):
+    """One request at one replica, from selection to its end."""
+
+    member: Member
+    life: int
+    plan: Plan
+
+
+class Fleet:
+    """The replicas, what each has in flight, and what each holds."""
+
+    def __init__(self, policy: FleetPolicy, index: PrefixIndex, *, block_bytes: int) -> None:
+        self.policy = policy
+        self.index = index
+        self._block_bytes = block_bytes
+        self._members: dict[str, Member] = {}
+        self._slots: list[Member | None] = []
+        self._last_slot = -1
+        self.outstanding: list[int] = []
+        """Requests that have not finished, by slot (s_w)."""
+        self.routable: ReplicaSet = EMPTY
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def member(self, name: str) -> Member | None:
+        """The replica of that name, if known."""
+        return self._members.get(name)
+
+    def add(self, name: str) -> Member:
+        """A replica is configured. It joins when it first answers."""
+        slot = self._free_slot()
+        member = self._members[name] = Member(name, slot)
+        self._slots[slot] = member
+        return member
+
+    def remove(self, member: Member) -> None:
+        """A replica is no longer configured. What runs there may finish."""
+        self.lost(member)
+        del self._members[member.name]
+        self._slots[member.slot] = None
+
+    def ready(self, member: Member) -> None:
+        """A replica takes requests; joins if its process is new (R5: no bonus, the policy sees to it)."""
+        if not member.joined:
+            member.joined = True
+            member.life += 1
+            self.outstanding[member.slot] = 0
+            self.policy.joined(member.slot)
+        member.routable = True
+        self.routable = ReplicaSet(self.routable | 1 << member.slot)
+
+    def unready(self, member: Member) -> None:
+        """A replica is draining or broken: nothing more goes there, its cache is still good."""
+        member.routable = False
+        self.routable = ReplicaSet(self.routable & ~(1 << member.slot))
+
+    def lost(self, member: Member) -> None:
+        """A replica's process is gone, and its cache with it (R6)."""
+        self.unready(member)
+        if member.joined:
+            member.joined = False
+            self.policy.left(member.slot)
+            self.index.drop(member.slot)
+
+    def replace_policy(self, policy: FleetPolicy) -> None:
+        """A changed policy starts from zero (R8 allows it)."""
+        self.policy = policy
+        for member in self._members.values():
+            if member.joined:
+                policy.joined(member.slot)
+
+    def replace_index(self, index: PrefixIndex, *, block_bytes: int) -> None:
+        """A changed block size or bound: nothing is known of what replicas hold."""
+        self.index = index
+        self._block_bytes = block_bytes
+
+    def plan(self, client: str, *, weight: float, text: bytes, input_tokens: int) -> Plan:
+        """Match a prompt against what routable replicas hold."""
+        if not self.policy.matches_prefix:
+            return Plan(Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0)
+        blocks = text_blocks(text, block_bytes=self._block_bytes)
+        depth, holders = self.index.match(blocks, self.routable)
+        matched_tokens = input_tokens * depth * self._block_bytes // max(1, len(text))
+        dispatch = Dispatch(
+            client=client,
+            input_tokens=input_tokens,
+            weight=weight,
+            longest=holders,
+            matched_tokens=matched_tokens,
+            blocks=blocks,
+        )
+        return Plan(dispatch, depth)
+
+    def select(self, plan: Plan, tried: ReplicaSet) -> Ticket | None:
+        """A replica for the request, none of `tried`; None where no other is routable.
+
+        It counts as outstanding there from now on: give the ticket back with `finished` or `refused`.
+        """
+        routable = ReplicaSet(self.routable & ~tried)
+        if not routable:
+            return None
+        slot = self.policy.select(plan.dispatch, routable, self.outstanding)
+        member = self._slots[slot] if slot is not None else None
+        if member is None:
+            raise RuntimeError(f"{self.policy.name} chose slot {slot}, where no replica is")
+        self.outstanding[member.slot] += 1
+        return Ticket(member, member.life, plan)
+
+    def dispatched(self, ticket: Ticket) -> None:
+        """The request is on its way: charge its input, and count on its prompt being cached there."""
+        if self._alive(ticket):
+            self.policy.dispatched(ticket.plan.dispatch, ticket.member.slot)
+            self.index.insert(ticket.plan.dispatch.blocks, ticket.member.slot)
+
+    def refused(self, ticket: Ticket) -> None:
+        """The request never got there."""
+        if self._alive(ticket):
+            self.outstanding[ticket.member.slot] -= 1
+
+    def finished(self, ticket: Ticket, output_tokens: int, *, computed: bool) -> None:
+        """The request ended there. Unless its prompt was `computed`, take back what was counted on."""
+        if not self._alive(ticket):
+            return
+        slot, plan = ticket.member.slot, ticket.plan
+        self.outstanding[slot] -= 1
+        self.policy.finished(plan.dispatch, slot, output_tokens)
+        if not computed:
+            self.index.truncate(plan.dispatch.blocks, plan.matched_blocks, slot)
+
+    def _alive(self, ticket: Ticket) -> bool:
+        member = ticket.member
+        return member.joined and member.life == ticket.life
+
+    def _free_slot(self) -> int:
+        """The free slot used longest ago, cyclically."""
+        slots = len(self._slots)
+        for step in range(1, slots + 1):
+            slot = (self._last_slot + step) % slots
+            if self._slots[slot] is None:
+                break
+        else:
+            if slots >= MAX_SLOTS:
+                raise ValueError(f"more than {MAX_SLOTS} replicas; run several services")
+            slot = slots
+            self._slots.append(None)
+            self.outstanding.append(0)
+        self._last_slot = slot
+        return slot

@@ -1,0 +1,54 @@
+"""The order in which requests leave the router's waiting room (design R2: per-client fair).
+
+Place in the flow: admit → match → **wait while nothing is routable** → select. Start-time fair queueing
+(Goyal, Vin, Cheng 1996, §2): a request starts where its client's previous one finished, in virtual time, or
+now if the client was idle; it costs its input tokens divided by the client's weight; the lowest start goes
+first. So a client that queued a thousand requests does not stand before one that queued a single one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class FairQueue(Generic[_T]):
+    """Requests by client. Ties leave in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._heap: list[
+            tuple[float, int, float, str, _T]
+        ] = []  # start, arrival, finish, client, item
+        self._finish: dict[str, float] = {}  # of a client's last request; empty when nobody waits
+        self._now = 0.0
+        self._arrivals = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, item: _T, *, client: str, cost: float, weight: float) -> None:
+        """Queue a request of `cost` weighted tokens."""
+        start = max(self._now, self._finish.get(client, 0.0))
+        finish = start + max(cost, 1.0) / weight
+        self._finish[client] = finish
+        self._arrivals += 1
+        heapq.heappush(self._heap, (start, self._arrivals, finish, client, item))
+
+    def pop(self) -> _T:
+        """The next one; raises `IndexError` when nobody waits."""
+        start, _, _, _, item = heapq.heappop(self._heap)
+        self._now = start
+        if not self._heap:  # the end of a busy period: no client owes or is owed anything
+            self._finish.clear()
+            self._now = 0.0
+        return item
+
+    def discard(self, item: _T) -> None:
+        """One gave up. What its client queued behind it does not move up: it rarely matters, and O(n)."""
+        self._heap = [entry for entry in self._heap if entry[4] is not item]
+        heapq.heapify(self._heap)
+        if not self._heap:
+            self._finish.clear()
+            self._now = 0.0

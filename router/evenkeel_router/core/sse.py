@@ -1,0 +1,156 @@
+"""A replica's event stream, looked through without reading it (sans I/O).
+
+Place in the flow: forward → **stream** → account. `feed` takes bytes as they come, cut anywhere, and gives
+back whole events to pass on, as they are. It parses no event but those that may carry usage.
+
+The surprising thing: half an event is held back until the rest has come, so that a stream that breaks can
+still be ended by a proper error event. Nearly every call sees exactly one whole event: that path is first,
+and costs a handful of searches.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from evenkeel_router.core.usage import Usage, of_chunk, of_generated_event
+
+MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats the whole text in every event
+
+_DONE: Final = b"[DONE]"
+_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_LINE: Final = re.compile(rb"\r\n|\n|\r")
+_FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
+
+
+class EventScan:
+    """One stream. After `broken` is set nothing more may be fed."""
+
+    __slots__ = ("_cumulative", "_drops_usage", "_last", "_tail", "_usage", "broken", "done",
+                 "events", "failed")  # fmt: skip
+
+    def __init__(self, *, cumulative: bool, drops_usage: bool) -> None:
+        """`cumulative`: `/generate`, where every event repeats all and counts up.
+
+        `drops_usage`: the client did not ask for the usage event.
+        """
+        self._cumulative = cumulative
+        self._drops_usage = drops_usage
+        self._tail = b""
+        self._last = b""
+        self._usage: Usage | None = None
+        self.events = 0
+        """Events with content so far: about as many output tokens."""
+        self.done = False
+        """The replica said that it is finished."""
+        self.failed = False
+        """The replica sent an error event of its own."""
+        self.broken: str | None = None
+        """Why the stream is not one, once it is known."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the replica said so far."""
+        if self._cumulative and self._last:
+            return of_generated_event(self._last)
+        return self._usage
+
+    def feed(self, data: bytes) -> bytes:
+        """Whole events that may go to the client now. Sets `done`, `failed` or `broken`."""
+        if (
+            not self._tail
+            and data.startswith(b'data: {"')
+            and data.find(b"\n\n") == len(data) - 2  # one event, whole
+            and not self.done
+            and b"\r" not in data
+        ):
+            if self._cumulative:
+                self._last = data[6:-2]
+                self.events += 1
+                return self._checked(data)
+            at = data.find(b'"usage"')
+            if at < 0 or b"{" not in data[at + 7 : at + 10]:
+                self.events += 1
+                return self._checked(data)
+        return self._slowly(data)
+
+    def close(self) -> None:
+        """The connection ended. Sets `broken` if that was too early."""
+        if self.broken is None and not self.done and not self.failed:
+            where = "in the middle of an event" if self._tail else "before its last event"
+            self.broken = f"the replica's stream ended {where}"
+
+    def _checked(self, event: bytes) -> bytes:
+        """The commonest event, after a look at both its ends."""
+        if not event.endswith(b"}\n\n"):
+            return self._break("an event of the replica's stream is not JSON")
+        if event.startswith(b'data: {"error"'):
+            self.failed = True
+        return event
+
+    def _slowly(self, data: bytes) -> bytes:
+        data = self._tail + data
+        passed = []
+        start = 0
+        for end in _END.finditer(data):
+            if end.end() == len(data) and end.group() == b"\r\r":
+                break  # \r\r may be the beginning of \r\r\n…: wait
+            event = data[start : end.end()]
+            start = end.end()
+            if self._event(event):
+                passed.append(event)
+            if self.broken is not None:
+                self._tail = b""
+                return b"".join(passed)
+        self._tail = data[start:]
+        if len(self._tail) > MAX_EVENT_BYTES:
+            self._break(f"an event of the replica's stream exceeds {MAX_EVENT_BYTES} bytes")
+        elif not _begins_event(self._tail):
+            self._break("the replica's stream holds no events")
+        return b"".join(passed)
+
+    def _event(self, event: bytes) -> bool:
+        """Take note of one whole event; whether it is to be passed on."""
+        if self.done:
+            return False  # after the end
+        lines = [line for line in _LINE.split(event) if line]
+        if not all(line.startswith(_FIELDS) for line in lines):
+            self._break("the replica's stream holds no events")
+            return False
+        data = b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
+        # Without data it is a comment, passed on too: it may keep a connection alive.
+        return not data or self._data(data)
+
+    def _data(self, data: bytes) -> bool:
+        """The same for the data of an event."""
+        if data == _DONE:
+            self.done = True
+        elif not (data.startswith(b"{") and data.endswith(b"}")):
+            self._break("an event of the replica's stream is not JSON")
+            return False
+        elif data.startswith(b'{"error"'):
+            self.failed = True
+        else:
+            return self._content(data)
+        return True
+
+    def _content(self, data: bytes) -> bool:
+        if self._cumulative:
+            self._last = data
+        elif b'"usage"' in data:
+            usage, alone = of_chunk(data)
+            self._usage = usage or self._usage
+            if alone:
+                return not self._drops_usage
+        self.events += 1
+        return True
+
+    def _break(self, why: str) -> bytes:
+        self.broken = why
+        return b""
+
+
+def _begins_event(tail: bytes) -> bool:
+    """Whether this could be the beginning of an event, as far as it goes."""
+    tail = tail.lstrip(b"\r\n")
+    return not tail or any(tail.startswith(field) or field.startswith(tail) for field in _FIELDS)

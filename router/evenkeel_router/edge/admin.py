@@ -1,0 +1,83 @@
+"""The probe port and the admin port.
+
+Place in the flow: beside the way of requests. Probes and metrics (8081) are open, as a kubelet and a scraper
+want them; the state of tenants and clients (8082) asks for a bearer token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from evenkeel_contract.adminstate import STATE_PATH, encode_state
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from evenkeel_router.core.errors import Refusal, error_body
+from evenkeel_router.core.outcomes import Outcome
+from evenkeel_router.snapshot import take
+from evenkeel_router.state import RouterState
+
+STATE = web.AppKey("state", RouterState)
+METRICS = web.AppKey("metrics", CollectorRegistry)
+
+
+def probe_app(state: RouterState, metrics: CollectorRegistry) -> web.Application:
+    """`/livez`, `/readyz`, `/metrics`."""
+    app = web.Application()
+    app[STATE], app[METRICS] = state, metrics
+    app.router.add_get("/livez", _live)
+    app.router.add_get("/readyz", _ready)
+    app.router.add_get("/metrics", _metrics)
+    return app
+
+
+def admin_app(state: RouterState) -> web.Application:
+    """`/v1/state`, behind the admin token."""
+    app = web.Application(middlewares=[_token])
+    app[STATE] = state
+    app.router.add_get(STATE_PATH, _state)
+    return app
+
+
+async def _live(request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+async def _ready(request: web.Request) -> web.Response:
+    """Ready without replicas: requests are held for a while (design §6, scaling from zero)."""
+    if request.app[STATE].draining:
+        return web.Response(status=503, text="draining\n")
+    return web.Response(text="ok\n")
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    body = generate_latest(request.app[METRICS])
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _state(request: web.Request) -> web.Response:
+    state = take(request.app[STATE], asyncio.get_running_loop().time())
+    return web.Response(body=encode_state(state), content_type="application/json")
+
+
+@web.middleware
+async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Compares hashes, so that how long it takes says nothing about the token."""
+    wanted = request.app[STATE].config.admin_token_sha256
+    if wanted is None:
+        return await handler(request)
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
+    if scheme.lower() == "bearer" and hmac.compare_digest(digest, wanted):
+        return await handler(request)
+    refusal = Refusal(
+        Outcome.UNAUTHENTICATED,
+        "Send the admin token as 'Authorization: Bearer <token>'.",
+        code="invalid_admin_token",
+    )
+    return web.Response(
+        status=refusal.status, body=error_body(refusal), content_type="application/json"
+    )

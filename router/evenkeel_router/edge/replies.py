@@ -1,0 +1,149 @@
+"""Answers to clients: a head and a body written at once, or a stream written piece by piece.
+
+Place in the flow: the last thing of the way. Subclasses of aiohttp's `StreamResponse` that write to the
+transport themselves: aiohttp keeps the connection (parsing, keep-alive, lingering), while building its
+headers and waiting for its writer cost a fifth of a proxied request.
+
+The surprising thing: writing never waits. Whoever writes a stream must look at `Stream.full` and wait for
+`drain` before writing more, which bounds what a client that does not read can make the router hold.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import HttpVersion11
+
+JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
+}
+
+
+class _Date:
+    """The `Date` header, formatted once a second."""
+
+    second = 0
+    line = ""
+
+
+def _date() -> str:
+    second = int(time.time())
+    if second != _Date.second:
+        _Date.second = second
+        _Date.line = f"date: {formatdate(second, usegmt=True)}\r\n"
+    return _Date.line
+
+
+def _head(status: int, headers: Sequence[tuple[str, str]], *, keep_alive: bool) -> str:
+    line = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown\r\n"
+    rest = "".join([f"{name}: {value}\r\n" for name, value in headers])
+    closing = "" if keep_alive else "connection: close\r\n"
+    return f"{line}{_date()}{rest}{closing}"
+
+
+class _Written(web.StreamResponse):
+    """What aiohttp needs to know of an answer that is written past it."""
+
+    def __init__(self, status: int, *, keep_alive: bool) -> None:
+        super().__init__(status=status)
+        self._reusable = keep_alive
+
+    @property
+    def keep_alive(self) -> bool | None:
+        return self._reusable
+
+    @property
+    def prepared(self) -> bool:
+        return True
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        return None
+
+
+class Whole(_Written):
+    """A complete answer."""
+
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        *,
+        status: int,
+        body: bytes,
+        content_type: str = JSON,
+        headers: Sequence[tuple[str, str]] = (),
+        close: bool = False,
+    ) -> None:
+        """`close`: end the connection after it, whatever the client wishes."""
+        keep_alive = request.keep_alive and not close
+        super().__init__(status, keep_alive=keep_alive)
+        fixed = (("content-type", content_type), ("content-length", str(len(body))))
+        head = _head(status, (*fixed, *headers), keep_alive=keep_alive)
+        self._data = head.encode("latin-1") + b"\r\n" + (b"" if request.method == "HEAD" else body)
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        if request.transport is not None:
+            request.transport.write(self._data)
+        return None
+
+
+class Stream(_Written):
+    """An answer of events. HTTP/1.1 gets chunks; HTTP/1.0 gets bytes until the connection ends."""
+
+    def __init__(
+        self, request: web.BaseRequest, *, headers: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self._chunked = request.version >= HttpVersion11
+        keep_alive = request.keep_alive and self._chunked
+        super().__init__(200, keep_alive=keep_alive)
+        self._request = request
+        framing = (("transfer-encoding", "chunked"),) if self._chunked else ()
+        fixed = (("content-type", EVENT_STREAM), ("cache-control", "no-cache"), *framing)
+        head = _head(200, (*fixed, *headers), keep_alive=keep_alive)
+        self._head: bytes | None = head.encode("latin-1") + b"\r\n"
+
+    @property
+    def started(self) -> bool:
+        """Whether the client has been sent anything: from then on the status stands."""
+        return self._head is None
+
+    @property
+    def full(self) -> bool:
+        """Whether the client reads too slowly: beyond uvloop's 64 KiB, and what the kernel holds."""
+        return self._request.protocol.writing_paused
+
+    def send(self, events: bytes) -> None:
+        """Write whole events. To a client that is gone: nothing."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            return
+        data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
+        if self._head is not None:
+            data, self._head = self._head + data, None
+        transport.write(data)
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough to go on."""
+        await self._request.writer.drain()
+
+    def finish(self) -> None:
+        """The end of the stream."""
+        transport = self._request.transport
+        if self._chunked and transport is not None and not transport.is_closing():
+            transport.write(b"0\r\n\r\n")
+
+    def abort(self) -> None:
+        """Drop the client's connection with what it has not read."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        return None

@@ -1,0 +1,60 @@
+"""The traffic port: aiohttp's low-level server, told what to answer when a request is not even HTTP.
+
+Place in the flow: socket → **HTTP parser** → pipeline. No `web.Application`: its routing and signals cost
+more than everything this router decides about a request.
+
+The surprising thing: a request that the parser refuses (a control character in a header, a header of 10 KiB)
+never reaches the pipeline; `refuse` is its whole way, so that it too gets an OpenAI error body and a count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+KEEP_ALIVE_S: Final = 75.0
+"""Idle connections, and heads that come in too slowly. Longer than the 60 s of the usual load balancers."""
+
+Refuse = Callable[[web.BaseRequest, BaseException | None], web.StreamResponse]
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class TrafficServer(web.Server):
+    """Makes a protocol for each connection. A client that goes away cancels its handler."""
+
+    def __init__(self, handle: Handle, refuse: Refuse, *, keep_alive_s: float) -> None:
+        super().__init__(handle, handler_cancellation=True)
+        self._refuse = refuse
+        self._keep_alive_s = keep_alive_s
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, self._refuse, keep_alive_s=self._keep_alive_s)
+
+
+class _Connection(RequestHandler):
+    """One client's connection."""
+
+    __slots__ = ("_refuse",)
+
+    def __init__(self, server: TrafficServer, refuse: Refuse, *, keep_alive_s: float) -> None:
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # None is how aiohttp turns it off
+            keepalive_timeout=keep_alive_s,
+        )
+        self._refuse = refuse
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is not HTTP. The pipeline handles its own failures."""
+        return self._refuse(request, exc)

@@ -1,0 +1,146 @@
+"""The one seam to replicas: what the pipeline asks of them, how it fails, and a fake.
+
+    UpstreamError
+      ConnectError       nothing was sent: refused, unreachable, no connection in time
+      BrokenError        it was sent, and the connection broke or what came back was not HTTP
+      SilenceError       it was sent, and nothing came for too long
+
+Place in the flow: select → **connect → exchange → relay** → account. The three errors differ in what may
+follow: a connection that failed charges nobody, a broken one is retried as a retry of the fleet (R11), and
+silence is never retried: the replica may still be working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from evenkeel_contract.routerconfig import ReplicaConfig
+
+
+class UpstreamError(Exception):
+    """A replica could not be asked, or did not answer."""
+
+
+class ConnectError(UpstreamError):
+    """No connection: nothing was sent."""
+
+
+class BrokenError(UpstreamError):
+    """The connection broke after the request was sent."""
+
+
+class SilenceError(UpstreamError):
+    """The replica took the request and stayed silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A request to a replica."""
+
+    path: str
+    headers: Sequence[tuple[str, str]]
+    """Beyond those of every request: content type and length, host, the replica's own key."""
+    body: bytes
+
+
+Feed = Callable[[bytes], bool]
+"""Takes the next bytes of a body as they come; False: no more until asked again."""
+
+
+class Reply(Protocol):
+    """A replica's answer."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def content_type(self) -> str: ...
+
+    @property
+    def body(self) -> bytes | None:
+        """The whole body; None for a stream of events, which `relay` hands over."""
+
+    async def relay(self, feed: Feed, *, idle_s: float) -> bool:
+        """Hand over the stream's bytes as they come, until its end (True) or until `feed` says False.
+
+        After False the replica is not read until the next call. Raises `BrokenError`, `SilenceError`.
+        """
+
+
+class Exchange(Protocol):
+    """A connection held for one request."""
+
+    async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
+        """Send it and wait for the whole answer, or for the first bytes of a stream.
+
+        Raises `BrokenError`, `SilenceError`.
+        """
+
+    def close(self) -> None:
+        """The request is over. A replica that is not finished sees the connection close, and aborts."""
+
+
+class Upstream(Protocol):
+    """All replicas."""
+
+    async def connect(self, replica: ReplicaConfig) -> Exchange:
+        """A connection to a replica; raises `ConnectError`."""
+
+
+@dataclass(slots=True)
+class FakeReply:
+    """A reply made of parts, for tests: each a piece of the body or an error to raise in its place."""
+
+    parts: Sequence[bytes | UpstreamError]
+    status: int = 200
+    content_type: str = "application/json"
+    _position: int = 0
+
+    @property
+    def body(self) -> bytes | None:
+        if self.content_type.startswith("text/event-stream"):
+            return None
+        return b"".join(part for part in self.parts if isinstance(part, bytes))
+
+    async def relay(self, feed: Feed, *, idle_s: float) -> bool:
+        while self._position < len(self.parts):
+            part = self.parts[self._position]
+            self._position += 1
+            if isinstance(part, UpstreamError):
+                raise part
+            if not feed(part):
+                return False
+        return True
+
+
+Answer = Callable[[ReplicaConfig, Outgoing], FakeReply | UpstreamError]
+
+
+@dataclass(slots=True)
+class FakeUpstream:
+    """Replicas without sockets: `answer` decides what each request gets. `asked` remembers them all."""
+
+    answer: Answer
+    asked: list[tuple[str, Outgoing]] = field(default_factory=list)
+    closed: int = 0
+
+    async def connect(self, replica: ReplicaConfig) -> Exchange:
+        return _FakeExchange(self, replica)
+
+
+@dataclass(slots=True)
+class _FakeExchange:
+    upstream: FakeUpstream
+    replica: ReplicaConfig
+
+    async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
+        self.upstream.asked.append((self.replica.name, request))
+        answer = self.upstream.answer(self.replica, request)
+        if isinstance(answer, UpstreamError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.upstream.closed += 1

@@ -1,0 +1,81 @@
+"""One request on its way: what the steps find out about it.
+
+Place in the flow: made when a request's head is there, read by accounting, metrics and the request log at
+its end. The one mutable record of the hot path, so that the steps need not hand a dozen values to each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from evenkeel_router.core.accounting import ClientTotals
+from evenkeel_router.core.candidates import Plan, Ticket
+from evenkeel_router.core.identity import Client
+from evenkeel_router.core.outcomes import Outcome
+from evenkeel_router.core.request import Inference
+from evenkeel_router.core.usage import Usage
+
+if TYPE_CHECKING:
+    from evenkeel_router.edge.upstream import Exchange
+
+
+class Flight:
+    """A request from its head to its end."""
+
+    __slots__ = (
+        "attempts", "client", "estimate_tokens", "exchange", "expired", "first_byte_s", "outcome",
+        "path", "replica", "request_id", "retry_charged", "started_s", "status", "stream", "task",
+        "ticket", "totals", "usage",
+    )  # fmt: skip
+
+    def __init__(self, *, request_id: str, path: str, started_s: float) -> None:
+        self.request_id = request_id
+        self.path = path
+        self.started_s = started_s
+        self.task: asyncio.Task[object] | None = None
+        """To interrupt it; set while it is admitted."""
+        self.client: Client | None = None
+        self.totals: ClientTotals | None = None
+        self.stream = False
+        self.estimate_tokens = 0
+        """Input tokens, before the replica says how many there are."""
+        self.ticket: Ticket | None = None
+        """Where it is now; None between attempts."""
+        self.exchange: Exchange | None = None
+        self.replica = ""
+        """Name of the last replica that it was sent to."""
+        self.attempts = 0
+        """Times it was sent."""
+        self.retry_charged = False
+        """A replica that failed may have charged the client already (R11)."""
+        self.first_byte_s: float | None = None
+        """When the client was sent the first event, or the whole answer."""
+        self.usage: Usage | None = None
+        """Set once the replica did work for it."""
+        self.status = 0
+        self.outcome: Outcome | None = None
+        """None: it went well."""
+        self.expired = False
+        """The router is going away and waits no longer."""
+
+    def interrupt(self) -> None:
+        """The router can wait no longer: the request ends with an error."""
+        if self.task is not None:
+            self.expired = True
+            self.task.cancel()
+
+    def interrupted(self) -> bool:
+        """Whether a cancellation came from `interrupt`, and not from a client that left; takes it back."""
+        if self.expired and self.task is not None:
+            self.task.uncancel()
+        return self.expired
+
+
+class Order(NamedTuple):
+    """What is to be done for an admitted request."""
+
+    client: Client
+    totals: ClientTotals
+    inference: Inference
+    plan: Plan

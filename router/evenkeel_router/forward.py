@@ -1,0 +1,312 @@
+"""Forwarding one request: attempts, the stream, and what follows each way of failing (design §5.5).
+
+Place in the flow: match → **select → forward and stream** → account.
+
+| what happens                                   | what follows                                              |
+|------------------------------------------------|-----------------------------------------------------------|
+| no connection                                  | the replica is lost; another one; nobody was charged      |
+| broken, garbage or 5xx before the first byte   | another one, as a retry of the fleet (R11); then 502      |
+| nobody left to try, nobody routable            | wait for a replica, up to queueTimeout; then 503          |
+| silence before the first byte                  | 504, never a retry: the replica may still be at it        |
+| broken, garbage or silence after the first byte| one error event, and the end of the stream                |
+| 4xx of the replica                             | passed on                                                 |
+
+The surprising thing: a stream's first whole event is what commits to a replica, not its status line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+
+from evenkeel_router.core.candidates import Ticket
+from evenkeel_router.core.errors import Refusal, error_event
+from evenkeel_router.core.outcomes import Outcome, of_status
+from evenkeel_router.core.request import Endpoint, with_client_key
+from evenkeel_router.core.sse import EventScan
+from evenkeel_router.core.usage import GarbageError, Usage, of_reply
+from evenkeel_router.edge.clock import Clock
+from evenkeel_router.edge.health import Health
+from evenkeel_router.edge.replies import Stream, Whole
+from evenkeel_router.edge.upstream import (
+    BrokenError,
+    ConnectError,
+    Outgoing,
+    Reply,
+    SilenceError,
+    Upstream,
+)
+from evenkeel_router.flight import Flight, Order
+from evenkeel_router.state import RouterState
+
+RETRY_AFTER_S: Final = 1.0
+_TRACE_HEADERS: Final = ("traceparent", "tracestate")
+
+
+class Failed(Exception):
+    """An attempt failed before the client was sent anything."""
+
+
+class Forwarder:
+    """Sends requests to replicas until one answers."""
+
+    def __init__(self, state: RouterState, upstream: Upstream, health: Health) -> None:
+        self._state = state
+        self._upstream = upstream
+        self._health = health
+        self._now = asyncio.get_running_loop().time
+
+    async def forward(
+        self, flight: Flight, order: Order, request: web.BaseRequest
+    ) -> web.StreamResponse:
+        """The answer; raises `Refusal`. Leaves the last ticket and exchange in the flight, to settle."""
+        state = self._state
+        tried = EMPTY
+        deadline_s = flight.started_s + state.config.limits.queue_timeout_s
+        while True:
+            ticket = state.fleet.select(order.plan, tried)
+            if ticket is None:
+                self._give_up_if_all_were_tried()
+                await self._hold(order, deadline_s)
+                tried = EMPTY
+                continue
+            try:
+                answer = await self._attempt(flight, order, request, ticket)
+            except Failed as failed:
+                self._end_attempt(flight)
+                if flight.attempts >= state.config.limits.max_attempts:
+                    raise _failed(flight, failed) from failed
+                order.totals.retries += 1
+                tried = ReplicaSet(tried | 1 << ticket.member.slot)
+                continue
+            if answer is not None:
+                return answer
+
+    def _give_up_if_all_were_tried(self) -> None:
+        if self._state.fleet.routable:
+            message = "Every replica failed to answer the request."
+            raise Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")
+
+    async def _hold(self, order: Order, deadline_s: float) -> None:
+        """Wait until a replica is routable; raises `Refusal`."""
+        left_s = deadline_s - self._now()
+        try:
+            if left_s <= 0:
+                raise TimeoutError
+            await self._state.room.wait(
+                client=order.client.identity,
+                cost=self._state.accounts.cost.input_cost(order.plan.dispatch.input_tokens),
+                weight=order.client.weight,
+                timeout_s=left_s,
+            )
+        except TimeoutError as error:
+            waited_s = self._state.config.limits.queue_timeout_s
+            message = f"No replica was ready within {waited_s:g} s."
+            raise Refusal(
+                Outcome.UNAVAILABLE, message, code="no_replica", retry_after_s=RETRY_AFTER_S
+            ) from error
+
+    async def _attempt(
+        self, flight: Flight, order: Order, request: web.BaseRequest, ticket: Ticket
+    ) -> web.StreamResponse | None:
+        """One replica; None if there was no connection. Raises `Failed`, `Refusal`."""
+        state, member = self._state, ticket.member
+        replica = state.replicas[member.name]
+        flight.ticket = ticket
+        try:
+            flight.exchange = await self._upstream.connect(replica)
+        except ConnectError as error:
+            flight.ticket = None
+            state.fleet.refused(ticket)
+            self._health.refused(member.name, str(error))
+            return None
+        state.fleet.dispatched(ticket)
+        flight.attempts += 1
+        flight.replica = member.name
+        state.accounts.replica(member.name).requests += 1
+        outgoing = _outgoing(flight, order, request)
+        limits = state.config.limits
+        silence_s = limits.first_token_timeout_s
+        if not order.inference.stream:
+            silence_s += limits.idle_timeout_s  # its first byte comes with its last token
+        try:
+            reply = await flight.exchange.ask(outgoing, silence_s=silence_s)
+        except SilenceError as error:
+            raise _silent(f"The replica did not answer within {silence_s:g} s.") from error
+        except BrokenError as error:
+            self._health.broken(member.name, str(error))
+            raise Failed(str(error)) from error
+        return await self._answer(flight, order, request, reply)
+
+    async def _answer(
+        self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply
+    ) -> web.StreamResponse:
+        """What the client gets for a replica's answer; raises `Failed`, `Refusal`."""
+        status, body = reply.status, reply.body
+        if status == 200 and order.inference.stream and body is None:
+            return await self._stream(flight, order, request, reply)
+        if 400 <= status < 500 and status not in (401, 403) and body is not None:
+            flight.outcome = of_status(status)
+        elif status == 200 and body is not None and not order.inference.stream:
+            try:
+                flight.usage = of_reply(order.inference.endpoint, body)
+            except GarbageError as error:
+                raise Failed(str(error)) from error
+        else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
+            raise Failed(f"the replica answered {status} with {reply.content_type or 'no type'}")
+        flight.first_byte_s = self._now()
+        flight.status = status
+        return Whole(
+            request,
+            status=status,
+            body=body,
+            content_type=reply.content_type or "application/octet-stream",
+            headers=((REQUEST_ID_HEADER, flight.request_id),),
+            close=self._state.draining,
+        )
+
+    async def _stream(
+        self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply
+    ) -> web.StreamResponse:
+        """Pass a stream on; raises `Failed` while nothing was sent, `Refusal` if its client does not read."""
+        relay = _Relay(flight, order, request, self._now)
+        idle_s = self._state.config.limits.idle_timeout_s
+        try:
+            while not await reply.relay(relay.feed, idle_s=idle_s):
+                if relay.scan.broken is not None:
+                    break
+                await _drain(relay.stream, idle_s)
+            relay.scan.close()
+        except (BrokenError, SilenceError) as error:
+            if not relay.scan.done:
+                return self._break_off(flight, relay, error)
+        except asyncio.CancelledError:
+            if not relay.stream.started or not flight.interrupted():
+                raise
+            relay.end(going_away())
+            return relay.stream
+        finally:
+            if relay.stream.started:
+                flight.usage = relay.usage()
+        if relay.scan.broken is not None:
+            return self._break_off(flight, relay, BrokenError(relay.scan.broken))
+        if relay.scan.failed:
+            flight.outcome = Outcome.REPLICA_FAILED
+        relay.stream.finish()
+        return relay.stream
+
+    def _break_off(
+        self, flight: Flight, relay: _Relay, error: BrokenError | SilenceError
+    ) -> web.StreamResponse:
+        """The replica failed in the middle of a stream."""
+        if isinstance(error, BrokenError):
+            self._health.broken(flight.replica, str(error))
+        if not relay.stream.started:
+            if isinstance(error, SilenceError):
+                raise _silent("The replica did not finish its first event in time.") from error
+            raise Failed(str(error)) from error
+        if isinstance(error, SilenceError):
+            relay.end(_silent("The replica fell silent."))
+        else:
+            message = f"The stream broke off: {error}."
+            relay.end(Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed"))
+        return relay.stream
+
+    def _end_attempt(self, flight: Flight) -> None:
+        """Give back what a failed attempt held."""
+        if flight.ticket is not None:
+            self._state.accounts.replica(flight.ticket.member.name).failures += 1
+            self._state.fleet.finished(flight.ticket, 0, computed=False)
+            flight.ticket = None
+            flight.retry_charged = True
+        if flight.exchange is not None:
+            flight.exchange.close()
+            flight.exchange = None
+
+
+class _Relay:
+    """From a replica's bytes to a client's stream."""
+
+    __slots__ = ("_flight", "_now", "_plan", "scan", "stream")
+
+    def __init__(self, flight: Flight, order: Order, request: web.BaseRequest, now: Clock) -> None:
+        self._flight = flight
+        self._plan = order.plan
+        self._now = now
+        inference = order.inference
+        self.scan = EventScan(
+            cumulative=inference.endpoint is Endpoint.GENERATE,
+            drops_usage=not inference.wants_usage,
+        )
+        self.stream = Stream(request, headers=((REQUEST_ID_HEADER, flight.request_id),))
+
+    def feed(self, data: bytes) -> bool:
+        """Pass on what is whole. False: broken, or the client must read first."""
+        events = self.scan.feed(data)
+        if events:
+            flight = self._flight
+            if flight.first_byte_s is None:
+                flight.first_byte_s = self._now()
+                flight.status = 200
+            self.stream.send(events)
+        return self.scan.broken is None and not self.stream.full
+
+    def usage(self) -> Usage:
+        """What the replica said, or as good an estimate as there is."""
+        said = self.scan.usage
+        if said is not None:
+            return said
+        dispatch = self._plan.dispatch
+        cached = min(dispatch.matched_tokens, dispatch.input_tokens)
+        return Usage(dispatch.input_tokens, cached, self.scan.events)
+
+    def end(self, refusal: Refusal) -> None:
+        """End a stream that has begun with an error event."""
+        self._flight.outcome = refusal.outcome
+        self.stream.send(error_event(refusal))
+        self.stream.finish()
+
+
+def _outgoing(flight: Flight, order: Order, request: web.BaseRequest) -> Outgoing:
+    key = order.client.retry_key if flight.retry_charged else order.client.key
+    inference = order.inference
+    headers = [(REQUEST_ID_HEADER, flight.request_id)]
+    if inference.endpoint is Endpoint.GENERATE:
+        body = with_client_key(inference.body, key)
+    else:
+        body = inference.body
+        headers.append((CLIENT_KEY_HEADER, key))
+    for name in _TRACE_HEADERS:
+        value = request.headers.get(name)
+        if value is not None and value.isascii() and value.isprintable():
+            headers.append((name, value))
+    return Outgoing(inference.endpoint.value, headers, body)
+
+
+async def _drain(stream: Stream, idle_s: float) -> None:
+    """Wait for a client that reads slowly; raises `Refusal` for one that does not read at all."""
+    try:
+        async with asyncio.timeout(idle_s):
+            await stream.drain()
+    except TimeoutError as error:
+        stream.abort()
+        message = f"The client read nothing for {idle_s:g} s."
+        raise Refusal(Outcome.CLIENT_GONE, message, code="client_not_reading") from error
+
+
+def _silent(message: str) -> Refusal:
+    return Refusal(Outcome.TIMEOUT, message, code="replica_timeout")
+
+
+def going_away() -> Refusal:
+    message = "The router is going away; send the request again."
+    return Refusal(Outcome.UNAVAILABLE, message, code="draining", retry_after_s=RETRY_AFTER_S)
+
+
+def _failed(flight: Flight, failed: Failed) -> Refusal:
+    message = f"The request failed on {flight.attempts} replicas; on the last, {failed}."
+    return Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")

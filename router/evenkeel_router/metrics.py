@@ -1,0 +1,159 @@
+"""`evenkeel_router_*`: the totals of `core.accounting`, rendered when somebody scrapes (design §8).
+
+Place in the flow: account → **collect** → `/metrics` on the probe port. The hot path touches plain numbers
+only; a scrape pays for turning them into metric families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from evenkeel_router.core.accounting import ClientTotals, Histogram
+from evenkeel_router.state import RouterState
+
+_CLIENT = ("model_name", "tenant", "client")
+_REPLICA = ("model_name", "replica")
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[ClientTotals], Histogram]], ...] = (
+    ("request_ttft_seconds", "From a request's head to the first event sent, or the whole answer.",
+     lambda totals: totals.ttft_s),
+    ("request_duration_seconds", "From a request's head to the end of its answer.",
+     lambda totals: totals.duration_s),
+    ("request_input_tokens", "Input tokens of a request, cached ones included.",
+     lambda totals: totals.input_tokens),
+    ("request_cached_tokens", "Input tokens of a request that a replica found cached.",
+     lambda totals: totals.cached_tokens),
+    ("request_output_tokens", "Output tokens of a request.",
+     lambda totals: totals.output_tokens),
+)  # fmt: skip
+
+
+def registry(state: RouterState) -> CollectorRegistry:
+    """A registry of the router's own metrics; no process-wide state."""
+    own = CollectorRegistry(auto_describe=False)
+    own.register(_RouterCollector(state))
+    return own
+
+
+class _RouterCollector(Collector):
+    def __init__(self, state: RouterState) -> None:
+        self._state = state
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._by_client()
+        yield from self._errors()
+        yield from self._by_replica()
+        yield from self._router()
+
+    def _by_client(self) -> Iterator[Metric]:
+        clients = [(self._labels(totals), totals) for totals in self._state.accounts.clients()]
+        requests = _counter("request", "Requests of identified clients.", _CLIENT)
+        retries = _counter("request_retry", "Further dispatches after a replica failed.", _CLIENT)
+        service = _counter(
+            "service", "Service, we·extend + wq·output, in weighted tokens.", _CLIENT
+        )
+        in_flight = _gauge("requests_in_flight", "Admitted requests that have not ended.", _CLIENT)
+        for labels, totals in clients:
+            requests.add_metric(labels, totals.requests)
+            retries.add_metric(labels, totals.retries)
+            service.add_metric(labels, totals.service)
+            in_flight.add_metric(labels, totals.in_flight)
+        yield from (requests, retries, service, in_flight)
+        for name, help_text, of in _HISTOGRAMS:
+            family = HistogramMetricFamily(_name(name), help_text, labels=_CLIENT)
+            for labels, totals in clients:
+                family.add_metric(labels, buckets=_buckets(of(totals)), sum_value=of(totals).total)
+            yield family
+
+    def _labels(self, totals: ClientTotals) -> tuple[str, str, str]:
+        return (self._state.config.model, totals.tenant, totals.client)
+
+    def _errors(self) -> Iterator[Metric]:
+        errors = _counter(
+            "request_error", "Requests that failed, by outcome.", (*_CLIENT, "error_code")
+        )
+        for totals in self._state.accounts.clients():
+            for outcome, count in totals.errors.items():
+                errors.add_metric((*self._labels(totals), outcome.value), count)
+        nobody = (self._state.config.model, "", "")
+        for outcome, count in self._state.accounts.refused.items():
+            errors.add_metric((*nobody, outcome.value), count)
+        if self._state.accounts.faults:
+            errors.add_metric((*nobody, "internal"), self._state.accounts.faults)
+        yield errors
+        stripped = _counter(
+            "stripped", "Fields and headers that clients may not send, taken out.",
+            ("model_name", "field"),
+        )  # fmt: skip
+        for field, count in self._state.accounts.stripped.items():
+            stripped.add_metric((self._state.config.model, field), count)
+        yield stripped
+
+    def _by_replica(self) -> Iterator[Metric]:
+        state, model = self._state, self._state.config.model
+        routable = _gauge("replica_routable", "1 where requests may go to the replica.", _REPLICA)
+        load = _gauge("replica_requests_in_flight", "Requests at the replica (s_w).", _REPLICA)
+        for member in state.fleet:
+            labels = (model, member.name)
+            routable.add_metric(labels, float(member.routable))
+            load.add_metric(labels, state.fleet.outstanding[member.slot])
+        yield from (routable, load)
+        sent = _counter("replica_request", "Requests sent to the replica.", _REPLICA)
+        failed = _counter("replica_failure", "Requests that failed at the replica.", _REPLICA)
+        given = _counter("replica_input_tokens", "Input tokens.", _REPLICA)
+        cached = _counter("replica_cached_tokens", "Input tokens found cached.", _REPLICA)
+        output = _counter("replica_output_tokens", "Output tokens.", _REPLICA)
+        for name, totals in state.accounts.replicas():
+            labels = (model, name)
+            sent.add_metric(labels, totals.requests)
+            failed.add_metric(labels, totals.failures)
+            given.add_metric(labels, totals.input_tokens)
+            cached.add_metric(labels, totals.cached_tokens)
+            output.add_metric(labels, totals.output_tokens)
+        yield from (sent, failed, given, cached, output)
+
+    def _router(self) -> Iterator[Metric]:
+        state = self._state
+        for name, help_text, value in (
+            ("requests_held", "Requests waiting for any replica to be routable.", len(state.room)),
+            ("prefix_blocks", "Entries of the prefix index.", len(state.fleet.index)),
+            ("buffered_bytes", "Bodies of requests in memory.", state.budget.used_bytes),
+            ("draining", "1 while the router finishes what it has.", state.draining),
+            ("config_faulty", "1 while a newer configuration did not hold.",
+             bool(state.config_faults)),
+        ):  # fmt: skip
+            gauge = _gauge(name, help_text, ("model_name",))
+            gauge.add_metric((state.config.model,), float(value))
+            yield gauge
+
+
+def _name(name: str) -> str:
+    return f"evenkeel_router_{name}"
+
+
+def _counter(name: str, help_text: str, labels: tuple[str, ...]) -> CounterMetricFamily:
+    return CounterMetricFamily(_name(name), help_text, labels=labels)
+
+
+def _gauge(name: str, help_text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_name(name), help_text, labels=labels)
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Cumulative counts by upper bound, as the text format wants them."""
+    buckets, below = [], 0
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        below += count
+        buckets.append(("+Inf" if bound == float("inf") else f"{float(bound)}", float(below)))
+    return buckets

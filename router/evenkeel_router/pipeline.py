@@ -1,0 +1,143 @@
+"""The way of a request, step by step (design §5).
+
+    identify → parse → admit → match prefix → select → forward and stream → account
+
+Each decision is a pure function of `core`; this file puts them in order. The sender is identified before the
+body is read, so that nobody unknown makes the router hold megabytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
+from multidict import istr
+
+from evenkeel_router.core.identity import Claims, Client
+from evenkeel_router.core.outcomes import Outcome
+from evenkeel_router.core.request import Endpoint, Inference, parse
+from evenkeel_router.edge.bodies import read_body
+from evenkeel_router.flight import Flight, Order
+from evenkeel_router.forward import Forwarder, going_away
+from evenkeel_router.state import RouterState
+
+_AUTHORIZATION = istr("Authorization")
+_IDENTITY = tuple(istr(name) for name in CLIENT_HEADERS)
+_GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
+SPOOFED = "identity-header"
+"""What `stripped` counts for an identity header from a peer that may not send one."""
+
+
+class Pipeline:
+    """Serves inference requests."""
+
+    def __init__(self, state: RouterState, forwarder: Forwarder) -> None:
+        self._state = state
+        self._forwarder = forwarder
+        self._now = asyncio.get_running_loop().time
+
+    def identify(self, flight: Flight, request: web.BaseRequest) -> Client:
+        """1. Who sends it; raises `Refusal`."""
+        headers = request.headers
+        named = [
+            (name, value) for name in _IDENTITY if name in headers for value in headers.getall(name)
+        ]
+        claims = Claims(headers.getall(_AUTHORIZATION, ()), named, request.remote or "")
+        if named and self._state.directory.spoofed(claims):
+            self._state.accounts.stripped[SPOOFED] += 1
+        client = self._state.directory.identify(claims)
+        flight.client = client
+        flight.totals = self._state.accounts.of(client)
+        flight.totals.requests += 1
+        return client
+
+    async def infer(
+        self, flight: Flight, request: web.BaseRequest, endpoint: Endpoint
+    ) -> web.StreamResponse:
+        """Serve one request; raises `Refusal`, and `CancelledError` when its client is gone."""
+        state, limits = self._state, self._state.config.limits
+        client = self.identify(flight, request)
+
+        # 2. Parse: what the request asks for, and what is sent on.
+        body = await read_body(
+            request,
+            state.budget,
+            limit_bytes=limits.max_body_bytes,
+            timeout_s=state.timing.body_timeout_s,
+        )
+        held_bytes = len(body)
+        try:
+            inference = parse(endpoint, body, state.limits)
+            self._note_stripped(request, inference)
+            flight.stream = inference.stream
+
+            # 3. Admit: the tenant's limits, and the router's.
+            tokens = inference.prompt_tokens
+            if tokens is None:
+                tokens = state.accounts.ratio.estimate(inference.prompt_bytes)
+            flight.estimate_tokens = tokens
+            state.admission.enter(client, tokens, self._now())
+
+            # 4. Match the prefix, select, forward and stream; again while nothing was sent.
+            try:
+                return await self._forward(flight, request, client, inference)
+
+            # 5. Account: what it really used, or the best estimate.
+            finally:
+                self._settle(flight, client, inference)
+        finally:
+            state.budget.give(held_bytes)
+
+    async def _forward(
+        self, flight: Flight, request: web.BaseRequest, client: Client, inference: Inference
+    ) -> web.StreamResponse:
+        state = self._state
+        totals = state.accounts.of(client)
+        plan = state.fleet.plan(
+            client.identity,
+            weight=client.weight,
+            text=inference.text,
+            input_tokens=flight.estimate_tokens,
+        )
+        totals.in_flight += 1
+        flight.task = asyncio.current_task()
+        state.flights.add(flight)
+        try:
+            return await self._forwarder.forward(
+                flight, Order(client, totals, inference, plan), request
+            )
+        except asyncio.CancelledError:
+            if flight.interrupted():
+                raise going_away() from None
+            flight.outcome = Outcome.CLIENT_GONE
+            raise
+        finally:
+            state.flights.discard(flight)
+            flight.task = None
+            totals.in_flight -= 1
+
+    def _settle(self, flight: Flight, client: Client, inference: Inference) -> None:
+        """Give back and charge, however the request ended."""
+        state, usage = self._state, flight.usage
+        if flight.exchange is not None:
+            flight.exchange.close()
+        if flight.ticket is not None:
+            output_tokens = usage.output_tokens if usage is not None else 0
+            state.fleet.finished(flight.ticket, output_tokens, computed=usage is not None)
+        used_tokens = 0
+        if usage is not None:
+            used_tokens = usage.input_tokens + usage.output_tokens
+            state.accounts.settle(state.accounts.of(client), flight.replica, usage)
+            if usage.input_tokens and flight.outcome is None:
+                state.accounts.ratio.learn(inference.prompt_bytes, usage.input_tokens)
+        state.admission.leave(client, used_tokens - flight.estimate_tokens, self._now())
+
+    def _note_stripped(self, request: web.BaseRequest, inference: Inference) -> None:
+        """Count what a client may not say to an engine; none of it is sent on."""
+        stripped = self._state.accounts.stripped
+        for field in inference.stripped:
+            stripped[field] += 1
+        for name in _GUARDED:
+            if name in request.headers:
+                stripped[name] += 1

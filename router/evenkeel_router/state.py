@@ -1,0 +1,102 @@
+"""Everything a router holds in memory, and how a changed configuration enters it.
+
+Place in the flow: configwatch → **apply** → pipeline, discovery, metrics read it. One object, made by `app`
+and handed to all; no module-level state.
+
+The surprising thing: a change of configuration never touches what is in flight. Counters, buckets, the index
+and the totals live on; a changed fleet policy starts from zero, which R8 allows.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from evenkeel_contract.routerconfig import ReplicaConfig, RouterConfig, SchedulingConfig
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.fleet.contract import FleetPolicy
+from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
+from evenkeel_fairshare.prefix.index import PrefixIndex
+
+from evenkeel_router.core.accounting import Accounts
+from evenkeel_router.core.admission import Admission
+from evenkeel_router.core.candidates import Fleet
+from evenkeel_router.core.identity import Directory
+from evenkeel_router.core.reported import Seen
+from evenkeel_router.core.request import Limits
+from evenkeel_router.edge.bodies import BODY_TIMEOUT_S, Budget
+from evenkeel_router.edge.server import KEEP_ALIVE_S
+from evenkeel_router.edge.waiting import WaitingRoom
+from evenkeel_router.flight import Flight
+
+MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Durations that no configuration sets; tests do."""
+
+    probe_interval_s: float = 1.0
+    report_interval_s: float = 1.0
+    config_interval_s: float = 1.0
+    body_timeout_s: float = BODY_TIMEOUT_S
+    keep_alive_s: float = KEEP_ALIVE_S
+
+
+class RouterState:
+    """The router's memory."""
+
+    def __init__(self, config: RouterConfig, *, timing: Timing | None = None) -> None:
+        self.config = config
+        self.timing = timing if timing is not None else Timing()
+        self.directory = Directory(config.tenancy, namespace=config.namespace)
+        self.limits = _limits(config)
+        self.admission = Admission(config.limits)
+        self.accounts = Accounts(cost_of(config.scheduling))
+        self.budget = Budget(MAX_BUFFERED_BYTES)
+        self.room = WaitingRoom()
+        self.replicas: dict[str, ReplicaConfig] = {}
+        self.fleet = Fleet(
+            policy_of(config.scheduling),
+            PrefixIndex(max_blocks=config.prefix.max_blocks),
+            block_bytes=config.prefix.text_block_bytes,
+        )
+        self.flights: set[Flight] = set()
+        """What is between admission and its end."""
+        self.reports: dict[str, Seen] = {}
+        """What each replica reported last, by name."""
+        self.started_unix = time.time()
+        self.draining = False
+        self.config_faults: tuple[str, ...] = ()
+        """Of a newer configuration that did not hold; empty while the newest one runs."""
+
+    def apply(self, config: RouterConfig) -> None:
+        """A changed configuration. Replicas are `discovery`'s business, listening ports nobody's."""
+        before, self.config = self.config, config
+        self.directory = Directory(config.tenancy, namespace=config.namespace)
+        self.limits = _limits(config)
+        self.admission.limits = config.limits
+        if config.scheduling != before.scheduling:
+            self.accounts.cost = cost_of(config.scheduling)
+            self.fleet.replace_policy(policy_of(config.scheduling))
+        if config.prefix != before.prefix:
+            self.fleet.replace_index(
+                PrefixIndex(max_blocks=config.prefix.max_blocks),
+                block_bytes=config.prefix.text_block_bytes,
+            )
+
+
+def cost_of(scheduling: SchedulingConfig) -> Cost:
+    """h = we·extend + wq·output."""
+    return LinearCost(float(scheduling.input_token_weight), float(scheduling.output_token_weight))
+
+
+def policy_of(scheduling: SchedulingConfig) -> FleetPolicy:
+    """The configured fleet policy, from zero."""
+    config = FleetPolicyConfig(cost=cost_of(scheduling), worker_quantum=scheduling.worker_quantum)
+    return make_policy(scheduling.fleet_policy.value, config)
+
+
+def _limits(config: RouterConfig) -> Limits:
+    return Limits(config.model, config.limits.max_output_tokens)

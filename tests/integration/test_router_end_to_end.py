@@ -1,0 +1,138 @@
+"""Router and simulated replicas over real sockets: the way of a request, from a client's end."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+from evenkeel_contract.adminstate import decode_state
+from evenkeel_contract.key import decode
+from evenkeel_router.app import Router
+
+from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet, until
+
+AUTH = {"Authorization": f"Bearer {KEY}"}
+
+
+def client_of(router: Router, **headers: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S, headers=headers)
+
+
+def completion(**changes: Any) -> dict[str, Any]:
+    return {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 8} | changes
+
+
+async def events_of(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> list[str]:
+    """The data of a stream's events."""
+    async with client.stream("POST", path, json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        return [line[6:] async for line in response.aiter_lines() if line.startswith("data: ")]
+
+
+async def test_a_completion_is_answered_with_its_usage() -> None:
+    async with fleet() as (router, _), client_of(router) as client:
+        response = await client.post("/v1/completions", json=completion())
+    assert response.status_code == 200
+    assert response.json()["usage"]["completion_tokens"] == 8
+    assert response.headers["x-request-id"]
+
+
+async def test_every_endpoint_is_served_whole_and_streamed() -> None:
+    chat = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    generate = {"text": "Hi", "sampling_params": {"max_new_tokens": 4}}
+    async with fleet() as (router, _), client_of(router, **AUTH) as client:
+        for path, body in (
+            ("/v1/completions", completion()),
+            ("/v1/chat/completions", chat),
+            ("/generate", generate),
+        ):
+            whole = await client.post(path, json=body)
+            assert whole.status_code == 200, whole.text
+            events = await events_of(client, path, body | {"stream": True})
+            assert events[-1] == "[DONE]"
+            assert len(events) > 4
+        embedded = await client.post("/v1/embeddings", json={"model": MODEL, "input": "Hi"})
+        assert embedded.status_code == 400  # the replica's word: this model does not embed
+        assert "embedding model" in embedded.json()["message"]
+        models = (await client.get("/v1/models")).json()
+        assert [model["id"] for model in models["data"]] == [MODEL]
+
+
+async def test_the_usage_event_of_a_stream_is_the_clients_only_if_it_asked() -> None:
+    async with fleet() as (router, _), client_of(router, **AUTH) as client:
+        plain = await events_of(client, "/v1/completions", completion(stream=True))
+        asked = await events_of(
+            client,
+            "/v1/completions",
+            completion(stream=True, stream_options={"include_usage": True}),
+        )
+        totals = next(router.state.accounts.clients())
+        await until(lambda: totals.output_tokens.total == 16, "both streams to be accounted for")
+    assert all(json.loads(event)["choices"] for event in plain[:-1])
+    assert json.loads(asked[-2])["usage"]["completion_tokens"] == 8
+
+
+async def test_a_client_key_reaches_the_replicas_scheduler_on_every_endpoint() -> None:
+    async with fleet(1) as (router, _), client_of(router, **AUTH) as client:
+        await client.post("/v1/completions", json=completion())
+        await client.post(
+            "/generate", json={"text": "Hi", "sampling_params": {"max_new_tokens": 4}}
+        )
+        await until(lambda: "r0" in router.state.reports, "a report")
+        seen = router.state.reports["r0"].clients
+        await until(lambda: "ns/acme/chat" in seen, "the client in a report")
+        await until(lambda: seen["ns/acme/chat"].requests == 2, "both requests in the report")
+    key = decode(router.state.directory.declared(router.state.config.tenancy.tenants[0])[0].key)
+    assert (key.tenant_weight, key.client_weight) == (2, 3)
+
+
+async def test_requests_with_one_prefix_go_where_it_is_cached() -> None:
+    prompt = "All happy families are alike. " * 100
+    async with fleet(3) as (router, _), client_of(router, **AUTH) as client:
+        for n in range(6):
+            response = await client.post("/v1/completions", json=completion(prompt=f"{prompt}{n}"))
+            assert response.status_code == 200
+        sent = {name: totals.requests for name, totals in router.state.accounts.replicas()}
+        totals = next(router.state.accounts.clients())
+    assert max(sent.values()) == 6
+    assert totals.cached_tokens.total > 0.7 * totals.input_tokens.total
+
+
+async def test_the_admin_port_shows_clients_replicas_and_credit() -> None:
+    async with fleet(2) as (router, _), client_of(router, **AUTH) as client:
+        await client.post("/v1/completions", json=completion())
+        await until(lambda: len(router.state.reports) == 2, "reports of both replicas")
+        url = f"http://127.0.0.1:{router.admin_port}/v1/state"
+        state = decode_state((await client.get(url)).content)
+    (acme,) = state.tenants
+    chat = {c.name: c for c in acme.clients}["chat"]
+    assert (chat.requests, chat.output_tokens, chat.weight) == (1, 8, 3)
+    assert {replica.name for replica in state.replicas if replica.routable} == {"r0", "r1"}
+    assert {at.replica for at in chat.replicas} == {"r0", "r1"}
+    assert state.fleet_policy == "D2LPM"
+
+
+async def test_metrics_count_requests_tokens_and_errors_by_client() -> None:
+    async with fleet() as (router, _), client_of(router, **AUTH) as client:
+        await client.post("/v1/completions", json=completion())
+        await client.post("/v1/completions", json=completion(model="other"))
+        text = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
+    labels = 'client="chat",model_name="llama",tenant="acme"'
+    assert f"evenkeel_router_request_total{{{labels}}} 2.0" in text
+    assert 'evenkeel_router_request_error_total{client="chat",error_code="not_found"' in text
+    assert f"evenkeel_router_request_output_tokens_sum{{{labels}}} 8.0" in text
+
+
+async def test_a_client_that_leaves_aborts_its_request_at_the_replica() -> None:
+    async with fleet(1) as (router, (server,)), client_of(router, **AUTH) as client:
+        body = completion(stream=True, max_tokens=4000)
+        async with client.stream("POST", "/v1/completions", json=body) as response:
+            await anext(response.aiter_bytes())
+        await until(lambda: not router.state.admission.running, "the request to be over")
+        totals = next(router.state.accounts.clients())
+        assert [outcome.value for outcome in totals.errors] == ["client_gone"]
+        await until(
+            lambda: not list(server.replica.driver.unfinished()), "the replica to have aborted it"
+        )

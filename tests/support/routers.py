@@ -1,0 +1,122 @@
+"""Routers and replicas for tests: real sockets, ports chosen by the system."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from evenkeel_contract.routerconfig import (
+    Anonymous,
+    ApiKeyConfig,
+    ClientConfig,
+    ListenConfig,
+    ReplicaConfig,
+    RouterConfig,
+    TenancyConfig,
+    TenantConfig,
+)
+from evenkeel_router.app import Router, running
+from evenkeel_router.edge.upstream import Upstream
+from evenkeel_router.state import Timing
+from evenkeel_simulator.engine.profiles import PROFILES
+from evenkeel_simulator.server.app import RunningServer, running_server
+from evenkeel_simulator.server.settings import Settings
+
+MODEL = "llama"
+PATIENCE_S = 20.0  # a deadline for what should happen at once; never a measurement
+QUICK = Timing(probe_interval_s=0.05, report_interval_s=0.05, config_interval_s=0.05)
+KEY = "sk-acme-chat"
+
+
+def sha256(text: str) -> str:
+    """As the configuration holds keys."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def tenancy(**changes: Any) -> TenancyConfig:
+    """Tenant acme with clients chat (weight 3, key `KEY`) and batch; anonymous requests share one client."""
+    acme = TenantConfig(
+        namespace="ns",
+        name="acme",
+        weight=2,
+        clients=(ClientConfig(name="chat", weight=3), ClientConfig(name="batch")),
+        api_keys=(ApiKeyConfig(name="k", client="chat", sha256=sha256(KEY)),),
+    )
+    return TenancyConfig(**({"anonymous": Anonymous.SHARE, "tenants": (acme,)} | changes))
+
+
+def config_for(*replicas: ReplicaConfig, **changes: Any) -> RouterConfig:
+    """A configuration of these replicas."""
+    given: dict[str, Any] = {
+        "namespace": "ns",
+        "service": "svc",
+        "model": MODEL,
+        "listen": ListenConfig(traffic_port=0, probe_port=0, admin_port=0),
+        "tenancy": tenancy(),
+        "replicas": replicas,
+    }
+    return RouterConfig(**(given | changes))
+
+
+def simulated(**changes: Any) -> Settings:
+    """A quick simulated replica."""
+    given: dict[str, Any] = {
+        "model": MODEL,
+        "port": 0,
+        "reports_port": 0,
+        "profile": PROFILES["a100-llama3.1-8b"],
+        "speed": 20.0,
+    }
+    return Settings(**(given | changes))
+
+
+def replica_of(server: RunningServer, name: str = "r0", **changes: Any) -> ReplicaConfig:
+    """How a router is told of a simulated replica."""
+    return ReplicaConfig(name=name, url=server.url, reports=server.reports, **changes)
+
+
+@asynccontextmanager
+async def fleet(
+    replicas: int = 2, *, settings: Settings | None = None, **changes: Any
+) -> AsyncIterator[tuple[Router, list[RunningServer]]]:
+    """A router in front of simulated replicas, all of them routable."""
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(running_server(settings or simulated()))
+            for _ in range(replicas)
+        ]
+        named = [replica_of(server, f"r{i}") for i, server in enumerate(servers)]
+        router = await stack.enter_async_context(
+            running(config_for(*named, **changes), timing=QUICK)
+        )
+        await routable(router, replicas)
+        yield router, servers
+
+
+@asynccontextmanager
+async def router_of(
+    config: RouterConfig, *, upstream: Upstream | None = None, timing: Timing = QUICK
+) -> AsyncIterator[Router]:
+    """A router, once all its replicas are routable."""
+    async with running(config, upstream=upstream, timing=timing) as router:
+        await routable(router, len(config.replicas))
+        yield router
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something to become true; fails after `PATIENCE_S`."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - any state may be waited for
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"in vain waited for: {what}") from None
+
+
+async def routable(router: Router, replicas: int) -> None:
+    """Wait until that many replicas are routable."""
+    fleet_ = router.state.fleet
+    await until(lambda: fleet_.routable.bit_count() == replicas, f"{replicas} routable replicas")
