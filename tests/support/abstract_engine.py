@@ -47,11 +47,8 @@ class AbstractEngine:
     queue: list[Job] = field(default_factory=list)
     batch: list[Job] = field(default_factory=list)
     cache: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    extend_tokens: dict[str, int] = field(default_factory=dict)
-    """By client: input tokens computed so far."""
-    input_tokens: dict[str, int] = field(default_factory=dict)
-    """By client: input tokens admitted so far, cached or not."""
-    output_tokens: dict[str, int] = field(default_factory=dict)
+    finished: list[Job] = field(default_factory=list)
+    """Those that left since `observe` last cleared it."""
     proposals: list[Job] = field(default_factory=list)
     """Everything the policy yielded in the last pass."""
     peak_resident_tokens: int = 0
@@ -88,11 +85,11 @@ class AbstractEngine:
         """One token for everybody in the batch; who is finished leaves."""
         for job in list(self.batch):
             job.output_tokens += 1
-            self._count(self.output_tokens, job.client, 1)
             self.policy.progress(job, 1)
             self.observe(self)
         for job in [job for job in self.batch if job.output_tokens == job.true_output_tokens]:
             self.batch.remove(job)
+            self.finished.append(job)
             self.policy.leave(job, float(self.step_number))
             self.observe(self)
 
@@ -131,8 +128,6 @@ class AbstractEngine:
         job.admissions += 1
         self.queue.remove(job)
         self.batch.append(job)
-        self._count(self.extend_tokens, job.client, job.extend_tokens)
-        self._count(self.input_tokens, job.client, job.input_tokens + job.output_tokens)
         self._remember(job)
         finals = sum(r.input_tokens + r.true_output_tokens for r in self.batch)
         self.peak_resident_tokens = max(self.peak_resident_tokens, finals)
@@ -164,7 +159,3 @@ class AbstractEngine:
             held += now
             peak = max(peak, held + remaining * count)
         return peak
-
-    @staticmethod
-    def _count(totals: dict[str, int], client: str, tokens: int) -> None:
-        totals[client] = totals.get(client, 0) + tokens

@@ -3,16 +3,19 @@
 Place in the flow: `dlpm` keeps one level of tenants and, below each tenant, one of its clients. All quantities
 are weighted tokens; a negative deficit is a debt.
 
-The surprising thing: nobody gains by being refilled. All queued members of a level always get the same
-number of quanta, and only when none of them is positive, which is what bounds their difference
-(DLPM, Theorem 4.1).
+The surprising thing: a refill touches nobody. All queued members of a level always get the same number of
+quanta, and only when none of them is positive, so a level need only count its rounds; who was last charged
+in which round says what it has got since. This is the closed form of Algorithm 1's lines 3 to 8, and what
+bounds the difference between members (DLPM, Theorem 4.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+
+from evenkeel_fairshare.replica.lowest import Lowest, Ranked
 
 
 class Rejoin(Enum):
@@ -29,7 +32,7 @@ class DeficitRules:
     """What all levels of one policy have in common."""
 
     quantum: float = 8000.0
-    """Q^u: what a member of weight 1 gets per refill, weighted tokens."""
+    """Q^u: what a member of weight 1 gets per round, weighted tokens."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     remembered: int = 65_536
     """Members per level that left and are still known; beyond that the smallest debts are forgiven."""
@@ -41,25 +44,33 @@ class DeficitRules:
             raise ValueError(f"remembered is {self.remembered}; it must be at least 1")
 
 
-@dataclass(slots=True, eq=False)
-class Account:
-    """A member of a level: a tenant, or a client of a tenant."""
+class Account(Ranked):
+    """A member of a level: a tenant, or a client of a tenant.
 
-    name: str
-    level: DeficitLevel
-    parent: Account | None
-    weight: float = 1.0
-    deficit: float = 0.0
-    waiting: int = 0
-    """Requests in the queue."""
-    running: int = 0
-    """Requests in the batch."""
-    path: tuple[Account, ...] = field(init=False)
-    """From the tenant down to this account."""
-    _children: DeficitLevel | None = None
+    Its `rank` is the round of its level in which it is positive: now, if that is not ahead.
+    """
 
-    def __post_init__(self) -> None:
-        self.path = (*self.parent.path, self) if self.parent else (self,)
+    __slots__ = ("_balance", "_children", "_round", "level", "name", "path", "running", "step")
+
+    def __init__(self, name: str, level: DeficitLevel, parent: Account | None) -> None:
+        super().__init__()
+        self.name = name
+        self.level = level
+        self.path: tuple[Account, ...] = (*parent.path, self) if parent else (self,)
+        """From the tenant down to this account."""
+        self.running = 0
+        """Requests in the batch."""
+        self.step = level.rules.quantum
+        """What one round gives: Q^u times the weight."""
+        self._children: DeficitLevel | None = None
+        self._balance = 0.0
+        self._round = 0
+
+    @property
+    def deficit(self) -> float:
+        """q_i. Rounds count from the last charge on, up to the one that makes the deficit positive."""
+        got = min(self.level.rounds, self.rank) - self._round
+        return self._balance + got * self.step if got > 0 else self._balance
 
     @property
     def children(self) -> DeficitLevel:
@@ -69,37 +80,65 @@ class Account:
         return self._children
 
     def charge(self, cost: float) -> None:
-        """Lines 23 and 26."""
-        was_positive = self.deficit > 0
-        self.deficit -= cost
-        if self.waiting:
-            self.level.positive += (self.deficit > 0) - was_positive
+        """Lines 23 and 26; `cost` is not negative."""
+        # `_set(deficit - cost)` in one piece: this runs for every token.
+        now = self.level.rounds
+        balance = (self._balance if self._round == now else self.deficit) - cost
+        self._balance = balance
+        self._round = now
+        self.rank = now if balance > 0 else now + int(-balance // self.step) + 1
 
     def begin_waiting(self) -> None:
         """One more request in the queue."""
         self.waiting += 1
-        if self.waiting == 1 and self.deficit > 0:
-            self.level.positive += 1
+        if self.waiting == 1:
+            self.level.queued.add(self)
 
-    def end_waiting(self) -> None:
-        """One request fewer in the queue."""
+    def admit(self, cost: float) -> None:
+        """One request goes from the queue to the batch, which costs `cost`."""
         self.waiting -= 1
-        if self.waiting == 0 and self.deficit > 0:
-            self.level.positive -= 1
+        self.running += 1
+        self.charge(cost)
+
+    def weigh(self, weight: float) -> None:
+        """From now on a round gives `weight` quanta."""
+        step = self.level.rules.quantum * weight
+        if step != self.step:
+            deficit = self.deficit
+            self.step = step
+            self._set(deficit)
+            if self.waiting:
+                self.level.queued.add(self)
+
+    def leave(self) -> None:
+        """Out of the list l: what is left of the deficit stays as it is until `come_back` (R4)."""
+        keeps_debt = self.level.rules.rejoin is Rejoin.KEEP_DEBT
+        self._balance = min(self.deficit, 0.0) if keeps_debt else 0.0
+        self._round = self.rank = self.level.rounds  # no round gives it anything
+
+    def come_back(self) -> None:
+        """Into the list l again."""
+        self._set(self._balance)
+
+    def _set(self, deficit: float) -> None:
+        now = self.level.rounds
+        self._balance = deficit
+        self._round = now
+        # §1.13 b: as many rounds as it takes, never more.
+        self.rank = now if deficit > 0 else now + int(-deficit // self.step) + 1
 
 
 class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
-    __slots__ = ("_departed", "members", "positive", "rounds", "rules")
+    __slots__ = ("_departed", "members", "queued", "rounds", "rules")
 
     def __init__(self, rules: DeficitRules) -> None:
         self.rules = rules
         self.members: dict[str, Account] = {}
+        self.queued: Lowest[Account] = Lowest()
         self.rounds = 0
         """Quanta given to every queued member so far."""
-        self.positive = 0
-        """Queued members with a positive deficit, so that line 5 costs nothing."""
         self._departed: dict[str, Account] = {}
 
     def knows(self, name: str) -> bool:
@@ -111,42 +150,31 @@ class DeficitLevel:
         account = self.members.get(name)
         if account is None:
             account = self._departed.pop(name, None) or Account(name, self, parent)
+            account.come_back()
             self.members[name] = account
-        account.weight = weight
+        account.weigh(weight)
         return account
 
     def leave_if_idle(self, account: Account) -> None:
         """A member with nothing waiting and nothing running leaves (§1.13 c)."""
         if account.waiting or account.running:
             return
+        account.leave()
         del self.members[account.name]
-        keeps_debt = self.rules.rejoin is Rejoin.KEEP_DEBT
-        account.deficit = min(account.deficit, 0.0) if keeps_debt else 0.0
         self._departed[account.name] = account
         if len(self._departed) > self.rules.remembered:
             self._forget()
 
     def refill(self) -> bool:
-        """CheckRefill, lines 3 to 8; whether anybody was refilled.
+        """CheckRefill, lines 3 to 8; whether there was a refill.
 
-        Closed form of line 7 repeated until a queued member is positive (§1.13 b): the same number of
-        quanta for all queued members, the smallest that makes one of them positive. Members without queued
-        work stop once they are positive.
+        Line 7 repeated until a queued member is positive: the same number of quanta for all queued members,
+        the smallest that makes one of them positive (§1.13 b).
         """
-        if self.positive:
+        first = self.queued.find()
+        if first is None or first.rank <= self.rounds:
             return False
-        quantum = self.rules.quantum
-        needs = {
-            account: int(-account.deficit // (quantum * account.weight)) + 1
-            for account in self.members.values()
-            if account.deficit <= 0
-        }
-        rounds = min(need for account, need in needs.items() if account.waiting)
-        for account, need in needs.items():
-            account.deficit += min(rounds, need) * quantum * account.weight
-            if account.waiting and account.deficit > 0:
-                self.positive += 1
-        self.rounds += rounds
+        self.rounds = int(first.rank)
         return True
 
     def known(self) -> Iterator[Account]:

@@ -66,9 +66,9 @@ class Dlpm(ReplicaPolicy):
             for request in order:
                 client = self._queue[request]
                 for node in client.path:
-                    if node.deficit <= 0:
+                    if node.rank > node.level.rounds:  # not positive
                         moved |= node.level.refill()
-                        if node.deficit <= 0:
+                        if node.rank > node.level.rounds:
                             passed_over.append(request)
                             break
                 else:
@@ -100,7 +100,7 @@ class Dlpm(ReplicaPolicy):
         client = self._queue.pop(request, None)
         if client is not None:
             for node in client.path:
-                node.end_waiting()
+                node.waiting -= 1
         else:
             client = self._running.pop(request)
             for node in client.path:
@@ -139,6 +139,4 @@ class Dlpm(ReplicaPolicy):
         self._running[request] = client
         cost = self._cost.input_cost(request.extend_tokens) if request.charge_input else 0.0
         for node in client.path:
-            node.end_waiting()
-            node.running += 1
-            node.charge(cost)
+            node.admit(cost)

@@ -3,9 +3,8 @@
 Place in the flow: arrive (lifts) → **admissions** → progress → leave. Counters are flat over all clients: a
 client's weight is its tenant's times its own, and its charges are divided by that.
 
-The surprising thing: counters only rise, so a heap may hold outdated entries: each is a lower bound, and the
-top is brought up to date when it is looked at. That is O(log n) per selection without touching the heap at
-every token.
+The surprising thing: nobody is ever forgotten who could come back below the others, and yet memory stays bounded:
+the lift makes a forgotten client and a remembered one come back alike (`_forget`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heapreplace
 from typing import ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -24,44 +22,44 @@ from evenkeel_fairshare.replica.contract import (
     ReplicaPolicy,
     Request,
 )
+from evenkeel_fairshare.replica.lowest import Lowest, Ranked
 
 
 @dataclass(slots=True, eq=False)
-class Counter:
-    """c_i of one client, weighted tokens over weight."""
+class Counter(Ranked):
+    """c_i of one client: its `rank` is what it was served, weighted tokens over weight."""
 
-    client: str
-    tie: tuple[int, str]
-    """Who goes first among equal counters."""
     weight: float = 1.0
-    value: float = 0.0
-    queue: OrderedDict[Request, None] = field(default_factory=OrderedDict)
     running: int = 0
-    in_heap: bool = False
+    """Requests in the batch."""
+    queue: OrderedDict[Request, None] = field(default_factory=OrderedDict)
 
 
 class Vtc(ReplicaPolicy):
-    """Algorithm 2. Ties go to the lowest client id. Input is charged in full, cached or not: h(np, 0)."""
+    """Algorithm 2. Ties go to the lowest client id. Input is charged in full, cached or not: h(np, 0).
+
+    `sweep_above`: how many clients are remembered before those are looked for that may be forgotten.
+    """
 
     name: ClassVar[str] = "VTC"
     matches_prefix: ClassVar[bool] = False
 
-    def __init__(self, *, cost: Cost | None = None) -> None:
+    def __init__(self, *, cost: Cost | None = None, sweep_above: int = 1024) -> None:
         self._cost: Cost = cost or LinearCost()
         self._counters: dict[str, Counter] = {}
-        self._heap: list[tuple[float, tuple[int, str], Counter]] = []
+        self._queued: Lowest[Counter] = Lowest()
         self._waiting = 0
         self._running: dict[Request, Counter] = {}
         self._last: Counter | None = None
         """The client that left the queue last (line 9)."""
-        self._sweep_at = 1024
+        self._sweep_above = self._sweep_next = sweep_above
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         """Lines 6 to 14."""
         counter = self._counters.get(request.client)
         if counter is None:
             self._forget()
-            counter = Counter(request.client, self._tie(request.client))
+            counter = Counter(tie=self._tie(request.client))
             self._counters[request.client] = counter
         counter.weight = request.tenant_weight * request.client_weight
         self._enqueue(request, counter)
@@ -69,7 +67,7 @@ class Vtc(ReplicaPolicy):
 
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
         """Lines 18 to 26. Ends at the first request that does not fit."""
-        while (counter := self._least()) is not None:
+        while (counter := self._queued.find()) is not None:
             request = next(iter(counter.queue))
             if (yield request) is not Outcome.ADMITTED:
                 return
@@ -109,11 +107,12 @@ class Vtc(ReplicaPolicy):
     def clients(self) -> Mapping[str, ClientState]:
         """Minus the counter, as far as clients are remembered."""
         return {
-            counter.client: ClientState(-counter.value, 0.0, len(counter.queue))
-            for counter in self._counters.values()
+            client: ClientState(-counter.rank, 0.0, counter.waiting)
+            for client, counter in self._counters.items()
         }
 
     def _tie(self, client: str) -> tuple[int, str]:
+        """Who goes first among equal counters."""
         return (0, client)
 
     def _input_cost(self, request: Request) -> float:
@@ -123,41 +122,28 @@ class Vtc(ReplicaPolicy):
         return self._cost.input_cost(request.input_tokens + request.output_tokens)
 
     def _charge(self, counter: Counter, cost: float) -> None:
-        counter.value += cost / counter.weight
+        counter.rank += cost / counter.weight
 
     def _lift(self, counter: Counter) -> None:
         """Lines 8 to 13: idling earns no credit."""
-        least = self._least() or self._last
+        least = self._queued.find() or self._last
         if least is not None:
-            counter.value = max(counter.value, least.value)
-
-    def _least(self) -> Counter | None:
-        """Line 20: the least counter of those with waiting requests; None when nobody waits."""
-        heap = self._heap
-        while heap:
-            value, tie, counter = heap[0]
-            if not counter.queue:
-                heappop(heap)
-                counter.in_heap = False
-            elif value < counter.value:
-                heapreplace(heap, (counter.value, tie, counter))
-            else:
-                return counter
-        return None
+            counter.rank = max(counter.rank, least.rank)
 
     def _enqueue(self, request: Request, counter: Counter) -> None:
-        if not counter.queue:
+        if not counter.waiting:
             self._lift(counter)
-            if not counter.in_heap:
-                heappush(self._heap, (counter.value, counter.tie, counter))
-                counter.in_heap = True
         counter.queue[request] = None
+        counter.waiting += 1
         self._waiting += 1
+        if counter.waiting == 1:
+            self._queued.add(counter)
 
     def _dequeue(self, request: Request, counter: Counter) -> None:
         del counter.queue[request]
+        counter.waiting -= 1
         self._waiting -= 1
-        if not counter.queue:
+        if not counter.waiting:
             self._last = counter
 
     def _forget(self) -> None:
@@ -166,18 +152,13 @@ class Vtc(ReplicaPolicy):
         The level that the next lift goes to never falls (Lemma A.1), so an idle client at or below it would
         come back at the same counter as a new one.
         """
-        if len(self._counters) < self._sweep_at:
+        if len(self._counters) < self._sweep_next:
             return
-        least = self._least() or self._last
-        level = least.value if least is not None else 0.0
+        least = self._queued.find() or self._last
+        level = least.rank if least is not None else 0.0
         self._counters = {
             client: counter
             for client, counter in self._counters.items()
-            if counter.queue or counter.running or counter.value > level
+            if counter.waiting or counter.running or counter.rank > level
         }
-        # Of those forgotten the heap may still hold entries; of the others it needs those that wait.
-        for counter in self._counters.values():
-            counter.in_heap = bool(counter.queue)
-        self._heap = [(c.value, c.tie, c) for c in self._counters.values() if c.in_heap]
-        heapify(self._heap)
-        self._sweep_at = max(1024, 2 * len(self._counters))
+        self._sweep_next = max(self._sweep_above, 2 * len(self._counters))

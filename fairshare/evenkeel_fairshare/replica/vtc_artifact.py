@@ -37,9 +37,9 @@ class ArtifactVtc(Vtc):
         return (len(self._counters), client)
 
     def _lift(self, counter: Counter) -> None:
-        least = self._least()
+        least = self._queued.find()
         if least is not None:
-            counter.value = max(counter.value, least.value)
+            counter.rank = max(counter.rank, least.rank)
 
     def _forget(self) -> None:
         pass

@@ -1,0 +1,80 @@
+"""Who ranks lowest among those that wait: the selection under VTC (least counter) and DLPM (next to refill).
+
+The surprising thing: ranks change at every token, yet nothing is moved then. They nearly always rise, so a heap
+entry made earlier is a lower bound, and it is enough to bring the top up to date when somebody looks:
+O(log n) amortised per look, nothing per token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Any, Generic, TypeVar
+
+
+@dataclass(slots=True, eq=False)
+class Ranked:
+    """Somebody who may wait. `rank` may rise at any time; after a fall `Lowest.add` must be called again."""
+
+    rank: float = 0.0
+    tie: Any = 0
+    """Decides among equal ranks, the smaller first; it never changes."""
+    waiting: int = 0
+    """Requests in the queue."""
+    entry: float | None = None
+    """The rank under which a `Lowest` holds it."""
+
+
+_Item = TypeVar("_Item", bound=Ranked)
+
+
+class Lowest(Generic[_Item]):
+    """The lowest ranked of those with `waiting` > 0; those that stop waiting drop out by themselves."""
+
+    __slots__ = ("_compact_above", "_heap", "_pushes")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, Any, int, _Item]] = []
+        self._pushes = 0  # makes every entry unique, so that items are never compared
+        self._compact_above = 64
+
+    def add(self, item: _Item) -> None:
+        """`item` waits now, or its rank fell."""
+        if item.entry is not None and item.entry <= item.rank:
+            return
+        if len(self._heap) >= self._compact_above:
+            self._compact()
+        self._pushes += 1
+        item.entry = item.rank
+        heappush(self._heap, (item.rank, item.tie, self._pushes, item))
+
+    def find(self) -> _Item | None:
+        """The lowest, which stays; None when nobody waits."""
+        heap = self._heap
+        while heap:
+            rank, tie, number, item = heap[0]
+            if rank == item.rank and item.waiting:
+                return item
+            if rank != item.entry:
+                heappop(heap)  # a newer entry took its place
+            elif not item.waiting:
+                heappop(heap)
+                item.entry = None
+            else:
+                item.entry = item.rank
+                heapreplace(heap, (item.rank, tie, number, item))
+        return None
+
+    def _compact(self) -> None:
+        """Drop what stands for nobody, so that memory stays in proportion to those that wait."""
+        kept = []
+        for entry in self._heap:
+            rank, _, _, item = entry
+            if rank == item.entry:
+                if item.waiting:
+                    kept.append(entry)
+                else:
+                    item.entry = None
+        heapify(kept)
+        self._heap = kept
+        self._compact_above = max(64, 2 * len(kept))

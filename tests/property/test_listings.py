@@ -1,0 +1,95 @@
+"""The policies against the papers' listings taken literally: the same schedule, request by request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from evenkeel_fairshare.cost import QuadraticCost
+from evenkeel_fairshare.replica.contract import ReplicaPolicy
+from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.lpm import Lpm
+from evenkeel_fairshare.replica.vtc import Vtc
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.abstract_engine import AbstractEngine, Job
+from tests.support.listings import ListedDlpm, ListedVtc
+from tests.support.loads import Load, loads
+
+QUADRATIC = QuadraticCost(extend=2, output=1, product=1, output_squared=3)
+
+
+def schedule(policy: ReplicaPolicy, load: Load, disturbances: int) -> list[list[str]]:
+    """The admissions of every step, with aborts, retractions, seeds, retries and changed weights that `disturbances` seeds."""
+    rng = Random(disturbances)
+    engine = AbstractEngine(policy, load.memory_tokens)
+    jobs: list[Job] = [sending.job(number) for number, sending in enumerate(load.sendings)]
+    seeds = {client.identity: rng.choice([0.0, -300.0, 70.0]) for client in load.clients}
+    log = []
+    pending = [*zip(load.sendings, jobs, strict=True)]
+    while pending or engine.queue or engine.batch:
+        while pending and pending[0][0].step <= engine.step_number:
+            job = pending.pop(0)[1]
+            job.seed, job.charge_input = seeds[job.client], rng.random() < 0.9
+            if rng.random() < 0.1:
+                job.client_weight = rng.choice([1, 2, 5])
+            engine.submit(job)
+        for victims, act in ((engine.queue, engine.abort), (engine.batch, engine.abort)):
+            if victims and rng.random() < 0.1:
+                act(rng.choice(victims))
+        if engine.batch and rng.random() < 0.1:
+            engine.retract(rng.choice(engine.batch))
+        log.append([job.id for job in engine.step()])
+    return log
+
+
+@settings(max_examples=60)
+@given(
+    load=loads(weighted=True),
+    disturbances=st.integers(0, 1000),
+    quantum=st.sampled_from([1, 7, 50, 400, 10_000]),
+    keep_debt=st.booleans(),
+    cost=st.sampled_from([None, QUADRATIC]),
+)
+def test_dlpm_schedules_what_algorithm_1_lists(load, disturbances, quantum, keep_debt, cost):
+    rejoin = Rejoin.KEEP_DEBT if keep_debt else Rejoin.PAPER
+    policy = Dlpm(rules=DeficitRules(quantum=quantum, rejoin=rejoin), cost=cost)
+    listed = ListedDlpm(quantum, keep_debt=keep_debt, cost=cost)
+    assert schedule(policy, load, disturbances) == schedule(listed, load, disturbances)
+    # The deficits too, of those that left included.
+    held = {account.name: account for account in accounts(policy)}
+    assert set(held) == set(listed.q)
+    for name, deficit in listed.q.items():
+        assert held[name].deficit == (min(deficit, 0.0) if keep_debt else 0.0)
+
+
+def accounts(policy: Dlpm):
+    return (client for tenant in policy.tenants.known() for client in tenant.children.known())
+
+
+@settings(max_examples=60)
+@given(
+    load=loads(tenants=2, weighted=True),
+    disturbances=st.integers(0, 1000),
+    cost=st.sampled_from([None, QUADRATIC]),
+    sweep_above=st.sampled_from([1, 1024]),
+)
+def test_vtc_schedules_what_algorithm_2_lists(load, disturbances, cost, sweep_above):
+    policy = Vtc(cost=cost, sweep_above=sweep_above)  # forgetting clients changes nothing
+    listed = ListedVtc(cost)
+    assert schedule(policy, load, disturbances) == schedule(listed, load, disturbances)
+    for client, state in policy.clients().items():
+        assert -state.deficit == listed.c[client]
+
+
+@settings(max_examples=30)
+@given(load=loads())
+def test_a_quantum_beyond_all_work_is_lpm_for_those_there_at_the_first_refill(load):
+    together = Load(
+        load.memory_tokens,
+        tuple(replace(sending, step=0) for sending in load.sendings),
+    )
+    generous = Dlpm(rules=DeficitRules(quantum=1e9))
+    assert schedule(generous, together, 0) == schedule(Lpm(), together, 0)

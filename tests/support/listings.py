@@ -1,0 +1,158 @@
+"""The papers' listings, as literally as Python allows and as slow as they look, to test the policies against.
+
+Only what a listing leaves open follows ALGORITHMS §1.13. Nothing here is shared with the policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import ClassVar
+
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+
+
+class ListedVtc(ReplicaPolicy):
+    """VTC, Algorithm 2: never forgets a client, looks at everybody for every choice."""
+
+    name: ClassVar[str] = "VTC as listed"
+    matches_prefix: ClassVar[bool] = False
+
+    def __init__(self, cost: Cost | None = None) -> None:
+        self.cost = cost or LinearCost()
+        self.c: dict[str, float] = {}
+        self.w: dict[str, float] = {}
+        self.queue: list[Request] = []
+        self.last: str | None = None
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        self._lift(request.client)
+        self.w[request.client] = request.tenant_weight * request.client_weight
+        self.queue.append(request)
+        return Arrival.QUEUED
+
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        while self.queue:
+            k = min({r.client for r in self.queue}, key=lambda i: (self.c[i], i))  # line 20
+            r = next(r for r in self.queue if r.client == k)  # line 21
+            if (yield r) is Outcome.NO_ROOM:
+                return
+            if r.charge_input:
+                self._charge(r, self.cost.input_cost(r.input_tokens + r.output_tokens))
+            self._remove(r)
+
+    def progress(self, request: Request, tokens: int) -> None:
+        now = request.output_tokens
+        self._charge(request, self.cost.output_cost(request.input_tokens, now - tokens, now))
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        self._lift(request.client)
+        self.queue.insert(0, request)
+        request.charge_input = True
+
+    def leave(self, request: Request, now_s: float) -> None:
+        if request in self.queue:
+            self._remove(request)
+
+    def waiting(self) -> Iterable[Request]:
+        return self.queue
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def _lift(self, u: str) -> None:
+        self.c.setdefault(u, 0.0)
+        waiting = {r.client for r in self.queue}
+        if u not in waiting:  # line 7
+            if not self.queue:
+                lifted = self.c[self.last] if self.last is not None else 0.0  # lines 9, 10
+            else:
+                lifted = min(self.c[i] for i in waiting)  # lines 12, 13
+            self.c[u] = max(self.c[u], lifted)
+
+    def _charge(self, request: Request, cost: float) -> None:
+        self.c[request.client] += cost / self.w[request.client]
+
+    def _remove(self, request: Request) -> None:
+        self.queue.remove(request)
+        if all(r.client != request.client for r in self.queue):
+            self.last = request.client
+
+
+class ListedDlpm(ReplicaPolicy):
+    """DLPM, Algorithm 1: flat, refills one quantum at a time over the whole list."""
+
+    name: ClassVar[str] = "DLPM as listed"
+    matches_prefix: ClassVar[bool] = True
+
+    def __init__(self, quantum: float, *, keep_debt: bool, cost: Cost | None = None) -> None:
+        self.quantum = quantum
+        self.keep_debt = keep_debt
+        self.cost = cost or LinearCost()
+        self.l: list[str] = []
+        self.q: dict[str, float] = {}
+        self.w: dict[str, float] = {}
+        self.queue: list[Request] = []
+        self.batch: list[Request] = []
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        i = request.client
+        if i not in self.l:  # line 12
+            if i not in self.q:
+                self.q[i] = min(request.seed, 0.0)
+            else:
+                self.q[i] = min(self.q[i], 0.0) if self.keep_debt else 0.0
+            self.l.append(i)
+        self.w[i] = request.client_weight
+        self.queue.append(request)
+        return Arrival.QUEUED
+
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        # Line 16. `queue` stays in order of arrival, so that equals always go in that order.
+        order = sorted(self.queue, key=lambda r: -r.matched_tokens)
+        moved = True
+        while self.queue and moved:  # line 17
+            moved = False
+            for r in [r for r in order if r in self.queue]:
+                i = r.client
+                if self.q[i] <= 0:
+                    moved |= self._check_refill()
+                if self.q[i] > 0:
+                    if (yield r) is Outcome.NO_ROOM:
+                        return
+                    self.queue.remove(r)
+                    self.batch.append(r)
+                    if r.charge_input:
+                        self.q[i] -= self.cost.input_cost(r.extend_tokens)
+                    moved = True
+
+    def progress(self, request: Request, tokens: int) -> None:
+        now = request.output_tokens
+        cost = self.cost.output_cost(request.extend_tokens, now - tokens, now)
+        self.q[request.client] -= cost
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        self.batch.remove(request)
+        self.queue.insert(0, request)
+        request.charge_input = True
+
+    def leave(self, request: Request, now_s: float) -> None:
+        (self.queue if request in self.queue else self.batch).remove(request)
+        if all(r.client != request.client for r in (*self.queue, *self.batch)):
+            self.l.remove(request.client)
+
+    def waiting(self) -> Iterable[Request]:
+        return self.queue
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def _check_refill(self) -> bool:
+        queued = {r.client for r in self.queue}
+        refilled = False
+        while all(self.q[i] <= 0 for i in queued):  # lines 4, 5, and §1.13 b
+            for i in self.l:
+                if self.q[i] <= 0:
+                    self.q[i] += self.quantum * self.w[i]  # line 7
+            refilled = True
+        return refilled

@@ -1,0 +1,197 @@
+"""Loads for the abstract engine, drawn by hypothesis, and what happened under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.replica.contract import ReplicaPolicy
+from hypothesis import strategies as st
+
+from tests.support.abstract_engine import AbstractEngine, Job, Room
+
+MAX_INPUT_TOKENS = 40
+MAX_OUTPUT_TOKENS = 40
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who sends."""
+
+    tenant: str
+    name: str
+    tenant_weight: int = 1
+    weight: int = 1
+
+    @property
+    def identity(self) -> str:
+        return f"{self.tenant}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One request of a load: who sends what, when."""
+
+    step: int
+    client: Client
+    input_tokens: int
+    max_output_tokens: int
+    true_output_tokens: int
+    prefix: str = ""
+    prefix_tokens: int = 0
+
+    def job(self, number: int) -> Job:
+        return Job(
+            id=f"r{number}",
+            client=self.client.identity,
+            tenant=self.client.tenant,
+            arrival_s=float(self.step),
+            input_tokens=self.input_tokens,
+            max_output_tokens=self.max_output_tokens,
+            client_weight=self.client.weight,
+            tenant_weight=self.client.tenant_weight,
+            true_output_tokens=self.true_output_tokens,
+            prefix=self.prefix,
+            prefix_tokens=self.prefix_tokens,
+        )
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent to one replica."""
+
+    memory_tokens: int
+    sendings: tuple[Sending, ...]
+
+    @property
+    def clients(self) -> list[Client]:
+        return sorted({s.client for s in self.sendings}, key=lambda client: client.identity)
+
+
+@st.composite
+def loads(
+    draw: st.DrawFn, *, tenants: int = 1, weighted: bool = False, prefixes: bool = True
+) -> Load:
+    """Bursts of a few clients into a small memory, so that most of them wait most of the time."""
+    weights = st.sampled_from([1, 2, 5]) if weighted else st.just(1)
+    clients = []
+    for tenant in range(tenants):
+        tenant_weight = draw(weights)
+        for name in range(draw(st.integers(1, 3)) if tenants > 1 else draw(st.integers(2, 4))):
+            clients.append(Client(f"ns/t{tenant}", f"c{name}", tenant_weight, draw(weights)))
+    sending = st.builds(
+        lambda step, client, size, most, made, prefix, shared: Sending(
+            step, client, size, max(most, made), min(most, made), prefix, min(shared, size)
+        ),
+        st.integers(0, 30),
+        st.sampled_from(clients),
+        st.integers(1, MAX_INPUT_TOKENS),
+        st.integers(1, MAX_OUTPUT_TOKENS),
+        st.integers(1, MAX_OUTPUT_TOKENS),
+        st.sampled_from(["", "p", "q", "r", "s", "t"]) if prefixes else st.just(""),
+        st.integers(1, MAX_INPUT_TOKENS),
+    )
+    sendings = draw(st.lists(sending, min_size=20, max_size=70))
+    memory_tokens = draw(st.integers(MAX_INPUT_TOKENS + MAX_OUTPUT_TOKENS, 250))
+    return Load(memory_tokens, tuple(sorted(sendings, key=lambda s: s.step)))
+
+
+@dataclass
+class Trace:
+    """One party's trajectory, one value per event of the run."""
+
+    service: list[float] = field(default_factory=list)
+    """W(0, t), weighted tokens."""
+    queued: list[bool] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+    probes: list[Any] = field(default_factory=list)
+    """What the test's `probe` said of it."""
+
+
+Probe = Callable[[ReplicaPolicy, str], Any]
+
+
+@dataclass
+class Run:
+    """A load's whole life under a policy. Parties are clients and tenants, by identity."""
+
+    engine: AbstractEngine
+    parties: dict[str, Trace]
+    jobs: list[Job]
+
+    def backlogged(self, *parties: str) -> Iterator[range]:
+        """Maximal intervals of events in which all of `parties` have a waiting request at every event."""
+        queued = [
+            all(flags) for flags in zip(*(self.parties[p].queued for p in parties), strict=True)
+        ]
+        start = None
+        for event, flag in enumerate([*queued, False]):
+            if flag and start is None:
+                start = event
+            elif not flag and start is not None:
+                yield range(start, event)
+                start = None
+
+
+def run(
+    policy: ReplicaPolicy,
+    load: Load,
+    *,
+    cost: Cost | None = None,
+    full_input: bool = False,
+    room: Room = Room.RESERVE,
+    probe: Probe = lambda policy, party: None,
+    prepare: Callable[[Job], None] = lambda job: None,
+) -> Run:
+    """Play `load` to its end. Service is measured here, from what the engine did, by h = `cost`.
+
+    `full_input`: input counts in full, cached or not (VTC's service), instead of what was computed (DLPM's).
+    """
+    parties = {c.identity: Trace() for c in load.clients} | {
+        c.tenant: Trace() for c in load.clients
+    }
+    served = dict.fromkeys(parties, 0.0)
+    counted: dict[Job, tuple[int, int]] = {}  # what of each job is in `served`: admissions, output
+    h = cost or LinearCost()
+
+    def observe(engine: AbstractEngine) -> None:
+        touched = [*engine.batch, *engine.finished]
+        engine.finished.clear()
+        for job in touched:
+            admissions, made = counted.get(job, (0, 0))
+            computed = job.input_tokens if full_input else job.extend_tokens
+            gain = h.output_cost(computed, made, job.output_tokens)
+            if job.admissions > admissions:
+                gain += h.input_cost(computed)
+            counted[job] = (job.admissions, job.output_tokens)
+            for party in (job.client, job.tenant):
+                served[party] += gain
+        waits = {party for job in engine.queue for party in (job.client, job.tenant)}
+        runs = [party for job in engine.batch for party in (job.client, job.tenant)]
+        for party, trace in parties.items():
+            trace.service.append(served[party])
+            trace.queued.append(party in waits)
+            trace.running.append(runs.count(party))
+            trace.probes.append(probe(policy, party))
+
+    engine = AbstractEngine(policy, load.memory_tokens, room=room, observe=observe)
+    jobs = [sending.job(number) for number, sending in enumerate(load.sendings)]
+    for job in jobs:
+        prepare(job)
+    pending = [*zip(load.sendings, jobs, strict=True)]
+    while pending or engine.queue or engine.batch:
+        while pending and pending[0][0].step <= engine.step_number:
+            engine.submit(pending.pop(0)[1])
+        engine.step()
+    return Run(engine, parties, jobs)
+
+
+def largest_rise(values: Iterable[float]) -> float:
+    """The largest values[t2] - values[t1] over t1 <= t2."""
+    lowest, largest = float("inf"), 0.0
+    for value in values:
+        lowest = min(lowest, value)
+        largest = max(largest, value - lowest)
+    return largest
