@@ -11,7 +11,7 @@ from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.abstract_engine import AbstractEngine, Job
@@ -45,7 +45,6 @@ def schedule(policy: ReplicaPolicy, load: Load, disturbances: int) -> list[list[
     return log
 
 
-@settings(max_examples=60)
 @given(
     load=loads(weighted=True),
     disturbances=st.integers(0, 1000),
@@ -69,7 +68,6 @@ def accounts(policy: Dlpm):
     return (client for tenant in policy.tenants.known() for client in tenant.children.known())
 
 
-@settings(max_examples=60)
 @given(
     load=loads(tenants=2, weighted=True),
     disturbances=st.integers(0, 1000),
@@ -84,7 +82,6 @@ def test_vtc_schedules_what_algorithm_2_lists(load, disturbances, cost, sweep_ab
         assert -state.deficit == listed.c[client]
 
 
-@settings(max_examples=30)
 @given(load=loads())
 def test_a_quantum_beyond_all_work_is_lpm_for_those_there_at_the_first_refill(load):
     together = Load(

@@ -1,0 +1,268 @@
+"""DLPM's theorems at every instant of random runs, flat and on two levels, with and without weights.
+
+Every test also says how much it saw, so that none holds for want of a backlog.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations, permutations
+from typing import NamedTuple
+
+import pytest
+from evenkeel_fairshare import bounds
+from evenkeel_fairshare.cost import Cost, QuadraticCost
+from evenkeel_fairshare.replica.contract import ReplicaPolicy
+from evenkeel_fairshare.replica.deficit import Account, DeficitRules
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.abstract_engine import Room
+from tests.support.loads import (
+    MAX_INPUT_TOKENS,
+    MAX_OUTPUT_TOKENS,
+    Load,
+    Run,
+    largest_rise,
+    loads,
+    run,
+)
+
+QUANTA = st.sampled_from([1, 10, 60, 300, 2000])
+HIERARCHIES = {"flat": 1, "two levels": 3}
+
+
+class Held(NamedTuple):
+    """What a level holds against one member."""
+
+    deficit: float
+    rounds: int
+
+
+class Pair(NamedTuple):
+    """Two members of one level, with their weights."""
+
+    one: str
+    other: str
+    weights: tuple[float, float]
+
+
+def held(policy: ReplicaPolicy, party: str) -> Held:
+    assert isinstance(policy, Dlpm)
+    account = find(policy, party)
+    return Held(account.deficit, account.level.rounds) if account else Held(0.0, 0)
+
+
+def find(policy: Dlpm, party: str) -> Account | None:
+    for tenant in policy.tenants.known():
+        if tenant.name == party:
+            return tenant
+        for client in tenant.children.known():
+            if client.name == party:
+                return client
+    return None
+
+
+def play(load: Load, quantum: float, **options) -> Run:
+    policy = Dlpm(rules=DeficitRules(quantum=quantum), cost=options.get("cost"))
+    return run(policy, load, probe=held, **options)
+
+
+def weights(load: Load) -> dict[str, float]:
+    """Every party's weight in its level."""
+    tenants = {client.tenant: client.tenant_weight for client in load.clients}
+    return tenants | {client.identity: client.weight for client in load.clients}
+
+
+def pairs(load: Load, choose=combinations) -> Iterator[Pair]:
+    """Members of the same level: tenants, and clients of the same tenant."""
+    weight = weights(load)
+    levels: dict[str, list[str]] = {"": sorted({client.tenant for client in load.clients})}
+    for client in load.clients:
+        levels.setdefault(client.tenant, []).append(client.identity)
+    for members in levels.values():
+        for one, other in choose(members, 2):
+            yield Pair(one, other, (weight[one], weight[other]))
+
+
+def overshoot(load: Load) -> float:
+    return bounds.dlpm_overshoot(
+        max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=load.memory_tokens
+    )
+
+
+@pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
+def test_service_is_old_deficit_plus_refills_minus_new_deficit(tenants):
+    """The identity under Theorem A.1, exactly; and the theorem, for those that start from 0."""
+    seen: Counter[str] = Counter()
+
+    @given(load=loads(tenants=tenants, weighted=True), quantum=QUANTA)
+    def check(load: Load, quantum: float) -> None:
+        played = play(load, quantum)
+        weight = weights(load)
+        for party, trace in played.parties.items():
+            error = bounds.dlpm_service_error(overshoot(load), quantum, weight[party])
+            for interval in played.backlogged(party):
+                first, origin = trace.probes[interval[0]], trace.service[interval[0]]
+                for event in interval:
+                    now = trace.probes[event]
+                    quanta = (now.rounds - first.rounds) * quantum * weight[party]
+                    served = trace.service[event] - origin
+                    assert served == first.deficit + quanta - now.deficit
+                    if first.deficit == 0:
+                        assert abs(quanta - served) <= error
+                        seen["from 0"] += 1
+                    seen["refilled"] += now.rounds > first.rounds
+
+    check()
+    assert seen["refilled"] > 1000 and seen["from 0"] > 1000
+
+
+@pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
+def test_a_deficit_stays_above_minus_u_and_up_to_a_quantum(tenants):
+    """Equations 1 and 2."""
+    seen: Counter[str] = Counter()
+
+    @given(load=loads(tenants=tenants, weighted=True), quantum=QUANTA)
+    def check(load: Load, quantum: float) -> None:
+        played = play(load, quantum)
+        weight = weights(load)
+        for party, trace in played.parties.items():
+            low, high = bounds.dlpm_deficit_range(overshoot(load), quantum, weight[party])
+            deficits = [probe.deficit for probe in trace.probes]
+            assert low < min(deficits) and max(deficits) <= high
+            seen["a debt of several quanta"] += min(deficits) < -3 * quantum
+            seen["nearly a quantum of credit"] += max(deficits) > 0.9 * high
+
+    check()
+    assert seen["a debt of several quanta"] > 10 and seen["nearly a quantum of credit"] > 10
+
+
+@pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
+@pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
+def test_two_backlogged_members_of_a_level_differ_by_a_constant(tenants, weighted):
+    """Theorem 4.1."""
+    seen: Counter[str] = Counter()
+
+    @given(load=loads(tenants=tenants, weighted=weighted), quantum=QUANTA)
+    def check(load: Load, quantum: float) -> None:
+        played = play(load, quantum)
+        for one, other, (weight_one, weight_other) in pairs(load):
+            bound = bounds.dlpm_backlogged_gap(overshoot(load), quantum, (weight_one, weight_other))
+            first, second = played.parties[one].service, played.parties[other].service
+            for interval in played.backlogged(one, other):
+                gaps = [first[t] / weight_one - second[t] / weight_other for t in interval]
+                assert max(gaps) - min(gaps) <= bound
+                ends = interval[0], interval[-1]
+                seen["both served"] += all(w[ends[1]] > w[ends[0]] for w in (first, second))
+
+    check()
+    assert seen["both served"] > 30
+
+
+@pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
+@pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
+def test_a_backlogged_member_falls_behind_nobody_by_more_than_a_constant(tenants, weighted):
+    """Theorem 4.2: whatever the other one does."""
+    seen: Counter[str] = Counter()
+
+    @given(load=loads(tenants=tenants, weighted=weighted), quantum=QUANTA)
+    def check(load: Load, quantum: float) -> None:
+        played = play(load, quantum)
+        for one, other, (weight_one, weight_other) in pairs(load, permutations):
+            bound = bounds.dlpm_shortfall(overshoot(load), quantum, (weight_one, weight_other))
+            ours, theirs = played.parties[one].service, played.parties[other].service
+            for interval in played.backlogged(one):
+                lead = largest_rise(
+                    theirs[t] / weight_other - ours[t] / weight_one for t in interval
+                )
+                assert lead <= bound
+                waits = [played.parties[other].queued[t] for t in interval]
+                seen["the other came and went"] += any(waits) and not all(waits)
+
+    check()
+    assert seen["the other came and went"] > 30
+
+
+@pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
+def test_a_client_that_comes_back_waits_for_a_constant_of_others_service(tenants):
+    """Theorem A.2 in service: over the least service per second, that is the delay."""
+    seen: Counter[str] = Counter()
+
+    @given(load=loads(tenants=tenants), quantum=QUANTA)
+    def check(load: Load, quantum: float) -> None:
+        played = play(load, quantum)
+        sizes = Counter(client.tenant for client in load.clients)
+        total = [sum(now) for now in zip(*services(played, load), strict=True)]
+        for client in load.clients:
+            trace = played.parties[client.identity]
+            for interval in played.backlogged(client.identity):
+                arrival = interval[0]
+                if arrival and trace.running[arrival - 1]:
+                    continue  # the premise: none waiting and none running
+                waits_until = next((t - 1 for t in interval if trace.running[t]), interval[-1])
+                bound = bounds.dlpm_dispatch_delay_s(
+                    overshoot(load),
+                    quantum,
+                    clients=sizes[client.tenant],
+                    tenants=len(sizes),
+                    service_per_s=1.0,
+                )
+                assert total[waits_until] - total[arrival] <= bound
+                seen["waited"] += total[waits_until] > total[arrival]
+
+    check()
+    assert seen["waited"] > 30
+
+
+def services(played: Run, load: Load) -> list[list[float]]:
+    return [played.parties[client.identity].service for client in load.clients]
+
+
+def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together():
+    """§7 A1: M' instead of M."""
+    seen: Counter[str] = Counter()
+
+    @given(load=loads(), quantum=QUANTA)
+    def check(load: Load, quantum: float) -> None:
+        played = play(load, quantum, room=Room.PEAK)
+        memory_tokens = played.engine.peak_resident_tokens
+        seen["beyond M"] += memory_tokens > load.memory_tokens
+        unit = bounds.dlpm_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=memory_tokens)
+        for one, other, _ in pairs(load):
+            first, second = played.parties[one].service, played.parties[other].service
+            for interval in played.backlogged(one, other):
+                gaps = [first[t] - second[t] for t in interval]
+                assert max(gaps) - min(gaps) <= bounds.dlpm_backlogged_gap(unit, quantum)
+                seen["backlogged"] += 1
+
+    check()
+    assert seen["beyond M"] > 5 and seen["backlogged"] > 30
+
+
+QUADRATIC = QuadraticCost(extend=2, output=1, product=1, output_squared=3)
+
+
+def test_a_general_cost_is_bounded_by_its_dearest_batch():
+    """§4.2: U becomes the most that a batch can add up to."""
+    seen: Counter[str] = Counter()
+
+    @given(load=loads(), quantum=st.sampled_from([100, 3000]))
+    def check(load: Load, quantum: float) -> None:
+        cost: Cost = QUADRATIC
+        played = play(load, quantum, cost=cost)
+        # The dearest way to fill the memory with the requests of this load is at most this.
+        worst = (MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS)
+        most = load.memory_tokens // 2
+        unit = bounds.general_overshoot(cost, [[worst] * most])
+        for one, other, _ in pairs(load):
+            first, second = played.parties[one].service, played.parties[other].service
+            for interval in played.backlogged(one, other):
+                gaps = [first[t] - second[t] for t in interval]
+                assert max(gaps) - min(gaps) <= bounds.dlpm_backlogged_gap(unit, quantum)
+                seen["backlogged"] += 1
+
+    check()
+    assert seen["backlogged"] > 30
