@@ -1,0 +1,55 @@
+"""Talking to a replica policy by hand: requests in a line, passes as a list."""
+
+from __future__ import annotations
+
+from evenkeel_fairshare.replica.contract import Outcome, ReplicaPolicy, Request
+
+
+def request(
+    id: str, client: str = "a", tenant: str = "t", *, extend: int = 100, matched: int = 0, **fields
+) -> Request:
+    """A request whose admission computes `extend` tokens, at a match of `matched`."""
+    made = Request(
+        id=id,
+        client=client,
+        tenant=tenant,
+        arrival_s=0.0,
+        input_tokens=matched + extend,
+        max_output_tokens=100,
+        **fields,
+    )
+    made.matched_tokens = matched
+    made.extend_tokens = extend
+    return made
+
+
+def arrive(policy: ReplicaPolicy, *requests: Request) -> None:
+    for one in requests:
+        policy.arrive(one, 0.0)
+
+
+def admit(
+    policy: ReplicaPolicy, room: int | None = None, misfits: tuple[str, ...] = ()
+) -> list[str]:
+    """One pass; ids in order of admission. `room`: how many fit; `misfits`: ids that never do."""
+    admitted: list[str] = []
+    conversation = policy.admissions(0.0)
+    proposed = next(conversation, None)
+    while proposed is not None:
+        fits = proposed.id not in misfits and (room is None or len(admitted) < room)
+        if fits:
+            admitted.append(proposed.id)
+        try:
+            proposed = conversation.send(Outcome.ADMITTED if fits else Outcome.NO_ROOM)
+        except StopIteration:
+            proposed = None
+    return admitted
+
+
+def decode(policy: ReplicaPolicy, one: Request, tokens: int) -> None:
+    one.output_tokens += tokens
+    policy.progress(one, tokens)
+
+
+def deficit(policy: ReplicaPolicy, client: str) -> float:
+    return policy.clients()[client].deficit
