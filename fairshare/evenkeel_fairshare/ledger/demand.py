@@ -1,0 +1,73 @@
+"""Demand: how much service each client asks for, per second (design §6).
+
+Place in the flow: router's requests → **demand** → ledger, which adds up what all routers say → scaling.
+Rate = arrivals per second × mean cost of the requests that finished, both over an exponential window, so that a
+client which is held up does not look as if it wanted less.
+
+Every router publishes its own part and adds up all parts, so all export the same fleet-wide figure. Hence the
+figure is aggregated by maximum over routers, never by sum.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class _Client:
+    arrivals: float = 0.0
+    """Decayed count."""
+    since_s: float = 0.0
+    cost: float = 0.0
+    """Decayed sum of costs."""
+    finished: float = 0.0
+    """Decayed count of the requests behind `cost`."""
+
+
+class DemandMeter:
+    """What arrives at one router."""
+
+    def __init__(self, *, window_s: float = 60.0, first_cost: float = 1000.0) -> None:
+        """`first_cost`: weighted tokens that a request is taken to cost before the client's first one finished."""
+        if not (window_s > 0 and first_cost > 0):
+            raise ValueError(f"window_s {window_s} and first_cost {first_cost} must be positive")
+        self._window_s = window_s
+        self._first_cost = first_cost
+        self._clients: dict[str, _Client] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def arrived(self, client: str, now_s: float) -> None:
+        """A new request, not a retry."""
+        known = self._clients.setdefault(client, _Client(since_s=now_s))
+        self._decay(known, now_s)
+        known.arrivals += 1
+
+    def finished(self, client: str, cost: float) -> None:
+        """A request is over and was charged `cost`. Forgets clients it never saw arrive."""
+        known = self._clients.get(client)
+        if known is not None:
+            known.cost += cost
+            known.finished += 1
+
+    def rates(self, now_s: float) -> dict[str, float]:
+        """Weighted tokens per second by client; a client whose rate came to nothing is reported so once."""
+        rates = {}
+        for client, known in list(self._clients.items()):
+            self._decay(known, now_s)
+            if known.arrivals < 1e-3:  # its last request came seven windows ago
+                del self._clients[client]
+                rates[client] = 0.0
+                continue
+            mean = known.cost / known.finished if known.finished > 0.01 else self._first_cost
+            rates[client] = known.arrivals / self._window_s * mean
+        return rates
+
+    def _decay(self, known: _Client, now_s: float) -> None:
+        kept = math.exp(-max(0.0, now_s - known.since_s) / self._window_s)
+        known.since_s = now_s
+        known.arrivals *= kept
+        known.cost *= kept
+        known.finished *= kept

@@ -1,0 +1,189 @@
+"""Tables: names → rows of numbers, merged so that order, repetition and loss do not matter (design R3).
+
+Place in the flow: reports and peers' messages → **tables** → pages and book → derived figures. A row is
+(version, totals…, state…). Its join takes the maximum of every total, and the state of the row that comes
+later: by version, among equal versions by value. Both are semilattices, so the join of rows is commutative,
+associative and idempotent whatever the rows hold, and so is the join of tables.
+
+The surprising thing: cells lie in one flat array of doubles, not in objects, because a fleet may hold millions
+of rows; and the dictionary of slots is kept in the order of change, so that what changed last is found first.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+DOUBLE_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows on their way: names, and their cells row by row as little-endian doubles."""
+
+    names: tuple[str, ...] = ()
+    cells: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Table:
+    """Rows of `1 + totals + state` doubles by name."""
+
+    __slots__ = ("_cells", "_in_order", "_newest", "_slots", "_totals", "width")
+
+    def __init__(self, *, totals: int, state: int) -> None:
+        self.width = 1 + totals + state
+        self._totals = totals
+        self._slots: dict[str, int] = {}
+        self._cells = array("d")
+        self._newest = 0.0
+        self._in_order = True
+        """Whether `_slots` runs from the oldest version to the newest."""
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._slots
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._slots)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal content; the order of change does not count."""
+        if not isinstance(other, Table):
+            return NotImplemented
+        return self._slots.keys() == other._slots.keys() and all(
+            self[name] == other[name] for name in self._slots
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, name: str) -> array[float]:
+        """A copy of the row; raises `KeyError`."""
+        start = self._slots[name]
+        return self._cells[start : start + self.width]
+
+    def get(self, name: str) -> array[float] | None:
+        """A copy of the row, or None."""
+        start = self._slots.get(name)
+        return None if start is None else self._cells[start : start + self.width]
+
+    def cell(self, name: str, column: int, default: float = 0.0) -> float:
+        """One number of a row."""
+        start = self._slots.get(name)
+        return default if start is None else self._cells[start + column]
+
+    def put(self, name: str, row: Sequence[float]) -> bool:
+        """Join one row; whether anything changed. Raises `ValueError` for what is not a finite number."""
+        cells = array("d", row)
+        _check_finite(cells)
+        return self._join(name, cells, 0)
+
+    def merge(self, rows: Rows) -> list[str]:
+        """Join rows; the names that changed.
+
+        Raises `ValueError`, and joins nothing, for cells that do not fit the names or are not finite.
+        """
+        if len(rows.cells) != len(rows.names) * self.width * DOUBLE_BYTES:
+            raise ValueError(
+                f"{len(rows.cells)} bytes of cells for {len(rows.names)} rows of {self.width} doubles"
+            )
+        cells = array("d")
+        cells.frombytes(rows.cells)
+        if sys.byteorder == "big":
+            cells.byteswap()
+        _check_finite(cells)
+        width = self.width
+        return [name for i, name in enumerate(rows.names) if self._join(name, cells, i * width)]
+
+    def since(self, version: float) -> Rows:
+        """The rows of a version above `version`, newest first."""
+        if not self._in_order:
+            self._slots = dict(sorted(self._slots.items(), key=lambda item: self._cells[item[1]]))
+            self._in_order = True
+        cells = self._cells
+        names = []
+        for name in reversed(self._slots):
+            if cells[self._slots[name]] <= version:
+                break
+            names.append(name)
+        return self.rows(names)
+
+    def rows(self, names: Iterable[str]) -> Rows:
+        """The rows of the given names, all of which must be here."""
+        out = array("d")
+        picked = tuple(names)
+        for name in picked:
+            start = self._slots[name]
+            out.extend(self._cells[start : start + self.width])
+        if sys.byteorder == "big":
+            out.byteswap()
+        return Rows(picked, out.tobytes())
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget rows and give their memory back. Not a merge: only for what nobody will send again."""
+        gone = set(names) & self._slots.keys()
+        if not gone:
+            return
+        kept = array("d")
+        slots: dict[str, int] = {}
+        for name, start in self._slots.items():
+            if name not in gone:
+                slots[name] = len(kept)
+                kept.extend(self._cells[start : start + self.width])
+        self._slots, self._cells = slots, kept
+
+    def size_bytes(self) -> int:
+        """Memory of slots and cells, without the names, which all tables share."""
+        return sys.getsizeof(self._slots) + sys.getsizeof(self._cells)
+
+    def _join(self, name: str, cells: array[float], at: int) -> bool:
+        new = cells[at : at + self.width]
+        start = self._slots.get(name)
+        if start is None:
+            # One string per name over all tables: a fleet holds a client in every incarnation's table.
+            self._slots[sys.intern(name)] = len(self._cells)
+            self._cells.extend(new)
+        else:
+            old = self._cells[start : start + self.width]
+            if old == new:
+                return False
+            new = _join_rows(old, new, self._totals)
+            if old == new:
+                return False
+            self._cells[start : start + self.width] = new
+            del self._slots[name]
+            self._slots[sys.intern(name)] = start  # now the newest
+        self._note_order(new[0])
+        return True
+
+    def _note_order(self, version: float) -> None:
+        if version < self._newest:
+            self._in_order = False
+        else:
+            self._newest = version
+
+
+def _check_finite(cells: array[float]) -> None:
+    # A sum is finite only if all of its terms are: one pass in C.
+    if not math.isfinite(sum(cells)):
+        raise ValueError("a row holds a number that is not finite, or absurdly large")
+
+
+def _join_rows(old: array[float], new: array[float], totals: int) -> array[float]:
+    first_state = 1 + totals
+    if new[0] == old[0]:
+        later = new if new[first_state:] > old[first_state:] else old
+    else:
+        later = new if new[0] > old[0] else old
+    joined = later[:]
+    for i in range(1, first_state):
+        joined[i] = max(old[i], new[i])
+    return joined

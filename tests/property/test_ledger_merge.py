@@ -1,0 +1,158 @@
+"""Merging ledgers is commutative, associative and idempotent, whatever was written where (design R3)."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import permutations
+
+import pytest
+from evenkeel_fairshare.ledger import Delta, Ledger, ReplicaRow, Sealer, Totals
+from evenkeel_fairshare.ledger.table import Rows, Table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.ledger_worlds import content, ledger
+
+CLIENTS = ("ns/t/a", "ns/t/b", "ns/u/a")
+REPLICAS = ("r1", "r2", "r3")
+
+numbers = st.integers(0, 9).map(float)
+totals = st.builds(Totals, *[numbers] * 7)
+rows = st.builds(
+    ReplicaRow,
+    st.sampled_from(CLIENTS),
+    totals,
+    deficit=st.integers(-500, 100).map(float),
+    tenant_deficit=st.integers(-500, 100).map(float),
+    seed=st.integers(-9, 9).map(float),
+    tenant_seed=st.integers(-9, 9).map(float),
+    waiting=st.integers(0, 2),
+    running=st.integers(0, 2),
+)
+replica = st.sampled_from(REPLICAS)
+client = st.sampled_from(CLIENTS)
+
+# Reports are not even consistent here: equal sequences with unequal rows, totals that fall.
+writes = st.one_of(
+    st.tuples(st.just("observe"), replica, st.integers(0, 5), st.lists(rows, max_size=3)),
+    st.tuples(st.just("receive"), replica, client, totals),
+    st.tuples(st.just("dispatch"), replica, client, numbers),
+    st.tuples(st.just("promise"), replica, client, numbers),
+    st.tuples(st.just("drain"), replica),
+    st.tuples(st.just("close"), replica),
+    st.tuples(st.just("level"), numbers),
+    st.tuples(st.just("lift"), client, numbers),
+    st.tuples(st.just("demand"), client, numbers),
+    st.tuples(st.just("seal")),
+)
+histories = st.lists(writes, max_size=12)
+
+
+def live_through(router: str, history: list[tuple]) -> Ledger:
+    """A ledger after some life of its own, alone."""
+    book = ledger(router)
+    sealer = Sealer(book)
+    deeds = {
+        "observe": lambda name, at, seen: book.observe(name, since=0, sequence=at, rows=seen),
+        "receive": book.received,
+        "dispatch": lambda name, who, worst: book.dispatched(name, who, worst=worst),
+        "promise": lambda name, who, seed: book.promised(name, who, seed=-seed, tenant_seed=seed),
+        "drain": book.drained,
+        "close": book.closed,
+        "level": lambda height: book.levels.levels.raise_to("ns/t", height),
+        "lift": book.levels.lifts.raise_to,
+        "demand": lambda who, rate: book.requested({who: rate}),
+        "seal": lambda: sealer.seal([router], live=(), now_s=0),
+    }
+    for what, *args in history:
+        deeds[what](*args)
+    return book
+
+
+def joined(*messages: Delta) -> dict[str, object]:
+    reader = ledger("reader")
+    for message in messages:
+        reader.merge(message)
+    return content(reader)
+
+
+@given(st.tuples(histories, histories, histories))
+@settings(max_examples=60, deadline=None)
+def test_order_and_repetition_do_not_matter(lives):
+    messages = [live_through(f"router-{i}", life).delta() for i, life in enumerate(lives)]
+    want = joined(*messages)
+    for order in permutations(messages):
+        assert joined(*order) == want
+        assert joined(*order, *order, order[0]) == want
+
+
+@given(st.tuples(histories, histories, histories))
+@settings(max_examples=60, deadline=None)
+def test_grouping_does_not_matter(lives):
+    first, second, third = (live_through(f"router-{i}", life) for i, life in enumerate(lives))
+    want = joined(first.delta(), second.delta(), third.delta())
+    middle = ledger("middle")
+    middle.merge(second.delta())
+    middle.merge(third.delta())
+    assert _without_rank_of("middle", joined(first.delta(), middle.delta())) == want
+
+
+def _without_rank_of(router: str, what: dict) -> dict:
+    return {**what, "adopted": {k: v for k, v in what["adopted"].items() if k != router}}
+
+
+@given(histories, histories)
+@settings(max_examples=60, deadline=None)
+def test_a_delta_from_a_digest_brings_all_that_the_whole_would(mine, theirs):
+    here, there = live_through("here", mine), live_through("there", theirs)
+    whole = live_through("here", mine)
+    here.merge(there.delta(here.digest()))
+    whole.merge(there.delta())
+    assert content(here) == content(whole)
+    nothing = there.delta(here.digest())
+    assert (nothing.pages, nothing.book, nothing.demand, nothing.lifts) == ((), None, (), {})
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(numbers, min_size=4, max_size=4))))
+def test_a_table_holds_maxima_of_totals_and_the_latest_state(puts):
+    table = Table(totals=1, state=2)
+    for name, row in puts:
+        table.put(name, row)
+    for name in table:
+        of_name = [row for who, row in puts if who == name]
+        latest = max(of_name, key=lambda row: (row[0], row[2:]))
+        assert list(table[name]) == [latest[0], max(row[1] for row in of_name), *latest[2:]]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), numbers, numbers)), numbers)
+def test_rows_since_a_version_are_those_above_it_newest_first(puts, version):
+    table = Table(totals=0, state=1)
+    for name, *row in puts:
+        table.put(name, row)
+    names = table.since(version).names
+    assert set(names) == {name for name in table if table[name][0] > version}
+    assert [table[name][0] for name in names] == sorted((table[n][0] for n in names), reverse=True)
+
+
+def test_dropping_rows_keeps_the_others():
+    table = Table(totals=0, state=1)
+    for i, name in enumerate("abcd"):
+        table.put(name, (i, 10.0 * i))
+    table.drop(["b", "d", "never there"])
+    assert {name: list(table[name]) for name in table} == {"a": [0, 0], "c": [2, 20]}
+    assert table.get("b") is None
+
+
+def test_cells_that_do_not_fit_their_names_are_refused():
+    with pytest.raises(ValueError, match="8 bytes of cells for 1 rows of 2 doubles"):
+        Table(totals=0, state=1).merge(Rows(("a",), b"\0" * 8))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_a_number_never_gets_into_a_table(number):
+    table = Table(totals=0, state=1)
+    with pytest.raises(ValueError, match="not finite"):
+        table.put("a", (1, number))
+    with pytest.raises(ValueError, match="not finite"):
+        table.merge(Rows(("a", "b"), array("d", (1, 1, 1, number)).tobytes()))
+    assert len(table) == 0

@@ -1,0 +1,303 @@
+"""Folding departed incarnations into the book, ageing clients out, rival sealers (design R3, R4, R6)."""
+
+from __future__ import annotations
+
+import pytest
+from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Sealer, SealingRules, Totals
+from evenkeel_fairshare.ledger.book import MAX_LINEAGE, Rank
+from evenkeel_fairshare.ledger.standing import carried, carried_by_tenant
+
+from tests.support.ledger_worlds import content, ledger
+
+ALICE, BOB = "ns/t/alice", "ns/t/bob"
+
+
+def totals(service: float) -> Totals:
+    return Totals(service=service, normalised=service, tenant_normalised=service, requests=1)
+
+
+def report(to: Ledger, name: str, at: int, *rows: ReplicaRow) -> None:
+    to.observe(name, since=0, sequence=at, rows=rows)
+
+
+def row(client: str, service: float, *, deficit: float = 0.0, **state: float) -> ReplicaRow:
+    return ReplicaRow(client, totals(service), deficit=deficit, tenant_deficit=deficit, **state)
+
+
+def tell_each_other(*ledgers: Ledger) -> None:
+    for _ in range(2):
+        for here in ledgers:
+            for there in ledgers:
+                here.merge(there.delta(here.digest()))
+
+
+def one_router(rules: SealingRules | None = None) -> tuple[Ledger, Sealer]:
+    here = ledger("only")
+    return here, Sealer(here, rules)
+
+
+def test_a_lone_router_folds_and_forgets_at_once():
+    here, sealer = one_router()
+    report(here, "gone", 1, row(ALICE, 70, deficit=-40), row(BOB, 30, deficit=10))
+    here.closed("gone")
+    assert sealer.seal(["only"], live=(), now_s=0)
+    sealer.collect(["only"])
+    assert not here.pages
+    assert here.served(ALICE).service == 70
+    assert carried(here, ALICE, ()) == 40
+    assert carried(here, BOB, ()) == -10
+    # Both clients carried the tenant's last deficit; rows of one report agree, here the larger value stands.
+    assert carried_by_tenant(here, "ns/t", ()) == -10
+
+
+def test_nothing_to_write_writes_nothing():
+    here, sealer = one_router()
+    assert not sealer.seal(["only"], live=(), now_s=0)
+    assert here.book.rank == Rank()
+
+
+def test_a_page_waits_until_every_member_closed_it():
+    here, sealer = ledger("a"), None
+    sealer = Sealer(here)
+    there = ledger("b")
+    report(here, "gone", 1, row(ALICE, 1))
+    tell_each_other(here, there)
+    here.closed("gone")
+    sealer.seal(["a", "b"], live=(), now_s=0)
+    assert "gone" not in here.book.folded
+    there.received("gone", ALICE, totals(5))
+    there.closed("gone")
+    tell_each_other(here, there)
+    sealer.seal(["a", "b"], live=(), now_s=1)
+    assert "gone" in here.book.folded
+    assert here.served(ALICE).service == 5
+
+
+def test_a_live_replica_that_all_gave_up_by_mistake_is_not_folded():
+    here, sealer = one_router()
+    report(here, "hasty", 1, row(ALICE, 1))
+    here.closed("hasty")
+    sealer.seal(["only"], live=["hasty"], now_s=0)
+    assert "hasty" not in here.book.folded
+
+
+def test_only_the_first_of_the_members_seals():
+    here, there = ledger("a"), ledger("b")
+    tell_each_other(here, there)
+    report(there, "gone", 1, row(ALICE, 1))
+    assert not Sealer(there).seal(["a", "b"], live=(), now_s=0)
+
+
+def test_a_newcomer_that_heard_of_nobody_does_not_seal():
+    """It might out-number the books of the others with empty ones of its own."""
+    newcomer = ledger("a")
+    sealer = Sealer(newcomer)
+    for at in range(1, 9):
+        report(newcomer, "alive", at, row(ALICE, at))
+        assert not sealer.seal(["a", "b"], live=["alive"], now_s=at)
+
+
+def test_a_rival_book_takes_nothing_with_it():
+    """b folds a page; before anybody hears of it, a newcomer writes two books without that page."""
+    first, second = ledger("b"), ledger("c")
+    report(first, "gone", 1, row(ALICE, 5))
+    tell_each_other(first, second)
+    second.closed("gone")
+    tell_each_other(first, second)
+    first.received("gone", ALICE, totals(7))
+    first.closed("gone")
+    sealer = Sealer(first)
+    assert sealer.seal(["b", "c"], live=(), now_s=0)
+    sealer.collect(["b", "c"])
+    assert first.book.folded == {"gone": 1}
+
+    newcomer = ledger("a")
+    newcomer.merge(second.delta())
+    rival = Sealer(newcomer)
+    for at in (1, 2):
+        report(newcomer, "alive", at, row(BOB, at))
+        assert rival.seal(["a", "b", "c"], live=["alive"], now_s=at)
+    assert newcomer.book.rank > first.book.rank
+
+    tell_each_other(first, second, newcomer)
+    assert first.book.rank == newcomer.book.rank
+    for here in (first, second, newcomer):
+        assert here.served(ALICE).service == 7
+        here.closed("gone")
+    tell_each_other(first, second, newcomer)
+    assert rival.seal(["a", "b", "c"], live=["alive"], now_s=3)
+    tell_each_other(first, second, newcomer)
+    for here in (first, second, newcomer):
+        Sealer(here).collect(["a", "b", "c"])
+        assert "gone" not in here.pages
+        assert here.served(ALICE).service == 7
+
+
+def test_a_page_is_kept_until_every_member_holds_a_book_with_it():
+    here, there = ledger("a"), ledger("b")
+    report(here, "gone", 1, row(ALICE, 1))
+    tell_each_other(here, there)
+    here.closed("gone")
+    there.closed("gone")
+    tell_each_other(here, there)
+    sealer = Sealer(here)
+    sealer.seal(["a", "b"], live=(), now_s=0)
+    sealer.collect(["a", "b"])
+    assert "gone" in here.pages
+    tell_each_other(here, there)
+    sealer.collect(["a", "b"])
+    assert "gone" not in here.pages
+
+
+def test_what_comes_late_for_a_folded_page_changes_nothing():
+    here, sealer = one_router()
+    report(here, "gone", 1, row(ALICE, 5))
+    late = here.delta()
+    here.closed("gone")
+    sealer.seal(["only"], live=(), now_s=0)
+    sealer.collect(["only"])
+    here.merge(late)
+    assert here.served(ALICE).service == 5
+    sealer.collect(["only"])
+    assert not here.pages
+
+
+def test_a_follower_takes_a_delta_of_the_book_or_else_the_whole():
+    here, sealer = one_router()
+    near, far = ledger("near"), ledger("far")
+    for at in range(MAX_LINEAGE + 3):
+        name = f"gone-{at}"
+        report(here, name, 1, row(ALICE, 1), row(f"ns/t/{at}", 1))
+        here.closed(name)
+        sealer.seal(["only"], live=(), now_s=at)
+        sealer.collect(["only"])
+        if at == 0:
+            far.merge(here.delta())
+        if at:
+            delta = here.delta(near.digest())
+            assert len(delta.book.clients) <= 3
+        near.merge(here.delta(near.digest()))
+    assert here.delta(far.digest()).book.base is None
+    far.merge(here.delta(far.digest()))
+    for follower in (near, far):
+        assert content(follower)["book clients"] == content(here)["book clients"]
+        assert content(follower)["book tenants"] == content(here)["book tenants"]
+
+
+def sealed_debt(rules: SealingRules | None = None) -> tuple[Ledger, Sealer]:
+    """Alice left owing 40, and has been idle since; the level of her tenant is 100."""
+    here, sealer = one_router(rules)
+    report(here, "gone", 1, row(ALICE, 70, deficit=-40))
+    here.closed("gone")
+    here.levels.levels.raise_to("ns/t", 100.0)
+    sealer.seal(["only"], live=(), now_s=0)
+    sealer.collect(["only"])
+    assert sealer.seal(["only"], live=(), now_s=1)
+    return here, sealer
+
+
+def test_a_debt_is_paid_by_waiting_while_others_are_served():
+    here, sealer = sealed_debt()
+    assert carried(here, ALICE, ()) == 40
+    here.levels.levels.raise_to("ns/t", 115.0)
+    assert carried(here, ALICE, ()) == 40, "only a sealed book says who waited"
+    sealer.seal(["only"], live=(), now_s=2)
+    assert carried(here, ALICE, ()) == 25
+    here.levels.levels.raise_to("ns/t", 1000.0)
+    sealer.seal(["only"], live=(), now_s=3)
+    assert carried(here, ALICE, ()) == 0, "waiting longer earns no credit (R4)"
+
+
+def test_a_debt_is_not_paid_while_nobody_else_is_served():
+    here, sealer = sealed_debt()
+    for now_s in range(2, 5):
+        sealer.seal(["only"], live=(), now_s=now_s)
+    assert carried(here, ALICE, ()) == 40
+
+
+def test_whoever_works_between_two_books_did_not_wait():
+    here, sealer = sealed_debt()
+    report(here, "alive", 1, row(ALICE, 1))
+    here.levels.levels.raise_to("ns/t", 500.0)
+    sealer.seal(["only"], live=["alive"], now_s=2)
+    assert carried(here, ALICE, ["alive"]) == 40
+
+
+def test_a_debt_that_comes_while_idle_was_not_waited_for():
+    here, sealer = sealed_debt()
+    report(here, "slow", 1, row(ALICE, 1, deficit=-30))
+    here.closed("slow")
+    here.touched.clear()  # the report is old news: no work since the last book
+    here.levels.levels.raise_to("ns/t", 110.0)
+    sealer.seal(["only"], live=(), now_s=2)
+    assert carried(here, ALICE, ()) == 40 + 30
+
+
+@pytest.mark.parametrize(
+    ("change", "stays"),
+    [
+        pytest.param("nothing", False, id="whoever owes nothing goes"),
+        pytest.param("debt", True, id="whoever owes stays"),
+        pytest.param("ahead", True, id="whoever is ahead of the level stays"),
+        pytest.param("seeded", True, id="whoever was seeded somewhere alive stays"),
+    ],
+)
+def test_clients_are_aged_out_when_they_owe_nothing(change, stays):
+    here, sealer = sealed_debt(SealingRules(idle_s=10))
+    live = ["alive"]
+    if change != "debt":
+        here.levels.levels.raise_to("ns/t", 1000.0)
+    if change == "ahead":
+        here.levels.lifts.raise_to(ALICE, 1000.0)
+    if change == "seeded":
+        here.promised("alive", ALICE, seed=-5, tenant_seed=0)
+    sealer.seal(["only"], live=live, now_s=5)
+    assert ALICE in here.book.clients, "not idle for long enough"
+    for now_s in (20, 40):
+        sealer.seal(["only"], live=live, now_s=now_s)
+    assert (ALICE in here.book.clients) == stays
+    if not stays:
+        assert here.book.tenant("ns/t").totals.service == 70, "the tenant keeps what it was given"
+        assert carried(here, ALICE, live) == 0
+
+
+def test_too_many_clients_are_aged_out_smallest_debt_first():
+    here, sealer = one_router(SealingRules(idle_s=1e9, max_clients=2))
+    report(here, "gone", 1, *(row(f"ns/t/{i}", 1, deficit=-10.0 * i) for i in range(5)))
+    here.closed("gone")
+    for now_s in range(3):
+        sealer.seal(["only"], live=(), now_s=now_s)
+    assert set(here.book.clients) == {"ns/t/3", "ns/t/4"}
+    assert here.book.tenant("ns/t").totals.service == 3
+
+
+def test_a_client_aged_out_may_come_back_and_followers_agree():
+    here, sealer = sealed_debt(SealingRules(idle_s=10))
+    follower = ledger("follower")
+    follower.merge(here.delta())
+    here.levels.levels.raise_to("ns/t", 1000.0)
+    for now_s in (20, 40):
+        sealer.seal(["only"], live=(), now_s=now_s)
+    early = ledger("early")
+    early.merge(here.delta())
+    report(here, "second", 1, row(ALICE, 9, deficit=-3))
+    here.closed("second")
+    sealer.seal(["only"], live=(), now_s=41)
+    for reader in (follower, early):
+        reader.merge(here.delta(reader.digest()))
+        assert reader.served(ALICE).service == 9
+        assert carried(reader, ALICE, ()) == 3
+        assert content(reader)["book clients"] == content(here)["book clients"]
+
+
+def test_departed_routers_leave_no_trace_but_their_accounts():
+    here, there = ledger("a"), ledger("b")
+    there.requested({ALICE: 5.0})
+    there.received("alive", ALICE, totals(4))
+    there.levels.lifts.raise_to(ALICE, 1.0)
+    tell_each_other(here, there)
+    assert here.requested_rate(ALICE, ["a", "b"]) == 5
+    Sealer(here).collect(["a"])
+    assert here.requested_rate(ALICE, ["a", "b"]) == 0
+    assert here.adopted.keys() == {"a"}
+    assert here.served(ALICE).service == 4
