@@ -34,6 +34,11 @@ class LinearCost:
         return self.output_weight * (after - before)
 
 
+def flat_output_price(cost: Cost) -> float | None:
+    """What every output token costs, whatever came before it; None where that depends on the request."""
+    return cost.output_weight if isinstance(cost, LinearCost) else None
+
+
 @dataclass(frozen=True, slots=True)
 class QuadraticCost:
     """h = a·e + b·o + c·e·o + d·o², the shape profiled in VTC App. B.2 (its constant cancels)."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
+from evenkeel_fairshare.cost import LinearCost, QuadraticCost
 from evenkeel_fairshare.replica.contract import Outcome, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
@@ -209,3 +211,37 @@ def test_an_unknown_name_is_refused_with_those_there_are():
 def test_names_are_those_of_the_api():
     assert set(POLICIES) == {"FCFS", "LPM", "VTC", "DLPM"}
     assert all(make_policy(name).name == name for name in POLICIES)
+
+
+@pytest.mark.parametrize("cost", [LinearCost(1, 2), QuadraticCost(2, 1, 0.5, 0.25)])
+def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
+    name, config = VARIANTS[variant]
+    batch_wise, one_by_one = (make_policy(name, replace(config, cost=cost)) for _ in range(2))
+    for policy in (batch_wise, one_by_one):
+        rng = Random(0)
+        batch = [random_job(rng, number) for number in range(12)]
+        for one in batch:
+            policy.arrive(one, 0.0)
+        admissions = policy.admissions(0.0)
+        one = next(admissions, None)
+        while one is not None:
+            one.extend_tokens = one.input_tokens
+            try:
+                one = admissions.send(Outcome.ADMITTED)
+            except StopIteration:
+                one = None
+        for running in batch:
+            running.output_tokens = 4
+        before = dict(policy.clients())
+        if policy is batch_wise:
+            policy.progress_all(batch, 4)
+        else:
+            for running in batch:
+                policy.progress(running, 4)
+    after, want = batch_wise.clients(), one_by_one.clients()
+    assert set(after) == set(want)
+    for client, state in want.items():
+        assert after[client].deficit == pytest.approx(state.deficit)
+        assert after[client].tenant_deficit == pytest.approx(state.tenant_deficit)
+    if name in ("VTC", "DLPM") and not config.artifact:
+        assert after != before, "nobody was charged"

@@ -89,9 +89,9 @@ def check_memory(engine: Engine) -> None:
     assert cache.tokens == sum(n.segment.tokens for n in nodes)
     assert cache.evictable == sum(n.segment.tokens for n in nodes if id(n) not in locked)
     assert {id(n) for n in nodes if n.locks} == locked - {id(cache.root)}
-    assert memory.private == sum(r.private_tokens for r in batch)
+    assert memory.private == sum(r.held_tokens for r in batch)
     for request in batch:
-        held = request.path_tokens + request.private_tokens
+        held = request.path_tokens + request.held_tokens
         assert held >= request.context_tokens
         assert held <= request.context_tokens + 1 + request.path_tokens
 

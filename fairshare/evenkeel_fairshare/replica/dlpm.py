@@ -10,10 +10,11 @@ The readings of what the listing leaves open are in docs/design/0001-replica-pol
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Generator, Mapping
 from typing import ClassVar
 
-from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import (
     Arrival,
     ClientState,
@@ -43,6 +44,7 @@ class Dlpm(ReplicaPolicy):
         skip_misfit: bool = False,
     ) -> None:
         self._cost: Cost = cost or LinearCost()
+        self._token_price = flat_output_price(self._cost)
         self._skip_misfit = skip_misfit
         self._queue: dict[Request, Account] = {}
         self._running: dict[Request, Account] = {}
@@ -85,6 +87,16 @@ class Dlpm(ReplicaPolicy):
         cost = self._cost.output_cost(request.extend_tokens, after - tokens, after)
         for node in self._running[request].path:
             node.charge(cost)
+
+    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
+        """Charged once per client instead of once per request: most of what a decode step costs here."""
+        if self._token_price is None:
+            super().progress_all(requests, tokens)
+            return
+        price = self._token_price * tokens
+        for client, count in Counter(map(self._running.__getitem__, requests)).items():
+            for node in client.path:
+                node.charge(price * count)
 
     def requeue(self, request: Request, now_s: float) -> None:
         client = self._running.pop(request)

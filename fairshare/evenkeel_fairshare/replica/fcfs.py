@@ -37,6 +37,9 @@ class Fcfs(ReplicaPolicy):
     def progress(self, request: Request, tokens: int) -> None:
         pass  # nobody is charged
 
+    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
+        pass
+
     def requeue(self, request: Request, now_s: float) -> None:
         self._queue[request] = None
         self._queue.move_to_end(request, last=False)  # it came before everyone who still waits

@@ -47,6 +47,9 @@ class Lpm(ReplicaPolicy):
     def progress(self, request: Request, tokens: int) -> None:
         pass  # nobody is charged
 
+    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
+        pass
+
     def requeue(self, request: Request, now_s: float) -> None:
         self._queue = {request: None, **self._queue}  # first among equals: it came before them
 

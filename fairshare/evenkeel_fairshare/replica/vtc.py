@@ -9,12 +9,13 @@ the lift makes a forgotten client and a remembered one come back alike (`_forget
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections import OrderedDict
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import (
     Arrival,
     ClientState,
@@ -46,6 +47,7 @@ class Vtc(ReplicaPolicy):
 
     def __init__(self, *, cost: Cost | None = None, sweep_above: int = 1024) -> None:
         self._cost: Cost = cost or LinearCost()
+        self._token_price = flat_output_price(self._cost)
         self._counters: dict[str, Counter] = {}
         self._queued: Lowest[Counter] = Lowest()
         self._waiting = 0
@@ -81,6 +83,15 @@ class Vtc(ReplicaPolicy):
         after = request.output_tokens
         cost = self._cost.output_cost(request.input_tokens, after - tokens, after)
         self._charge(self._running[request], cost)
+
+    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
+        """Charged once per client instead of once per request."""
+        if self._token_price is None:
+            super().progress_all(requests, tokens)
+            return
+        price = self._token_price * tokens
+        for counter, count in Tally(map(self._running.__getitem__, requests)).items():
+            self._charge(counter, price * count)
 
     def requeue(self, request: Request, now_s: float) -> None:
         counter = self._running.pop(request)

@@ -8,7 +8,7 @@ anything finishes is charged a second time. The artifact's admission test and ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.vtc import Counter, Vtc
@@ -18,6 +18,9 @@ class ArtifactVtc(Vtc):
     """For experiments only: it forgets no client, and Lemma 4.3 does not hold for it."""
 
     def progress(self, request: Request, tokens: int) -> None:
+        pass  # see `forwarded`
+
+    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
         pass  # see `forwarded`
 
     def forwarded(self, batch: Sequence[Request], *, prefill: bool, finished: bool) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evenkeel_fairshare.cost import Cost
-from evenkeel_fairshare.replica.contract import Request
+
+from evenkeel_simulator.engine.request import EngineRequest
 
 
 @dataclass(slots=True)
@@ -21,22 +22,24 @@ class ClientTotals:
     requests: int = 0
     running: int = 0
     """State, not a total: requests in the batch."""
-    changed: int = 0
-    """`Accounts.sequence` at the last change."""
 
 
 class Accounts:
-    """Books every client's service as the engine renders it, at the weights of the moment."""
+    """Books every client's service as the engine renders it, at the weights of the moment.
+
+    Output is booked when a request leaves the batch or somebody wants to know, not at every token: costs
+    telescope, so the sums are the same.
+    """
 
     def __init__(self, cost: Cost) -> None:
         self._cost = cost
         self.clients: dict[str, ClientTotals] = {}
-        self.sequence = 0
-        """Grows with every change, so that a report may hold only what changed since another."""
 
-    def admitted(self, request: Request, *, charged: bool) -> None:
+    def admitted(self, request: EngineRequest, *, charged: bool) -> None:
         """A request entered the batch; `charged` is whether its input costs its client anything (R11)."""
-        totals = self._touch(request.client)
+        totals = self.clients.get(request.client)
+        if totals is None:
+            totals = self.clients[request.client] = ClientTotals()
         totals.requests += 1
         totals.running += 1
         totals.cached_tokens += request.matched_tokens
@@ -44,28 +47,22 @@ class Accounts:
         if charged:
             _serve(totals, request, self._cost.input_cost(request.extend_tokens))
 
-    def produced(self, request: Request, tokens: int) -> None:
-        """`tokens` further output tokens; `request.output_tokens` counts them already."""
-        totals = self._touch(request.client)
-        totals.output_tokens += tokens
-        after = request.output_tokens
-        service = self._cost.output_cost(request.extend_tokens, after - tokens, after)
-        _serve(totals, request, service)
+    def settle(self, request: EngineRequest) -> None:
+        """Book the output tokens that are not booked yet."""
+        before, after = request.booked_tokens, request.output_tokens
+        if after > before:
+            totals = self.clients[request.client]
+            totals.output_tokens += after - before
+            _serve(totals, request, self._cost.output_cost(request.extend_tokens, before, after))
+            request.booked_tokens = after
 
-    def left(self, request: Request) -> None:
+    def left(self, request: EngineRequest) -> None:
         """A request left the batch."""
-        self._touch(request.client).running -= 1
-
-    def _touch(self, client: str) -> ClientTotals:
-        totals = self.clients.get(client)
-        if totals is None:
-            totals = self.clients[client] = ClientTotals()
-        self.sequence += 1
-        totals.changed = self.sequence
-        return totals
+        self.settle(request)
+        self.clients[request.client].running -= 1
 
 
-def _serve(totals: ClientTotals, request: Request, service: float) -> None:
+def _serve(totals: ClientTotals, request: EngineRequest, service: float) -> None:
     totals.service += service
     totals.normalised += service / request.client_weight
     totals.tenant_normalised += service / request.tenant_weight

@@ -86,7 +86,15 @@ class SGLangAdmission:
         return max(self.LEAST, self._start - decay * self._steps)
 
     def begin(self, batch: Collection[EngineRequest]) -> None:
-        to_come = sum([min(request.reserved_tokens, MAX_CLIPPED_TOKENS) for request in batch])
+        # `min(r.reserved_tokens, MAX_CLIPPED_TOKENS)`, spelled out: this is most of what a pass costs.
+        to_come = sum(
+            [
+                left
+                if (left := r.max_output_tokens - r.output_tokens) < MAX_CLIPPED_TOKENS
+                else MAX_CLIPPED_TOKENS
+                for r in batch
+            ]
+        )
         self._reserved = to_come * self.new_token_ratio
 
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:

@@ -55,6 +55,11 @@ class Memory:
         request.private_tokens += tokens
         self.private += tokens
 
+    def grow(self, tokens: int) -> None:
+        """The running batch takes `tokens` more among them; see `EngineRequest.held_tokens`."""
+        self.make_free(tokens)
+        self.private += tokens
+
     def make_free(self, tokens: int) -> None:
         """Evict until `tokens` are free; the caller has seen that they are available."""
         if tokens > self.free:
@@ -84,6 +89,7 @@ class Memory:
 
     def release(self, request: EngineRequest, *, keep: bool) -> None:
         """The request leaves the batch; `keep` caches its prompt and output, else only what was stored."""
+        request.private_tokens = request.held_tokens
         if keep and self._prefix_cache:
             retained = request.retained()
             if len(retained) > request.depth and tuple(retained[: request.depth]) == tuple(

@@ -14,6 +14,7 @@ jumps sees exactly what one sees that goes step by step (`until_s=now_s`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
 from math import inf
 
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -45,7 +46,7 @@ class Engine:
         self.config = config
         self.policy = policy
         self.kv_tokens = config.kv_tokens or profile.kv_tokens
-        self.accounts = Accounts(cost or LinearCost())
+        self._accounts = Accounts(cost or LinearCost())
         self.memory = Memory(self.kv_tokens, prefix_cache=config.prefix_cache, observer=observer)
         self._speed = Speed(profile)
         self._rule = make_admission(config.admission, self.kv_tokens)
@@ -56,6 +57,10 @@ class Engine:
         self._prefilling: dict[EngineRequest, None] = {}
         self._running: dict[EngineRequest, None] = {}
         self._kv_read = 0  # context tokens of all that run
+        self._decoded = 0  # decode steps so far
+        self._ends: list[tuple[int, int, EngineRequest]] = []
+        """(`ends_at`, serial, request) of all that run, as a heap; some are gone by now."""
+        self._serial = 0
         self._full = False  # memory did not suffice, and none was released since
         self._steps_since_prefill = 0
         self._iteration: Iteration | None = None
@@ -71,6 +76,13 @@ class Engine:
     def has_work(self) -> bool:
         """Whether any request waits or runs."""
         return bool(self._requests)
+
+    @property
+    def accounts(self) -> Accounts:
+        """What every client was served, up to the last step applied."""
+        for request in self._running:
+            self._accounts.settle(request)
+        return self._accounts
 
     def request(self, request_id: str) -> EngineRequest | None:
         """A request that waits or runs."""
@@ -171,7 +183,7 @@ class Engine:
         produced = list(self._running) if iteration.steps else []
         self._decode(iteration.steps - iteration.done)
         prefilled = self._prefill(iteration.chunks, end_s)
-        finished = [request for request in produced if not request.remaining_tokens]
+        finished = self._ended() if produced else []
         if self._counts_passes and produced:
             self.policy.forwarded(produced, prefill=False, finished=bool(finished))
         for request in finished:
@@ -261,7 +273,7 @@ class Engine:
         if request.admitted_s is None:
             request.admitted_s, request.cached_tokens = now_s, request.matched_tokens
         self._prefilling[request] = None
-        self.accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
+        self._accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
         return Outcome.ADMITTED
 
     # Prefill
@@ -312,14 +324,18 @@ class Engine:
             request.first_token_s = end_s
         self.memory.settle(request, request.context_tokens - request.path_tokens)
         self._kv_read += request.context_tokens
-        self.accounts.produced(request, 1)
+        request.ends_at = self._decoded + request.remaining_tokens
+        self._serial += 1
+        heappush(self._ends, (request.ends_at, self._serial, request))
         self.policy.progress(request, 1)
 
     # Decode
 
     def _free_steps(self) -> int:
         """Decode steps that can pass before an end, a lack of memory or a pass of admissions."""
-        steps = min([request.remaining_tokens for request in self._running])
+        while not self._is_running(self._ends[0]):
+            heappop(self._ends)
+        steps = self._ends[0][0] - self._decoded
         steps = min(steps, self.memory.available // len(self._running))
         if self._may_preempt or self._counts_passes:
             return 1
@@ -336,17 +352,28 @@ class Engine:
     def _decode(self, steps: int) -> None:
         if not steps or not self._running:
             return
-        self.memory.make_free(steps * len(self._running))
-        produced, progress = self.accounts.produced, self.policy.progress
+        self.memory.grow(steps * len(self._running))
         for request in self._running:
             request.output_tokens += steps
-            request.private_tokens += steps
-            produced(request, steps)
-            progress(request, steps)
-        self.memory.private += steps * len(self._running)
+        self.policy.progress_all(self._running, steps)
+        self._decoded += steps
         self._kv_read += steps * len(self._running)
         self._steps_since_prefill += steps
         self._rule.decoded(steps)
+
+    def _ended(self) -> list[EngineRequest]:
+        """Those that produced their last token, in the order in which they began to run."""
+        ended = []
+        while self._ends and self._ends[0][0] <= self._decoded:
+            entry = heappop(self._ends)
+            if self._is_running(entry):
+                ended.append(entry[2])
+        return ended
+
+    @staticmethod
+    def _is_running(entry: tuple[int, int, EngineRequest]) -> bool:
+        ends_at, _, request = entry
+        return request.state is State.RUNNING and request.ends_at == ends_at
 
     # Leaving the batch
 
@@ -405,5 +432,5 @@ class Engine:
             del self._prefilling[request]
             request.pending_tokens = 0
         self.memory.release(request, keep=keep)
-        self.accounts.left(request)
+        self._accounts.left(request)
         self._full = False

@@ -48,7 +48,11 @@ class EngineRequest(Request):
     pending_tokens: int = 0
     """Tokens of this prefill still to be computed."""
     private_tokens: int = 0
-    """Pool tokens that only this request holds: not (yet) in the cache."""
+    """Pool tokens that only this request holds: not (yet) in the cache. While it runs, see `held_tokens`."""
+    ends_at: int = 0
+    """Count of the engine's decode steps at which it ends, once it runs."""
+    booked_tokens: int = 0
+    """Output tokens that the accounts know of."""
     admitted_s: float | None = None
     """First admission."""
     first_token_s: float | None = None
@@ -64,6 +68,13 @@ class EngineRequest(Request):
     def context_tokens(self) -> int:
         """Input and output so far: what an admission must have in memory."""
         return self.input_tokens + self.output_tokens
+
+    @property
+    def held_tokens(self) -> int:
+        """Pool tokens that only this request holds, at any time."""
+        if self.state is State.RUNNING:  # decode steps are added up for the whole batch only
+            return self.context_tokens - self.path_tokens
+        return self.private_tokens
 
     @property
     def most_matched_tokens(self) -> int:
