@@ -91,7 +91,7 @@ def test_a_request_is_admitted_once_for_every_time_it_waited(policy, seed):
     proposed: list[Request] = []
     admitted_before: set[Request] = set()
 
-    def watch(engine: AbstractEngine) -> None:
+    def watch(engine: AbstractEngine, job: Job) -> None:
         proposed.extend(engine.proposals)
         admitted_before.update(engine.batch)
         assert not set(engine.batch) & set(policy.waiting())

@@ -14,7 +14,7 @@ import pytest
 from evenkeel_fairshare import bounds
 from evenkeel_fairshare.cost import Cost, QuadraticCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
-from evenkeel_fairshare.replica.deficit import Account, DeficitRules
+from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,20 +49,11 @@ class Pair(NamedTuple):
     weights: tuple[float, float]
 
 
-def held(policy: ReplicaPolicy, party: str) -> Held:
+def held(policy: ReplicaPolicy) -> dict[str, Held]:
     assert isinstance(policy, Dlpm)
-    account = find(policy, party)
-    return Held(account.deficit, account.level.rounds) if account else Held(0.0, 0)
-
-
-def find(policy: Dlpm, party: str) -> Account | None:
-    for tenant in policy.tenants.known():
-        if tenant.name == party:
-            return tenant
-        for client in tenant.children.known():
-            if client.name == party:
-                return client
-    return None
+    tenants = [*policy.tenants.known()]
+    clients = [client for tenant in tenants for client in tenant.children.known()]
+    return {one.name: Held(one.deficit, one.level.rounds) for one in (*tenants, *clients)}
 
 
 def play(load: Load, quantum: float, **options) -> Run:
@@ -131,7 +122,7 @@ def test_a_deficit_stays_above_minus_u_and_up_to_a_quantum(tenants):
         weight = weights(load)
         for party, trace in played.parties.items():
             low, high = bounds.dlpm_deficit_range(overshoot(load), quantum, weight[party])
-            deficits = [probe.deficit for probe in trace.probes]
+            deficits = [now.deficit for now in trace.probes if now]
             assert low < min(deficits) and max(deficits) <= high
             seen["a debt of several quanta"] += min(deficits) < -3 * quantum
             seen["nearly a quantum of credit"] += max(deficits) > 0.9 * high

@@ -33,13 +33,12 @@ from tests.support.loads import (
 WEIGHTED = pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
 
 
-def counter(policy: ReplicaPolicy, party: str) -> float | None:
-    state = policy.clients().get(party)
-    return -state.deficit if state else None
+def counters(policy: ReplicaPolicy) -> dict[str, float]:
+    return {client: -state.deficit for client, state in policy.clients().items()}
 
 
 def play(load: Load, **options) -> Run:
-    return run(Vtc(cost=options.get("cost")), load, probe=counter, full_input=True, **options)
+    return run(Vtc(cost=options.get("cost")), load, probe=counters, full_input=True, **options)
 
 
 def weights(load: Load) -> dict[str, float]:
@@ -67,12 +66,12 @@ def test_the_least_counter_of_those_that_wait_never_falls(weighted):
     def check(load: Load) -> None:
         played = play(load)
         level, was_empty = 0.0, False
-        for counters in waiting_counters(played, load):
-            if counters:
-                assert min(counters) >= level
+        for waiting in waiting_counters(played, load):
+            if waiting:
+                assert min(waiting) >= level
                 seen["after nobody waited"] += was_empty and level > 0
-                level = min(counters)
-            was_empty = not counters
+                level = min(waiting)
+            was_empty = not waiting
 
     check()
     assert seen["after nobody waited"] > 10
@@ -87,10 +86,10 @@ def test_counters_of_those_that_wait_stay_within_u(weighted):
     def check(load: Load) -> None:
         played = play(load)
         bound = bounds.vtc_counter_spread(overshoot(load), [*weights(load).values()])
-        for counters in waiting_counters(played, load):
-            if counters:
-                assert max(counters) - min(counters) <= bound
-                seen["apart"] += max(counters) - min(counters) > 0.2 * bound
+        for waiting in waiting_counters(played, load):
+            if waiting:
+                assert max(waiting) - min(waiting) <= bound
+                seen["apart"] += max(waiting) - min(waiting) > 0.2 * bound
 
     check()
     assert seen["apart"] > 100
@@ -178,10 +177,10 @@ def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together
         memory_tokens = played.engine.peak_resident_tokens
         seen["beyond M"] += memory_tokens > load.memory_tokens
         unit = bounds.vtc_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=memory_tokens)
-        for counters in waiting_counters(played, load):
-            if counters:
-                assert max(counters) - min(counters) <= bounds.vtc_counter_spread(unit)
-                seen["waiting"] += len(counters) > 1
+        for waiting in waiting_counters(played, load):
+            if waiting:
+                assert max(waiting) - min(waiting) <= bounds.vtc_counter_spread(unit)
+                seen["waiting"] += len(waiting) > 1
 
     check()
     assert seen["beyond M"] > 5 and seen["waiting"] > 1000

@@ -36,19 +36,17 @@ class Job(Request):
 
 @dataclass
 class AbstractEngine:
-    """Continuous batching over a policy. `observe` is called after every event that changes anything."""
+    """Continuous batching over a policy. `observe` is told of every event, and of the job it happened to."""
 
     policy: ReplicaPolicy
     memory_tokens: int
     room: Room = Room.RESERVE
     cached_prefixes: int = 3
-    observe: Callable[[AbstractEngine], None] = lambda engine: None
+    observe: Callable[[AbstractEngine, Job], None] = lambda engine, job: None
     step_number: int = 0
     queue: list[Job] = field(default_factory=list)
     batch: list[Job] = field(default_factory=list)
     cache: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    finished: list[Job] = field(default_factory=list)
-    """Those that left since `observe` last cleared it."""
     proposals: list[Job] = field(default_factory=list)
     """Everything the policy yielded in the last pass."""
     peak_resident_tokens: int = 0
@@ -58,7 +56,7 @@ class AbstractEngine:
         job.arrived_step = self.step_number
         assert self.policy.arrive(job, float(self.step_number)) is Arrival.QUEUED
         self.queue.append(job)
-        self.observe(self)
+        self.observe(self, job)
 
     def admit(self) -> list[Job]:
         """One admission pass; who was admitted, in order."""
@@ -75,10 +73,11 @@ class AbstractEngine:
             if outcome is Outcome.ADMITTED:
                 admitted.append(job)
             try:
-                job = conversation.send(outcome)
+                proposed = conversation.send(outcome)
             except StopIteration:
-                job = None
-            self.observe(self)
+                proposed = None
+            self.observe(self, job)
+            job = proposed
         return admitted
 
     def decode(self) -> None:
@@ -86,12 +85,11 @@ class AbstractEngine:
         for job in list(self.batch):
             job.output_tokens += 1
             self.policy.progress(job, 1)
-            self.observe(self)
+            self.observe(self, job)
         for job in [job for job in self.batch if job.output_tokens == job.true_output_tokens]:
             self.batch.remove(job)
-            self.finished.append(job)
             self.policy.leave(job, float(self.step_number))
-            self.observe(self)
+            self.observe(self, job)
 
     def step(self) -> list[Job]:
         """One batching step; who was admitted in it."""
@@ -104,14 +102,14 @@ class AbstractEngine:
         """`job` waits or runs, and goes."""
         (self.queue if job in self.queue else self.batch).remove(job)
         self.policy.leave(job, float(self.step_number))
-        self.observe(self)
+        self.observe(self, job)
 
     def retract(self, job: Job) -> None:
         """`job` runs, and waits again; its input is to be computed once more."""
         self.batch.remove(job)
         self.queue.append(job)
         self.policy.requeue(job, float(self.step_number))
-        self.observe(self)
+        self.observe(self, job)
 
     def fits(self, job: Job) -> bool:
         """Whether `job` may join the batch now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,10 +107,11 @@ class Trace:
     queued: list[bool] = field(default_factory=list)
     running: list[int] = field(default_factory=list)
     probes: list[Any] = field(default_factory=list)
-    """What the test's `probe` said of it."""
+    """What the test's `probe` said of it; None where it said nothing."""
 
 
-Probe = Callable[[ReplicaPolicy, str], Any]
+Probe = Callable[[ReplicaPolicy], Mapping[str, Any]]
+"""What the policy holds for or against each party, to be noted at every event."""
 
 
 @dataclass
@@ -142,39 +143,43 @@ def run(
     cost: Cost | None = None,
     full_input: bool = False,
     room: Room = Room.RESERVE,
-    probe: Probe = lambda policy, party: None,
+    probe: Probe = lambda policy: {},
     prepare: Callable[[Job], None] = lambda job: None,
 ) -> Run:
     """Play `load` to its end. Service is measured here, from what the engine did, by h = `cost`.
 
     `full_input`: input counts in full, cached or not (VTC's service), instead of what was computed (DLPM's).
     """
-    parties = {c.identity: Trace() for c in load.clients} | {
-        c.tenant: Trace() for c in load.clients
+    parties = {
+        party: Trace() for client in load.clients for party in (client.identity, client.tenant)
     }
     served = dict.fromkeys(parties, 0.0)
-    counted: dict[Job, tuple[int, int]] = {}  # what of each job is in `served`: admissions, output
+    queued = dict.fromkeys(parties, 0)
+    running = dict.fromkeys(parties, 0)
+    counted: dict[
+        Job, tuple[int, int]
+    ] = {}  # what of a job is in `served`: admissions, output tokens
     h = cost or LinearCost()
 
-    def observe(engine: AbstractEngine) -> None:
-        touched = [*engine.batch, *engine.finished]
-        engine.finished.clear()
-        for job in touched:
-            admissions, made = counted.get(job, (0, 0))
-            computed = job.input_tokens if full_input else job.extend_tokens
-            gain = h.output_cost(computed, made, job.output_tokens)
-            if job.admissions > admissions:
-                gain += h.input_cost(computed)
-            counted[job] = (job.admissions, job.output_tokens)
-            for party in (job.client, job.tenant):
-                served[party] += gain
-        waits = {party for job in engine.queue for party in (job.client, job.tenant)}
-        runs = [party for job in engine.batch for party in (job.client, job.tenant)]
+    def gain(job: Job) -> float:
+        admissions, made = counted.get(job, (0, 0))
+        counted[job] = (job.admissions, job.output_tokens)
+        computed = job.input_tokens if full_input else job.extend_tokens
+        admitted = h.input_cost(computed) if job.admissions > admissions else 0.0
+        return admitted + h.output_cost(computed, made, job.output_tokens)
+
+    def observe(engine: AbstractEngine, job: Job) -> None:
+        gained = gain(job)
+        for party in (job.client, job.tenant):
+            served[party] += gained
+            queued[party] = sum(party in (other.client, other.tenant) for other in engine.queue)
+            running[party] = sum(party in (other.client, other.tenant) for other in engine.batch)
+        held = probe(policy)
         for party, trace in parties.items():
             trace.service.append(served[party])
-            trace.queued.append(party in waits)
-            trace.running.append(runs.count(party))
-            trace.probes.append(probe(policy, party))
+            trace.queued.append(queued[party] > 0)
+            trace.running.append(running[party])
+            trace.probes.append(held.get(party))
 
     engine = AbstractEngine(policy, load.memory_tokens, room=room, observe=observe)
     jobs = [sending.job(number) for number, sending in enumerate(load.sendings)]
