@@ -6,7 +6,7 @@ it measures itself, so that a policy's own accounts are tested against it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -47,6 +47,11 @@ class AbstractEngine:
     queue: list[Job] = field(default_factory=list)
     batch: list[Job] = field(default_factory=list)
     cache: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    extend_tokens: Counter[str] = field(default_factory=Counter)
+    """By client: input tokens computed so far."""
+    input_tokens: Counter[str] = field(default_factory=Counter)
+    """By client: input tokens admitted so far, cached or not."""
+    output_tokens: Counter[str] = field(default_factory=Counter)
     proposals: list[Job] = field(default_factory=list)
     """Everything the policy yielded in the last pass."""
     peak_resident_tokens: int = 0
@@ -84,6 +89,7 @@ class AbstractEngine:
         """One token for everybody in the batch; who is finished leaves."""
         for job in list(self.batch):
             job.output_tokens += 1
+            self.output_tokens[job.client] += 1
             self.policy.progress(job, 1)
             self.observe(self, job)
         for job in [job for job in self.batch if job.output_tokens == job.true_output_tokens]:
@@ -126,6 +132,8 @@ class AbstractEngine:
         job.admissions += 1
         self.queue.remove(job)
         self.batch.append(job)
+        self.extend_tokens[job.client] += job.extend_tokens
+        self.input_tokens[job.client] += job.input_tokens + job.output_tokens
         self._remember(job)
         finals = sum(r.input_tokens + r.true_output_tokens for r in self.batch)
         self.peak_resident_tokens = max(self.peak_resident_tokens, finals)

@@ -39,7 +39,7 @@ class AbstractFleet:
                 AbstractEngine(
                     self.make_replica(),
                     self.memory_tokens,
-                    observe=lambda engine: self.observe(self),
+                    observe=lambda engine, job: self.observe(self),
                 )
             )
             self.outstanding.append(0)
