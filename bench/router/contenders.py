@@ -61,6 +61,7 @@ class Evenkeel(Contender):
             rc.TenantConfig(
                 namespace="bench",
                 name=f"tenant-{i}",
+                clients=(rc.ClientConfig(name="app"),),
                 api_keys=(
                     rc.ApiKeyConfig(
                         name="key", client="app", sha256=hashlib.sha256(key.encode()).hexdigest()
@@ -87,7 +88,7 @@ class Evenkeel(Contender):
 
     def ready(self, place: Place) -> bool:
         """See `Contender`."""
-        return _get(place.probe_port, "/ready") is not None
+        return _get(place.probe_port, "/readyz") is not None
 
     def version(self) -> str:
         """See `Contender`."""
