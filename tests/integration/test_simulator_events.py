@@ -61,7 +61,7 @@ class Subscriber:
     async def replay(self, start: int) -> list[int]:
         """Ask for everything from `start` on; the sequence numbers that came."""
         await self._replay.send_multipart([b"", start.to_bytes(8, "big")])
-        numbers = []
+        numbers: list[int] = []
         while True:
             empty, topic, sequence, payload = await self._replay.recv_multipart()
             assert (empty, topic) == (b"", b"")

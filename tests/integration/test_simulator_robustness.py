@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from evenkeel_simulator.server.app import RunningServer, running_server
+from evenkeel_simulator.server.app import ENGINE_TASK, RunningServer, running_server
 from evenkeel_simulator.server.served import FinishType
 
 from tests.support.replicas import DEADLINE_S, settings, until
@@ -376,6 +376,22 @@ async def test_pausing_ends_what_runs_unless_told_otherwise(
     assert (await client.post("/pause_generation")).status_code == 200
     assert (await running).json()["choices"][0]["finish_reason"] == "abort"
     assert (await client.post("/pause_generation", json={"mode": "x"})).status_code == 400
+
+
+async def test_an_engine_that_dies_leaves_nobody_waiting(
+    server: RunningServer, client: httpx.AsyncClient
+) -> None:
+    asking = asyncio.create_task(client.post("/v1/completions", json=ENDLESS))
+    await until(lambda: not is_idle(server))
+    [engine] = [task for task in asyncio.all_tasks() if task.get_name() == ENGINE_TASK]
+    engine.cancel()
+    assert (await asking).json()["choices"][0]["finish_reason"] == "abort"
+    for path in ("/health", "/ready"):
+        assert (await client.get(path)).status_code == 503
+    for path, body in (("/v1/completions", SHORT), ("/generate", {"text": "a"})):
+        response = await client.post(path, json=body)
+        assert response.status_code == 503
+        assert "the engine has stopped" in response.text
 
 
 # Draining

@@ -204,3 +204,24 @@ async def test_metrics_have_sglangs_names(client: httpx.AsyncClient) -> None:
     assert "sglang:time_to_first_token_seconds_bucket" in text
     assert 'sglang:num_running_reqs{engine_type="unified",model_name="sim"} 0.0' in text
     assert 'client_key_refused_total{model_name="sim",reason="missing"} 2.0' in text
+
+
+async def test_a_crowded_replica_says_the_same_as_an_empty_one() -> None:
+    # The small pool holds a handful at a time: requests queue and may be thrown out and resumed.
+    wish = {"max_tokens": 200, "prompt": [f"say {number}" for number in range(60)]}
+    told = []
+    for kv_tokens in (1000, 100_000):
+        async with (
+            running_server(settings(kv_tokens=kv_tokens, speed=200.0)) as server,
+            httpx.AsyncClient(base_url=server.url, timeout=30) as client,
+        ):
+            answer = await post(client, "/v1/completions", **wish)
+            told.append((answer["choices"], answer["usage"]["completion_tokens"]))
+    assert told[0] == told[1]
+
+
+async def test_loads_have_one_rank_and_model_info_one_model(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/v1/loads", params={"dp_rank": 0})).status_code == 200
+    assert (await client.get("/v1/loads", params={"dp_rank": 1})).status_code == 400
+    for path in ("/model_info", "/get_model_info"):
+        assert (await client.get(path)).json()["served_model_name"] == "sim"

@@ -29,6 +29,9 @@ from evenkeel_simulator.server.settings import Settings
 
 REPORTS: Final = web.AppKey("reports", ReportServer)
 
+ENGINE_TASK: Final = "engine"
+"""Name of the task that drives the engine."""
+
 _OPEN_PATHS: Final = ("/health", "/ready", "/metrics")
 """Without a key: probes and scrapes carry none."""
 _GRACE_S: Final = 5.0
@@ -144,7 +147,7 @@ def _run_replica(settings: Settings) -> Callable[[web.Application], AsyncIterato
                     port=settings.reports_port,
                 )
                 stack.push_async_callback(app[REPORTS].close)
-            loop = asyncio.create_task(replica.driver.run())
+            loop = asyncio.create_task(replica.driver.run(), name=ENGINE_TASK)
             yield
             loop.cancel()
             with suppress(asyncio.CancelledError):

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
+from evenkeel_simulator.server import wire
 from evenkeel_simulator.server.handlers import REPLICA, native_refusal, read_body
 from evenkeel_simulator.server.parse import BadRequest, decode
 from evenkeel_simulator.server.replica import Replica
@@ -115,9 +116,8 @@ async def server_info(http: web.Request) -> web.Response:
 async def loads(http: web.Request) -> web.Response:
     """`GET /v1/loads`."""
     if http.query.get("dp_rank", "0") != "0":
-        return _json(
-            {"object": "error", "message": "dp_rank out of range", "code": 400}, status=400
-        )
+        body = wire.error_body("dp_rank: there is only rank 0", kind="400", status=400)
+        return web.Response(body=body, status=400, content_type="application/json")
     replica = http.app[REPLICA]
     now, last = replica.engine.loads(), replica.metrics.last
     uncached = sum(

@@ -18,7 +18,7 @@ from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import RequestError
 from evenkeel_simulator.server.driver import Driver
 from evenkeel_simulator.server.identity import Owner
-from evenkeel_simulator.server.kv_events import Event, KvPublisher, KvRecorder
+from evenkeel_simulator.server.kv_events import KvPublisher, KvRecorder
 from evenkeel_simulator.server.metrics import EngineMetrics
 from evenkeel_simulator.server.pages import pages_of
 from evenkeel_simulator.server.parse import Ask, BadRequest
@@ -31,7 +31,7 @@ _SLACK_TOKENS = 5  # SGLang leaves this many for output, at least
 
 
 class Overloaded(Exception):
-    """The replica policy turned a request away."""
+    """This replica does not take the request now, though it could serve it at another time."""
 
 
 class Replica:
@@ -40,9 +40,14 @@ class Replica:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         policy = settings.make_policy()
-        recorder = KvRecorder(settings.page_size)
+        publishes = settings.kv_events_port is not None
+        self._recorder = KvRecorder(settings.page_size) if publishes else None
         self.engine = Engine(
-            settings.engine_config, policy, settings.profile, cost=settings.cost, observer=recorder
+            settings.engine_config,
+            policy,
+            settings.profile,
+            cost=settings.cost,
+            observer=self._recorder,
         )
         self.metrics = EngineMetrics(model=settings.model, policy=policy.name)
         self.metrics.watch(self.engine.loads)
@@ -50,7 +55,6 @@ class Replica:
             self.engine,
             speed=settings.speed,
             metrics=self.metrics,
-            recorder=recorder,
             publish=self._publish,
         )
         self.publisher: KvPublisher | None = None
@@ -104,6 +108,8 @@ class Replica:
 
         Raises `BadRequest` where this replica could never serve it, `Overloaded` where it does not now.
         """
+        if self.driver.stopped.is_set():
+            raise Overloaded("the engine has stopped")
         if owner.refused is not None:
             self.metrics.key_refused(owner.refused)
         news = asyncio.Event()
@@ -198,9 +204,9 @@ class Replica:
         room = longest - input_tokens - 1
         return room if max_tokens is None else min(max_tokens, room)
 
-    async def _publish(self, events: list[Event]) -> None:
-        if self.publisher is not None:
-            await self.publisher.publish(events, timestamp=time.time())
+    async def _publish(self) -> None:
+        if self._recorder is not None and self.publisher is not None:
+            await self.publisher.publish(self._recorder.take(), timestamp=time.time())
 
 
 def _expand(ask: Ask) -> Iterator[array[int]]:

@@ -58,7 +58,7 @@ class Completion:
     def closing(self, requests: Sequence[ServedRequest]) -> bytes:
         usage = b""
         if self._ask.include_usage:
-            usage = wire.usage_event(self._head, requests, n=self._ask.sampling.n, chat=False)
+            usage = wire.completion_usage_event(self._head, requests, n=self._ask.sampling.n)
         return usage + wire.DONE
 
 
@@ -87,7 +87,7 @@ class Chat:
         events = [wire.chat_finish_event(self._head, request) for request in requests]
         if self._ask.include_usage:
             n = self._ask.sampling.n
-            events.append(wire.usage_event(self._head, requests, n=n, chat=True))
+            events.append(wire.chat_usage_event(self._head, requests, n=n))
         return b"".join((*events, wire.DONE))
 
 

@@ -40,6 +40,16 @@ class Usage(msgspec.Struct):
     completion_tokens_details: None = None
 
 
+class _BriefUsage(msgspec.Struct, omit_defaults=True):
+    """The same, what is null left out: the last event of a completion."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: _CachedTokens | None = None
+    reasoning_tokens: int = msgspec.field(default_factory=int)  # never left out
+
+
 class _CompletionChoice(msgspec.Struct):
     index: int
     text: str
@@ -92,7 +102,7 @@ class _CompletionChunk(msgspec.Struct):
     created: int
     model: str
     choices: list[_CompletionChoice]
-    usage: Usage | None = None
+    usage: Usage | _BriefUsage | None = None
 
 
 class _ChatChunk(msgspec.Struct, omit_defaults=True):
@@ -249,19 +259,24 @@ def _chat_event(
     )
 
 
-def usage_event(head: Head, requests: Sequence[ServedRequest], *, n: int, chat: bool) -> bytes:
+def completion_usage_event(head: Head, requests: Sequence[ServedRequest], *, n: int) -> bytes:
     """The event without choices that `stream_options.include_usage` asks for."""
-    chunk = _CompletionChunk if not chat else _ChatChunk
-    return _event(
-        chunk(
-            id=requests[0].id,
-            object="chat.completion.chunk" if chat else "text_completion",
-            created=head.created,
-            model=head.model,
-            choices=[],
-            usage=usage(requests, n=n, cache_report=head.cache_report),
-        )
+    total = usage(requests, n=n, cache_report=head.cache_report)
+    brief = _BriefUsage(
+        prompt_tokens=total.prompt_tokens,
+        total_tokens=total.total_tokens,
+        completion_tokens=total.completion_tokens,
+        prompt_tokens_details=total.prompt_tokens_details,
     )
+    chunk = _CompletionChunk(requests[0].id, "text_completion", head.created, head.model, [], brief)
+    return _event(chunk)
+
+
+def chat_usage_event(head: Head, requests: Sequence[ServedRequest], *, n: int) -> bytes:
+    """The same of a chat."""
+    total = usage(requests, n=n, cache_report=head.cache_report)
+    kind = "chat.completion.chunk"
+    return _event(_ChatChunk(requests[0].id, kind, head.created, head.model, [], total))
 
 
 def _running_usage(head: Head, request: ServedRequest) -> Usage | None:

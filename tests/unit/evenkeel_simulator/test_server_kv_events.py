@@ -15,7 +15,7 @@ from evenkeel_simulator.server.kv_events import (
     EventBatch,
     KvRecorder,
 )
-from evenkeel_simulator.server.pages import block_hashes, page_tokens, pages_of
+from evenkeel_simulator.server.pages import block_hashes, page_bytes, page_tokens, pages_of
 
 
 def hashes_by_the_book(tokens: list[int], page: int) -> list[int]:
@@ -46,7 +46,7 @@ def test_a_known_hash_by_hand() -> None:
 def test_only_whole_pages_are_shared() -> None:
     pages = pages_of(array("I", range(10)), 4)
     assert [page.tokens for page in pages] == [4, 4]
-    assert [page_tokens(page.key) for page in pages] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [page_tokens(page_bytes(page)) for page in pages] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_stored_pages_form_one_event_with_the_parent_before_them() -> None:
