@@ -18,8 +18,8 @@ from evenkeel_router.core.usage import Usage, of_chunk, of_generated_event
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats the whole text in every event
 
 _DONE: Final = b"[DONE]"
-_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_LINE: Final = re.compile(rb"\r\n|\n|\r")
+_END: Final = re.compile(rb"\r\n\r\n|\n\n")  # nobody sends the third, \r\r
+_LINE: Final = re.compile(rb"\r?\n")
 _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
@@ -93,8 +93,6 @@ class EventScan:
         passed = []
         start = 0
         for end in _END.finditer(data):
-            if end.end() == len(data) and end.group() == b"\r\r":
-                break  # \r\r may be the beginning of \r\r\n…: wait
             event = data[start : end.end()]
             start = end.end()
             if self._event(event):

@@ -68,13 +68,15 @@ class Watchtower:
             async for replicas in discovery.watch():
                 await self._follow(replicas)
         finally:
-            await self._follow(())
+            for name, watch in list(self._watches.items()):
+                await self._remove(name, watch)
 
     async def _follow(self, replicas: Sequence[ReplicaConfig]) -> None:
         wanted = {replica.name: replica for replica in replicas}
         for name, watch in list(self._watches.items()):
             if wanted.get(name) != watch.replica:  # gone, or at another address: another replica
                 await self._remove(name, watch)
+                _log.info("replica %s is no longer configured", name)
         for name, replica in wanted.items():
             if name not in self._watches:
                 self._add(replica)
@@ -95,7 +97,6 @@ class Watchtower:
             self._state.fleet.remove(member)
         del self._state.replicas[name]
         self._state.accounts.forget_replica(name)
-        _log.info("replica %s is no longer configured", name)
 
     async def _probe_forever(self, watch: _Watch) -> None:
         while True:

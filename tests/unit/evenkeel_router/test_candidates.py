@@ -1,0 +1,154 @@
+"""The fleet as the router sees it: slots, lives, loads, prefixes."""
+
+import pytest
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from evenkeel_fairshare.fleet.d2lpm import D2lpm
+from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
+from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_router.core import candidates
+from evenkeel_router.core.candidates import Fleet, Member, Plan
+
+TEXT = b"x" * 64
+
+
+def fleet(replicas: int = 2) -> Fleet:
+    made = Fleet(D2lpm(worker_quantum=1000.0), PrefixIndex(), block_bytes=16)
+    for n in range(replicas):
+        made.ready(made.add(f"r{n}"))
+    return made
+
+
+def plan(of: Fleet, text: bytes = TEXT, tokens: int = 10) -> Plan:
+    return of.plan("ns/t/c", weight=1.0, text=text, input_tokens=tokens)
+
+
+def member(of: Fleet, name: str) -> Member:
+    found = of.member(name)
+    assert found is not None
+    return found
+
+
+def test_a_prefix_is_matched_where_it_was_sent() -> None:
+    of = fleet(3)
+    ticket = of.select(plan(of), EMPTY)
+    assert ticket is not None
+    of.dispatched(ticket)
+    again = plan(of, TEXT + b"tail" * 4)
+    assert again.matched_blocks == 4
+    assert again.dispatch.longest == 1 << ticket.member.slot
+    assert again.dispatch.matched_tokens == 8  # 64 of 80 bytes of 10 tokens
+    second = of.select(again, EMPTY)
+    assert second is not None
+    assert second.member is ticket.member
+    of.finished(ticket, 5, computed=True)
+    assert plan(of).matched_blocks == 4
+
+
+def test_what_was_never_computed_is_taken_back() -> None:
+    of = fleet(1)
+    ticket = of.select(plan(of), EMPTY)
+    assert ticket is not None
+    of.dispatched(ticket)
+    of.finished(ticket, 0, computed=False)
+    assert plan(of).matched_blocks == 0
+
+
+def test_selection_counts_what_is_outstanding_and_a_refusal_gives_it_back() -> None:
+    of = fleet()
+    ticket = of.select(plan(of), EMPTY)
+    assert ticket is not None
+    assert of.outstanding == [1, 0]
+    of.refused(ticket)
+    assert of.outstanding == [0, 0]
+    assert of.policy.credit("ns/t/c")[0] > 0  # nothing was charged
+
+
+def test_tried_and_unready_replicas_are_filtered_first() -> None:
+    of = fleet(3)
+    of.unready(member(of, "r1"))
+    ticket = of.select(plan(of), ReplicaSet(1))
+    assert ticket is not None
+    assert ticket.member.name == "r2"
+    assert of.select(plan(of), ReplicaSet(0b101)) is None
+    assert [m.routable for m in of] == [True, False, True]
+
+
+def test_a_lost_replica_forgets_its_cache_and_a_draining_one_does_not() -> None:
+    for lose in (False, True):
+        of = fleet(1)
+        ticket = of.select(plan(of), EMPTY)
+        assert ticket is not None
+        of.dispatched(ticket)
+        of.finished(ticket, 0, computed=True)
+        (of.lost if lose else of.unready)(ticket.member)
+        assert of.select(plan(of), EMPTY) is None
+        of.ready(ticket.member)
+        assert plan(of).matched_blocks == (0 if lose else 4)
+
+
+def test_what_ran_on_a_lost_process_does_not_touch_the_next_one() -> None:
+    of = fleet(1)
+    old = of.select(plan(of), EMPTY)
+    assert old is not None
+    of.lost(old.member)
+    of.lost(old.member)  # news may come twice
+    of.ready(old.member)
+    assert of.outstanding == [0]
+    new = of.select(plan(of), EMPTY)
+    assert new is not None
+    of.dispatched(old)
+    of.refused(old)
+    of.finished(old, 100, computed=False)
+    assert of.outstanding == [1]
+    assert plan(of).matched_blocks == 0
+
+
+def test_slots_are_used_again_late() -> None:
+    of = fleet(3)
+    of.remove(member(of, "r1"))
+    assert of.member("r1") is None
+    assert of.add("r3").slot == 1
+    of.remove(member(of, "r0"))
+    of.remove(member(of, "r2"))
+    assert of.add("r4").slot == 2  # 0 is as free, but 1 was handed out last
+    assert of.add("r5").slot == 0
+    assert of.add("r6").slot == 3
+
+
+def test_there_are_only_so_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "MAX_SLOTS", 2)
+    with pytest.raises(ValueError, match="more than 2 replicas"):
+        fleet(3)
+
+
+def test_a_policy_that_does_not_match_prefixes_costs_no_hashing() -> None:
+    of = Fleet(LeastLoaded(), PrefixIndex(), block_bytes=16)
+    of.ready(of.add("r0"))
+    made = plan(of)
+    assert made.dispatch.blocks == ()
+    ticket = of.select(made, EMPTY)
+    assert ticket is not None
+    of.dispatched(ticket)
+    of.finished(ticket, 1, computed=False)
+    assert len(of.index) == 0
+
+
+def test_a_changed_policy_starts_from_zero_with_those_that_are_there() -> None:
+    of = fleet(2)
+    of.add("r2")  # never joined
+    of.replace_policy(D2lpm())
+    ticket = of.select(plan(of), EMPTY)
+    assert ticket is not None
+    of.replace_index(PrefixIndex(), block_bytes=32)
+    assert len(plan(of).dispatch.blocks) == 2
+
+
+def test_a_policy_that_chooses_nobody_is_a_fault() -> None:
+    class Odd(LeastLoaded):
+        def select(self, request: object, routable: object, outstanding: object) -> int | None:
+            return None
+
+    of = Fleet(Odd(), PrefixIndex(), block_bytes=16)
+    of.ready(of.add("r0"))
+    with pytest.raises(RuntimeError, match="LeastLoaded"):
+        of.select(plan(of), EMPTY)

@@ -1,0 +1,38 @@
+"""Outcomes and what clients are told."""
+
+import json
+
+import pytest
+from evenkeel_router.core.errors import Refusal, error_body, error_event, invalid
+from evenkeel_router.core.outcomes import ERROR_TYPE, STATUS, Outcome, of_status
+
+
+def test_every_outcome_has_a_status_of_its_own_and_a_type() -> None:
+    assert set(STATUS) == set(ERROR_TYPE) == set(Outcome)
+    assert len(set(STATUS.values())) == len(Outcome) <= 10
+
+
+def test_a_status_that_a_replica_answers_has_an_outcome() -> None:
+    assert of_status(413) is Outcome.TOO_LARGE
+    assert of_status(429) is Outcome.RATE_LIMITED
+    assert of_status(422) is Outcome.INVALID_REQUEST
+
+
+def test_an_error_body_is_openais() -> None:
+    refusal = invalid("max_tokens is -1.", code="invalid_value", param="max_tokens")
+    want = {
+        "message": "max_tokens is -1.",
+        "type": "invalid_request_error",
+        "param": "max_tokens",
+        "code": "invalid_value",
+    }
+    assert json.loads(error_body(refusal)) == {"error": want}
+    event = error_event(refusal)
+    assert event.endswith(b"}\n\n")
+    assert json.loads(event.removeprefix(b"data: ")) == {"error": want | {"status": 400}}
+
+
+@pytest.mark.parametrize(("given", "want"), [(None, None), (0.0, "1"), (0.2, "1"), (1.2, "2")])
+def test_retry_after_is_whole_seconds_rounded_up(given: float | None, want: str | None) -> None:
+    refusal = Refusal(Outcome.UNAVAILABLE, "later", code="x", retry_after_s=given)
+    assert refusal.retry_after == want
