@@ -2,11 +2,12 @@
 
 Grammar, one line of ASCII, at most `MAX_KEY_BYTES`:
 
-    ek1 ; <namespace>/<tenant>/<client> ; w=<tenant weight>,<client weight> [ ; s=<seed> ] [ ; f ]
+    ek1 ; <namespace>/<tenant>/<client> ; w=<tenant weight>,<client weight>
+        [ ; s=<seed> ] [ ; t=<tenant seed> ] [ ; f ]
 
-Names are percent-escaped outside `A-Z a-z 0-9 . _ -`, weights are integers from 1 to `MAX_WEIGHT`, the seed is
-a whole number of weighted tokens (R5), `f` says that the fleet's own failure caused this retry (R11). There
-are no blanks. Fields come in this order, so every key has exactly one spelling.
+Names are percent-escaped outside `A-Z a-z 0-9 . _ -`, weights are integers from 1 to `MAX_WEIGHT`, seeds are
+whole numbers of weighted tokens (R5), `f` says that the fleet's own failure caused this retry (R11). There are
+no blanks. Fields come in this order, so every key has exactly one spelling.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PREFIX: Final = "ek1"
 _NAME: Final = r"(?:[A-Za-z0-9._-]|%[0-9A-F]{2})+"
 _KEY: Final = re.compile(
     rf"ek1;({_NAME})/({_NAME})/({_NAME});w=([1-9][0-9]{{0,6}}),([1-9][0-9]{{0,6}})"
-    r"(?:;s=(-?[1-9][0-9]{0,15}))?(;f)?"
+    r"(?:;s=(-?[1-9][0-9]{0,15}))?(?:;t=(-?[1-9][0-9]{0,15}))?(;f)?"
 )
 
 
@@ -43,7 +44,9 @@ class ClientKey:
     tenant_weight: int = 1
     client_weight: int = 1
     seed: int = 0
-    """Weighted tokens; usually negative (a debt carried from the ledger). 0: none."""
+    """Where the client starts at a replica that never saw it, weighted tokens; negative is debt. 0: none."""
+    tenant_seed: int = 0
+    """Where its tenant starts at a replica that never saw the tenant: a replica keeps two deficits (R9)."""
     retried_by_fleet: bool = False
 
     @property
@@ -70,9 +73,11 @@ class ClientKey:
         ):
             if not 1 <= weight <= MAX_WEIGHT:
                 raise ClientKeyError(f"{part} {weight} is not from 1 to {MAX_WEIGHT}")
-        if abs(self.seed) > MAX_SEED:
-            raise ClientKeyError(f"seed {self.seed} is beyond ±{MAX_SEED}")
+        for part, amount in (("seed", self.seed), ("tenant seed", self.tenant_seed)):
+            if abs(amount) > MAX_SEED:
+                raise ClientKeyError(f"{part} {amount} is beyond ±{MAX_SEED}")
         seed = f";s={self.seed}" if self.seed else ""
+        seed += f";t={self.tenant_seed}" if self.tenant_seed else ""
         retried = ";f" if self.retried_by_fleet else ""
         text = (
             f"{_PREFIX};{self.identity};w={self.tenant_weight},{self.client_weight}{seed}{retried}"
@@ -96,7 +101,8 @@ def decode(text: str) -> ClientKey:
     match = _KEY.fullmatch(text)
     if match is None:
         raise ClientKeyError("client key does not follow its grammar")
-    namespace, tenant, client, tenant_weight, client_weight, seed, retried = match.groups()
+    *names, tenant_weight, client_weight, seed, tenant_seed, retried = match.groups()
+    namespace, tenant, client = names
     key = ClientKey(
         namespace=_unescape("namespace", namespace),
         tenant=_unescape("tenant", tenant),
@@ -104,6 +110,7 @@ def decode(text: str) -> ClientKey:
         tenant_weight=int(tenant_weight),
         client_weight=int(client_weight),
         seed=int(seed or 0),
+        tenant_seed=int(tenant_seed or 0),
         retried_by_fleet=retried is not None,
     )
     if key.encode() != text:  # one spelling: `%41` for `A`, say, is refused

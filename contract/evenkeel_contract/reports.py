@@ -43,6 +43,10 @@ class ClientReport(msgspec.Struct, frozen=True, array_like=True):
     tenant_deficit: Finite
     waiting: Total
     running: Total
+    # What the deficits started from here (R5). The first seed per incarnation wins, so only the replica knows
+    # which one that was.
+    seed: Finite = 0.0
+    tenant_seed: Finite = 0.0
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):

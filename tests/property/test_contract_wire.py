@@ -26,6 +26,7 @@ keys = st.builds(
     tenant_weight=weights,
     client_weight=weights,
     seed=st.integers(-MAX_SEED, MAX_SEED),
+    tenant_seed=st.integers(-MAX_SEED, MAX_SEED),
     retried_by_fleet=st.booleans(),
 )
 

@@ -53,6 +53,8 @@ class Request:
     tenant_weight: float = 1.0
     seed: float = 0.0
     """Weighted tokens. Deficit (negative: debt) the client starts from where the policy never saw it (R5)."""
+    tenant_seed: float = 0.0
+    """The same for the tenant, where the policy never saw the tenant."""
     charge_input: bool = True
     """False for a retry that the fleet's own failure caused: its input was charged elsewhere (R11)."""
     expected_output_tokens: int | None = None
@@ -83,6 +85,9 @@ class ClientState:
     """DLPM: q_i. VTC: minus the counter. 0 where a policy keeps none."""
     tenant_deficit: float
     waiting: int
+    seed: float = 0.0
+    """What the deficit started from here (R5)."""
+    tenant_seed: float = 0.0
 
 
 class ReplicaPolicy(ABC):

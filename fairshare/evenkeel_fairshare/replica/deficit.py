@@ -50,7 +50,17 @@ class Account(Ranked):
     Its `rank` is the round of its level in which it is positive: now, if that is not ahead.
     """
 
-    __slots__ = ("_balance", "_children", "_round", "level", "name", "path", "running", "step")
+    __slots__ = (
+        "_balance",
+        "_children",
+        "_round",
+        "level",
+        "name",
+        "path",
+        "running",
+        "seed",
+        "step",
+    )
 
     def __init__(self, name: str, level: DeficitLevel, parent: Account | None) -> None:
         super().__init__()
@@ -60,6 +70,8 @@ class Account(Ranked):
         """From the tenant down to this account."""
         self.running = 0
         """Requests in the batch."""
+        self.seed = 0.0
+        """What the deficit started from (R5)."""
         self.step = level.rules.quantum
         """What one round gives: Q^u times the weight."""
         self._children: DeficitLevel | None = None
@@ -109,6 +121,12 @@ class Account(Ranked):
             self._set(deficit)
             if self.waiting:
                 self.level.queued.add(self)
+
+    def start_from(self, seed: float) -> None:
+        """Take over what departed replicas left (R5): a debt, or credit of a round at most."""
+        # Credit beyond a round would let the deficit out of its range, which the theorems rest on.
+        self.seed = min(seed, self.step)
+        self._set(self.seed)
 
     def leave(self) -> None:
         """Out of the list l: what is left of the deficit stays as it is until `come_back` (R4)."""

@@ -127,22 +127,34 @@ class Dlpm(ReplicaPolicy):
         return len(self._queue)
 
     def clients(self) -> Mapping[str, ClientState]:
-        """Everybody with a request here, and everybody who left in debt."""
+        """Everybody with a request here, in debt at one of the levels, or seeded at one."""
         return {
-            client.name: ClientState(client.deficit, tenant.deficit, client.waiting)
+            client.name: ClientState(
+                deficit=client.deficit,
+                tenant_deficit=tenant.deficit,
+                waiting=client.waiting,
+                seed=client.seed,
+                tenant_seed=tenant.seed,
+            )
             for tenant in self.tenants.known()
             for client in tenant.children.known()
-            if client.waiting or client.running or client.deficit < 0
+            if client.waiting
+            or client.running
+            or min(client.deficit, tenant.deficit) < 0
+            or client.seed
+            or tenant.seed
         }
 
     def _join(self, request: Request) -> Account:
+        # R5: each level has its own seed, and the first one wins.
+        is_new = not self.tenants.knows(request.tenant)
         tenant = self.tenants.join(request.tenant, weight=request.tenant_weight)
+        if is_new:
+            tenant.start_from(request.tenant_seed)
         is_new = not tenant.children.knows(request.client)
         client = tenant.children.join(request.client, weight=request.client_weight, parent=tenant)
-        if is_new and request.seed < 0:
-            # R5: as if this debt had been run up here, so at both levels. Credit cannot be brought along (R4).
-            for node in client.path:
-                node.charge(-request.seed)
+        if is_new:
+            client.start_from(request.seed)
         return client
 
     def _admit(self, request: Request, client: Account) -> None:

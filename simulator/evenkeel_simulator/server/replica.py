@@ -167,6 +167,7 @@ class Replica:
             client_weight=owner.key.client_weight,
             tenant_weight=owner.key.tenant_weight,
             seed=owner.key.seed,
+            tenant_seed=owner.key.tenant_seed,
             charge_input=not owner.key.retried_by_fleet,
             prompt=pages_of(prompt, page_size),
             target_output_tokens=speech.tokens,

@@ -91,6 +91,8 @@ def _report(client: str, served: ClientTotals, state: ClientState) -> ClientRepo
         tenant_deficit=state.tenant_deficit,
         waiting=state.waiting,
         running=served.running,
+        seed=state.seed,
+        tenant_seed=state.tenant_seed,
     )
 
 

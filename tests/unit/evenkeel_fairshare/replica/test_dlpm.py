@@ -289,9 +289,18 @@ def test_the_seed_counts_where_the_client_is_new_and_only_there():
     arrive(policy, first)
     arrive(policy, request("a1", seed=-5000))
     assert deficit(policy, "a") == -300
-    assert policy.clients()["a"].tenant_deficit == -300
+    assert policy.clients()["a"].tenant_deficit == 0
     policy.leave(first, 0.0)
     assert deficit(policy, "a") == -300
+
+
+def test_a_tenant_has_a_seed_of_its_own_which_counts_where_the_tenant_is_new():
+    policy = dlpm()
+    arrive(policy, request("a0", "a", tenant_seed=-70), request("b0", "b", tenant_seed=-5000))
+    states = policy.clients()
+    assert {name: state.tenant_deficit for name, state in states.items()} == {"a": -70, "b": -70}
+    assert {name: state.tenant_seed for name, state in states.items()} == {"a": -70, "b": -70}
+    assert {name: state.seed for name, state in states.items()} == {"a": 0, "b": 0}
 
 
 def test_the_seed_of_a_client_that_is_remembered_without_debt_does_not_count():
@@ -304,10 +313,25 @@ def test_the_seed_of_a_client_that_is_remembered_without_debt_does_not_count():
     assert deficit(policy, "a") == 0
 
 
-def test_credit_cannot_be_brought_along():
+def test_credit_of_one_round_at_most_can_be_brought_along():
     policy = dlpm()
-    arrive(policy, request("a0", seed=300))
-    assert deficit(policy, "a") == 0
+    arrive(policy, request("a0", "a", seed=60), request("b0", "b", seed=300, client_weight=2))
+    assert [deficit(policy, client) for client in "ab"] == [60, 200]
+
+
+def test_whoever_was_seeded_or_whose_tenant_owes_is_reported_after_leaving():
+    policy = dlpm()
+    gone = [request("a0", "a", seed=60), request("b0", "b", extend=150)]
+    arrive(policy, *gone)
+    assert admit(policy) == ["a0", "b0"]
+    gone.append(request("c0", "c"))
+    arrive(policy, gone[-1])
+    for one in gone:
+        policy.leave(one, 0.0)
+    states = policy.clients()
+    assert {client: state.deficit for client, state in states.items()} == {"a": 0, "b": -50, "c": 0}
+    assert {state.tenant_deficit for state in states.values()} == {-50}
+    assert states["a"].seed == 60
 
 
 def test_input_charged_elsewhere_is_not_charged_again():
