@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
+import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -135,6 +136,41 @@ async def test_every_choice_of_a_request_that_is_left_ends(
     async with streaming(client, prompt=["a", "b"], n=3):
         await until(lambda: server.replica.engine.loads().running == 6)
     await until(lambda: is_idle(server))
+
+
+@pytest.mark.parametrize("policy", ["FCFS", "LPM", "VTC", "DLPM"])
+async def test_a_crowd_that_comes_and_goes_leaves_nothing_behind(policy: str) -> None:
+    rng = random.Random(7)
+    crowded = settings(kv_tokens=600, replica_policy=policy, kv_events_port=0, speed=20.0)
+    async with (
+        running_server(crowded) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=30) as client,
+    ):
+
+        async def visit(number: int) -> None:
+            wish: dict[str, Any] = {
+                "prompt": f"{number % 5} " + "the sea is red " * rng.randint(1, 20),
+                "max_tokens": rng.randint(1, 300),
+                "n": rng.randint(1, 2),
+                "stream": True,
+            }
+            events = rng.choice([0, 3, 20, 10_000])  # after so many it goes away
+            async with client.stream("POST", "/v1/completions", json=wish) as response:
+                lines = response.aiter_lines()
+                while events and await anext(lines, None) is not None:
+                    events -= 1
+
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*(visit(number) for number in range(60)))
+        await until(lambda: is_idle(server))
+        engine = server.replica.engine
+        assert not engine.has_work
+        assert engine.memory.private == 0
+        assert engine.memory.free == 600 - engine.memory.cache.tokens
+        assert engine.memory.cache.evictable == engine.memory.cache.tokens
+        assert all(totals.running == 0 for totals in engine.accounts.clients.values())
+        assert (await client.post("/flush_cache")).status_code == 200
+        assert engine.memory.free == 600
 
 
 # Clients that dawdle

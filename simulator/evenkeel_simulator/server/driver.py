@@ -138,7 +138,7 @@ class Driver:
     def _deliver(self, step: Step) -> None:
         now_s = time.monotonic()
         metrics = self._metrics
-        metrics.stepped(step)
+        metrics.stepped(step, speed=self._speed)
         for request in step.produced:
             assert isinstance(request, ServedRequest)
             metrics.produced(request, step.tokens_each, now_s=now_s)

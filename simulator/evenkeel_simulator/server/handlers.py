@@ -61,10 +61,9 @@ async def generate(http: web.Request) -> web.StreamResponse:
     except BadRequest as error:
         if not ask.stream:
             return native_refusal(error)
-        response = web.StreamResponse(headers=_EVENT_STREAM)
-        await response.prepare(http)
-        await response.write(wire.native_error_event(str(error)) + wire.DONE)
-        return response
+        # The stream was promised before the fault was found, so the fault is its only event.
+        body = wire.native_error_event(str(error)) + wire.DONE
+        return web.Response(body=body, headers=_EVENT_STREAM)
     except Overloaded as error:
         return _json(wire.native_error_body(str(error)), status=503)
 

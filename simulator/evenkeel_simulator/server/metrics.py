@@ -38,7 +38,7 @@ class LastStep:
     cache_hit_rate: float = 0.0
     """Of the last prefill: input tokens found over input tokens."""
     gen_throughput: float = 0.0
-    """Of the last step, output tokens per second of engine time."""
+    """Of the last step, output tokens per second of the wall clock."""
 
 
 class EngineMetrics:
@@ -99,8 +99,8 @@ class EngineMetrics:
     def question_refused(self) -> None:
         self._refused_questions.labels(self._labels[0]).inc()
 
-    def stepped(self, step: Step) -> None:
-        """A step is over."""
+    def stepped(self, step: Step, *, speed: float) -> None:
+        """A step is over. Its times are engine time, `speed` seconds of which are one of the wall clock."""
         if step.admitted:
             found = sum(request.matched_tokens for request in step.admitted)
             computed = sum(request.extend_tokens for request in step.admitted)
@@ -108,12 +108,12 @@ class EngineMetrics:
         for request in step.admitted:
             if not request.retractions and request.admitted_s is not None:
                 waited_s = request.admitted_s - request.arrival_s
-                self._queue.labels(*self._labels).observe(max(0.0, waited_s))
+                self._queue.labels(*self._labels).observe(max(0.0, waited_s / speed))
         if step.retracted:
             self._retracted.labels(*self._labels).inc(len(step.retracted))
         if step.produced:
             tokens = step.tokens_each * len(step.produced)
-            self.last.gen_throughput = tokens / max(step.end_s - step.start_s, 1e-9)
+            self.last.gen_throughput = tokens * speed / max(step.end_s - step.start_s, 1e-9)
 
     def produced(self, request: ServedRequest, tokens: int, *, now_s: float) -> None:
         """A request got tokens."""

@@ -22,6 +22,8 @@ from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.profiles import PROFILES, CostProfile, ProfileError, decode_profile
 
 DEFAULT_PROFILE: Final = "a10g-llama2-7b"
+LEAST_POOL_TOKENS: Final = 64
+"""Less could not hold a prompt worth sending, its answer and the slack that SGLang leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +107,6 @@ class Settings:
         return make_policy(
             self.replica_policy, ReplicaPolicyConfig(cost=self.cost, deficits=deficits)
         )
-
-
-LEAST_POOL_TOKENS: Final = 64
 
 
 def parse_arguments(arguments: Sequence[str]) -> Settings:

@@ -4,10 +4,10 @@ Place in the flow: body → prompt text → **token ids** → pages → engine. 
 by a fixed rule (below); its id is the piece read as a little-endian number, so ids fit 32 bits and decode
 without a vocabulary. English comes to about three bytes a token.
 
-The surprising thing: a piece never depends on what stands before it, except that one blank binds to the
-letters after it. So `encode(a + b) == encode(a) + encode(b)` whenever `b` begins with a blank and a letter
-and `a` does not end in a blank: a conversation whose next turn repeats prompt and answer extends the cached
-prefix exactly, as byte-level BPE nearly always does.
+The surprising thing: pieces begin anew at every blank before a letter, whatever stands in front of it. So
+`encode(a + b) == encode(a) + encode(b)` whenever `b` begins with a blank and a letter and `a` does not end in
+a blank: a conversation whose next turn repeats prompt and answer extends the cached prefix exactly, as
+byte-level BPE nearly always does.
 """
 
 from __future__ import annotations
