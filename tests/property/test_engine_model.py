@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from unittest.mock import patch
 
 import pytest
+from evenkeel_simulator.engine.admission import SGLangAdmission
 from evenkeel_simulator.engine.cache import Node, RadixCache, Segment
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
@@ -230,6 +232,25 @@ def test_a_crowd_that_outgrows_memory_is_retracted_and_still_ends(mixed: bool) -
     runs = [drive(config, Queue(), crowd, jump=jump) for jump in (False, True)]
     assert runs[0][2] == runs[1][2]
     assert sum(request.retractions for request in runs[0][1]) > 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(5, 40), st.integers(30, 90)), min_size=4, max_size=20),
+    mixed=st.booleans(),
+)
+def test_retracted_requests_come_back_and_end_like_others(
+    sizes: list[tuple[int, int]], mixed: bool
+) -> None:
+    crowd = [Event(0.0, (("a", 3),), tail, output, 0, "ns/t/a", None) for tail, output in sizes]
+    config = EngineConfig(kv_tokens=POOL, mixed=mixed, admission=AdmissionRule.SGLANG)
+    # A bet as good as lost, so that retractions are many.
+    with patch.object(SGLangAdmission, "INITIAL", 0.1):
+        runs = [drive(config, Queue(), crowd, jump=jump) for jump in (False, True)]
+    assert runs[0][2] == runs[1][2]
+    for request in runs[1][1]:
+        assert request.state is State.FINISHED
+        assert request.output_tokens == request.target_output_tokens
 
 
 class NaiveCache:

@@ -59,7 +59,8 @@ class Engine:
         self._kv_read = 0  # context tokens of all that run
         self._decoded = 0  # decode steps so far
         self._ends: list[tuple[int, int, EngineRequest]] = []
-        """(`ends_at`, serial, request) of all that run, as a heap; some are gone by now."""
+        """(count of decode steps at which it ends, serial, request) of all that run, as a heap; some of
+        them have left."""
         self._serial = 0
         self._full = False  # memory did not suffice, and none was released since
         self._steps_since_prefill = 0
@@ -324,9 +325,10 @@ class Engine:
             request.first_token_s = end_s
         self.memory.settle(request, request.context_tokens - request.path_tokens)
         self._kv_read += request.context_tokens
-        request.ends_at = self._decoded + request.remaining_tokens
         self._serial += 1
-        heappush(self._ends, (request.ends_at, self._serial, request))
+        request.entry = self._serial
+        ends_at = self._decoded + request.remaining_tokens
+        heappush(self._ends, (ends_at, request.entry, request))
         self.policy.progress(request, 1)
 
     # Decode
@@ -372,8 +374,8 @@ class Engine:
 
     @staticmethod
     def _is_running(entry: tuple[int, int, EngineRequest]) -> bool:
-        ends_at, _, request = entry
-        return request.state is State.RUNNING and request.ends_at == ends_at
+        _, serial, request = entry
+        return request.state is State.RUNNING and request.entry == serial
 
     # Leaving the batch
 

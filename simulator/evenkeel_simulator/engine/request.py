@@ -49,8 +49,8 @@ class EngineRequest(Request):
     """Tokens of this prefill still to be computed."""
     private_tokens: int = 0
     """Pool tokens that only this request holds: not (yet) in the cache. While it runs, see `held_tokens`."""
-    ends_at: int = 0
-    """Count of the engine's decode steps at which it ends, once it runs."""
+    entry: int = 0
+    """Serial of its entry in the engine's list of ends: a retracted request comes back with another."""
     booked_tokens: int = 0
     """Output tokens that the accounts know of."""
     admitted_s: float | None = None
