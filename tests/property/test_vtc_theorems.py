@@ -186,6 +186,31 @@ def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together
     assert seen["beyond M"] > 5 and seen["waiting"] > 1000
 
 
+def test_under_peak_aware_admission_the_bound_for_m_itself_is_false():
+    """§7 A1: requests of lengths M, M/2, M/3, … peak at M together, but decode M ln n tokens."""
+    memory_tokens = 2000
+    flood, late = Client("ns/t", "flood"), Client("ns/t", "late")
+    engine = AbstractEngine(Vtc(), memory_tokens, room=Room.PEAK)
+    lengths = [memory_tokens // number - 1 for number in range(1, 40)]
+    for number, made in enumerate(lengths):
+        engine.submit(Sending(0, flood, 1, made, made).job(number))
+    engine.submit(Sending(0, flood, memory_tokens - 1, 1, 1).job(99))  # its backlog
+    assert len(engine.admit()) == len(lengths)
+    for number in range(2):  # fits only when nothing else runs, and holds back the flood meanwhile
+        engine.submit(Sending(0, late, memory_tokens - 1, 1, 1).job(100 + number))
+    while engine.batch:
+        assert not engine.admit()
+        engine.decode()
+    gap = 2 * engine.output_tokens[flood.identity]
+    assert engine.output_tokens[late.identity] == 0
+
+    def bound(memory_tokens: int) -> float:
+        unit = bounds.vtc_overshoot(max_input_tokens=1999, memory_tokens=memory_tokens)
+        return bounds.vtc_backlogged_gap(unit)
+
+    assert bound(memory_tokens) < gap <= bound(engine.peak_resident_tokens)
+
+
 def test_a_general_cost_is_bounded_by_its_dearest_batch():
     """§4.2: U becomes the most that a batch can add up to."""
     cost = QuadraticCost(extend=2, output=1, product=1, output_squared=3)
