@@ -244,16 +244,16 @@ class _Relay:
         )
         self.stream = Stream(request, headers=((REQUEST_ID_HEADER, flight.request_id),))
 
-    def feed(self, data: bytes) -> bool:
+    def feed(self, data: bytes, last: bool) -> bool:
         """Pass on what is whole. False: broken, or the client must read first."""
-        events = self.scan.feed(data)
+        scan, stream = self.scan, self.stream
+        events = scan.feed(data)
         if events:
-            flight = self._flight
-            if flight.first_byte_s is None:
-                flight.first_byte_s = self._now()
-                flight.status = 200
-            self.stream.send(events)
-        return self.scan.broken is None and not self.stream.full
+            if not stream.started:
+                self._flight.first_byte_s = self._now()
+                self._flight.status = 200
+            stream.send(events, last=last and scan.done)
+        return scan.broken is None and not stream.full
 
     def usage(self) -> Usage:
         """What the replica said, or as good an estimate as there is."""

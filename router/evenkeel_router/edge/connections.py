@@ -154,6 +154,7 @@ class _Wire(asyncio.Protocol):
         self.idle_since_s = 0.0
         self._owner = owner
         self._loop = loop
+        self._now = loop.time
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._busy = False
@@ -206,7 +207,7 @@ class _Wire(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
         try:
-            if self._pieces and not self._hand_over():
+            if self._pieces and not self._hand_over(feed):
                 return False
             if self._complete:
                 return True
@@ -240,9 +241,6 @@ class _Wire(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self.heard = True
-        if not self._headed:
-            self._head_bytes += len(data)
         if not self._busy:  # nobody asked
             self._owner.lost(self)
             self.abort()
@@ -251,8 +249,16 @@ class _Wire(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(BrokenError(f"the replica's answer is not HTTP: {error}"))
-        else:
-            self._advance()
+            return
+        if self._feed is None:
+            self._gather(len(data))
+            return
+        # Once for each event of each stream: every call that is not made here counts.
+        self._deadline_s = self._now() + self._idle_s
+        if self._pieces and not self._hand_over(self._feed):
+            self._resolve(False)
+        elif self._complete:
+            self._resolve(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -296,28 +302,27 @@ class _Wire(asyncio.Protocol):
     def _streams(self) -> bool:
         return self.status == 200 and self._type.startswith(_EVENT_STREAM)
 
-    def _advance(self) -> None:
-        """Decide who is to know of what came in."""
-        if self._feed is not None:
-            self._deadline_s = self._loop.time() + self._idle_s
-            if self._pieces and not self._hand_over():
-                self._resolve(False)
-            elif self._complete:
-                self._resolve(True)
-        elif self._complete or (self._headed and self._pieces and self._streams()):
+    def _gather(self, size_bytes: int) -> None:
+        """Bytes came that nobody reads as they come: decide whether there is something to say."""
+        self.heard = True
+        if not self._headed:
+            self._head_bytes += size_bytes
+        if self._complete or (self._headed and self._pieces and self._streams()):
             if self._waiter is None:
                 self._pause()  # nobody reads just now
             self._resolve(True)
         elif self._size > MAX_REPLY_BYTES or self._head_bytes > MAX_HEAD_BYTES:
             self._fail(BrokenError("the replica's answer is too large"))
 
-    def _hand_over(self) -> bool:
+    def _hand_over(self, feed: Feed) -> bool:
         """Give the collected bytes to the reader. False: it wants no more; the replica is not read."""
-        assert self._feed is not None
         pieces = self._pieces
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
-        if self._feed(data):
+        if len(pieces) == 1:
+            data = pieces.pop()
+        else:
+            data = b"".join(pieces)
+            pieces.clear()
+        if feed(data, self._complete):
             return True
         self._pause()
         return False

@@ -22,6 +22,7 @@ from aiohttp.http import HttpVersion11
 
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
@@ -104,7 +105,9 @@ class Stream(_Written):
         self._chunked = request.version >= HttpVersion11
         keep_alive = request.keep_alive and self._chunked
         super().__init__(200, keep_alive=keep_alive)
-        self._request = request
+        self._writer = request.writer
+        self._protocol = request.protocol
+        self._finished = False
         framing = (("transfer-encoding", "chunked"),) if self._chunked else ()
         fixed = (("content-type", EVENT_STREAM), ("cache-control", "no-cache"), *framing)
         head = _head(200, (*fixed, *headers), keep_alive=keep_alive)
@@ -118,32 +121,36 @@ class Stream(_Written):
     @property
     def full(self) -> bool:
         """Whether the client reads too slowly: beyond uvloop's 64 KiB, and what the kernel holds."""
-        return self._request.protocol.writing_paused
+        return self._protocol.writing_paused
 
-    def send(self, events: bytes) -> None:
-        """Write whole events. To a client that is gone: nothing."""
-        transport = self._request.transport
+    def send(self, events: bytes, *, last: bool = False) -> None:
+        """Write whole events, and with the `last` the end of the stream. To a client that is gone: nothing."""
+        transport = self._protocol.transport
         if transport is None or transport.is_closing():
             return
         data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
         if self._head is not None:
             data, self._head = self._head + data, None
+        if last and self._chunked:
+            data, self._finished = data + _LAST_CHUNK, True  # one write to the socket less
         transport.write(data)
 
     async def drain(self) -> None:
         """Wait until the client has read enough to go on."""
-        await self._request.writer.drain()
+        await self._writer.drain()
 
     def finish(self) -> None:
-        """The end of the stream."""
-        transport = self._request.transport
-        if self._chunked and transport is not None and not transport.is_closing():
-            transport.write(b"0\r\n\r\n")
+        """The end of the stream, unless `send` wrote it."""
+        transport = self._protocol.transport
+        if not self._chunked or self._finished or transport is None or transport.is_closing():
+            return
+        self._finished = True
+        transport.write(_LAST_CHUNK)
 
     def abort(self) -> None:
         """Drop the client's connection with what it has not read."""
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        if self._protocol.transport is not None:
+            self._protocol.transport.abort()
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         return None

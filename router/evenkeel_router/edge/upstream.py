@@ -45,8 +45,11 @@ class Outgoing:
     body: bytes
 
 
-Feed = Callable[[bytes], bool]
-"""Takes the next bytes of a body as they come; False: no more until asked again."""
+Feed = Callable[[bytes, bool], bool]
+"""Takes the next bytes of a body as they come, and whether they are its last as far as is known.
+
+False: no more until asked again.
+"""
 
 
 class Reply(Protocol):
@@ -110,7 +113,7 @@ class FakeReply:
             self._position += 1
             if isinstance(part, UpstreamError):
                 raise part
-            if not feed(part):
+            if not feed(part, self._position == len(self.parts)):
                 return False
         return True
 
