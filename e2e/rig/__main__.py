@@ -1,0 +1,38 @@
+"""`python -m e2e.rig up | down | status | env`: a real two-node Kubernetes on a bare Debian machine.
+
+No container engine and no image registry is needed; root is. Everything lives in namespaces of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from e2e.rig import cluster
+from e2e.rig.errors import RigError
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m e2e.rig", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("up", help="bring the cluster up (quick when it is up)")
+    verbs.add_parser("down", help="tear it down; leaves nothing")
+    verbs.add_parser("status", help="say whether it is up")
+    verbs.add_parser("env", help="print what a shell needs: eval $(python -m e2e.rig env)")
+    verb = parser.parse_args(arguments).verb
+    actions = {
+        "up": cluster.up,
+        "down": cluster.down,
+        "status": cluster.status,
+        "env": cluster.environment,
+    }
+    try:
+        actions[verb]()
+    except RigError as error:
+        print(f"rig: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,183 @@
+"""The cluster from outside: up, down, status (the verbs of `python -m e2e.rig`).
+
+`E2E_KUBECONFIG` names a cluster that is there already (kind on a laptop, say): then nothing is built.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from e2e.rig import pki
+from e2e.rig.components import binaries
+from e2e.rig.errors import RigError
+from e2e.rig.images import system_archives
+from e2e.rig.layout import HOST_IP, HOST_LINK, KUBECONFIG, NODES, SOURCE, STATE
+from e2e.rig.node import remove_cgroups
+from e2e.rig.processes import run, succeeds, wait_for
+
+_PID = STATE / "pid"
+_GPUS_PER_NODE = 8
+_PROGRAMS = ("containerd", "runc", "buildah", "ip", "nft", "conntrack", "openssl", "unshare")
+_PACKAGES = "containerd runc containernetworking-plugins buildah iproute2 iptables nftables conntrack openssl"
+
+
+def up() -> None:
+    """Bring the cluster up; returns when both nodes are Ready and name service and ingress run."""
+    if "E2E_KUBECONFIG" in os.environ:
+        return
+    if is_up():
+        print("the cluster is up")
+        return
+    _check_machine()
+    down()
+    programs = binaries()
+    archives = system_archives(programs)
+    _write_state(archives)
+    _start(programs)
+    try:
+        _furnish(programs)
+    except RigError as error:
+        raise RigError(f"{error}; the logs are in {STATE}/logs") from error
+    print(f"the cluster is up: export KUBECONFIG={KUBECONFIG} PATH={programs}:$PATH")
+
+
+def down() -> None:
+    """End the namespaces' first process and with it all others; remove link, control groups, files."""
+    pid = _init_pid()
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+        wait_for("the end of the cluster", lambda: not Path(f"/proc/{pid}").exists())
+    if succeeds("ip", "link", "show", HOST_LINK):
+        run("ip", "link", "del", HOST_LINK)
+    wait_for("the end of its control groups", _cgroups_are_gone, timeout_s=30)
+    shutil.rmtree(STATE, ignore_errors=True)
+
+
+def status() -> None:
+    """Raises `RigError` unless the cluster is up."""
+    if not is_up():
+        raise RigError("the cluster is not up; run `make cluster`")
+    print("the cluster is up")
+
+
+def environment() -> None:
+    """Shell assignments for KUBECONFIG and PATH."""
+    given = os.environ.get("E2E_KUBECONFIG")
+    if given is not None:
+        print(f"export KUBECONFIG={given}")
+    else:
+        print(f"export KUBECONFIG={KUBECONFIG} PATH={binaries()}:$PATH")
+
+
+def is_up() -> bool:
+    """Whether the API server answers and both nodes are Ready."""
+    return _init_pid() is not None and _nodes_are_ready(binaries())
+
+
+def load_images(archives: Sequence[Path]) -> None:
+    """Import image archives into both nodes."""
+    pid = _init_pid()
+    if pid is None:
+        raise RigError("the cluster is not up; run `make cluster`")
+    for node in NODES:
+        socket = f"/proc/{_containerd_pid(node.name)}/root/run/containerd/containerd.sock"
+        for path in archives:
+            run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", path)
+
+
+def _containerd_pid(node: str) -> int:
+    config = str(STATE / node / "containerd.toml")
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        words = path.read_bytes().decode(errors="replace").split("\0")
+        if words[:1] == ["containerd"] and config in words:
+            return int(path.parent.name)
+    raise RigError(f"{node}'s containerd does not run")
+
+
+def _check_machine() -> None:
+    if os.geteuid() != 0:
+        raise RigError("root is needed (namespaces, control groups); or set E2E_KUBECONFIG")
+    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+    if missing or not Path("/usr/lib/cni/bridge").exists():
+        raise RigError(f"missing: {', '.join(missing) or 'CNI plug-ins'}; install {_PACKAGES}")
+
+
+def _write_state(archives: Sequence[Path]) -> None:
+    (STATE / "images").mkdir(parents=True)
+    for path in archives:
+        (STATE / "images" / path.name).symlink_to(path)
+    certificates = pki.create(STATE / "pki")
+    pki.kubeconfig(certificates, "admin", KUBECONFIG)
+    names = ["kube-controller-manager", "kube-scheduler", "kube-proxy"]
+    for name in [*names, *(node.name for node in NODES)]:
+        pki.kubeconfig(certificates, name, STATE / f"{name}.kubeconfig")
+
+
+def _start(programs: Path) -> None:
+    """Make the namespaces and give them their link to this host."""
+    (STATE / "logs").mkdir()
+    command = ["unshare", "--net", "--mount", "--propagation", "private", "--pid", "--fork",
+               "--mount-proc", "--kill-child",
+               sys.executable, "-m", "e2e.rig.inside", str(programs)]  # fmt: skip
+    with (STATE / "logs" / "inside.log").open("ab") as log:
+        outer = subprocess.Popen(
+            command,
+            cwd=SOURCE.parents[1],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+    wait_for("the namespaces", lambda: bool(children.read_text().split()))
+    pid = children.read_text().split()[0]
+    _PID.write_text(pid)
+    run("ip", "link", "add", HOST_LINK, "type", "veth", "peer", "name", "uplink", "netns", pid)
+    run("ip", "addr", "add", f"{HOST_IP}/24", "dev", HOST_LINK)
+    run("ip", "link", "set", HOST_LINK, "up")
+
+
+def _furnish(programs: Path) -> None:
+    """GPUs that are none, name service, ingress; then wait until all of it runs."""
+    kubectl = (programs / "kubectl", f"--kubeconfig={KUBECONFIG}")
+    wait_for("ready nodes", lambda: _nodes_are_ready(programs), timeout_s=120)
+    capacity = f'{{"status": {{"capacity": {{"nvidia.com/gpu": "{_GPUS_PER_NODE}"}}}}}}'
+    for node in NODES:
+        run(*kubectl, "patch", "node", node.name, "--subresource=status", "-p", capacity)
+    run(*kubectl, "apply", "--server-side", "-f", SOURCE / "addons")
+    run(*kubectl, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=90s")
+    run(*kubectl, "-n", "ingress", "rollout", "status", "daemonset/traefik", "--timeout=90s")
+
+
+def _nodes_are_ready(programs: Path) -> bool:
+    path = "{.items[*].status.conditions[?(@.type=='Ready')].status}"
+    done = subprocess.run(
+        [programs / "kubectl", f"--kubeconfig={KUBECONFIG}", "--request-timeout=5s",
+         "get", "nodes", "-o", f"jsonpath={path}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode == 0 and done.stdout.split() == ["True"] * len(NODES)
+
+
+def _init_pid() -> int | None:
+    """The first process of the namespaces, if it lives and is ours."""
+    try:
+        pid = int(_PID.read_text())
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ValueError):
+        return None
+    return pid if b"e2e.rig.inside" in words else None
+
+
+def _cgroups_are_gone() -> bool:
+    try:
+        remove_cgroups()
+    except OSError:  # a process of it is still ending
+        return False
+    return True

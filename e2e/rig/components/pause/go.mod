@@ -1,0 +1,3 @@
+module evenkeel.dev/e2e/pause
+
+go 1.25.0
