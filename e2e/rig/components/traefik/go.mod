@@ -1,12 +1,11 @@
 module evenkeel.dev/e2e/traefik
 
-go 1.26.0
+go 1.25.0
 
-require github.com/traefik/traefik/v3 v3.7.13
+require github.com/traefik/traefik/v3 v3.6.12
 
 replace (
-	github.com/abbot/go-http-auth => github.com/containous/go-http-auth v0.4.1-0.20260804094822-b975dcaa8c48
+	github.com/abbot/go-http-auth => github.com/containous/go-http-auth v0.4.1-0.20200324110947-a37a7636d23e
 	github.com/gorilla/mux => github.com/containous/mux v0.0.0-20250523120546-41b6ec3aed59
+	github.com/mailgun/minheap => github.com/containous/minheap v0.0.0-20190809180810-6e71eb837595
 )
-
-exclude github.com/tencentcloud/tencentcloud-sdk-go v3.0.83+incompatible
