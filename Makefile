@@ -61,6 +61,14 @@ lock: env  ## Resolve constraints.txt anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
 	$(BIN)/uv pip compile --quiet --extra dev --python-version 3.11 --universal --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
 
+.PHONY: cluster
+cluster:  ## A real two-node Kubernetes on this machine (root; Go builds it once, about 10 minutes cold)
+	$(PYTHON) -m e2e.rig up
+
+.PHONY: cluster-down
+cluster-down:  ## Tear the cluster down; leaves nothing
+	$(PYTHON) -m e2e.rig down
+
 .PHONY: clean
 clean:  ## Remove what was built (not .venv)
 	rm -rf build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache mutants
