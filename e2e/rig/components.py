@@ -32,7 +32,7 @@ _VERSION_FLAGS: Final = " ".join(
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One Go module under `components/`."""
+    """One Go module under `programs/`."""
 
     name: str
     package: str = "."
@@ -83,7 +83,7 @@ def _checked(folder: Path) -> Path:
 
 
 def _build(component: Component, folder: Path) -> None:
-    source = SOURCE / "components" / component.name
+    source = SOURCE / "programs" / component.name
     digest = hashlib.sha256(component.flags.encode())
     for path in sorted(source.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
