@@ -36,6 +36,16 @@ pythonpath = ["src", "."]
 asyncio_mode = "auto"
 """
 
+# A test that fails need not say why: shrinking a counter-example takes longer than all the rest.
+CONFTEST = """
+from hypothesis import Phase, settings
+
+settings.register_profile(
+    "mutation", phases=[Phase.explicit, Phase.generate], database=None, derandomize=True
+)
+settings.load_profile("mutation")
+"""
+
 
 def stage(patterns: list[str]) -> None:
     """Copy what is mutated, and the tests that import nothing else."""
@@ -50,6 +60,7 @@ def stage(patterns: list[str]) -> None:
                 shutil.copyfile(path, copy)
     only = ", ".join(f'"src/{PACKAGE}/{pattern}"' for pattern in patterns)
     tests = ", ".join(f'"{folder}"' for folder in TESTS[1:] if (STAGE / folder).exists())
+    (STAGE / "tests" / "conftest.py").write_text(CONFTEST)
     (STAGE / "pyproject.toml").write_text(CONFIG.format(only=only, tests=tests))
 
 

@@ -40,12 +40,12 @@ from evenkeel_fairshare.fleet.picking import least_outstanding
 
 
 class _Account:
-    """q_{i,w} of one client: `q[slot]` in weighted tokens, and the set of slots where it is positive."""
+    """q_{i,w} of one client by slot, in weighted tokens, and the set of slots where it is positive."""
 
     __slots__ = ("positive", "q")
 
-    def __init__(self, slots: int) -> None:
-        self.q = [0.0] * slots
+    def __init__(self, live: ReplicaSet) -> None:
+        self.q = dict.fromkeys(slots_of(live), 0.0)
         self.positive = EMPTY
 
     def set(self, slot: int, value: float) -> None:
@@ -71,7 +71,7 @@ class D2lpm(FleetPolicy):
     ) -> None:
         """`worker_quantum` is Q^w in weighted tokens: infinity means that locality always wins.
 
-        Memory: about 8 bytes per client and slot, and 300 per client.
+        Memory: about 60 bytes per client and replica.
         """
         if not worker_quantum > 0:
             raise ValueError(f"worker_quantum is {worker_quantum}; it must be positive")
@@ -81,7 +81,6 @@ class D2lpm(FleetPolicy):
         self._cost = cost if cost is not None else LinearCost()
         self._max_clients = max_clients
         self._live = EMPTY
-        self._slots = 0  # length of every account's `q`
         self._accounts: OrderedDict[str, _Account] = OrderedDict()
 
     def select(
@@ -89,8 +88,8 @@ class D2lpm(FleetPolicy):
     ) -> int | None:
         """Algorithm 2, SelectWorker."""
         if routable & ~self._live:
-            strangers = list(slots_of(ReplicaSet(routable & ~self._live)))
-            raise ValueError(f"slots {strangers} are routable but have not joined")
+            strangers = ReplicaSet(routable & ~self._live)
+            raise ValueError(f"slots {list(slots_of(strangers))} are routable but have not joined")
         account = self._account(request.client)
         available = ReplicaSet(account.positive & routable)
         if not available:
@@ -111,28 +110,25 @@ class D2lpm(FleetPolicy):
             self._charge(account, slot, cost)
 
     def joined(self, slot: int) -> None:
-        others = list(slots_of(self._live))
         self._live = ReplicaSet(self._live | 1 << slot)
-        longer = max(0, slot + 1 - self._slots)
-        self._slots += longer
         for account in self._accounts.values():
-            account.q.extend([0.0] * longer)
-            account.set(slot, max((account.q[other] for other in others), default=0.0))
+            account.set(slot, max(account.q.values(), default=0.0))
 
     def left(self, slot: int) -> None:
         self._live = ReplicaSet(self._live & ~(1 << slot))
-        if slot < self._slots:
-            for account in self._accounts.values():
-                account.set(slot, 0.0)
+        for account in self._accounts.values():
+            account.q.pop(
+                slot, None
+            )  # `positive` may keep its bit: what is not live is not routable
 
     def credit(self, client: str) -> Mapping[int, float]:
         account = self._accounts.get(client)
-        return {} if account is None else {slot: account.q[slot] for slot in slots_of(self._live)}
+        return {} if account is None else dict(account.q)
 
     def _account(self, client: str) -> _Account:
         account = self._accounts.get(client)
         if account is None:
-            account = self._accounts[client] = _Account(self._slots)
+            account = self._accounts[client] = _Account(self._live)
             if len(self._accounts) > self._max_clients:
                 self._accounts.popitem(last=False)
         return account
@@ -154,5 +150,5 @@ class D2lpm(FleetPolicy):
 
     def _charge(self, account: _Account, slot: int, cost: float) -> None:
         """What ends after its replica has left is charged to nobody: that q is gone (R6)."""
-        if self._live >> slot & 1:
+        if slot in account.q:
             account.set(slot, account.q[slot] - cost)

@@ -1,7 +1,6 @@
 """Identities, weights and shares."""
 
 import pytest
-from evenkeel_contract.key import ClientKey
 from evenkeel_fairshare.tenancy import Identity, Tenancy, TenantWeights, Weights
 
 TENANCY = Tenancy(
@@ -12,11 +11,18 @@ TENANCY = Tenancy(
 )
 
 
-@pytest.mark.parametrize("names", [("ml", "search", "chat"), ("a/b", "~c", "ö"), ("a", "b/c", "%")])
-def test_an_identity_is_spelled_as_in_the_client_key(names: tuple[str, str, str]) -> None:
-    identity, key = Identity(*names), ClientKey(*names)
-    assert str(identity) == key.identity
-    assert identity.tenant_key == key.tenant_identity
+@pytest.mark.parametrize(
+    ("identity", "want_key", "want_tenant"),
+    [
+        (Identity("ml", "search", "chat"), "ml/search/chat", "ml/search"),
+        (Identity("a/b", "~c", "ö%"), "a%2Fb/%7Ec/%C3%B6%25", "a%2Fb/%7Ec"),
+    ],
+)
+def test_an_identity_is_spelled_with_its_parts_escaped(
+    identity: Identity, want_key: str, want_tenant: str
+) -> None:
+    assert str(identity) == want_key
+    assert identity.tenant_key == want_tenant
 
 
 def test_identities_with_slashes_are_never_confused() -> None:

@@ -202,6 +202,21 @@ def test_the_client_longest_without_a_dispatch_is_forgotten() -> None:
     assert (policy.credit("a"), policy.credit("b")) == ({0: 80.0}, {})
 
 
+def test_unless_told_the_quantum_is_twenty_thousand_and_ten_thousand_clients_are_known() -> None:
+    policy = D2lpm()
+    policy.joined(0)
+    for client in range(10_001):
+        send(policy, 1, to=[0], client=str(client))
+    assert policy.credit("0") == {}
+    assert policy.credit("1") == {0: 19_999.0}
+
+
+def test_one_client_can_be_remembered() -> None:
+    policy = fleet([0], max_clients=1)
+    send(policy, 10, to=[0], client="a")
+    assert policy.credit("a") == {0: 90.0}
+
+
 def test_an_infinite_quantum_never_leaves_the_prefix() -> None:
     policy = fleet([0, 1], worker_quantum=inf)
     assert {send(policy, 10**6, to=[0, 1], longest=[1]) for _ in range(20)} == {1}

@@ -1,6 +1,7 @@
 """Round-robin, per-client round-robin and least-loaded."""
 
 import pytest
+from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import Dispatch, FleetPolicy, replica_set
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.fleet.per_client_round_robin import PerClientRoundRobin
@@ -59,9 +60,10 @@ def test_least_loaded_looks_at_routable_replicas_only() -> None:
 
 
 def test_asking_for_one_of_none_is_an_error_and_not_a_slot() -> None:
-    with pytest.raises(ValueError, match="no replica to choose from"):
+    want = "^no replica to choose from; ask only with a routable one$"
+    with pytest.raises(ValueError, match=want):
         least_outstanding(replica_set([]), IDLE)
-    with pytest.raises(ValueError, match="no replica to choose from"):
+    with pytest.raises(ValueError, match=want):
         next_after(replica_set([]), 1)
 
 
@@ -75,12 +77,43 @@ def test_an_unknown_policy_is_answered_with_the_known_ones() -> None:
         make_policy("Random")
 
 
-def test_options_reach_their_policy() -> None:
-    options = FleetPolicyConfig(worker_quantum=7.0)
-    policy = make_policy("D2LPM", options)
+def test_options_reach_d2lpm() -> None:
+    config = FleetPolicyConfig(
+        worker_quantum=70.0, cost=LinearCost(input_weight=3.0), max_clients=1
+    )
+    policy = make_policy("D2LPM", config)
     policy.joined(0)
-    policy.select(Dispatch(client="a", input_tokens=1), replica_set([0]), IDLE)
-    assert policy.credit("a") == {0: 7.0}
+    for client in "ab":
+        request = Dispatch(client=client, input_tokens=10)
+        assert policy.select(request, replica_set([0]), IDLE) == 0
+        policy.dispatched(request, 0)
+    assert (policy.credit("a"), policy.credit("b")) == ({}, {0: 40.0})
+
+
+def test_options_reach_per_client_round_robin() -> None:
+    policy = make_policy("PerClientRoundRobin", FleetPolicyConfig(max_clients=1))
+    assert sequence(policy, "aba", [0, 1, 2]) == [0, 1, 2]  # each is a newcomer every time
+
+
+def test_the_options_of_today_are_the_api_s_defaults() -> None:
+    config = FleetPolicyConfig()
+    assert (config.worker_quantum, config.max_clients) == (20_000, 10_000)
+    assert config.cost == LinearCost(input_weight=1, output_weight=2)
+
+
+def test_ten_thousand_pointers_are_remembered_unless_told() -> None:
+    policy = PerClientRoundRobin()
+    first = [
+        policy.select(Dispatch(str(n), 1), replica_set([0, 1, 2]), IDLE) for n in range(10_001)
+    ]
+    assert first[:4] == [0, 1, 2, 0]
+    # the second client goes one further, and the first one, forgotten, starts where newcomers start
+    assert sequence(policy, "1", [0, 1, 2]) == [2]
+    assert sequence(policy, "0", [0, 1, 2]) == [2]
+
+
+def test_one_pointer_can_be_remembered() -> None:
+    assert sequence(PerClientRoundRobin(max_clients=1), "aab", [0, 1, 2]) == [0, 1, 1]
 
 
 def test_per_client_round_robin_refuses_to_remember_nobody() -> None:
