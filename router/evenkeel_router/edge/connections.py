@@ -248,8 +248,13 @@ class _Wire(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(BrokenError(f"the replica's answer is not HTTP: {error}"))
-            return
+            self.heard = True
+            if not self._complete:
+                if self._feed is not None and self._pieces:
+                    self._hand_over(self._feed)  # what came before the garbage
+                self._fail(BrokenError(f"the replica's answer is not HTTP: {error}"))
+                return
+            self._closing = True  # the answer is whole; what follows it is nobody's
         if self._feed is None:
             self._gather(len(data))
             return
@@ -340,6 +345,8 @@ class _Wire(asyncio.Protocol):
             raise self._error
         self._waiter = self._loop.create_future()
         self._deadline_s = self._loop.time() + limit_s
+        if self._timer is not None and self._timer.when() > self._deadline_s:
+            self._disarm()  # left from a longer wait; an earlier one looks, and sleeps on
         if self._timer is None:
             self._timer = self._loop.call_later(limit_s, self._tick)
         try:

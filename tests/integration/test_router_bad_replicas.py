@@ -1,0 +1,467 @@
+"""Replicas that send garbage, half of something, or nothing: what their clients get instead.
+
+Each way of failing has a named outcome. Before the first byte a request is tried elsewhere, once per replica
+and with the flag of R11 where the failed replica may have charged it; after it, the stream ends with exactly
+one error event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from evenkeel_contract.key import decode
+from evenkeel_contract.routerconfig import LimitsConfig
+from evenkeel_router.app import Router
+from evenkeel_router.core.outcomes import Outcome
+
+from tests.support import nasty as bad
+from tests.support.nasty import DONE, EVENT, OK, Asked, Behaviour, Nasty, fine, nasty
+from tests.support.routers import KEY, MODEL, PATIENCE_S, config_for, routable, router_of, until
+
+BODY = {"model": MODEL, "prompt": "x"}
+
+
+@asynccontextmanager
+async def behind(
+    *behaviours: Behaviour, limits: LimitsConfig | None = None
+) -> AsyncIterator[tuple[httpx.AsyncClient, Router, list[Nasty]]]:
+    """A router in front of such replicas, r0, r1, …; ties in load go to r0."""
+    async with all_of(behaviours) as replicas:
+        named = [replica.config(f"r{i}") for i, replica in enumerate(replicas)]
+        config = config_for(*named, limits=limits or LimitsConfig())
+        async with (
+            router_of(config) as router,
+            httpx.AsyncClient(
+                base_url=router.url,
+                timeout=PATIENCE_S,
+                headers={"Authorization": f"Bearer {KEY}"},
+            ) as client,
+        ):
+            yield client, router, replicas
+
+
+@asynccontextmanager
+async def all_of(behaviours: tuple[Behaviour, ...]) -> AsyncIterator[list[Nasty]]:
+    if not behaviours:
+        yield []
+        return
+    async with nasty(behaviours[0]) as first, all_of(behaviours[1:]) as rest:
+        yield [first, *rest]
+
+
+def outcomes(router: Router) -> Counter[Outcome]:
+    total: Counter[Outcome] = Counter(router.state.accounts.refused)
+    for totals in router.state.accounts.clients():
+        total += totals.errors
+    return total
+
+
+async def settled(router: Router) -> None:
+    """Wait until nothing is in flight, and check that nothing is left behind."""
+    await until(lambda: not router.state.admission.running, "the end of all requests")
+    assert not router.state.flights
+    assert router.state.budget.used_bytes == 0
+    await until(lambda: not any(router.state.fleet.outstanding), "all tickets to be given back")
+
+
+async def stream_of(client: httpx.AsyncClient, **changes: Any) -> tuple[int, bytes]:
+    """Status and body of a streamed completion."""
+    response = await client.post("/v1/completions", json=BODY | {"stream": True} | changes)
+    return response.status_code, response.content
+
+
+def error_of(body: bytes) -> dict[str, Any]:
+    error: dict[str, Any] = json.loads(body)["error"]
+    return error
+
+
+def last_event(body: bytes) -> dict[str, Any]:
+    assert body.endswith(b"\n\n")
+    event: dict[str, Any] = json.loads(body.split(b"\n\n")[-2].removeprefix(b"data: "))
+    return event
+
+
+# Before the first byte.
+
+
+async def sends_garbage(asked: Asked) -> None:
+    await asked.send(b"\x16\x03\x01 this is not HTTP\r\n\r\n")
+    asked.close()
+
+
+async def says_200_and_no_json(asked: Asked) -> None:
+    await asked.answer(b"<html>welcome</html>", kind="text/html")
+
+
+async def fails(asked: Asked) -> None:
+    await asked.answer(b'{"message":"CUDA error"}', status="500 Internal Server Error")
+
+
+async def does_not_know_its_own_router(asked: Asked) -> None:
+    await asked.answer(b"{}", status="401 Unauthorized")
+
+
+async def closes(asked: Asked) -> None:
+    asked.close()
+
+
+async def resets(asked: Asked) -> None:
+    asked.reset()
+
+
+async def answers_half(asked: Asked) -> None:
+    await asked.send(
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+    )
+    asked.close()
+
+
+async def streams_garbage(asked: Asked) -> None:
+    await asked.begin_stream(b"<html>\n\n")
+    await asked.hang()
+
+
+async def streams_half_an_event(asked: Asked) -> None:
+    await asked.begin_stream(EVENT[:20])
+    asked.close()
+
+
+async def streams_to_who_asked_for_none(asked: Asked) -> None:
+    await asked.whole_stream()
+
+
+async def sends_an_endless_head(asked: Asked) -> None:
+    await asked.send(b"HTTP/1.1 200 OK\r\nx-endless: ")
+    while True:
+        await asked.send(b"x" * 4096)
+
+
+BEFORE_THE_FIRST_BYTE = [
+    (sends_garbage, {}),
+    (says_200_and_no_json, {}),
+    (fails, {}),
+    (does_not_know_its_own_router, {}),
+    (closes, {}),
+    (resets, {}),
+    (answers_half, {}),
+    (streams_to_who_asked_for_none, {}),
+    (sends_an_endless_head, {}),
+    (streams_garbage, {"stream": True}),
+    (streams_half_an_event, {"stream": True}),
+    (says_200_and_no_json, {"stream": True}),
+    (closes, {"stream": True}),
+]
+
+
+@pytest.mark.parametrize(("behaviour", "changes"), BEFORE_THE_FIRST_BYTE)
+async def test_a_request_is_answered_by_another_replica_and_flagged(
+    behaviour: Behaviour, changes: dict[str, Any]
+) -> None:
+    async with behind(behaviour, fine) as (client, router, replicas):
+        response = await client.post("/v1/completions", json=BODY | changes)
+        await settled(router)
+        assert response.status_code == 200
+        assert response.content == (EVENT + EVENT + DONE if changes else OK)
+        (first,), (second,) = replicas[0].asked, replicas[1].asked
+        keys = [decode(asked.headers["x-smg-routing-key"]) for asked in (first, second)]
+        assert [key.retried_by_fleet for key in keys] == [False, True]
+        (totals,) = router.state.accounts.clients()
+        assert (totals.retries, totals.input_tokens.total) == (1, 5)
+        assert not outcomes(router)
+
+
+@pytest.mark.parametrize(("behaviour", "changes"), BEFORE_THE_FIRST_BYTE)
+async def test_where_every_replica_fails_the_answer_is_502(
+    behaviour: Behaviour, changes: dict[str, Any]
+) -> None:
+    limits = LimitsConfig(max_attempts=2)
+    async with behind(behaviour, behaviour, behaviour, limits=limits) as (client, router, replicas):
+        response = await client.post("/v1/completions", json=BODY | changes)
+        await settled(router)
+        assert response.status_code == 502
+        error = error_of(response.content)
+        assert (error["type"], error["code"]) == ("server_error", "replica_failed")
+        assert outcomes(router) == {Outcome.REPLICA_FAILED: 1}
+        assert sum(len(replica.asked) for replica in replicas) == 2
+
+
+async def test_the_only_replica_that_is_up_is_not_asked_twice() -> None:
+    async with behind(fails) as (client, router, (replica,)):
+        response = await client.post("/v1/completions", json=BODY)
+        assert (response.status_code, len(replica.asked)) == (502, 1)
+        await settled(router)
+
+
+async def test_a_refused_connection_is_tried_elsewhere_without_a_flag_or_an_attempt() -> None:
+    async with nasty(fine) as gone, nasty(fine) as there:
+        config = config_for(
+            gone.config("r0"), there.config("r1"), limits=LimitsConfig(max_attempts=1)
+        )
+        async with router_of(config) as router, httpx.AsyncClient(base_url=router.url) as client:
+            state = router.state
+            dead = state.replicas["r0"]
+            state.replicas["r0"] = type(dead)(name="r0", url="http://127.0.0.1:1")
+            response = await client.post("/v1/completions", json=BODY)
+            assert response.status_code == 200
+            assert not decode(there.asked[0].headers["x-smg-routing-key"]).retried_by_fleet
+            await settled(router)
+
+
+async def test_silence_is_504_and_nobody_else_is_asked() -> None:
+    limits = LimitsConfig(first_token_timeout_s=0.1, idle_timeout_s=0.1)
+    async with behind(Asked.hang, fine, limits=limits) as (client, router, replicas):
+        for changes in ({}, {"stream": True}):
+            response = await client.post("/v1/completions", json=BODY | changes)
+            await settled(router)
+            assert response.status_code == 504
+            error = error_of(response.content)
+            assert (error["type"], error["code"]) == ("timeout_error", "replica_timeout")
+        assert outcomes(router) == {Outcome.TIMEOUT: 2}
+        assert not replicas[1].asked
+
+
+async def test_a_replicas_4xx_is_passed_on_as_it_is() -> None:
+    async def refuses(asked: Asked) -> None:
+        await asked.answer(b'{"object":"error","message":"too long"}', status="400 Bad Request")
+
+    async with behind(refuses, fine) as (client, router, replicas):
+        response = await client.post("/v1/completions", json=BODY)
+        assert response.status_code == 400
+        assert response.json() == {"object": "error", "message": "too long"}
+        assert outcomes(router) == {Outcome.INVALID_REQUEST: 1}
+        assert not replicas[1].asked
+        await settled(router)
+
+
+# After the first byte.
+
+
+async def test_garbage_in_a_stream_ends_it_with_one_error_event() -> None:
+    async def behaves(asked: Asked) -> None:
+        await asked.begin_stream(EVENT, EVENT, b"\x00\xff not an event")
+        await asked.hang()
+
+    async with behind(behaves, fine) as (client, router, replicas):
+        status, body = await stream_of(client)
+        assert status == 200
+        assert body.startswith(EVENT + EVENT + b'data: {"error"')
+        assert body.count(b"\n\n") == 3
+        assert last_event(body)["error"]["code"] == "replica_failed"
+        await settled(router)
+        assert outcomes(router) == {Outcome.REPLICA_FAILED: 1}
+        assert not replicas[1].asked
+
+
+@pytest.mark.parametrize("rest", [b"", EVENT[:-1], b"data: {"])
+@pytest.mark.parametrize("reset", [True, False])
+async def test_a_stream_that_breaks_off_ends_with_one_error_event(rest: bytes, reset: bool) -> None:
+    came = asyncio.Event()
+
+    async def behaves(asked: Asked) -> None:
+        await asked.begin_stream(EVENT)
+        await came.wait()
+        if rest:
+            await asked.chunk(rest)
+        (asked.reset if reset else asked.close)()
+
+    async with (
+        behind(behaves) as (client, router, _),
+        client.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as response,
+    ):
+        pieces = response.aiter_bytes()
+        assert await anext(pieces) == EVENT  # passed on when it came, not when the next one did
+        came.set()
+        body = b"".join([piece async for piece in pieces])
+        assert body.count(b"\n\n") == 1
+        assert last_event(body)["error"]["type"] == "server_error"
+        await settled(router)
+        assert outcomes(router) == {Outcome.REPLICA_FAILED: 1}
+
+
+async def test_a_stream_without_its_last_event_ends_with_an_error_event() -> None:
+    async def behaves(asked: Asked) -> None:
+        await asked.begin_stream(EVENT)
+        await asked.send(b"0\r\n\r\n")
+
+    async with behind(behaves) as (client, router, _):
+        _, body = await stream_of(client)
+        assert last_event(body)["error"]["message"].endswith("ended before its last event.")
+        await settled(router)
+
+
+async def test_a_stream_that_falls_silent_ends_with_an_error_event() -> None:
+    async def behaves(asked: Asked) -> None:
+        await asked.begin_stream(EVENT)
+        await asked.hang()
+
+    async with behind(behaves, limits=LimitsConfig(idle_timeout_s=0.1)) as (client, router, _):
+        status, body = await stream_of(client)
+        assert (status, body.count(b"\n\n")) == (200, 2)
+        assert last_event(body)["error"]["code"] == "replica_timeout"
+        await settled(router)
+        assert outcomes(router) == {Outcome.TIMEOUT: 1}
+
+
+async def test_an_error_event_of_the_replica_is_passed_on_and_counted() -> None:
+    own = b'data: {"error":{"message":"out of memory"}}\n\n'
+
+    async def behaves(asked: Asked) -> None:
+        await asked.begin_stream(EVENT, own, DONE)
+        await asked.send(b"0\r\n\r\n")
+
+    async with behind(behaves) as (client, router, _):
+        assert await stream_of(client) == (200, EVENT + own + DONE)
+        await settled(router)
+        assert outcomes(router) == {Outcome.REPLICA_FAILED: 1}
+
+
+async def test_a_stream_that_said_it_is_done_is_whole_however_it_ends() -> None:
+    async def behaves(asked: Asked) -> None:
+        await asked.begin_stream(EVENT, bad.USAGE, DONE)
+        asked.reset()
+
+    async with behind(behaves) as (client, router, _):
+        assert await stream_of(client) == (200, EVENT + DONE)
+        await settled(router)
+        assert not outcomes(router)
+
+
+# Odd, but HTTP.
+
+
+async def test_an_answer_may_end_with_its_connection() -> None:
+    async def behaves(asked: Asked) -> None:
+        if b"stream" in asked.body:
+            await asked.send(b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+            await asked.send(EVENT + DONE)
+        else:
+            await asked.send(b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n" + OK)
+        asked.close()
+
+    async with behind(behaves) as (client, router, (replica,)):
+        assert (await client.post("/v1/completions", json=BODY)).content == OK
+        assert await stream_of(client) == (200, EVENT + DONE)
+        assert len(replica.asked) == 2
+        await settled(router)
+
+
+async def test_an_interim_answer_is_not_the_answer() -> None:
+    async def behaves(asked: Asked) -> None:
+        await asked.send(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n")
+        await asked.answer()
+
+    async with behind(behaves) as (client, router, _):
+        assert (await client.post("/v1/completions", json=BODY)).content == OK
+        await settled(router)
+
+
+async def test_connections_are_used_again_and_a_stale_one_costs_no_attempt() -> None:
+    async def closes_afterwards(asked: Asked) -> None:
+        await asked.answer()
+        if asked.body.endswith(b'"last"}'):
+            asked.close()
+
+    async with behind(closes_afterwards, limits=LimitsConfig(max_attempts=1)) as (
+        client,
+        router,
+        rs,
+    ):
+        before = rs[0].connections
+        for last in ("", "last", ""):
+            response = await client.post("/v1/completions", json=BODY | {"user": last})
+            assert response.status_code == 200
+        await settled(router)
+        (totals,) = router.state.accounts.clients()
+        assert totals.retries == 0
+        assert rs[0].connections - before <= 2 + 1  # two for requests; a probe may have come
+
+
+async def test_a_closing_or_chatting_replica_is_not_kept() -> None:
+    async def chats(asked: Asked) -> None:
+        await asked.answer()
+        await asked.send(b"and another thing")
+
+    async def says_close(asked: Asked) -> None:
+        head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        await asked.send(head % len(OK) + OK)
+
+    for behaviour in (chats, says_close):
+        async with behind(behaviour) as (client, router, _):
+            for _ in range(3):
+                assert (await client.post("/v1/completions", json=BODY)).content == OK
+            await settled(router)
+            assert not outcomes(router)
+
+
+# Nobody there.
+
+
+async def test_where_nobody_is_routable_a_request_waits_and_then_is_503() -> None:
+    async with behind(fine, limits=LimitsConfig(queue_timeout_s=0.2)) as (
+        client,
+        router,
+        (replica,),
+    ):
+        replica.ready = False
+        await routable(router, 0)
+        response = await client.post("/v1/completions", json=BODY)
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "1"
+        assert error_of(response.content)["code"] == "no_replica"
+        assert outcomes(router) == {Outcome.UNAVAILABLE: 1}
+        await settled(router)
+
+
+async def test_requests_that_wait_are_served_when_a_replica_comes() -> None:
+    async with behind(fine) as (client, router, (replica,)):
+        replica.ready = False
+        await routable(router, 0)
+        waiting = [
+            asyncio.create_task(client.post("/v1/completions", json=BODY | {"user": str(n)}))
+            for n in range(5)
+        ]
+        await until(lambda: len(router.state.room) == 5, "five requests to wait")
+        replica.ready = True
+        assert {response.status_code for response in await asyncio.gather(*waiting)} == {200}
+        await settled(router)
+
+
+async def test_a_client_that_leaves_the_waiting_room_is_forgotten() -> None:
+    async with behind(fine) as (client, router, (replica,)):
+        replica.ready = False
+        await routable(router, 0)
+        waiting = asyncio.create_task(client.post("/v1/completions", json=BODY))
+        await until(lambda: len(router.state.room) == 1, "a request to wait")
+        waiting.cancel()
+        await until(lambda: len(router.state.room) == 0, "it to leave")
+        await settled(router)
+        assert outcomes(router) == {Outcome.CLIENT_GONE: 1}
+
+
+async def test_a_client_that_leaves_closes_its_connection_to_the_replica() -> None:
+    async with behind(Asked.hang) as (client, router, (replica,)):
+        asking = asyncio.create_task(client.post("/v1/completions", json=BODY))
+        await until(lambda: len(replica.asked) == 1, "the replica to be asked")
+        asking.cancel()
+        reader = replica.asked[0].reader
+        await until(reader.at_eof, "the replica to see the connection close")
+        await settled(router)
+        assert outcomes(router) == {Outcome.CLIENT_GONE: 1}
+
+
+async def test_the_replica_gets_its_own_key_and_never_the_clients() -> None:
+    async with behind(fine) as (client, router, (replica,)):
+        await client.post("/v1/completions", json=BODY, headers={"x-custom-labels": "evil"})
+        headers = replica.asked[0].headers
+        assert headers["authorization"] == "Bearer sk-replica"
+        assert KEY not in str(headers)
+        assert "x-custom-labels" not in headers
+        assert router.state.accounts.stripped == {"x-custom-labels": 1}
+        await settled(router)
