@@ -23,7 +23,7 @@ from evenkeel_router.forward import Forwarder, going_away
 from evenkeel_router.state import RouterState
 
 _AUTHORIZATION = istr("Authorization")
-_IDENTITY = tuple(istr(name) for name in CLIENT_HEADERS)
+_IDENTITY = tuple((name, istr(name)) for name in CLIENT_HEADERS)
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
 SPOOFED = "identity-header"
 """What `stripped` counts for an identity header from a peer that may not send one."""
@@ -41,7 +41,10 @@ class Pipeline:
         """1. Who sends it; raises `Refusal`."""
         headers = request.headers
         named = [
-            (name, value) for name in _IDENTITY if name in headers for value in headers.getall(name)
+            (name, value)
+            for name, key in _IDENTITY
+            if key in headers
+            for value in headers.getall(key)
         ]
         claims = Claims(headers.getall(_AUTHORIZATION, ()), named, request.remote or "")
         if named and self._state.directory.spoofed(claims):

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from evenkeel_contract.names import REQUEST_ID_HEADER
 from multidict import istr
 
@@ -71,21 +72,24 @@ class Traffic:
         except asyncio.CancelledError:
             flight.outcome = Outcome.CLIENT_GONE
             raise
-        except Exception:  # noqa: BLE001 - a fault of this program, logged and counted in `_fault`
-            return self._fault(flight, request)
+        except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
+            return self._fault(flight, request, fault)
         finally:
             self._finish(flight)
 
     def refuse(self, request: web.BaseRequest, error: BaseException | None) -> web.StreamResponse:
-        """A request that the HTTP parser refused."""
+        """A request that the HTTP parser refused; or whatever else aiohttp found no answer to."""
         flight = Flight(
             request_id=next_id(self._id_prefix, self._ids), path=_OTHER_PATH, started_s=self._now()
         )
-        message = "The request is not valid HTTP; check its request line and its headers."
-        refusal = invalid(message, code="invalid_http")
-        answer = self._refused(flight, request, refusal, close=True)
+        if isinstance(error, HttpProcessingError):
+            message = "The request is not valid HTTP; check its request line and its headers."
+            refusal = invalid(message, code="invalid_http")
+            answer = self._refused(flight, request, refusal, close=True)
+            _log.debug("not HTTP", exc_info=error)
+        else:
+            answer = self._fault(flight, request, error)
         self._finish(flight)
-        _log.debug("not HTTP", exc_info=error)
         return answer
 
     def _models(self, flight: Flight, request: web.BaseRequest, path: str) -> web.StreamResponse:
@@ -120,8 +124,11 @@ class Traffic:
             flight, request, refusal.status, error_body(refusal), refusal.retry_after, close=close
         )
 
-    def _fault(self, flight: Flight, request: web.BaseRequest) -> web.StreamResponse:
-        _log.exception("a fault of the router in request %s", flight.request_id)
+    def _fault(
+        self, flight: Flight, request: web.BaseRequest, fault: BaseException | None
+    ) -> web.StreamResponse:
+        """A fault of this program: no traceback for the client, a full one for its operators."""
+        _log.error("a fault of the router in request %s", flight.request_id, exc_info=fault)
         self._state.accounts.faults += 1
         flight.status = 500
         refusal = Refusal(Outcome.REPLICA_FAILED, "The router failed.", code=INTERNAL)
