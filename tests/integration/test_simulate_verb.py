@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from evenkeel_cli.main import app
+from evenkeel_cli.main import build
 from typer.testing import CliRunner, Result
 
 WORKLOAD = """
@@ -29,7 +29,7 @@ TRACE = "client,arrival_s,input_tokens,output_tokens\na,0,100,5\nb,0.5,100,5\n"
 
 
 def simulate(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+    return CliRunner().invoke(build(["simulate"]), ["simulate", *map(str, arguments)])
 
 
 def test_a_workload_leaves_requests_summary_and_plots(tmp_path: Path) -> None:

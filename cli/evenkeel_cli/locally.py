@@ -1,0 +1,42 @@
+"""What a FairInferenceService may ask for that one machine cannot honour, said field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+_CLUSTER: Final = "pods exist in a cluster only"
+
+FIELDS: Final[Mapping[str, str]] = {
+    "spec.model.tokenSecretRef": "the simulator fetches no model",
+    "spec.model.cache": "the simulator fetches no model",
+    "spec.engine.image": "replicas are processes of the installed package",
+    "spec.engine.gpu": "the simulator needs none",
+    "spec.engine.rollout": "all new replicas start before the old ones leave",
+    "spec.engine.template": _CLUSTER,
+    "spec.router.replicas": "one router runs",
+    "spec.router.template": _CLUSTER,
+    "spec.router.state": "the router keeps its state in memory",
+    "spec.router.limits.activationTimeout": "nothing scales from zero",
+    "spec.autoscaling": "nothing scales; minReplicas run",
+    "spec.slo": "nothing watches objectives",
+    "spec.exposure": "the router listens on this machine",
+}
+
+
+def not_honoured(resource: Mapping[object, object]) -> Iterator[str]:
+    """A sentence for every field that is given and has no effect, in the document's order."""
+    for path, reason in FIELDS.items():
+        if _given(resource, path):
+            yield f"{path} has no effect here: {reason}"
+    if _given(resource, "spec.router.prefix.mode", "Tokens"):
+        yield "spec.router.prefix.mode Tokens has no effect here: prompts are matched as Text"
+
+
+def _given(resource: Mapping[object, object], path: str, value: object = None) -> bool:
+    node: object = resource
+    for name in path.split("."):
+        node = node.get(name) if isinstance(node, Mapping) else None
+    if path == "spec.router.replicas" and node == 1:
+        return False
+    return node is not None if value is None else node == value

@@ -1,0 +1,1 @@
+"""`evenkeel replay`: a trace sent to an OpenAI endpoint as real requests."""

@@ -1,0 +1,68 @@
+"""Which headers identify a client of a trace to the endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from evenkeel_cli.manifest import ManifestFaults, load_manifest
+from evenkeel_cli.yamlfile import YamlFault, read_documents
+
+Headers = Callable[[str], Mapping[str, str]]
+
+
+class ClientsError(ValueError):
+    """Clients and keys that do not fit together; the message says how."""
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """Client → API key, from a YAML or JSON mapping, or from an Evenkeel file; raises `ClientsError`."""
+    try:
+        documents = [document.data for document in read_documents(path)]
+        if any(isinstance(data, dict) and "kind" in data for data in documents):
+            return dict(load_manifest(path).api_keys())
+    except (YamlFault, ManifestFaults) as error:
+        raise ClientsError(str(error)) from error
+    if len(documents) != 1 or not isinstance(documents[0], dict) or not documents[0]:
+        raise ClientsError(
+            f"{path}: must be one mapping from client to API key, or an Evenkeel file"
+        )
+    for client, key in documents[0].items():
+        if not isinstance(client, str) or not isinstance(key, str):
+            raise ClientsError(f"{path}: {client}: client and key must be strings; use quotes")
+        if not key or not key.isascii() or not key.isprintable():
+            raise ClientsError(f"{path}: {client}: the key must be printable ASCII")
+    return documents[0]
+
+
+def headers_by_key(clients: Iterable[str], keys: Mapping[str, str]) -> Headers:
+    """An API key per client: the one of its name, else one that no client's name takes, in order."""
+    wanted = sorted(set(clients))
+    given = {client: keys[client] for client in wanted if client in keys}
+    others = [client for client in wanted if client not in given]
+    spare = [key for name, key in keys.items() if name not in given]
+    if len(others) > len(spare):
+        raise ClientsError(
+            f"{len(wanted)} clients need as many API keys, and there are {len(keys)}; "
+            f"give more keys or fewer clients (--clients hash:{len(keys)})"
+        )
+    given.update(zip(others, spare, strict=False))
+    headers = {client: {"Authorization": f"Bearer {key}"} for client, key in given.items()}
+    return headers.__getitem__
+
+
+def headers_by_name(header: str) -> Headers:
+    """The client's name in a header, for a router that trusts this machine as a proxy.
+
+    `NAME` sends the name as it is, `NAME: pattern` puts it in place of `{client}`.
+    """
+    name, _, pattern = header.partition(":")
+    name, pattern = name.strip(), pattern.strip() or "{client}"
+    if not name.isascii() or not name.replace("-", "").isalnum():
+        raise ClientsError(f"{name!r} is not the name of a header")
+    return lambda client: {name: pattern.replace("{client}", client)}
+
+
+def no_headers(_: str) -> Mapping[str, str]:
+    """Everybody is nobody in particular."""
+    return {}

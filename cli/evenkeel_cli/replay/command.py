@@ -1,0 +1,215 @@
+"""The verb `replay`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from evenkeel_simulator.experiments.traces import (
+    TraceError,
+    hash_clients,
+    named_clients,
+    programs,
+    read_trace,
+)
+from evenkeel_simulator.experiments.workload import Program
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from evenkeel_cli.replay.clients import (
+    ClientsError,
+    Headers,
+    headers_by_key,
+    headers_by_name,
+    no_headers,
+    read_keys,
+)
+from evenkeel_cli.replay.report import make_report, table_of, write_report
+from evenkeel_cli.replay.run import Outcome, Run
+from evenkeel_cli.replay.sender import (
+    Sender,
+    SenderError,
+    api_root,
+    open_session,
+    served_model,
+)
+
+
+class UsageError(ValueError):
+    """Options that do not go together."""
+
+
+def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
+    trace: Annotated[Path, typer.Option(help="CSV or Mooncake JSONL, plain or gzip.")],
+    url: Annotated[str, typer.Option(help="Where to send.")] = "http://127.0.0.1:8080",
+    speed: Annotated[float, typer.Option(help="2: the trace arrives in half the time.")] = 1.0,
+    clients: Annotated[
+        str | None,
+        typer.Option(
+            help="hash:N spreads the trace's sessions over N clients.", show_default=False
+        ),
+    ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="Client → API key as a YAML or JSON mapping, or an Evenkeel file.",
+            show_default=False,
+        ),
+    ] = None,
+    client_header: Annotated[
+        str | None,
+        typer.Option(
+            help="Send the client's name in a header: `NAME`, or `NAME: tenant/{client}`.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Default: the first that is served.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Only the first N requests; 0: all.")] = 0,
+    max_concurrency: Annotated[
+        int, typer.Option(min=0, help="Requests in flight at most; 0: as the trace wants.")
+    ] = 0,
+    force_length: Annotated[
+        bool, typer.Option(help="Answers as long as the trace says, by `ignore_eos`.")
+    ] = True,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file for the figures.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of hash:N.")] = 0,
+) -> None:
+    """Send a trace to an OpenAI endpoint at real timing, and report per client."""
+    errors = Console(stderr=True)
+    try:
+        work = _programs(trace, clients, speed, limit, seed)
+        plan = _Plan(
+            trace=trace,
+            url=api_root(url),
+            speed=speed,
+            model=model,
+            headers=_headers(work, api_keys, client_header),
+            max_concurrency=max_concurrency,
+            force_length=force_length,
+            out=out,
+        )
+    except (TraceError, ClientsError, SenderError, UsageError) as error:
+        errors.print(f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from error
+    try:
+        interrupted = asyncio.run(_replay(plan, work, Console()))
+    except SenderError as error:
+        errors.print(f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from error
+    except OSError as error:
+        errors.print(f"[red]error[/]: --out {out}: {error.strerror}", highlight=False)
+        raise typer.Exit(1) from error
+    raise typer.Exit(130 if interrupted else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    trace: Path
+    url: str
+    speed: float
+    model: str | None
+    headers: Headers
+    max_concurrency: int
+    force_length: bool
+    out: Path | None
+
+
+def _programs(
+    trace: Path, clients: str | None, speed: float, limit: int, seed: int
+) -> Sequence[Program]:
+    if not 0 < speed < float("inf"):
+        raise UsageError(f"--speed is {speed}, must be above 0")
+    client_of = named_clients(trace)
+    if clients is not None:
+        kind, _, number = clients.partition(":")
+        if kind != "hash" or not number.isdecimal() or int(number) < 1:
+            raise UsageError(f"--clients is {clients!r}, must be hash:N with N at least 1")
+        client_of = hash_clients(int(number), seed=seed)
+    rows = read_trace(trace)
+    return programs(rows[:limit] if limit else rows, client_of, speed=speed)
+
+
+def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str | None) -> Headers:
+    if api_keys is not None and client_header is not None:
+        raise UsageError("give --api-keys or --client-header, not both")
+    if client_header is not None:
+        return headers_by_name(client_header)
+    if api_keys is not None:
+        return headers_by_key((program.client for program in work), read_keys(api_keys))
+    return no_headers
+
+
+async def _replay(plan: _Plan, work: Sequence[Program], console: Console) -> bool:
+    """Send, report, write; whether it was interrupted."""
+    loop = asyncio.get_running_loop()
+    interrupted = False
+    async with open_session() as session:
+        headers = plan.headers(work[0].client)
+        model = plan.model or await served_model(session, plan.url, headers)
+        began_s = loop.time()
+        sender = Sender(
+            url=plan.url,
+            model=model,
+            session=session,
+            now=lambda: loop.time() - began_s,
+            headers_of=plan.headers,
+            force_length=plan.force_length,
+        )
+        with _progress(len(work)) as note:
+            run = Run(
+                send=sender.send,
+                now=sender.now,
+                max_concurrency=plan.max_concurrency,
+                on_outcome=lambda outcome: note(outcome, run.in_flight),
+            )
+            try:
+                await run.run(work)
+            except asyncio.CancelledError:  # Ctrl-C: report what there is
+                interrupted = True
+        report = make_report(
+            run.outcomes,
+            elapsed_s=sender.now(),
+            url=plan.url,
+            model=model,
+            trace=plan.trace.name,
+            speed=plan.speed,
+            interrupted=interrupted,
+        )
+    console.print(table_of(report, run.outcomes), highlight=False)
+    if plan.out is not None:
+        write_report(report, plan.out)
+        console.print(f"written to {plan.out}", highlight=False)
+    return interrupted
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[Outcome, int], None]]:
+    """A bar; call what it yields with every outcome and the number still in flight."""
+    columns = (
+        TextColumn("[bold]replaying"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+    )
+    failed = 0
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def note(outcome: Outcome, in_flight: int) -> None:
+            nonlocal failed
+            failed += outcome.answer.error is not None
+            words = f"{in_flight} in flight" + (f", {failed} failed" if failed else "")
+            bar.update(task, advance=1, description=words)
+
+        yield note

@@ -1,0 +1,131 @@
+"""What a replay says at its end: a table per client for people, a file for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+from evenkeel_simulator.experiments.summary import Summary, summarise
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from evenkeel_cli.replay.run import Outcome
+
+_COLUMNS = (
+    "requests",
+    "failed",
+    "TTFT p50",
+    "p99",
+    "latency p50",
+    "p99",
+    "hit",
+    "service/s",
+)
+_LATE_S = 0.25  # below it, being late is the granularity of timers
+
+
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--out` holds."""
+
+    url: str
+    model: str
+    trace: str
+    speed: float
+    interrupted: bool
+    errors: dict[str, int]
+    """Failed requests by cause: a status, `stream`, `connection`, `timeout`."""
+    errors_by_client: dict[str, int]
+    latest_s: float
+    """How late the latest request was sent: this machine, or --max-concurrency."""
+    summary: Summary
+    """As of `evenkeel simulate`; times count from the sending."""
+
+
+def make_report(
+    outcomes: Collection[Outcome],
+    *,
+    elapsed_s: float,
+    url: str,
+    model: str,
+    trace: str,
+    speed: float,
+    interrupted: bool,
+) -> ReplayReport:
+    """All figures of a replay."""
+    failed = [outcome for outcome in outcomes if outcome.answer.error is not None]
+    lateness = (outcome.answer.sent_s - outcome.due_s for outcome in outcomes)
+    return ReplayReport(
+        url=url,
+        model=model,
+        trace=trace,
+        speed=speed,
+        interrupted=interrupted,
+        errors=dict(Counter(outcome.answer.error or "" for outcome in failed).most_common()),
+        errors_by_client=dict(Counter(outcome.client for outcome in failed)),
+        latest_s=max(lateness, default=0.0),
+        summary=summarise([outcome.record() for outcome in outcomes], elapsed_s),
+    )
+
+
+def write_report(report: ReplayReport, path: Path) -> None:
+    """Write the file; raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+
+
+def table_of(report: ReplayReport, outcomes: Collection[Outcome]) -> RenderableType:
+    """The table per client, the totals, and what went wrong."""
+    summary = report.summary
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("client", no_wrap=True)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, client in summary.clients.items():
+        table.add_row(
+            name,
+            str(client.requests),
+            str(report.errors_by_client.get(name, 0)),
+            seconds(client.ttft_p50_s),
+            seconds(client.ttft_p99_s),
+            seconds(client.latency_p50_s),
+            seconds(client.latency_p99_s),
+            f"{client.hit_rate:.0%}",
+            f"{client.service / summary.makespan_s:,.0f}" if summary.makespan_s else "–",
+        )
+    totals = (
+        f"{summary.finished} of {summary.requests} requests in {summary.makespan_s:,.1f} s",
+        f"{summary.throughput_tokens_per_s:,.0f} tokens/s",
+        f"hit rate {summary.hit_rate:.1%}",
+        f"Jain {summary.jain_index:.3f}",
+    )
+    lines = [" · ".join(totals)]
+    if report.latest_s > _LATE_S:
+        lines.append(
+            f"requests were sent up to {report.latest_s:.1f} s late: --max-concurrency or this "
+            f"machine held them back, so the load was lower than the trace's"
+        )
+    lines += _failures(report, outcomes)
+    return Group(table, "", *lines)
+
+
+def _failures(report: ReplayReport, outcomes: Collection[Outcome]) -> list[str]:
+    details = {
+        outcome.answer.error: outcome.answer.detail
+        for outcome in outcomes
+        if outcome.answer.error is not None
+    }
+    return [
+        f"{count} failed with {error}: {details.get(error) or 'no further word'}"
+        for error, count in report.errors.items()
+    ]
+
+
+def seconds(value: float | None) -> str:
+    """A time for a table: milliseconds below one second."""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{value * 1000:,.0f} ms"
+    return f"{value:,.2f} s" if value < 10 else f"{value:,.1f} s"

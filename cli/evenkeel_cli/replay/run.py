@@ -1,0 +1,114 @@
+"""Sends programs at their times: an open loop over programs, a closed one within each.
+
+Place in the flow: trace → programs → **run** → outcomes → report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.experiments.workload import Program
+
+from evenkeel_cli.replay.prompts import prompt_of
+from evenkeel_cli.replay.sender import Answer, Question
+
+Send = Callable[[Question], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One call of a program, as it went."""
+
+    program: str
+    number: int
+    client: str
+    due_s: float
+    """When it should have been sent; seconds since the run began, like all times here."""
+    answer: Answer
+
+    def record(self) -> Record:
+        """The same for the measures of `simulate`: latencies count from when it was really sent."""
+        answer = self.answer
+        finished = answer.error is None
+        return Record(
+            id=f"{self.program}.{self.number}",
+            program=self.program,
+            client=self.client,
+            replica=-1,
+            status="finished" if finished else "failed",
+            arrival_s=answer.sent_s,
+            admitted_s=None,
+            first_token_s=answer.first_token_s if finished else None,
+            finished_s=answer.ended_s if finished else None,
+            input_tokens=answer.input_tokens,
+            cached_tokens=answer.cached_tokens,
+            extend_tokens=answer.input_tokens - answer.cached_tokens,
+            output_tokens=answer.output_tokens,
+            retractions=0,
+        )
+
+
+class Run:
+    """One replay. `outcomes` is filled as calls end, so that an interrupted run keeps what it has."""
+
+    def __init__(
+        self,
+        *,
+        send: Send,
+        now: Callable[[], float],
+        max_concurrency: int = 0,
+        on_outcome: Callable[[Outcome], None] = lambda _: None,
+    ) -> None:
+        self.outcomes: list[Outcome] = []
+        self.in_flight = 0
+        self._send = send
+        self._now = now
+        self._slots = asyncio.Semaphore(max_concurrency) if max_concurrency else None
+        self._on_outcome = on_outcome
+
+    async def run(self, programs: Iterable[Program]) -> None:
+        """Send all; returns when the last has ended. Cancelling it aborts what is under way."""
+        async with asyncio.TaskGroup() as group:
+            for program in programs:
+                delay_s = program.arrival_s - self._now()
+                if delay_s > 0:
+                    await asyncio.sleep(delay_s)
+                group.create_task(self._program(program))
+
+    async def _program(self, program: Program) -> None:
+        ended = [asyncio.Event() for _ in program.calls]
+        async with asyncio.TaskGroup() as group:
+            for number in range(len(program.calls)):
+                group.create_task(self._call(program, number, ended))
+
+    async def _call(self, program: Program, number: int, ended: list[asyncio.Event]) -> None:
+        call = program.calls[number]
+        for parent in call.after:
+            await ended[parent].wait()
+        due_s = self._now() if call.after else program.arrival_s
+        question = Question(
+            client=program.client,
+            prompt=prompt_of(call, f"{program.id}.{number}"),
+            max_tokens=call.output_tokens,
+        )
+        if self._slots is None:
+            answer = await self._counted(question)
+        else:
+            async with self._slots:
+                answer = await self._counted(question)
+        outcome = Outcome(
+            program=program.id, number=number, client=program.client, due_s=due_s, answer=answer
+        )
+        self.outcomes.append(outcome)
+        self._on_outcome(outcome)
+        ended[number].set()
+
+    async def _counted(self, question: Question) -> Answer:
+        self.in_flight += 1
+        try:
+            return await self._send(question)
+        finally:
+            self.in_flight -= 1

@@ -1,0 +1,221 @@
+"""Sends one chat completion and reads its stream: when the first token came, how it ended, what it cost.
+
+The surprising thing: of a stream's events only those are parsed that matter, the ones until the first text
+and the last. A load generator that spends more on an event than the router measures itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+
+_READ_TIMEOUT_S: Final = 300.0
+_CONNECT_TIMEOUT_S: Final = 10.0
+_ERROR_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One request to send."""
+
+    client: str
+    prompt: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a request went. Times are of the caller's clock."""
+
+    sent_s: float
+    ended_s: float
+    first_token_s: float | None = None
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    error: str | None = None
+    """None: complete. Else a short cause, equal for equal causes: `429`, `stream`, `connection`, …"""
+    detail: str = ""
+    """What the other side said."""
+
+
+class SenderError(Exception):
+    """The endpoint cannot be used at all; the message says why."""
+
+
+@dataclass(slots=True)
+class Sender:
+    """Sends to one endpoint; `open_sender` makes it."""
+
+    url: str
+    model: str
+    session: aiohttp.ClientSession
+    now: Callable[[], float]
+    headers_of: Callable[[str], Mapping[str, str]]
+    """Headers that identify a client."""
+    force_length: bool = True
+    """Ask for exactly `max_tokens` tokens (`ignore_eos`, which SGLang and vLLM know)."""
+
+    async def send(self, question: Question) -> Answer:
+        """Send and read to the end. Never raises but when cancelled."""
+        reading = _Reading(self.now)
+        sent_s = self.now()
+        try:
+            async with self.session.post(
+                f"{self.url}/chat/completions",
+                data=self._body(question),
+                headers={"Content-Type": "application/json", **self.headers_of(question.client)},
+            ) as response:
+                if response.status != 200:
+                    detail = _message(await response.read())
+                    return self._failed(sent_s, str(response.status), detail)
+                async for chunk in response.content.iter_any():
+                    reading.feed(chunk)
+        except TimeoutError:
+            return self._failed(sent_s, "timeout", "", reading)
+        except aiohttp.ClientError as error:
+            return self._failed(sent_s, "connection", str(error) or type(error).__name__, reading)
+        if reading.error is not None or not reading.done:
+            detail = reading.error or "ended before its last event"
+            return self._failed(sent_s, "stream", detail, reading)
+        usage = reading.usage()
+        return Answer(
+            sent_s=sent_s,
+            ended_s=self.now(),
+            first_token_s=reading.first_s,
+            input_tokens=_count(usage, "prompt_tokens"),
+            cached_tokens=_count(_object(usage, "prompt_tokens_details"), "cached_tokens"),
+            output_tokens=_count(usage, "completion_tokens"),
+        )
+
+    def _body(self, question: Question) -> bytes:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": question.prompt}],
+            "max_tokens": question.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self.force_length:
+            body["ignore_eos"] = True
+        return json.dumps(body).encode()
+
+    def _failed(
+        self, sent_s: float, error: str, detail: str, reading: _Reading | None = None
+    ) -> Answer:
+        return Answer(
+            sent_s=sent_s,
+            ended_s=self.now(),
+            first_token_s=reading.first_s if reading else None,
+            error=error,
+            detail=detail[:_ERROR_CHARS],
+        )
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A stream of server-sent events as it comes in, cut anywhere."""
+
+    now: Callable[[], float]
+    first_s: float | None = None
+    done: bool = False
+    error: str | None = None
+    _rest: bytes = b""
+    _last: bytes = field(default=b"")
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._event(line[5:].strip())
+
+    def usage(self) -> dict[str, Any]:
+        """The usage in the last event; empty where there is none."""
+        return _object(_json(self._last), "usage")
+
+    def _event(self, data: bytes) -> None:
+        if data == b"[DONE]":
+            self.done = True
+            return
+        self._last = data
+        if data.startswith(b'{"error"'):
+            self.error = _message(data)
+        elif self.first_s is None and _says_something(_json(data)):
+            self.first_s = self.now()
+
+
+def _says_something(event: dict[str, Any]) -> bool:
+    choices = event.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        if isinstance(delta, dict) and delta.get("content"):
+            return True
+    return False
+
+
+def _object(event: dict[str, Any], name: str) -> dict[str, Any]:
+    value = event.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _count(event: dict[str, Any], name: str) -> int:
+    """A number of tokens; 0 where the other side says none, or nonsense."""
+    value = event.get(name)
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _message(data: bytes) -> str:
+    """What an OpenAI error body says, or its first characters."""
+    message = _object(_json(data), "error").get("message")
+    if isinstance(message, str):
+        return message
+    return data[:_ERROR_CHARS].decode(errors="replace")
+
+
+@asynccontextmanager
+async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A session without a bound on connections: the trace says how many there are."""
+    timeout = aiohttp.ClientTimeout(
+        total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_READ_TIMEOUT_S
+    )
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        yield session
+
+
+async def served_model(session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> str:
+    """The first model that the endpoint serves; raises `SenderError`."""
+    try:
+        async with session.get(f"{url}/models", headers=headers) as response:
+            data = await response.read()
+            if response.status != 200:
+                raise SenderError(f"{url}/models: status {response.status}: {_message(data)}")
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise SenderError(f"{url} cannot be reached: {error or type(error).__name__}") from error
+    models = _json(data).get("data")
+    for model in models if isinstance(models, list) else ():
+        if isinstance(model, dict) and isinstance(model.get("id"), str):
+            return str(model["id"])
+    raise SenderError(f"{url}/models names no model; give --model")
+
+
+def api_root(url: str) -> str:
+    """`…/v1`, however much of it was given; raises `SenderError`."""
+    if not url.startswith(("http://", "https://")):
+        raise SenderError(f"{url!r} is not a URL like http://127.0.0.1:8080")
+    root = url.rstrip("/")
+    return root if root.endswith("/v1") else f"{root}/v1"

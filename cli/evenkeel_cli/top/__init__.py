@@ -1,0 +1,1 @@
+"""`evenkeel top`: what each client gets, against what it is owed, while it happens."""

@@ -1,0 +1,1 @@
+"""`evenkeel up`: a FairInferenceService as processes of this machine."""

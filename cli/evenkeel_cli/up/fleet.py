@@ -1,0 +1,255 @@
+"""A fleet of local processes: replicas and their router, kept as a manifest says.
+
+Place in the flow: manifest → `plan` → **fleet** → keepers → processes. What happens in a change, and why in this
+order: new replicas are ready before the router hears of them; the router has let go of old ones before they
+are asked to end (a replica that drains still takes new requests); nothing of the running fleet is touched
+before all that is new is known to work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from evenkeel_contract.render import router_config
+from evenkeel_contract.routerconfig import (
+    ListenConfig,
+    ReplicaConfig,
+    RouterConfig,
+    dump_router_config,
+)
+
+from evenkeel_cli.manifest import Manifest
+from evenkeel_cli.up import ports
+from evenkeel_cli.up.keeper import Keeper
+from evenkeel_cli.up.launcher import Launcher, Program
+from evenkeel_cli.up.plan import (
+    REPLICA_MODULE,
+    ROUTER_MODULE,
+    Arguments,
+    plan_replicas,
+    replica_arguments,
+)
+from evenkeel_cli.up.probes import Probes
+from evenkeel_cli.up.state import StateFolder, end, leftovers, replace_file
+
+Say = Callable[[str], None]
+
+HOST: Final = "127.0.0.1"
+ROUTING_LIMIT_S: Final = 10.0  # for a router to read its configuration and probe what is new
+REPLICA_GRACE_S: Final = 60.0  # for streams that a replica which leaves still serves
+STOP_GRACE_S: Final = 10.0  # for replicas once the router is gone: nobody listens any more
+ROUTER_SLACK_S: Final = 5.0  # on top of the router's own drain
+
+
+class Replica:
+    """One replica: its arguments, its ports, its keeper."""
+
+    def __init__(self, name: str, arguments: Arguments) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.http_port = ports.free_port(HOST)
+        self.reports_port = ports.free_port(HOST)
+        self.keeper: Keeper
+
+    def program(self) -> Program:
+        """What to run. Ports stay over restarts, unless somebody else took them in between."""
+        if not ports.is_free(HOST, self.http_port):
+            self.http_port = ports.free_port(HOST)
+        if not ports.is_free(HOST, self.reports_port):
+            self.reports_port = ports.free_port(HOST)
+        return Program(
+            name=self.name,
+            module=REPLICA_MODULE,
+            arguments=(
+                *self.arguments,
+                f"--host={HOST}",
+                f"--port={self.http_port}",
+                f"--reports-port={self.reports_port}",
+            ),
+            probe_url=f"{self.url}/ready",
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.http_port}"
+
+    def config(self) -> ReplicaConfig:
+        """What the router is told of it."""
+        return ReplicaConfig(
+            name=self.name, url=self.url, reports=f"tcp://{HOST}:{self.reports_port}"
+        )
+
+
+class Fleet:
+    """The running fleet; made by `running_fleet`. One change at a time."""
+
+    def __init__(
+        self, *, folder: StateFolder, probes: Probes, listen: ListenConfig, say: Say
+    ) -> None:
+        self.listen = listen
+        self.replicas: dict[str, Replica] = {}
+        self.router: Keeper | None = None
+        self._folder = folder
+        self._probes = probes
+        self._say = say
+        self._launcher = Launcher(folder)
+        self._keepers: set[Keeper] = set()
+        """Of every process, those that only just start or leave included."""
+        self._config: RouterConfig | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients send requests."""
+        return f"http://{self.listen.host}:{self.listen.traffic_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where `evenkeel top` looks."""
+        return f"http://{self.listen.host}:{self.listen.admin_port}"
+
+    async def apply(self, manifest: Manifest) -> None:
+        """Make the fleet as `manifest` says; raises `FleetError`, and then the old one runs on."""
+        arguments = replica_arguments(manifest.service)
+        plan = plan_replicas(
+            {name: replica.arguments for name, replica in self.replicas.items()},
+            arguments=arguments,
+            count=manifest.service.spec.initial_replicas,
+        )
+        # 1. What is new starts, and must get ready.
+        new = await self._start([Replica(name, arguments) for name in plan.start])
+        # 2. The router hears of the new and forgets the old.
+        old = [self.replicas.pop(name) for name in plan.retire]
+        self.replicas.update((replica.name, replica) for replica in new)
+        await self._route(manifest)
+        # 3. What is old ends, with its work done.
+        await self._stop((replica.keeper for replica in old), REPLICA_GRACE_S)
+        for replica in old:
+            self._say(f"{replica.name}: left, its work done")
+
+    async def stop(self) -> None:
+        """End everything in order: the router drains while the replicas still serve it."""
+        if self.router is not None:
+            drain_s = self._config.drain_timeout_s if self._config else 0.0
+            await self._stop([self.router], drain_s + ROUTER_SLACK_S)
+        await self._stop(self._keepers, STOP_GRACE_S)
+        self._launcher.close()
+        self._folder.forget()
+
+    def kill(self) -> None:
+        """End everything at once; `stop` still has to be awaited."""
+        for keeper in self._keepers:
+            keeper.kill()
+
+    async def _stop(self, keepers: Iterable[Keeper], grace_s: float) -> None:
+        stopping = list(keepers)
+        await asyncio.gather(*(keeper.stop(grace_s) for keeper in stopping))
+        self._keepers.difference_update(stopping)
+
+    async def _start(self, replicas: list[Replica]) -> list[Replica]:
+        for replica in replicas:
+            replica.keeper = self._keep(replica.name, replica.program)
+        try:
+            await asyncio.gather(*(replica.keeper.get_ready() for replica in replicas))
+        except BaseException:  # a fault, or Ctrl-C: nothing that was begun may stay
+            await self._stop((replica.keeper for replica in replicas), STOP_GRACE_S)
+            raise
+        for replica in replicas:
+            self._say(f"{replica.name}: ready at {replica.url} (process {replica.keeper.pid})")
+        return replicas
+
+    async def _route(self, manifest: Manifest) -> None:
+        config = router_config(
+            manifest.service,
+            tenants=manifest.tenants,
+            key_hashes=manifest.key_hashes,
+            replicas=[replica.config() for replica in self.replicas.values()],
+            listen=self.listen,
+        )
+        self._publish(config)
+        if self.router is None:
+            self.router = self._keep("router", self._router_program)
+            await self.router.get_ready()
+            self._say(f"router: ready at {self.url} (process {self.router.pid})")
+        else:
+            names = frozenset(self.replicas)
+            if not await self._probes.routes(self.admin_url, names, ROUTING_LIMIT_S):
+                self._say(f"router: not all of {', '.join(sorted(names))} are in rotation yet")
+
+    def _publish(self, config: RouterConfig) -> None:
+        if config != self._config:
+            self._config = config
+            replace_file(self._folder.router_config, dump_router_config(config))
+
+    def _router_program(self) -> Program:
+        return Program(
+            name="router",
+            module=ROUTER_MODULE,
+            arguments=("--config", str(self._folder.router_config)),
+            probe_url=f"http://{self.listen.host}:{self.listen.probe_port}/readyz",
+        )
+
+    def _keep(self, name: str, make: Callable[[], Program]) -> Keeper:
+        def make_and_publish() -> Program:
+            program = make()
+            self._republish()
+            return program
+
+        keeper = Keeper(
+            name,
+            make_and_publish,
+            launcher=self._launcher,
+            probe=self._probes.status,
+            say=self._say,
+        )
+        self._keepers.add(keeper)
+        return keeper
+
+    def _republish(self) -> None:
+        """Tell the router where replicas are now: one that starts again may have other ports."""
+        if self._config is not None:
+            replicas = sorted(
+                (replica.config() for replica in self.replicas.values()), key=lambda r: r.name
+            )
+            self._publish(replace(self._config, replicas=tuple(replicas)))
+
+
+@asynccontextmanager
+async def running_fleet(
+    manifest: Manifest, *, listen: ListenConfig, state_root: Path, say: Say
+) -> AsyncIterator[Fleet]:
+    """A fleet that runs as `manifest` says, and is gone afterwards; raises `FleetError`.
+
+    What a killed run of the same service left behind is found, named and ended first.
+    """
+    metadata = manifest.service.metadata
+    folder = StateFolder.open(state_root, f"{metadata.namespace}.{metadata.name}")
+    try:
+        await asyncio.to_thread(_clean_up, folder, say)
+        async with Probes.open() as probes:
+            fleet = Fleet(folder=folder, probes=probes, listen=ports.claim(listen), say=say)
+            try:
+                await fleet.apply(manifest)
+                yield fleet
+            finally:
+                await fleet.stop()
+    finally:
+        folder.close()
+
+
+def _clean_up(folder: StateFolder, say: Say) -> None:
+    record = folder.read()
+    if record is None:
+        return
+    found = leftovers(record)
+    if found:
+        names = ", ".join(f"{process.name} (process {process.pid})" for process, _ in found)
+        say(f"an earlier run was killed and left {names}; ending them")
+        end((process for _, process in found), STOP_GRACE_S)
+    else:
+        say("an earlier run was killed; none of its processes is left")
+    folder.forget()

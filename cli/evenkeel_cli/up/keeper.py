@@ -1,0 +1,160 @@
+"""Keeps one program running: start, wait until it is ready, watch, start again when it ends.
+
+Place in the flow: `fleet` decides which programs there shall be; a **keeper** each sees to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from evenkeel_cli.up.errors import NotReady
+from evenkeel_cli.up.launcher import Child, Launcher, Program
+
+Probe = Callable[[str], Awaitable[int | None]]
+"""The status that an address answers with; None where nobody answers. Never raises."""
+
+_OK: Final = 200
+START_LIMIT_S: Final = 60.0  # importing on a busy machine is slow; nothing of ours takes longer
+_STARTING_S: Final = 0.1  # between probes until it is ready
+_WATCHING_S: Final = 1.0  # between probes afterwards
+_MISSES: Final = 15  # in a row, until a process that says nothing is taken for dead
+_FIRST_BACKOFF_S: Final = 0.25
+_LAST_BACKOFF_S: Final = 30.0
+_TRIES: Final = 2  # somebody else may take a port between its choice and its use, but hardly twice
+_STEADY_S: Final = 60.0  # a process that ran so long starts again at once
+
+
+class Keeper:
+    """One program that shall run. `make` is asked before every start, so that ports may change."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Program],
+        *,
+        launcher: Launcher,
+        probe: Probe,
+        say: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.program = make()
+        self.ready = asyncio.Event()
+        self.restarts = 0
+        self._make = make
+        self._launcher = launcher
+        self._probe = probe
+        self._say = say
+        self._child: Child | None = None
+        self._stopping = asyncio.Event()
+        self._failed = asyncio.Event()
+        self._task = asyncio.create_task(self._keep(), name=f"keep {name}")
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs now; None between two."""
+        return self._child.pid if self._child else None
+
+    async def get_ready(self, limit_s: float = START_LIMIT_S) -> None:
+        """Return when it is ready for the first time; raise `NotReady` when it fails twice."""
+        waits = [asyncio.create_task(event.wait()) for event in (self.ready, self._failed)]
+        try:
+            await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not self.ready.is_set():
+            why = (
+                "ended when it started" if self._failed.is_set() else f"not ready in {limit_s:g} s"
+            )
+            log = self._launcher.folder.log_of(self.name)
+            raise NotReady(f"{self.name}: {why}; {log} ends:\n{self._launcher.tail(self.name)}")
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask it to end, and kill it when it has not after `grace_s`."""
+        self._stopping.set()
+        if self._child is not None:
+            self._child.send(signal.SIGTERM)
+        done, _ = await asyncio.wait([self._task], timeout=grace_s)
+        if not done:
+            self._say(f"{self.name}: did not end within {grace_s:g} s; killed")
+            self.kill()
+            await asyncio.wait([self._task])
+
+    def kill(self) -> None:
+        """End it at once, for good."""
+        self._stopping.set()
+        if self._child is not None:
+            self._child.send(signal.SIGKILL)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while not self._stopping.is_set():
+            began_s = loop.time()
+            code = await self._run_once()
+            if self._stopping.is_set():
+                break
+            failures = 1 if loop.time() - began_s >= _STEADY_S else failures + 1
+            if failures >= _TRIES:
+                self._failed.set()
+            delay_s = backoff_s(failures)
+            self._say(f"{self.name}: {_words(code)}; starts again in {delay_s:g} s")
+            self.restarts += 1
+            try:
+                await asyncio.wait_for(self._stopping.wait(), delay_s)
+            except TimeoutError:
+                self.program = self._make()
+
+    async def _run_once(self) -> int:
+        """One process from start to end; its exit code, negative for a signal."""
+        child = await self._launcher.launch(self.program)
+        self._child = child
+        if self._stopping.is_set():  # asked while it was being made
+            child.send(signal.SIGTERM)
+        watch = asyncio.create_task(self._watch(child))
+        try:
+            return await child.process.wait()
+        finally:
+            watch.cancel()
+            self.ready.clear()
+            self._child = None
+            self._launcher.ended(child)
+
+    async def _watch(self, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while await self._probe(child.program.probe_url) != _OK:
+            if loop.time() - began_s > START_LIMIT_S:
+                self._say(f"{self.name}: not ready in {START_LIMIT_S:g} s; killed")
+                child.send(signal.SIGKILL)
+                return
+            await asyncio.sleep(_STARTING_S)
+        self.ready.set()
+        if self.restarts:
+            self._say(f"{self.name}: ready again (process {child.pid})")
+        misses = 0
+        while misses < _MISSES:
+            await asyncio.sleep(_WATCHING_S)
+            # Any answer is a sign of life: a router without replicas is not ready, and works.
+            answered = await self._probe(child.program.probe_url) is not None
+            misses = 0 if answered else misses + 1
+        if not self._stopping.is_set():
+            self._say(f"{self.name}: has not answered {_MISSES} times; killed")
+            child.send(signal.SIGKILL)
+
+
+def backoff_s(failures: int) -> float:
+    """How long to wait after that many failures in a row (>= 1)."""
+    return min(_FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 30), _LAST_BACKOFF_S)
+
+
+def _words(code: int) -> str:
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"

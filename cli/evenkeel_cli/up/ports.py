@@ -1,0 +1,57 @@
+"""Ports of this machine: free ones, taken ones, and who takes them."""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import Final
+
+import psutil
+from evenkeel_contract.routerconfig import ListenConfig
+
+from evenkeel_cli.up.errors import PortTaken
+
+_RANGE: Final = (20_000, 32_000)
+"""Below the ports that systems give to outgoing connections: one of those could take what was just free."""
+
+
+def free_port(host: str) -> int:
+    """A port that was free just now. Whoever gets it must cope with losing it again."""
+    candidates = random.sample(range(*_RANGE), 200)
+    for port in candidates:
+        if is_free(host, port):
+            return port
+    raise PortTaken(f"no port from {_RANGE[0]} to {_RANGE[1]} on {host} is free")
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    try:
+        socket.create_server((host, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def claim(listen: ListenConfig) -> ListenConfig:
+    """`listen` with free ports in place of 0; raises `PortTaken` for one that is in use."""
+    asked = (listen.traffic_port, listen.probe_port, listen.admin_port)
+    for port in asked:
+        if port and not is_free(listen.host, port):
+            raise PortTaken(
+                f"port {port} on {listen.host} is taken{_by_whom(port)}; "
+                f"stop what listens there or choose another with --port"
+            )
+    traffic, probe, admin = (port or free_port(listen.host) for port in asked)
+    return ListenConfig(host=listen.host, traffic_port=traffic, probe_port=probe, admin_port=admin)
+
+
+def _by_whom(port: int) -> str:
+    try:
+        for connection in psutil.net_connections("tcp"):
+            listening = connection.status == psutil.CONN_LISTEN
+            if listening and connection.laddr and connection.laddr.port == port and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
+    except psutil.Error:  # another user's process, or a system that does not tell
+        pass
+    return ""

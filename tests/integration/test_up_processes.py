@@ -1,0 +1,226 @@
+"""The processes of `evenkeel up`: kept, found again, and never left behind. Real simulators throughout."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from evenkeel_cli.up import ports
+from evenkeel_cli.up.errors import AlreadyRunning, NotReady, PortTaken
+from evenkeel_cli.up.keeper import Keeper
+from evenkeel_cli.up.launcher import Launcher, Program
+from evenkeel_cli.up.probes import Probes
+from evenkeel_cli.up.state import (
+    FleetRecord,
+    ProcessRecord,
+    StateFolder,
+    end,
+    leftovers,
+    started_s,
+)
+from evenkeel_cli.up.watch import changes
+from evenkeel_contract.routerconfig import ListenConfig
+
+DEADLINE_S = 60.0
+
+pytestmark = pytest.mark.usefixtures("source_path")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[StateFolder]:
+    state = StateFolder.open(tmp_path, "ns.service")
+    yield state
+    state.close()
+
+
+def simulator(port: int, *arguments: str) -> Program:
+    return Program(
+        name="replica-0",
+        module="evenkeel_simulator.server",
+        arguments=("--model=m", f"--port={port}", *arguments),
+        probe_url=f"http://127.0.0.1:{port}/ready",
+    )
+
+
+@asynccontextmanager
+async def keeping(
+    folder: StateFolder, *arguments: str
+) -> AsyncIterator[tuple[Keeper, Launcher, list[str]]]:
+    said: list[str] = []
+    launcher = Launcher(folder)
+    port = ports.free_port("127.0.0.1")
+    async with Probes.open() as probes:
+        keeper = Keeper(
+            "replica-0",
+            lambda: simulator(port, *arguments),
+            launcher=launcher,
+            probe=probes.status,
+            say=said.append,
+        )
+        try:
+            yield keeper, launcher, said
+        finally:
+            keeper.kill()
+            await keeper.stop(DEADLINE_S)
+            launcher.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition of another process; nothing of ours could set an event."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_killed_process_starts_again_and_is_written_down(folder: StateFolder) -> None:
+    async with keeping(folder) as (keeper, _, said):
+        await keeper.get_ready(DEADLINE_S)
+        first = keeper.pid
+        assert first is not None
+        record = folder.read()
+        assert record is not None
+        assert [(process.name, process.pid) for process in record.processes] == [
+            ("replica-0", first)
+        ]
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: keeper.pid not in (None, first) and keeper.ready.is_set())
+        assert keeper.restarts == 1
+        assert said[0] == "replica-0: ended by SIGKILL; starts again in 0.25 s"
+        record = folder.read()
+        assert record is not None
+        assert [process.pid for process in record.processes] == [keeper.pid]
+
+
+async def test_a_process_that_cannot_start_says_why(folder: StateFolder) -> None:
+    async with keeping(folder, "--speed=never") as (keeper, _, said):
+        with pytest.raises(NotReady) as caught:
+            await keeper.get_ready(DEADLINE_S)
+        assert "replica-0: ended when it started" in str(caught.value)
+        assert "--speed" in str(caught.value), "the end of its log tells what it did not like"
+        assert said[0].startswith("replica-0: ended with status 2; starts again")
+
+
+async def test_stopping_ends_the_process_and_starts_no_other(folder: StateFolder) -> None:
+    async with keeping(folder) as (keeper, _, _):
+        await keeper.get_ready(DEADLINE_S)
+        pid = keeper.pid
+        assert pid is not None
+        await keeper.stop(DEADLINE_S)
+        assert not psutil.pid_exists(pid)
+        assert keeper.pid is None
+        record = folder.read()
+        assert record is not None
+        assert record.processes == ()
+
+
+async def test_letting_go_of_the_lifeline_ends_the_process(folder: StateFolder) -> None:
+    """What happens when a supervisor is killed: the kernel closes its end of the pipe."""
+    launcher = Launcher(folder)
+    port = ports.free_port("127.0.0.1")
+    child = await launcher.launch(simulator(port))
+    async with Probes.open() as probes, asyncio.timeout(DEADLINE_S):
+        while await probes.status(f"http://127.0.0.1:{port}/ready") != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        launcher.close()
+        assert await child.process.wait() == 0, "it drained, as on SIGTERM"
+
+
+async def test_a_leftover_is_only_what_is_beyond_doubt_ours(folder: StateFolder) -> None:
+    reading, writing = os.pipe()
+    module = "evenkeel_cli.up.child"
+    process = subprocess.Popen(  # noqa: ASYNC220 - beside the launcher, which the test doubts
+        [
+            sys.executable,
+            "-m",
+            module,
+            str(reading),
+            "run-1",
+            "evenkeel_simulator.server",
+            "--model=m",
+        ]
+        + [f"--port={ports.free_port('127.0.0.1')}"],
+        pass_fds=(reading,),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        began_s = started_s(process.pid)
+        assert began_s is not None
+        ours = ProcessRecord("replica-0", process.pid, began_s)
+        folder.write(FleetRecord("run-1", (ours,)))
+        record = folder.read()
+        assert record is not None
+        await until(lambda: leftovers(record))  # a process has no command line for its first moment
+        found = leftovers(record)
+        assert [named.name for named, _ in found] == ["replica-0"]
+        # The same process id, but of another run, of another time, or of nobody.
+        assert leftovers(FleetRecord("run-2", (ours,))) == []
+        assert (
+            leftovers(FleetRecord("run-1", (ProcessRecord("r", process.pid, began_s - 60),))) == []
+        )
+        me = ProcessRecord("me", os.getpid(), started_s(os.getpid()) or 0.0)
+        assert leftovers(FleetRecord("run-1", (me,))) == []
+        end((running for _, running in found), DEADLINE_S)
+        assert process.wait(DEADLINE_S) is not None
+        assert leftovers(record) == []
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_folder_belongs_to_one_supervisor_at_a_time(tmp_path: Path) -> None:
+    first = StateFolder.open(tmp_path, "ns.service")
+    with pytest.raises(AlreadyRunning, match=r"belongs to a fleet that is running.*--state-dir"):
+        StateFolder.open(tmp_path, "ns.service")
+    first.close()
+    StateFolder.open(tmp_path, "ns.service").close()
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"run": 3}', b"\xff"])
+def test_a_damaged_record_is_no_record(folder: StateFolder, data: bytes) -> None:
+    (folder.path / "state.json").write_bytes(data)
+    assert folder.read() is None
+
+
+def test_a_port_in_use_is_refused_by_name_and_owner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(PortTaken) as caught:
+            ports.claim(ListenConfig(traffic_port=port, probe_port=0, admin_port=0))
+    message = str(caught.value)
+    assert f"port {port} on 127.0.0.1 is taken by" in message
+    assert f"(process {os.getpid()})" in message
+    assert "--port" in message
+
+
+def test_port_zero_becomes_three_different_free_ports() -> None:
+    listen = ports.claim(ListenConfig(traffic_port=0, probe_port=0, admin_port=0))
+    assert len({listen.traffic_port, listen.probe_port, listen.admin_port}) == 3
+
+
+async def test_a_changed_file_is_noticed_once_it_stands_still(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_bytes(b"one")
+    seen = changes(file, b"one")
+    async with asyncio.timeout(DEADLINE_S):
+        waiting = asyncio.create_task(anext(seen))
+        file.unlink()  # as some editors do
+        new = tmp_path / "new"
+        new.write_bytes(b"two")
+        new.rename(file)
+        assert await waiting == b"two"
+        waiting = asyncio.create_task(anext(seen))
+        file.write_bytes(b"three")
+        assert await waiting == b"three"
+    await seen.aclose()

@@ -1,0 +1,352 @@
+"""`evenkeel up` from the outside: real processes, real requests, and nothing left afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import psutil
+import pytest
+from evenkeel_cli.manifest import load_manifest
+from evenkeel_cli.up.state import FleetRecord
+from evenkeel_contract.adminstate import STATE_PATH, RouterState, decode_state
+
+DEADLINE_S = 60.0
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
+
+pytestmark = pytest.mark.usefixtures("source_path")
+
+FILE = """\
+apiVersion: evenkeel.dev/v1alpha1
+kind: FairInferenceService
+metadata: {name: sample}
+spec:
+  model: {source: hf://org/model, servedName: m}
+  engine: {runtime: Simulator, replicas: 2, args: [--speed=20]}
+  scheduling: {replicaPolicy: DLPM}
+---
+apiVersion: evenkeel.dev/v1alpha1
+kind: InferenceTenant
+metadata: {name: ads}
+spec:
+  weight: 4
+  clients: [{name: chat}]
+  apiKeys: [{name: k, client: chat, secretRef: {name: keys, key: chat}}]
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: keys}
+stringData: {chat: sk-chat}
+"""
+
+
+class Up:
+    """One `evenkeel up`, seen through its output, its ports and its processes."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.file = folder / "fleet.yaml"
+        if not self.file.exists():
+            self.file.write_text(FILE)
+        self.log = folder / "up.log"
+        command = "from evenkeel_cli.main import main; main()"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", command, "up", str(self.file), "--port=0", *arguments],
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert self.process.poll() is None, f"it ended:\n{self.output}"
+            assert time.monotonic() < deadline_s, f"it took too long:\n{self.output}"
+            time.sleep(0.02)
+
+    def until_said(self, text: str, times: int = 1) -> None:
+        self.until(lambda: self.output.count(text) >= times)
+
+    def until_ready(self) -> None:
+        self.until_said("Try it:")
+
+    @property
+    def url(self) -> str:
+        return self._found(r"router  (http://\S+)/v1")
+
+    @property
+    def admin_url(self) -> str:
+        return self._found(r"evenkeel top --url (http://\S+)")
+
+    def _found(self, pattern: str) -> str:
+        found = re.search(pattern, self.output)
+        assert found is not None, self.output
+        return found[1]
+
+    def state(self) -> RouterState:
+        return decode_state(httpx.get(self.admin_url + STATE_PATH, trust_env=False).content)
+
+    def pids(self) -> dict[str, int]:
+        """Every process of the fleet that is written down."""
+        (file,) = (self.folder / ".evenkeel").glob("*/state.json")
+        record = msgspec.json.decode(file.read_bytes(), type=FleetRecord)
+        return {process.name: process.pid for process in record.processes}
+
+    def edit(self, old: str, new: str) -> None:
+        text = self.file.read_text()
+        assert old in text
+        self.file.write_text(text.replace(old, new))
+
+    def ask(self, **changes: object) -> httpx.Response:
+        return httpx.post(
+            f"{self.url}/v1/chat/completions",
+            json={
+                "model": "m",
+                "messages": [{"role": "user", "content": "hello"}],
+                "max_tokens": 4,
+                **changes,
+            },
+            headers={"Authorization": "Bearer sk-chat"},
+            timeout=DEADLINE_S,
+            trust_env=False,
+        )
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Up]]:
+    started: list[Up] = []
+
+    def begin(*arguments: str) -> Up:
+        started.append(Up(tmp_path, *arguments))
+        return started[-1]
+
+    yield begin
+    for up in started:
+        if up.process.poll() is None:
+            up.process.kill()
+        up.process.wait()
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_quickstart_runs_and_its_curl_line_streams(
+    start: Callable[..., Up], tmp_path: Path
+) -> None:
+    text = QUICKSTART.read_text()
+    (tmp_path / "fleet.yaml").write_text(text)
+    up = start()
+    up.until_ready()
+    line = next(line for line in up.output.splitlines() if line.startswith("curl "))
+    words = shlex.split(line)
+    url = next(word for word in words if word.startswith("http"))
+    headers = dict(word.split(": ", 1) for flag, word in itertools.pairwise(words) if flag == "-H")
+    body = json.loads(words[words.index("-d") + 1])
+    with httpx.stream(
+        "POST", url, headers=headers, json=body, timeout=DEADLINE_S, trust_env=False
+    ) as response:
+        events = [line for line in response.iter_lines() if line]
+    assert response.status_code == 200
+    assert len(events) >= body["max_tokens"], "one event per token: it streams"
+    assert events[-1] == "data: [DONE]"
+    tenants = {tenant.name: tenant.weight for tenant in up.state().tenants}
+    assert tenants == {"ads": 4, "search": 2, "support": 2, "research": 1}
+    assert len(up.state().replicas) == 3
+    pids = up.pids()
+    assert sorted(pids) == ["replica-0", "replica-1", "replica-2", "router"]
+    assert up.stop(signal.SIGINT) == 0
+    assert all(gone(pid) for pid in pids.values())
+    assert not list((tmp_path / ".evenkeel").glob("*/state.json")), "nothing is left to find"
+
+
+def test_a_killed_replica_starts_again_and_requests_go_on(start: Callable[..., Up]) -> None:
+    up = start()
+    up.until_ready()
+    before = up.pids()
+    os.kill(before["replica-0"], signal.SIGKILL)
+    assert up.ask().status_code == 200, "the other one answers"
+    up.until_said("replica-0: ready again")
+    assert up.pids()["replica-0"] != before["replica-0"]
+    assert up.pids()["replica-1"] == before["replica-1"]
+    up.until(lambda: all(replica.routable for replica in up.state().replicas))
+    assert up.stop() == 0
+
+
+def test_a_killed_router_starts_again_where_it_was(start: Callable[..., Up]) -> None:
+    up = start()
+    up.until_ready()
+    os.kill(up.pids()["router"], signal.SIGKILL)
+    up.until_said("router: ready again")
+    assert up.ask().status_code == 200
+    assert up.stop() == 0
+
+
+async def test_edits_are_followed_without_losing_a_request(start: Callable[..., Up]) -> None:
+    up = start()
+    await asyncio.to_thread(up.until_ready)
+    statuses: list[int] = []
+    async with asking(up, statuses):
+        # More replicas, and other weights.
+        first = up.pids()
+        up.edit("replicas: 2", "replicas: 3")
+        up.edit("weight: 4", "weight: 7")
+        await asyncio.to_thread(up.until_said, "applied")
+        assert up.state().tenants[0].weight == 7
+        assert [replica.name for replica in up.state().replicas] == [
+            "replica-0",
+            "replica-1",
+            "replica-2",
+        ]
+        assert {name: up.pids()[name] for name in first} == first, "what ran, runs on"
+        # A faulty edit changes nothing and is explained.
+        up.edit("replicas: 3", "replicas: three")
+        await asyncio.to_thread(up.until_said, "the fleet runs on as it was")
+        assert (
+            "fleet.yaml:6: document 1 (FairInferenceService sample) spec.engine.replicas: must be "
+            "an integer, not 'three'" in up.output
+        )
+        assert len(up.state().replicas) == 3
+        # Another policy: new replicas first, then the old ones leave.
+        up.edit("replicas: three", "replicas: 1")
+        up.edit("replicaPolicy: DLPM", "replicaPolicy: VTC")
+        await asyncio.to_thread(up.until_said, "applied", 2)
+        assert [replica.name for replica in up.state().replicas] == ["replica-3"]
+        assert sorted(up.pids()) == ["replica-3", "router"]
+        assert up.pids()["router"] == first["router"]
+        assert all(gone(first[name]) for name in ("replica-0", "replica-1"))
+    assert set(statuses) == {200}
+    assert await asyncio.to_thread(up.stop) == 0
+
+
+class asking:
+    """Requests one after another, streamed, for as long as the block lasts."""
+
+    def __init__(self, up: Up, statuses: list[int]) -> None:
+        self._up = up
+        self._statuses = statuses
+        self._done = asyncio.Event()
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._ask())
+
+    async def __aexit__(self, *_: object) -> None:
+        self._done.set()
+        await self._task
+
+    async def _ask(self) -> None:
+        while not self._done.is_set():
+            response = await asyncio.to_thread(self._up.ask, stream=True, max_tokens=16)
+            complete = response.text.rstrip().endswith("data: [DONE]")
+            self._statuses.append(response.status_code if complete else 0)
+
+
+def test_a_change_that_cannot_run_leaves_the_fleet_as_it_was(start: Callable[..., Up]) -> None:
+    up = start()
+    up.until_ready()
+    before = up.pids()
+    up.edit("--speed=20", "--speed=backwards")
+    up.until_said("the change was not made")
+    assert "--speed" in up.output, "the replica's own words"
+    assert up.pids() == before
+    assert up.ask().status_code == 200
+    up.edit("name: sample", "name: other")
+    up.edit("--speed=backwards", "--speed=20")
+    up.until_said("default/sample runs; stop it to run another service")
+    assert up.stop() == 0
+
+
+def test_a_killed_supervisor_leaves_nothing_running(start: Callable[..., Up]) -> None:
+    up = start()
+    up.until_ready()
+    pids = up.pids()
+    assert up.stop(signal.SIGKILL) == -signal.SIGKILL
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not all(gone(pid) for pid in pids.values()):
+        assert time.monotonic() < deadline_s, pids
+        time.sleep(0.02)
+    again = start()
+    again.until_ready()
+    assert "an earlier run was killed; none of its processes is left" in again.output
+    assert again.stop() == 0
+
+
+def test_what_a_killed_run_left_is_found_and_ended(start: Callable[..., Up]) -> None:
+    up = start()
+    up.until_ready()
+    left = up.pids()["replica-1"]
+    os.kill(left, signal.SIGSTOP)  # so that it cannot end by itself
+    up.stop(signal.SIGKILL)
+    again = start()
+    again.until_said(f"an earlier run was killed and left replica-1 (process {left}); ending")
+    os.kill(left, signal.SIGCONT)
+    again.until_ready()
+    assert gone(left)
+    assert again.stop() == 0
+
+
+def test_a_second_run_of_the_same_service_is_refused(start: Callable[..., Up]) -> None:
+    up = start()
+    up.until_ready()
+    pids = up.pids()
+    log = up.output
+    again = start()
+    assert again.process.wait(DEADLINE_S) == 1
+    assert "belongs to a fleet that is running" in again.output
+    up.log.write_text(log)
+    assert up.pids() == pids
+    assert up.stop() == 0
+
+
+def test_a_taken_port_is_an_error_that_names_it(start: Callable[..., Up]) -> None:
+    up = start()
+    up.until_ready()
+    port = httpx.URL(up.url).port
+    again = start(f"--port={port}", "--state-dir=elsewhere")
+    assert again.process.wait(DEADLINE_S) == 1
+    assert f"error: port {port} on 127.0.0.1 is taken by" in again.output
+    up.process.send_signal(signal.SIGTERM)
+    assert up.process.wait(DEADLINE_S) == 0
+
+
+def test_a_faulty_file_names_every_fault_and_ends_with_two(
+    start: Callable[..., Up], tmp_path: Path
+) -> None:
+    text = FILE.replace("replicas: 2", "replicas: two").replace("weight: 4", "weight: 0")
+    (tmp_path / "fleet.yaml").write_text(text)
+    up = start()
+    assert up.process.wait(DEADLINE_S) == 2
+    assert [line.split(": ", 2)[1:] for line in up.output.splitlines()] == [
+        [
+            "document 1 (FairInferenceService sample) spec.engine.replicas",
+            "must be an integer, not 'two'",
+        ],
+        ["document 2 (InferenceTenant ads) spec.weight", "must be from 1 to 1000000, not 0"],
+    ]
+
+
+def test_the_quickstart_has_neither_faults_nor_fields_without_effect() -> None:
+    assert load_manifest(QUICKSTART).warnings == ()

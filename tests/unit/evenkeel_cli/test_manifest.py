@@ -1,0 +1,225 @@
+"""Files of resources: what they say, and every fault with file, line, document and path."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from evenkeel_cli.manifest import Manifest, ManifestFaults, load_manifest, parse_manifest
+
+SERVICE = """\
+apiVersion: evenkeel.dev/v1alpha1
+kind: FairInferenceService
+metadata: {name: sample}
+spec:
+  model: {source: hf://org/model}
+  engine: {runtime: Simulator, replicas: 2}
+"""
+TENANT = """\
+apiVersion: evenkeel.dev/v1alpha1
+kind: InferenceTenant
+metadata: {name: ads}
+spec:
+  weight: 4
+  clients: [{name: chat}]
+  apiKeys:
+    - {name: k, client: chat, secretRef: {name: keys, key: chat}}
+"""
+SECRET = """\
+apiVersion: v1
+kind: Secret
+metadata: {name: keys}
+stringData: {chat: sk-chat}
+"""
+
+
+def read(*documents: str) -> Manifest:
+    return parse_manifest("---\n".join(documents).encode(), "f.yaml")
+
+
+def faults(*documents: str) -> list[str]:
+    with pytest.raises(ManifestFaults) as caught:
+        read(*documents)
+    return list(caught.value.lines)
+
+
+def test_a_good_file_gives_service_tenants_and_keys() -> None:
+    manifest = read(SERVICE, TENANT, SECRET)
+    assert manifest.service.metadata.name == "sample"
+    assert [tenant.metadata.name for tenant in manifest.tenants] == ["ads"]
+    assert list(manifest.api_keys()) == [("ads/chat", "sk-chat")]
+    want = hashlib.sha256(b"sk-chat").hexdigest()
+    assert manifest.key_hashes == {("default", "keys", "chat"): want}
+    assert manifest.warnings == ()
+
+
+def test_a_key_may_be_in_base64_as_a_cluster_shows_it() -> None:
+    manifest = read(
+        SERVICE, TENANT, SECRET.replace("stringData: {chat: sk-chat}", "data: {chat: c2st}")
+    )
+    assert list(manifest.api_keys()) == [("ads/chat", "sk-")]
+
+
+CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
+    "faults of several documents, each with its line": (
+        (
+            SERVICE.replace("replicas: 2", "replicas: two"),
+            TENANT.replace("weight: 4", "weigth: 4").replace("client: chat", "client: cat"),
+            SECRET,
+        ),
+        [
+            (
+                "f.yaml:6: document 1 (FairInferenceService sample) spec.engine.replicas: must be an "
+                "integer, not 'two'"
+            ),
+            (
+                "f.yaml:12: document 2 (InferenceTenant ads) spec.weigth: unknown field; did you mean "
+                "weight?"
+            ),
+            (
+                "f.yaml:15: document 2 (InferenceTenant ads) spec.apiKeys[0].client: 'cat' is not in "
+                "spec.clients; did you mean chat?"
+            ),
+        ],
+    ),
+    "an empty file": (("",), ["f.yaml: has no FairInferenceService"]),
+    "no service": ((TENANT, SECRET), ["f.yaml: has no FairInferenceService"]),
+    "two services": (
+        (SERVICE, SERVICE.replace("sample", "other")),
+        [
+            (
+                "f.yaml:9: document 2 (FairInferenceService other) kind: a file may hold one "
+                "FairInferenceService; remove this one"
+            )
+        ],
+    ),
+    "a tenant twice": (
+        (SERVICE, TENANT.split("  apiKeys")[0], TENANT.split("  apiKeys")[0]),
+        ["f.yaml:17: document 3 (InferenceTenant ads) metadata.name: 'ads' is given twice"],
+    ),
+    "an engine that cannot run here": (
+        (SERVICE.replace("Simulator", "SGLang"),),
+        [
+            (
+                "f.yaml:6: document 1 (FairInferenceService sample) spec.engine.runtime: SGLang "
+                "cannot run as a local process yet; use runtime: Simulator"
+            )
+        ],
+    ),
+    "a key without its Secret": (
+        (SERVICE, TENANT),
+        [
+            (
+                "f.yaml:15: document 2 (InferenceTenant ads) spec.apiKeys[0].secretRef: no Secret "
+                "default/keys with an entry 'chat' in this file; add a document of kind Secret with "
+                "stringData"
+            )
+        ],
+    ),
+    "a key of two clients": (
+        (
+            SERVICE,
+            TENANT,
+            TENANT.replace("ads", "seo"),
+            SECRET,
+        ),
+        [
+            (
+                "f.yaml:24: document 3 (InferenceTenant seo) spec.apiKeys[0].secretRef: holds the same "
+                "key as ads/k; one key identifies one client"
+            )
+        ],
+    ),
+    "a key that no header could carry": (
+        (SERVICE, TENANT, SECRET.replace("sk-chat", '"a b"')),
+        [
+            (
+                "f.yaml:15: document 2 (InferenceTenant ads) spec.apiKeys[0].secretRef: the key must "
+                "be ASCII without blanks or control characters"
+            )
+        ],
+    ),
+    "a Secret that is not base64": (
+        (SERVICE, SECRET.replace("stringData: {chat: sk-chat}", "data: {chat: '%'}")),
+        [
+            (
+                "f.yaml:11: document 2 (Secret keys) data.chat: is not text in base64; stringData "
+                "takes it plain"
+            )
+        ],
+    ),
+    "a misspelt kind": (
+        (SERVICE, TENANT.replace("InferenceTenant", "InferenceTennant")),
+        [
+            (
+                "f.yaml:9: document 2 (InferenceTennant ads) kind: 'InferenceTennant' is unknown; did "
+                "you mean InferenceTenant?"
+            )
+        ],
+    ),
+    "a document without a kind": (
+        (SERVICE, "a: 1\n"),
+        [
+            "f.yaml:8: document 2 kind: must be one of FairInferenceService, InferenceTenant, Secret, not null"
+        ],
+    ),
+    "a document that is no mapping": (
+        (SERVICE, "- 1\n"),
+        ["f.yaml:8: document 2 document: must be a resource with apiVersion and kind, not a list"],
+    ),
+    "a key given twice in YAML": (
+        (SERVICE + "  engine: {}\n",),
+        ["f.yaml:7: 'engine' is given twice in one mapping"],
+    ),
+    "what is no YAML": (("a: [1\n",), ["f.yaml:2: expected ',' or ']', but got '<stream end>'"]),
+}
+
+
+@pytest.mark.parametrize(("documents", "want"), CASES.values(), ids=CASES.keys())
+def test_faults_of_a_file(documents: tuple[str, ...], want: list[str]) -> None:
+    assert faults(*documents) == want
+
+
+def test_a_file_cannot_build_objects() -> None:
+    (line,) = faults("!!python/object:os.system {}\n")
+    assert line.startswith("f.yaml:1: could not determine a constructor")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff\xfe\x00", b"[" * 5000, b"a: 0x\nb: *c", b"a: !!int 0x", b"\x00", b"a" * (5 << 20)],
+    ids=["not text", "deep", "unknown anchor", "no number", "a control character", "too long"],
+)
+def test_what_is_no_file_of_ours_is_one_line_and_no_traceback(data: bytes) -> None:
+    with pytest.raises(ManifestFaults) as caught:
+        parse_manifest(data, "f.yaml")
+    (line,) = caught.value.lines
+    assert line.startswith("f.yaml")
+
+
+def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(ManifestFaults, match="none.yaml: cannot be read: No such file"):
+        load_manifest(tmp_path / "none.yaml")
+
+
+def test_what_cannot_be_honoured_here_is_named() -> None:
+    service = SERVICE + (
+        "  router: {replicas: 3, prefix: {mode: Tokens}}\n"
+        "  exposure: {ingress: {host: a.b}}\n"
+        "  slo: {}\n"
+    )
+    other = TENANT.replace("{name: ads}", "{name: ads, namespace: elsewhere}").split("  apiKeys")[0]
+    warnings = read(service, other, "kind: Namespace\n").warnings
+    assert warnings == (
+        "spec.router.replicas has no effect here: one router runs",
+        "spec.slo has no effect here: nothing watches objectives",
+        "spec.exposure has no effect here: the router listens on this machine",
+        "spec.router.prefix.mode Tokens has no effect here: prompts are matched as Text",
+        "document 3: kind Namespace is passed over",
+        (
+            "InferenceTenant elsewhere/ads is not served: another namespace, or not taken by "
+            "spec.tenancy.selector"
+        ),
+    )

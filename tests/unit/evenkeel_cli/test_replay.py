@@ -1,0 +1,159 @@
+"""`evenkeel replay`: prompts that share what the trace shared, streams cut anywhere, keys for clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from evenkeel_cli.replay.clients import ClientsError, headers_by_key, read_keys
+from evenkeel_cli.replay.prompts import WORDS, prompt_of
+from evenkeel_cli.replay.report import seconds
+from evenkeel_cli.replay.run import Outcome
+from evenkeel_cli.replay.sender import Answer, SenderError, _Reading, api_root
+from evenkeel_simulator.engine.cache import Segment
+from evenkeel_simulator.experiments.workload import Call
+from evenkeel_simulator.server.tokens import encode
+
+
+def call(input_tokens: int, *keys: int) -> Call:
+    segments = tuple(Segment(key, 512) for key in keys)
+    return Call(input_tokens=input_tokens, output_tokens=1, max_output_tokens=1, prompt=segments)
+
+
+def test_equal_blocks_are_equal_text_and_nothing_else_is() -> None:
+    a = prompt_of(call(1200, 1, 2), "a")
+    b = prompt_of(call(1200, 1, 2), "b")
+    c = prompt_of(call(1200, 1, 3), "c")
+    block = len(prompt_of(call(512, 1), ""))
+    assert a[: 2 * block] == b[: 2 * block]
+    assert a[2 * block :] != b[2 * block :]
+    assert a[:block] == c[:block]
+    assert a[block : 2 * block] != c[block : 2 * block]
+    assert prompt_of(call(1200, 1, 2), "a") == a
+
+
+@pytest.mark.parametrize(("tokens", "keys"), [(1, ()), (512, (4,)), (1500, (4, 5)), (700, ())])
+def test_a_prompt_has_as_many_tokens_as_the_trace_says(tokens: int, keys: tuple[int, ...]) -> None:
+    assert len(encode(prompt_of(call(tokens, *keys), "x"))) == tokens
+
+
+def test_every_word_is_one_token() -> None:
+    assert {len(encode(word)) for word in WORDS} == {1}
+    assert len(set(WORDS)) == len(WORDS)
+
+
+STREAM = (
+    b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+    b": a comment\n\n"
+    b'data: {"choices":[{"delta":{"content":" h\xc3\xa9"}}]}\r\n\r\n'
+    b'data: {"choices":[{"delta":{"content":"o"}}]}\n\n'
+    b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2,'
+    b'"prompt_tokens_details":{"cached_tokens":3}}}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+def read(*chunks: bytes) -> _Reading:
+    ticks = iter(range(100))
+    reading = _Reading(lambda: float(next(ticks)))
+    for chunk in chunks:
+        reading.feed(chunk)
+    return reading
+
+
+@pytest.mark.parametrize("at", range(0, len(STREAM), 7))
+def test_a_stream_reads_the_same_wherever_it_is_cut(at: int) -> None:
+    reading = read(STREAM[:at], STREAM[at:])
+    assert reading.done
+    assert reading.error is None
+    assert reading.first_s == 0, "the clock was asked once: at the first text, not at the role"
+    assert reading.usage()["completion_tokens"] == 2
+
+
+def test_an_error_event_is_an_error_with_its_message() -> None:
+    reading = read(STREAM[:65], b'data: {"error":{"message":"replica lost","code":502}}\n\n')
+    assert reading.error == "replica lost"
+    assert not reading.done
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"data: {", b"data: [1]\n", b"data: \xff\n", b'data: {"choices":3}\n', b"\x00" * 99],
+)
+def test_garbage_in_a_stream_is_not_an_answer(data: bytes) -> None:
+    reading = read(data, b"\n\n")
+    assert not reading.done
+    assert reading.first_s is None
+    assert reading.usage() == {}
+
+
+def test_a_failed_request_counts_but_has_no_times() -> None:
+    answer = Answer(sent_s=1.0, ended_s=2.0, first_token_s=1.5, error="stream")
+    record = Outcome(program="p", number=0, client="c", due_s=0.5, answer=answer).record()
+    assert (record.status, record.first_token_s, record.finished_s) == ("failed", None, None)
+
+
+KEYS: Mapping[str, str] = {"a": "sk-a", "b": "sk-b", "c": "sk-c"}
+
+
+def test_clients_get_the_keys_of_their_names_and_others_the_rest() -> None:
+    headers = headers_by_key(["z", "b", "b"], KEYS)
+    assert headers("b") == {"Authorization": "Bearer sk-b"}
+    assert headers("z") == {"Authorization": "Bearer sk-a"}
+
+
+def test_more_clients_than_keys_is_an_error_with_a_way_out() -> None:
+    with pytest.raises(ClientsError, match=r"4 clients need .* there are 3; .*--clients hash:3"):
+        headers_by_key(["w", "x", "y", "z"], KEYS)
+
+
+CASES: Mapping[str, tuple[str, str]] = {
+    "a list": ("- a\n", "must be one mapping from client to API key"),
+    "nothing": ("", "must be one mapping from client to API key"),
+    "a number for a key": ("a: 1\n", "a: client and key must be strings; use quotes"),
+    "a key no header can carry": ('a: "x\\ny"\n', "a: the key must be printable ASCII"),
+    "no YAML": ("a: [\n", "keys.yaml:2: "),
+    "an Evenkeel file with faults": ("kind: FairInferenceService\n", "spec: is required"),
+}
+
+
+@pytest.mark.parametrize(("text", "want"), CASES.values(), ids=CASES.keys())
+def test_faults_of_a_file_of_keys(text: str, want: str, tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text(text)
+    with pytest.raises(ClientsError) as caught:
+        read_keys(tmp_path / "keys.yaml")
+    assert want in str(caught.value)
+
+
+def test_keys_come_from_a_mapping_or_from_an_evenkeel_file(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_text('{"a": "sk-a"}')
+    assert read_keys(tmp_path / "keys.json") == {"a": "sk-a"}
+    quickstart = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
+    assert read_keys(quickstart)["search/rerank"] == "sk-search-rerank"
+
+
+@pytest.mark.parametrize(
+    ("url", "want"),
+    [
+        ("http://h:1", "http://h:1/v1"),
+        ("http://h:1/", "http://h:1/v1"),
+        ("https://h/v1/", "https://h/v1"),
+        ("https://h/proxy", "https://h/proxy/v1"),
+    ],
+)
+def test_an_endpoint_may_be_given_with_or_without_v1(url: str, want: str) -> None:
+    assert api_root(url) == want
+
+
+def test_an_endpoint_that_is_no_url_is_an_error() -> None:
+    with pytest.raises(SenderError, match="'localhost:80' is not a URL like"):
+        api_root("localhost:80")
+
+
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [(None, "–"), (0.0123, "12 ms"), (1.234, "1.23 s"), (104.04, "104.0 s")],
+)
+def test_times_are_short(value: float | None, want: str) -> None:
+    assert seconds(value) == want

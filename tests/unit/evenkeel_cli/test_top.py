@@ -1,0 +1,153 @@
+"""`evenkeel top`: two readings of a router become rates, shares and what is owed."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from evenkeel_cli.top.table import render
+from evenkeel_cli.top.view import make_view
+from evenkeel_contract.adminstate import (
+    STATE_VERSION,
+    ClientAtReplica,
+    ClientState,
+    ReplicaState,
+    RouterState,
+    TenantState,
+)
+from rich.console import Console
+
+
+def state(*, time_s: float, uptime_s: float, scale: int, in_flight: int = 1) -> RouterState:
+    """A router after `scale` times the same traffic: ads/chat was served thrice as much as seo/bot."""
+    return RouterState(
+        version=STATE_VERSION,
+        time_s=time_s,
+        uptime_s=uptime_s,
+        namespace="ns",
+        service="llama",
+        model="m",
+        fleet_policy="D2LPM",
+        config_faults=("limits.x: unknown field",),
+        replicas=(
+            ReplicaState(
+                name="r0",
+                url="http://h:1",
+                joined=True,
+                routable=True,
+                in_flight=2,
+                input_tokens=100 * scale,
+                cached_tokens=25 * scale,
+                output_tokens=50 * scale,
+                policy="DLPM",
+                waiting=3,
+                running=4,
+            ),
+            ReplicaState(name="r1", url="http://h:2", joined=True),
+            ReplicaState(name="r2", url="http://h:3"),
+        ),
+        tenants=(
+            TenantState(
+                namespace="ns",
+                name="ads",
+                weight=4,
+                clients=(
+                    ClientState(
+                        identity="ns/ads/chat",
+                        name="chat",
+                        weight=3,
+                        in_flight=in_flight,
+                        input_tokens=10 * scale,
+                        cached_tokens=5 * scale,
+                        service=300.0 * scale,
+                        replicas=(
+                            ClientAtReplica(
+                                replica="r0", credit=10, deficit=-1500, waiting=1, running=2
+                            ),
+                            ClientAtReplica(replica="r1", credit=5, deficit=200, waiting=2),
+                        ),
+                    ),
+                    ClientState(identity="ns/ads/batch", name="batch"),
+                ),
+            ),
+            TenantState(
+                namespace="ns",
+                name="seo",
+                weight=1,
+                clients=(
+                    ClientState(
+                        identity="ns/seo/bot",
+                        name="bot",
+                        in_flight=in_flight,
+                        service=100.0 * scale,
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+def test_rates_are_differences_over_the_time_between_two_readings() -> None:
+    view = make_view(
+        state(time_s=12, uptime_s=102, scale=3), state(time_s=10, uptime_s=100, scale=2)
+    )
+    assert view.window_s == 2
+    first, second, third = view.replicas
+    assert (first.tokens_per_s, first.hit_rate) == (75.0, 0.25)
+    assert [replica.state for replica in view.replicas] == ["ready", "not ready", "gone"]
+    assert second.hit_rate is None and third.tokens_per_s == 0
+    chat, batch, bot = view.clients
+    assert (chat.share, bot.share, batch.share) == (0.75, 0.25, 0.0)
+    assert chat.service_per_s == 150
+    assert (chat.waiting, chat.running, chat.credit) == (3, 2, 15)
+    assert (chat.deficit_min, chat.deficit_max) == (-1500, 200)
+    assert bot.deficit_min is None
+
+
+def test_what_is_owed_is_divided_among_those_that_have_work() -> None:
+    chat, batch, bot = make_view(state(time_s=1, uptime_s=1, scale=1), None).clients
+    assert (chat.owed, bot.owed) == (pytest.approx(0.8), pytest.approx(0.2))
+    assert batch.owed is None
+    idle = make_view(state(time_s=1, uptime_s=1, scale=1, in_flight=0), None)
+    assert [row.owed for row in idle.clients] == [None, None, None]
+
+
+def test_a_single_reading_is_over_the_whole_uptime() -> None:
+    view = make_view(state(time_s=50, uptime_s=10, scale=1), None)
+    assert (view.window_s, view.replicas[0].tokens_per_s) == (10, 15.0)
+
+
+def test_a_restart_in_between_makes_no_rate_negative() -> None:
+    view = make_view(state(time_s=12, uptime_s=1, scale=1), state(time_s=10, uptime_s=100, scale=5))
+    assert view.replicas[0].tokens_per_s == 150.0
+    replica_only = make_view(
+        state(time_s=12, uptime_s=102, scale=1), state(time_s=10, uptime_s=100, scale=5)
+    )
+    assert replica_only.replicas[0].tokens_per_s == 75.0, "its totals fell: it counts anew"
+
+
+def test_nobody_was_served_and_nothing_divides_by_zero() -> None:
+    now = state(time_s=10, uptime_s=100, scale=2)
+    view = make_view(now, now)
+    assert {row.share for row in view.clients} == {None}
+    assert msgspec.json.decode(msgspec.json.encode(view))["window_s"] > 0
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_table_names_clients_replicas_and_faults(width: int) -> None:
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(render(make_view(state(time_s=1, uptime_s=1, scale=1), None)))
+    text = capture.get()
+    for word in (
+        "ns/llama",
+        "ads/chat",
+        "75%",
+        "80%",
+        "-1.5k…200",
+        "r0",
+        "ready",
+        "DLPM",
+        "limits.x",
+    ):
+        assert word in text, word
+    assert max(len(line) for line in text.splitlines()) <= width
