@@ -36,6 +36,7 @@ from evenkeel_router.state import RouterState, Timing
 
 _log = logging.getLogger(__name__)
 BACKLOG: Final = 4096
+CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, or after, a drain
 LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's time is up
 
 
@@ -106,7 +107,12 @@ async def running(
         forwarder = Forwarder(state, upstream or connections, watchtower)
         traffic = Traffic(state, Pipeline(state, forwarder), log)
         router.traffic_port = await _serve_traffic(stack, traffic, state)
-        _log.info("serving %s on %s", config.model, router.url)
+        ports = {
+            "traffic": router.traffic_port,
+            "probe": router.probe_port,
+            "admin": router.admin_port,
+        }
+        _log.info("serving %s on %s", config.model, router.url, extra={"fields": {"ports": ports}})
         yield router
 
 
@@ -116,7 +122,8 @@ async def _serve_traffic(stack: AsyncExitStack, traffic: Traffic, state: RouterS
     sockets = await asyncio.get_running_loop().create_server(
         server, listen.host, listen.traffic_port, backlog=BACKLOG
     )
-    stack.push_async_callback(server.shutdown, LAST_WORDS_S)
+    stack.push_async_callback(server.shutdown, CUT_OFF_S)
+    stack.callback(server.pre_shutdown)  # idle connections end at once
     stack.callback(sockets.close)
     port: int = sockets.sockets[0].getsockname()[1]
     return port

@@ -114,6 +114,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "message": record.getMessage(),
             "logger": record.name,
+            **getattr(record, "fields", {}),  # of `extra`, for programs that read logs
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
