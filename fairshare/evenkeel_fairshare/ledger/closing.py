@@ -68,7 +68,7 @@ class CarryRules:
     quantum: float
     """Q^u."""
     max_debt: float
-    """U: how far below zero a deficit may fall, plus what a draining replica may still serve (docs 0003)."""
+    """U: how far below zero a deficit may fall (`bounds.dlpm_overshoot`)."""
     crash_loss: float = 0.0
     """Most that one client may lose of what one replica computed, reported to nobody and sent to nobody."""
 
@@ -147,7 +147,10 @@ def close(page: Page, rules: CarryRules, weights: Weights) -> Closing:
     for client in page.names():
         tenant = tenant_of(client)
         since = counted(page, client).service - known.cell(client, known.columns.service)
-        queued = since > 0 or known.cell(client, known.columns.queued) > 0
+        # Who was sent there and is in no row has been waiting ever since.
+        queued = (
+            since > 0 or client not in known.clients or known.cell(client, known.columns.queued) > 0
+        )
         levels[tenant][client] = _last_of_client(page, known, client, since=since, queued=queued)
         before = tenants.get(tenant) or _last_of_tenant(page, known, tenant)
         tenants[tenant] = _Last(before.deficit - since, before.seed, before.queued or queued)

@@ -207,13 +207,14 @@ class Page:
         """`router` sends nothing there from now on: the replica drains. Only the first call counts.
 
         What clients owe there is reckoned from here. Once queues run dry, members leave and their credit is
-        forfeited, and whoever still waits is refilled alone: the last deficits say nothing any more.
+        forfeited, and whoever still waits is refilled alone: later deficits say nothing any more.
         """
         account = self.account(router)
-        if account.marks or not self.clients:
+        if account.marks:
             return
         account.head += 1
         self.changes += 1
+        account.marks.put("", (account.head, 0, 0, 0, 0))  # a mark even if nobody was reported yet
         for client in self.clients:
             row = self.clients[client]
             state = (row[SERVICE], row[DEFICIT], row[SEED], float(row[WAITING] > 0))

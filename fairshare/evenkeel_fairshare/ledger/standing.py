@@ -122,7 +122,8 @@ def promise(
 
 
 def _share(carried: float, max_debt: float, max_credit: float, joiners: int) -> float:
-    return float(round(-min(max(carried / joiners, -max_credit), max_debt)))
+    # Towards zero, so that a seed never leaves the range.
+    return float(-int(min(max(carried / joiners, -max_credit), max_debt)))
 
 
 def _others(ledger: Ledger, incarnation: str, joiners: Collection[str]) -> list[Page]:

@@ -1,0 +1,62 @@
+"""Bounds under churn (design R7): what replicas that come and go can do to fairness, and what they cannot.
+
+Proven in docs/design/0003-hierarchical-counters.md; tests and metrics call these functions. Weighted tokens; over
+the weight where it says normalised.
+
+The surprising thing: no function takes a number of scale events. Without crashes that lose work and
+routers that know different things, the bound is that of a fleet which never changes (DLPM, Theorem 5.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Churn:
+    """A fleet whose replicas come and go. The same figures hold at both levels of the tree."""
+
+    replicas: int
+    """W: the most incarnations that live at the same time, those that surge included."""
+    overshoot: float
+    """U: how far below zero a deficit may fall (`bounds.dlpm_overshoot`)."""
+    quantum: float
+    """Q^u."""
+    crash_loss: float = 0.0
+    """G: the most that a crash destroys of what one client was charged for and nobody knows of."""
+    unsettled: int = 0
+    """A: the most joins and departures that a router does not know of yet when it promises a seed."""
+
+    def max_credit(self, weight: float = 1.0) -> float:
+        """The largest credit that a replica holds, hands down and is started from; the largest debt is U."""
+        return self.quantum * weight + self.crash_loss
+
+    def seed_error(self, weight: float = 1.0) -> float:
+        """How far a promised seed may be off: every event that is not known yet by one range of a deficit.
+
+        Seeds are whole tokens, hence at least one.
+        """
+        return 1.0 + self.unsettled * (self.overshoot + self.max_credit(weight))
+
+
+def standing_range(churn: Churn, weight: float = 1.0) -> tuple[float, float]:
+    """The least and the most standing that a client can ever have, normalised (theorem 1)."""
+    error = churn.seed_error(weight)
+    return (
+        -(churn.replicas * churn.max_credit(weight) + error) / weight,
+        (churn.replicas * churn.overshoot + error) / weight,
+    )
+
+
+def churn_gap(churn: Churn, weights: tuple[float, float] = (1.0, 1.0)) -> float:
+    """|W_f/w_f - W_g/w_g| of two clients backlogged on every live replica, over any interval (theorem 2).
+
+    Without weights and errors 2·W·(U + Q), as in a fleet that never changes.
+    """
+    return sum(high - low for low, high in (standing_range(churn, weight) for weight in weights))
+
+
+def churn_gap_from_level(churn: Churn, weights: tuple[float, float] = (1.0, 1.0)) -> float:
+    """The same for an interval that begins when both are new: half as much, if the weights are equal."""
+    (low_f, high_f), (low_g, high_g) = (standing_range(churn, weight) for weight in weights)
+    return max(high_f - low_g, high_g - low_f)

@@ -1,0 +1,333 @@
+"""The bound under churn, held against adversaries (design R5, R6, R7; docs/design/0003).
+
+Figures are whole numbers and weights powers of two, so that sums are exact and identities can be asserted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+from evenkeel_fairshare.churn_bounds import (
+    Churn,
+    churn_gap,
+    churn_gap_from_level,
+    standing_range,
+)
+from evenkeel_fairshare.ledger import (
+    CarryRules,
+    EqualWeights,
+    standing,
+    standing_of_tenant,
+    tenant_of,
+)
+
+from tests.support.churn import (
+    ADVERSARIES,
+    DlpmReplica,
+    Fleet,
+    GameReplica,
+    Gaps,
+    Seeds,
+    capped_lead,
+    favour_by_churn,
+    full_lead,
+    join_and_die,
+    lead_less_seeds_elsewhere,
+    no_seeds,
+    pile_up,
+    random_churn,
+    replace_all,
+)
+
+QUANTUM, OVERSHOOT = 128.0, 512.0
+CLIENTS = tuple(f"ns/t/{name}" for name in "abcd")
+EVENTS = 200
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Clients by their last letter, tenants by theirs."""
+
+    def client(self, client: str) -> float:
+        return {"a": 1.0, "b": 4.0, "c": 2.0}.get(client[-1], 1.0)
+
+    def tenant(self, tenant: str) -> float:
+        return {"t": 1.0, "u": 4.0}[tenant[-1]]
+
+
+EQUAL = EqualWeights()
+
+
+def game(churn: Churn, *, weights=EQUAL, seed: int = 0, **options) -> Fleet:
+    """A fleet of replicas that let the adversary choose everything."""
+    return Fleet(
+        Random(seed),
+        CLIENTS,
+        rules=CarryRules(
+            quantum=churn.quantum, max_debt=churn.overshoot, crash_loss=churn.crash_loss
+        ),
+        weights=weights,
+        new_replica=lambda: GameReplica(
+            quantum=churn.quantum, overshoot=churn.overshoot, weights=weights
+        ),
+        **options,
+    )
+
+
+def some_progress(fleet: Fleet, steps: int, *, stall: bool) -> None:
+    """Steps of replicas picked by chance; if `stall`, those that are there for longest do not move."""
+    names = sorted(fleet.live)
+    for _ in range(steps if names else 0):
+        name = fleet.rng.choice(names[1:] if stall and len(names) > 1 else names)
+        fleet.progress(name, favourite=fleet.clients[0])
+
+
+def live_through(
+    fleet: Fleet,
+    adversary: Callable[[Fleet, int], None],
+    *,
+    most: int,
+    stall: bool = False,
+    pace: int = 2,
+    events: int = EVENTS,
+    check: Callable[[Fleet], None] = lambda fleet: None,
+) -> list[float]:
+    """The largest gap over any interval so far, after each deed of the adversary.
+
+    `pace`: steps per replica between deeds.
+    """
+    gaps = Gaps()
+    curve = []
+    fleet.join(most)
+    while fleet.events < events + most:
+        some_progress(fleet, pace * len(fleet.live), stall=stall)
+        gaps.note({client: fleet.served(client) for client in fleet.clients})
+        adversary(fleet, most)
+        fleet.housekeep()
+        check(fleet)
+        gaps.note({client: fleet.served(client) for client in fleet.clients})
+        curve.append(gaps.largest)
+    return curve
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 32])
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
+def test_no_adversary_opens_a_gap_beyond_the_bound(adversary, most):
+    churn = Churn(replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM)
+    for stall in (False, True):
+        fleet = game(churn, seed=most)
+        curve = live_through(fleet, adversary, most=most, stall=stall)
+        assert curve[-1] <= churn_gap(churn)
+        served = [fleet.served(client) for client in CLIENTS]
+        assert max(served) - min(served) <= churn_gap_from_level(churn)
+
+
+@pytest.mark.parametrize("most", [2, 8])
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
+def test_without_seeds_the_gap_exceeds_the_bound_and_grows(adversary, most):
+    churn = Churn(replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM)
+    curve = live_through(game(churn, seed=most, seeding=no_seeds), adversary, most=most)
+    assert curve[-1] > churn_gap(churn)
+    assert curve[-1] > 1.3 * curve[len(curve) // 2]
+
+
+@pytest.mark.parametrize("stall", [False, True])
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
+def test_weights_change_the_bound_and_nothing_else(adversary, stall):
+    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM)
+    fleet = game(churn, weights=Weighted(), seed=3)
+    live_through(fleet, adversary, most=4, stall=stall, check=standings_are_within(churn))
+
+
+def standings_are_within(churn: Churn) -> Callable[[Fleet], None]:
+    """Theorem 1, of every client and not only of differences."""
+
+    def check(fleet: Fleet) -> None:
+        [ledger] = fleet.ledgers
+        for name in fleet.live:
+            fleet.report(name, ledger)
+        for client in fleet.clients:
+            low, high = standing_range(churn, fleet.weights.client(client))
+            assert low <= standing(ledger, client, fleet.live) <= high
+
+    return check
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
+def test_differences_of_standing_are_differences_of_service_exactly(adversary):
+    """Lemma 2, whatever the replicas did since their last reports before they died."""
+
+    def check(fleet: Fleet) -> None:
+        [ledger] = fleet.ledgers
+        for name in fleet.live:
+            fleet.report(name, ledger)
+        first, *others = fleet.clients
+        for other in others:
+            want = fleet.served(first) - fleet.served(other)
+            assert standing(ledger, first, fleet.live) - standing(ledger, other, fleet.live) == want
+
+    churn = Churn(replicas=5, overshoot=OVERSHOOT, quantum=QUANTUM)
+    fleet = game(churn, weights=Weighted(), seed=1, report_chance=0.05)
+    live_through(fleet, adversary, most=5, check=check)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "adversary", "most", "life"),
+    [
+        pytest.param(capped_lead(OVERSHOOT), favour_by_churn, 8, {}, id="leads capped"),
+        pytest.param(full_lead, replace_all, 8, {"pace": 8}, id="the full lead at each of several"),
+        pytest.param(
+            lead_less_seeds_elsewhere, pile_up, 4, {"stall": True}, id="seeds without a limit"
+        ),
+    ],
+)
+def test_known_wrong_seeds_open_gaps_beyond_the_bound(wrong, adversary, most, life):
+    churn = Churn(replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM)
+    right = live_through(game(churn, seed=5), adversary, most=most, **life)
+    curve = live_through(game(churn, seed=5, seeding=wrong), adversary, most=most, **life)
+    assert right[-1] <= churn_gap(churn) < curve[-1]
+
+
+def test_crashes_that_destroy_work_widen_the_bound_once_and_not_each_time():
+    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, crash_loss=OVERSHOOT + QUANTUM)
+
+    def crash(fleet: Fleet, most: int) -> None:
+        for name in fleet.rng.sample(sorted(fleet.live), 2):
+            fleet.kill(name, lose=True)
+        fleet.join(2)
+
+    fleet = game(churn, seed=2)
+    curve = live_through(fleet, crash, most=4, check=standings_are_within(churn))
+    assert curve[-1] <= churn_gap(churn)
+
+
+def drain_one(fleet: Fleet, most: int) -> None:
+    fleet.drain(min(fleet.live))
+    fleet.join()
+
+
+def test_a_drain_that_finishes_what_runs_is_no_different_from_a_kill():
+    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM)
+    fleet = game(churn, seed=2, report_chance=1.0)
+    curve = live_through(fleet, drain_one, most=4, check=standings_are_within(churn))
+    assert curve[-1] <= churn_gap(churn)
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
+def test_routers_that_know_different_things_add_no_more_than_they_do_not_know(adversary):
+    """Any request may come to any of three routers; they exchange what they know after every deed only."""
+    most = 4
+    churn = Churn(replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM, unsettled=2 * most)
+    fleet = game(churn, seed=4, routers=3, affinity=False)
+    curve = live_through(fleet, adversary, most=most)
+    assert curve[-1] <= churn_gap(churn)
+
+
+def test_a_router_per_client_needs_no_exchange_for_its_seeds():
+    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM)
+    for adversary in ADVERSARIES:
+        fleet = game(churn, seed=4, routers=4)
+        curve = live_through(fleet, adversary, most=4)
+        assert curve[-1] <= churn_gap(churn)
+
+
+# The real policy, both levels.
+
+MEMORY, INPUT, OUTPUT = 48, 12, 8
+REAL_CLIENTS = ("ns/t/a", "ns/t/b", "ns/u/c", "ns/u/d", "ns/u/e")
+
+
+def real_fleet(churn: Churn, seed: int, seeding=None) -> Fleet:
+    weights = Weighted()
+    return Fleet(
+        Random(seed),
+        REAL_CLIENTS,
+        rules=CarryRules(quantum=churn.quantum, max_debt=churn.overshoot),
+        weights=weights,
+        new_replica=lambda: DlpmReplica(
+            quantum=churn.quantum,
+            memory_tokens=MEMORY,
+            max_input=INPUT,
+            max_output=OUTPUT,
+            weights=weights,
+        ),
+        seeding=seeding,
+    )
+
+
+def live_through_really(churn: Churn, fleet: Fleet, adversary, *, most: int, events: int) -> float:
+    """The largest ratio of a gap to its bound, of tenants and of clients within a tenant."""
+    tenants = sorted({tenant_of(client) for client in fleet.clients})
+    gaps = {scope: Gaps() for scope in ("", *tenants)}
+
+    def note() -> None:
+        gaps[""].note(fleet.served_tenants())
+        for tenant in tenants:
+            members = [client for client in fleet.clients if tenant_of(client) == tenant]
+            gaps[tenant].note({client: fleet.served(client) for client in members})
+
+    fleet.join(most)
+    while fleet.events < events + most:
+        some_progress(fleet, 8 * len(fleet.live), stall=fleet.rng.random() < 0.5)
+        note()
+        adversary(fleet, most)
+        fleet.housekeep()
+        note()
+    bound = churn_gap(churn)  # weights are at least 1
+    return max(of_scope.largest for of_scope in gaps.values()) / bound
+
+
+REAL = {"overshoot": INPUT + 2.0 * MEMORY, "quantum": 32.0}
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
+def test_the_real_policy_stays_within_the_bound_at_both_levels(adversary):
+    churn = Churn(replicas=3, **REAL)
+    fleet = real_fleet(churn, seed=1)
+    assert live_through_really(churn, fleet, adversary, most=3, events=40) <= 1
+
+
+def test_the_real_policy_keeps_the_identity_at_both_levels():
+    churn = Churn(replicas=3, **REAL)
+    fleet = real_fleet(churn, seed=2)
+    fleet.join(3)
+    for _ in range(30):
+        some_progress(fleet, 10, stall=False)
+        random_churn(fleet, 3)
+        fleet.housekeep()
+        [ledger] = fleet.ledgers
+        for name in fleet.live:
+            fleet.report(name, ledger)
+        served, live = fleet.served_tenants(), fleet.live.keys()
+        gap = standing_of_tenant(ledger, "ns/t", live) - standing_of_tenant(ledger, "ns/u", live)
+        assert gap == served["ns/t"] - served["ns/u"]
+        gap = standing(ledger, "ns/u/d", live) - standing(ledger, "ns/u/e", live)
+        assert gap == fleet.served("ns/u/d") - fleet.served("ns/u/e")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [1, 2, 8, 32])
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
+def test_the_real_policy_through_200_scale_events(adversary, most):
+    churn = Churn(replicas=most, **REAL)
+    with_seeds = live_through_really(
+        churn, real_fleet(churn, seed=7), adversary, most=most, events=EVENTS
+    )
+    assert with_seeds <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adversary", [favour_by_churn, join_and_die, replace_all])
+def test_the_real_policy_without_seeds_exceeds_the_bound(adversary):
+    churn = Churn(replicas=2, **REAL)
+    without = live_through_really(
+        churn,
+        real_fleet(churn, seed=7, seeding=lambda *_: Seeds()),
+        adversary,
+        most=2,
+        events=3 * EVENTS,
+    )
+    assert without > 1

@@ -1,0 +1,500 @@
+"""Fleets under churn: replicas that come, go and crash under an adversary, with the real ledger between them.
+
+Every client is backlogged on every live replica all the time, which is the premise of the bound (design R7). Two
+kinds of replica: `GameReplica` lets the adversary choose every admission and overshoot that the deficit rules
+allow; `DlpmReplica` runs the real policy over a small memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import combinations
+from random import Random
+from typing import Protocol
+
+from evenkeel_fairshare.ledger import (
+    CarryRules,
+    Ledger,
+    ReplicaRow,
+    Sealer,
+    Totals,
+    promise,
+    tenant_of,
+)
+from evenkeel_fairshare.replica.contract import Outcome, Request
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.dlpm import Dlpm
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    client: float = 0.0
+    tenant: float = 0.0
+
+
+class Weighing(Protocol):
+    def client(self, client: str) -> float: ...
+
+    def tenant(self, tenant: str) -> float: ...
+
+
+@dataclass
+class Client:
+    """What a replica knows of a client."""
+
+    served: float = 0.0
+    normalised: float = 0.0
+    tenant_normalised: float = 0.0
+    deficit: float = 0.0
+    tenant_deficit: float = 0.0
+    seed: float = 0.0
+    tenant_seed: float = 0.0
+
+
+class Replica(Protocol):
+    clients: dict[str, Client]
+    sequence: int
+
+    def meet(self, client: str, seeds: Seeds) -> None: ...
+
+    def progress(self, rng: Random, favourite: str | None) -> None: ...
+
+
+class GameReplica:
+    """One level, no engine: any client with credit may be served, down to just above -U."""
+
+    def __init__(self, *, quantum: float, overshoot: float, weights: Weighing) -> None:
+        self.quantum = quantum
+        self.overshoot = overshoot
+        self.weights = weights
+        self.clients: dict[str, Client] = {}
+        self.sequence = 0
+
+    def meet(self, client: str, seeds: Seeds) -> None:
+        seed = min(seeds.client, self.quantum * self.weights.client(client))
+        self.clients[client] = Client(deficit=seed, seed=seed)
+        self.sequence += 1
+
+    def progress(self, rng: Random, favourite: str | None) -> None:
+        """Serve the favourite whenever that is allowed, all that is allowed; else anybody anything."""
+        self.sequence += 1
+        self._refill()
+        positive = [name for name, client in self.clients.items() if client.deficit > 0]
+        name = favourite if favourite in positive else rng.choice(positive)
+        client = self.clients[name]
+        most = client.deficit + self.overshoot - 1
+        amount = most if name == favourite else float(rng.randint(1, max(1, int(most))))
+        client.deficit -= amount
+        client.served += amount
+        client.normalised += amount / self.weights.client(name)
+        self._refill()
+
+    def _refill(self) -> None:
+        if any(client.deficit > 0 for client in self.clients.values()):
+            return
+        rounds = min(
+            int(-client.deficit // (self.quantum * self.weights.client(name))) + 1
+            for name, client in self.clients.items()
+        )
+        for name, client in self.clients.items():
+            client.deficit += rounds * self.quantum * self.weights.client(name)
+
+
+@dataclass
+class DlpmReplica:
+    """The real policy, one token per running request and step; memory is reserved (ALGORITHMS §7 A1)."""
+
+    quantum: float
+    memory_tokens: int
+    max_input: int
+    max_output: int
+    weights: Weighing
+    clients: dict[str, Client] = field(default_factory=dict)
+    sequence: int = 0
+
+    def __post_init__(self) -> None:
+        self.policy = Dlpm(rules=DeficitRules(quantum=self.quantum))
+        self._seeds: dict[str, Seeds] = {}
+        self._lengths: dict[Request, int] = {}
+        self._running: list[Request] = []
+        self._names = 0
+
+    @property
+    def overshoot(self) -> float:
+        return self.max_input + 2 * self.memory_tokens
+
+    def meet(self, client: str, seeds: Seeds) -> None:
+        self.clients[client] = Client()
+        self._seeds[client] = seeds
+        for _ in range(2):
+            self._submit(client, Random(self._names), long=False)
+        self._note_state()
+
+    def progress(self, rng: Random, favourite: str | None) -> None:
+        """One batching step. The favourite's requests are long; everybody always waits."""
+        self._fill_queues(rng, favourite)
+        self._admit()
+        for request in list(self._running):
+            request.output_tokens += 1
+            self.policy.progress(request, 1)
+            self._charge(request, 2.0)
+            if request.output_tokens == self._lengths[request]:
+                self._running.remove(request)
+                del self._lengths[request]
+                self.policy.leave(request, 0.0)
+        self._note_state()
+
+    def _fill_queues(self, rng: Random, favourite: str | None) -> None:
+        waiting = {request.client for request in self.policy.waiting()}
+        for name in self.clients:
+            # Never fewer than two, so that an admission leaves somebody of the client waiting.
+            for _ in range(2 if name not in waiting else 1):
+                self._submit(name, rng, long=name == favourite)
+
+    def _submit(self, name: str, rng: Random, *, long: bool) -> None:
+        if sum(request.client == name for request in self.policy.waiting()) >= 3:
+            return
+        self._names += 1
+        request = Request(
+            id=str(self._names),
+            client=name,
+            tenant=tenant_of(name),
+            arrival_s=0.0,
+            input_tokens=self.max_input if long else rng.randint(1, self.max_input),
+            max_output_tokens=self.max_output,
+            client_weight=self.weights.client(name),
+            tenant_weight=self.weights.tenant(tenant_of(name)),
+            seed=self._seeds[name].client,
+            tenant_seed=self._seeds[name].tenant,
+        )
+        request.matched_tokens = rng.choice([0, request.input_tokens - 1])
+        self._lengths[request] = self.max_output if long else rng.randint(1, self.max_output)
+        self.policy.arrive(request, 0.0)
+
+    def _admit(self) -> None:
+        conversation = self.policy.admissions(0.0)
+        request = next(conversation, None)
+        while request is not None:
+            outcome = self._offer(request)
+            try:
+                request = conversation.send(outcome)
+            except StopIteration:
+                return
+
+    def _offer(self, request: Request) -> Outcome:
+        reserved = sum(one.input_tokens + one.max_output_tokens for one in self._running)
+        if reserved + request.input_tokens + request.max_output_tokens > self.memory_tokens:
+            return Outcome.NO_ROOM
+        request.extend_tokens = request.input_tokens - request.matched_tokens
+        self._running.append(request)
+        self._charge(request, float(request.extend_tokens))
+        return Outcome.ADMITTED
+
+    def _charge(self, request: Request, cost: float) -> None:
+        client = self.clients[request.client]
+        client.served += cost
+        client.normalised += cost / request.client_weight
+        client.tenant_normalised += cost / request.tenant_weight
+
+    def _note_state(self) -> None:
+        self.sequence += 1
+        for name, state in self.policy.clients().items():
+            client = self.clients[name]
+            client.deficit, client.seed = state.deficit, state.seed
+            client.tenant_deficit, client.tenant_seed = state.tenant_deficit, state.tenant_seed
+
+
+class Fleet:
+    """Live replicas, the ledgers of the routers, and what was truly served."""
+
+    def __init__(
+        self,
+        rng: Random,
+        clients: Iterable[str],
+        *,
+        rules: CarryRules,
+        weights: Weighing,
+        new_replica: Callable[[], Replica],
+        seeding: Callable[[Fleet, str, str], Seeds] | None = None,
+        routers: int = 1,
+        affinity: bool = True,
+        report_chance: float = 0.3,
+    ) -> None:
+        self.rng = rng
+        self.clients = tuple(clients)
+        self.weights = weights
+        self.ledgers = [Ledger(f"router-{i}", rules=rules, weights=weights) for i in range(routers)]
+        self.live: dict[str, Replica] = {}
+        self.departed = dict.fromkeys(self.clients, 0.0)
+        """Normalised service of incarnations that are gone, as the ledgers count it."""
+        self.departed_tenant = dict.fromkeys(self.clients, 0.0)
+        self.events = 0
+        self.names = 0
+        self.joining: list[str] = []
+        """The replicas that are joining together."""
+        self._new_replica = new_replica
+        self._seeding = seeding or seeds_from_ledger
+        self._affinity = affinity
+        self._report_chance = report_chance
+        self._received: dict[tuple[str, str], Client] = {}
+        self._sealers = [Sealer(ledger) for ledger in self.ledgers]
+
+    # What the adversary does.
+
+    def join(self, count: int = 1) -> list[str]:
+        """Replicas that join together; every client comes to them at once."""
+        names = []
+        for _ in range(count):
+            self.names += 1
+            names.append(f"replica-{self.names:05}")
+            self.live[names[-1]] = self._new_replica()
+        self.joining = names
+        for name in names:
+            for client in self.clients:
+                self.live[name].meet(client, self._seeding(self, client, name))
+        self.events += count
+        return names
+
+    def kill(self, name: str, *, lose: bool = False) -> None:
+        """Between two steps, when all that was computed was received; or with a last step that nobody saw."""
+        replica = self.live.pop(name)
+        if lose:
+            replica.progress(self.rng, None)
+        for client, known in replica.clients.items():
+            if not lose:
+                self._receive(name, client, known)
+            counted = self._received.get((name, client), Client())
+            self.departed[client] += counted.normalised
+            self.departed_tenant[client] += counted.tenant_normalised
+        for ledger in self.ledgers:
+            ledger.closed(name)
+        self.events += 1
+
+    def drain(self, name: str) -> None:
+        """Out of the rotation: what waits is moved, what runs is finished, and everybody leaves."""
+        replica = self.live[name]
+        for ledger in self.ledgers:
+            ledger.drained(name)
+        for client, known in replica.clients.items():
+            running = max(0.0, known.deficit + self.ledgers[0].rules.max_debt - 1)
+            amount = float(int(running * self.rng.random()))
+            known.served += amount
+            known.normalised += amount / self.weights.client(client)
+            known.deficit = min(known.deficit - amount, 0.0)
+        replica.sequence += 1
+        for ledger in self.ledgers:
+            self.report(name, ledger)
+        self.kill(name)
+
+    def progress(self, name: str, favourite: str | None = None) -> None:
+        """One step of one replica; its routers receive, and some of them get a report."""
+        replica = self.live[name]
+        replica.progress(self.rng, favourite)
+        for client, known in replica.clients.items():
+            self._receive(name, client, known)
+        for ledger in self.ledgers:
+            if self.rng.random() < self._report_chance:
+                self.report(name, ledger)
+
+    def report(self, name: str, ledger: Ledger) -> None:
+        replica = self.live[name]
+        ledger.observe(
+            name,
+            since=ledger.sequence(name),
+            sequence=replica.sequence,
+            rows=[
+                ReplicaRow(
+                    client,
+                    _totals(known),
+                    deficit=known.deficit,
+                    tenant_deficit=known.tenant_deficit,
+                    seed=known.seed,
+                    tenant_seed=known.tenant_seed,
+                    waiting=1,
+                )
+                for client, known in replica.clients.items()
+            ],
+        )
+
+    def exchange(self) -> None:
+        for here in self.ledgers:
+            for there in self.ledgers:
+                if here is not there:
+                    here.merge(there.delta(here.digest()))
+
+    def housekeep(self) -> None:
+        """Routers exchange what they know, fold what is gone, and forget it."""
+        self.exchange()
+        members = [ledger.router for ledger in self.ledgers]
+        for sealer in self._sealers:
+            sealer.seal(members, live=self.live.keys(), now_s=float(self.events))
+            sealer.collect(members)
+
+    # What is true.
+
+    def served(self, client: str) -> float:
+        """Normalised service over all incarnations."""
+        return self.departed[client] + sum(
+            replica.clients[client].normalised
+            for replica in self.live.values()
+            if client in replica.clients
+        )
+
+    def served_tenants(self) -> dict[str, float]:
+        figures: dict[str, float] = {}
+        for client in self.clients:
+            served = self.departed_tenant[client] + sum(
+                replica.clients[client].tenant_normalised for replica in self.live.values()
+            )
+            figures[tenant_of(client)] = figures.get(tenant_of(client), 0.0) + served
+        return figures
+
+    def router_of(self, client: str) -> Ledger:
+        """Every client has its router, or any request may come to any."""
+        if not self._affinity:
+            return self.rng.choice(self.ledgers)
+        return self.ledgers[self.clients.index(client) % len(self.ledgers)]
+
+    def _receive(self, name: str, client: str, known: Client) -> None:
+        before = self._received.get((name, client), Client())
+        if known.served == before.served:
+            return
+        new = _totals(known)
+        old = _totals(before)
+        self.router_of(client).received(name, client, Totals(*map(float.__sub__, new, old)))
+        self._received[name, client] = Client(
+            known.served, known.normalised, known.tenant_normalised
+        )
+
+
+def _totals(known: Client) -> Totals:
+    return Totals(
+        service=known.served,
+        normalised=known.normalised,
+        tenant_normalised=known.tenant_normalised,
+    )
+
+
+# Where a new replica starts a client from.
+
+
+def seeds_from_ledger(fleet: Fleet, client: str, name: str) -> Seeds:
+    """R5 as built."""
+    ledger = fleet.router_of(client)
+    seed = promise(ledger, client, name, live=fleet.live.keys())
+    return Seeds(seed.client, seed.tenant)
+
+
+def no_seeds(fleet: Fleet, client: str, name: str) -> Seeds:
+    """No R5."""
+    return Seeds()
+
+
+def full_lead(fleet: Fleet, client: str, name: str) -> Seeds:
+    """Known wrong: the whole lead at each of several joiners."""
+    return Seeds(-_lead(fleet, client) * fleet.weights.client(client))
+
+
+def capped_lead(cap: float) -> Callable[[Fleet, str, str], Seeds]:
+    """Known wrong: every lead capped."""
+    return lambda fleet, client, name: Seeds(
+        -min(cap, _lead(fleet, client)) * fleet.weights.client(client)
+    )
+
+
+def lead_less_seeds_elsewhere(fleet: Fleet, client: str, name: str) -> Seeds:
+    """R5 as DESIGN words it: (lead - what of the seeds elsewhere is not settled) / joiners, without a limit."""
+    unsettled = sum(
+        min(-known.seed, max(0.0, -known.deficit))
+        for other, replica in fleet.live.items()
+        if other not in fleet.joining
+        and (known := replica.clients.get(client)) is not None
+        and known.seed < 0
+    )
+    lead = _lead(fleet, client) * fleet.weights.client(client)
+    return Seeds(min(0.0, unsettled - lead) / len(fleet.joining))
+
+
+def _lead(fleet: Fleet, client: str) -> float:
+    return fleet.served(client) - min(map(fleet.served, fleet.clients))
+
+
+class Gaps:
+    """The largest |ΔW_f - ΔW_g| over any interval so far, for each pair of members."""
+
+    def __init__(self) -> None:
+        self._range: dict[tuple[str, str], tuple[float, float]] = {}
+        self.largest = 0.0
+
+    def note(self, served: dict[str, float]) -> None:
+        for pair in combinations(sorted(served), 2):
+            gap = served[pair[0]] - served[pair[1]]
+            low, high = self._range.get(pair, (gap, gap))
+            low, high = self._range[pair] = min(low, gap), max(high, gap)
+            self.largest = max(self.largest, high - low)
+
+
+# Adversaries. Each is one deed; who calls it decides how often.
+
+
+def random_churn(fleet: Fleet, most: int) -> None:
+    """Kill and join anybody, one or several at a time."""
+    if len(fleet.live) == most or (fleet.live and fleet.rng.random() < 0.5):
+        for name in fleet.rng.sample(sorted(fleet.live), fleet.rng.randint(1, len(fleet.live))):
+            fleet.kill(name)
+    else:
+        fleet.join(fleet.rng.randint(1, most - len(fleet.live)))
+
+
+def favour_by_churn(fleet: Fleet, most: int) -> None:
+    """Kill where the favourite is deepest in debt, relative to the others; join at once."""
+    favourite = fleet.clients[0]
+
+    def advantage(name: str) -> float:
+        clients = fleet.live[name].clients
+        others = [known.deficit for client, known in clients.items() if client != favourite]
+        return max(others) - clients[favourite].deficit
+
+    if len(fleet.live) < most:
+        fleet.join()
+    else:
+        fleet.kill(max(sorted(fleet.live), key=advantage))
+
+
+def replace_all(fleet: Fleet, most: int) -> None:
+    """The whole fleet at once."""
+    for name in list(fleet.live):
+        fleet.kill(name)
+    fleet.join(most)
+
+
+def join_and_die(fleet: Fleet, most: int) -> None:
+    """Newcomers die before they settle what they were seeded with."""
+    if len(fleet.live) < most:
+        fleet.join()
+    else:
+        fleet.kill(max(fleet.live))
+
+
+def concentrate(fleet: Fleet, most: int) -> None:
+    """Kill two, join one, and later one more: what two held is charged to one, the other starts level."""
+    match fleet.events % 4:
+        case 0 | 1 if fleet.live:
+            fleet.kill(min(fleet.live))
+        case _ if len(fleet.live) < most:
+            fleet.join()
+        case _:
+            fleet.kill(max(fleet.live))
+
+
+def pile_up(fleet: Fleet, most: int) -> None:
+    """The whole fleet at once, but one comes first and takes what all held; then the others, who start level."""
+    for name in list(fleet.live):
+        fleet.kill(name)
+    fleet.join()
+    if most > 1:
+        fleet.join(most - 1)
+
+
+ADVERSARIES = (random_churn, favour_by_churn, replace_all, join_and_die, concentrate, pile_up)
