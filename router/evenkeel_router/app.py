@@ -26,7 +26,7 @@ from evenkeel_router.edge.discovery import StaticDiscovery
 from evenkeel_router.edge.handlers import Traffic
 from evenkeel_router.edge.health import Watchtower
 from evenkeel_router.edge.logs import RequestLog
-from evenkeel_router.edge.probe import HttpProber, prober_session
+from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
 from evenkeel_router.edge.reports import Reports
 from evenkeel_router.edge.server import TrafficServer
 from evenkeel_router.edge.upstream import Upstream
@@ -71,13 +71,14 @@ async def running(
     *,
     config_file: tuple[Path, bytes] | None = None,
     upstream: Upstream | None = None,
+    prober: Prober | None = None,
     log_output: IO[str] | None = None,
     timing: Timing | None = None,
 ) -> AsyncIterator[Router]:
     """A router that serves while the context is open. Leaving it does not drain: call `drain` before.
 
-    `config_file` is a file to watch and the bytes that `config` was read from; `log_output` takes one line
-    for each request (None: none).
+    `config_file` is a file to watch and the bytes that `config` was read from; `upstream` and `prober` stand in
+    for the network; `log_output` takes one line for each request (None: none).
     """
     state = RouterState(config, timing=timing)
     router = Router(state)
@@ -86,7 +87,7 @@ async def running(
         connections = Connections()
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
-        watchtower = Watchtower(state, HttpProber(session))
+        watchtower = Watchtower(state, prober or HttpProber(session))
         discovery = StaticDiscovery(config.replicas)
 
         # 2. What runs beside the requests.
@@ -100,7 +101,7 @@ async def running(
 
         # 3. The ports: probes first, so that somebody can ask while the rest opens.
         listen = config.listen
-        probes = probe_app(state, metrics.registry(state))
+        probes = probe_app(state, metrics.registry(state, log))
         router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
         admin = admin_app(state)
         router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)

@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from evenkeel_router.core.accounting import ClientTotals, Histogram
+from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.state import RouterState
 
 _CLIENT = ("model_name", "tenant", "client")
@@ -36,16 +37,17 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[ClientTotals], Histogram]], ...] = 
 )  # fmt: skip
 
 
-def registry(state: RouterState) -> CollectorRegistry:
+def registry(state: RouterState, log: RequestLog) -> CollectorRegistry:
     """A registry of the router's own metrics; no process-wide state."""
     own = CollectorRegistry(auto_describe=False)
-    own.register(_RouterCollector(state))
+    own.register(_RouterCollector(state, log))
     return own
 
 
 class _RouterCollector(Collector):
-    def __init__(self, state: RouterState) -> None:
+    def __init__(self, state: RouterState, log: RequestLog) -> None:
         self._state = state
+        self._log = log
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -136,6 +138,11 @@ class _RouterCollector(Collector):
             gauge = _gauge(name, help_text, ("model_name",))
             gauge.add_metric((state.config.model,), float(value))
             yield gauge
+        dropped = _counter(
+            "log_lines_dropped", "Request lines that came too fast.", ("model_name",)
+        )
+        dropped.add_metric((state.config.model,), self._log.dropped)
+        yield dropped
 
 
 def _name(name: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import lru_cache
 from typing import Final, cast
 from urllib.parse import urlsplit
 
@@ -43,7 +44,6 @@ class Connections:
 
     def __init__(self) -> None:
         self._idle: dict[str, deque[_Wire]] = {}  # by URL; the last one used is on the right
-        self._heads: dict[tuple[ReplicaConfig, str], bytes] = {}
 
     async def connect(self, replica: ReplicaConfig) -> Exchange:
         """A pooled connection, or a fresh one; raises `ConnectError`."""
@@ -78,12 +78,6 @@ class Connections:
             raise ConnectError(f"no connection to {replica.name}: {error}") from error
         return wire
 
-    def forget(self, replica: ReplicaConfig) -> None:
-        """A replica is no longer configured: close what is idle."""
-        for wire in self._idle.pop(replica.url, ()):
-            wire.abort()
-        self._heads = {key: head for key, head in self._heads.items() if key[0] != replica}
-
     def close(self) -> None:
         """Close what is idle, everywhere."""
         for idle in self._idle.values():
@@ -100,16 +94,15 @@ class Connections:
         if idle is not None and wire in idle:
             idle.remove(wire)
 
-    def head(self, replica: ReplicaConfig, path: str) -> bytes:
-        """The part of a request's head that is always the same."""
-        head = self._heads.get((replica, path))
-        if head is None:
-            lines = [f"POST {path} HTTP/1.1", f"host: {urlsplit(replica.url).netloc}"]
-            lines.append("content-type: application/json")
-            if replica.api_key is not None:
-                lines.append(f"authorization: Bearer {replica.api_key}")
-            head = self._heads[replica, path] = "".join(f"{line}\r\n" for line in lines).encode()
-        return head
+
+@lru_cache(maxsize=4096)
+def _head(replica: ReplicaConfig, path: str) -> bytes:
+    """The part of a request's head that is always the same."""
+    lines = [f"POST {path} HTTP/1.1", f"host: {urlsplit(replica.url).netloc}"]
+    lines.append("content-type: application/json")
+    if replica.api_key is not None:
+        lines.append(f"authorization: Bearer {replica.api_key}")
+    return "".join(f"{line}\r\n" for line in lines).encode()
 
 
 class _HttpExchange:
@@ -123,7 +116,7 @@ class _HttpExchange:
         self._wire = wire
 
     async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
-        head = [self._connections.head(self._replica, request.path)]
+        head = [_head(self._replica, request.path)]
         head.extend(f"{name}: {value}\r\n".encode() for name, value in request.headers)
         head.append(b"content-length: %d\r\n\r\n" % len(request.body))
         head.append(request.body)

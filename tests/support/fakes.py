@@ -1,0 +1,23 @@
+"""Fakes at the router's one seam to the network: no sockets to replicas, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_router.edge.probe import Verdict
+
+
+@dataclass
+class FakeProber:
+    """Says of each replica what it is told to; ready otherwise."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+    async def probe(self, replica: ReplicaConfig) -> Verdict:
+        return self.verdicts.get(replica.name, Verdict.READY)
+
+
+def replicas(count: int) -> tuple[ReplicaConfig, ...]:
+    """Replicas that nobody can connect to."""
+    return tuple(ReplicaConfig(name=f"r{n}", url="http://127.0.0.1:1") for n in range(count))

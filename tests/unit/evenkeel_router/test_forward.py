@@ -1,0 +1,151 @@
+"""Attempts over the fake at the network seam: what is retried where, and what a fault of ours looks like."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from evenkeel_contract.key import decode
+from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_router.app import Router, running
+from evenkeel_router.edge.upstream import (
+    Answer,
+    BrokenError,
+    ConnectError,
+    FakeReply,
+    FakeUpstream,
+    Outgoing,
+    SilenceError,
+    UpstreamError,
+)
+
+from tests.support.fakes import FakeProber, replicas
+from tests.support.nasty import DONE, EVENT, OK
+from tests.support.routers import MODEL, QUICK, config_for, routable
+
+BODY = {"model": MODEL, "prompt": "x"}
+STREAM = BODY | {"stream": True}
+
+
+@asynccontextmanager
+async def behind(
+    answer: Answer, count: int = 3
+) -> AsyncIterator[tuple[httpx.AsyncClient, Router, FakeUpstream]]:
+    upstream = FakeUpstream(answer)
+    config = config_for(*replicas(count))
+    async with (
+        running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router,
+        httpx.AsyncClient(base_url=router.url) as client,
+    ):
+        await routable(router, count)
+        yield client, router, upstream
+
+
+def events(*parts: bytes | UpstreamError) -> FakeReply:
+    return FakeReply(parts, content_type="text/event-stream")
+
+
+async def test_the_second_attempt_goes_elsewhere_with_the_flag_of_r11() -> None:
+    def answer(replica: ReplicaConfig, request: Outgoing) -> FakeReply | UpstreamError:
+        return BrokenError("reset") if replica.name == "r0" else FakeReply([OK])
+
+    async with behind(answer) as (client, router, upstream):
+        assert (await client.post("/v1/completions", json=BODY)).content == OK
+        keys = [dict(request.headers)["x-smg-routing-key"] for _, request in upstream.asked]
+        assert [name for name, _ in upstream.asked] == ["r0", "r1"]
+        assert [decode(key).retried_by_fleet for key in keys] == [False, True]
+        assert upstream.closed == 2
+        assert not any(router.state.fleet.outstanding)
+
+
+async def test_on_generate_the_flag_travels_in_the_body() -> None:
+    def answer(replica: ReplicaConfig, request: Outgoing) -> FakeReply | UpstreamError:
+        return BrokenError("reset") if replica.name == "r0" else FakeReply([b'{"text":"a"}'])
+
+    async with behind(answer) as (client, _, upstream):
+        assert (await client.post("/generate", json={"text": "x"})).status_code == 200
+        keys = [decode(json.loads(request.body)["routing_key"]) for _, request in upstream.asked]
+        assert [key.retried_by_fleet for key in keys] == [False, True]
+
+
+async def test_a_refused_connection_is_no_attempt_and_charges_nobody() -> None:
+    class Refusing(FakeUpstream):
+        async def connect(self, replica: ReplicaConfig):  # type: ignore[no-untyped-def]
+            if replica.name != "r2":
+                raise ConnectError("refused")
+            return await FakeUpstream.connect(self, replica)
+
+    upstream = Refusing(lambda replica, request: FakeReply([OK]))
+    async with (
+        running(
+            config_for(*replicas(3)), upstream=upstream, prober=FakeProber(), timing=QUICK
+        ) as router,
+        httpx.AsyncClient(base_url=router.url) as client,
+    ):
+        await routable(router, 3)
+        assert (await client.post("/v1/completions", json=BODY)).content == OK
+        ((name, request),) = upstream.asked
+        assert name == "r2"
+        assert not decode(dict(request.headers)["x-smg-routing-key"]).retried_by_fleet
+
+
+async def test_silence_is_never_tried_again() -> None:
+    async with behind(lambda *_: SilenceError("silent")) as (client, _, upstream):
+        assert (await client.post("/v1/completions", json=BODY)).status_code == 504
+        assert len(upstream.asked) == 1
+    async with behind(lambda *_: events(SilenceError("silent"))) as (client, _, upstream):
+        assert (await client.post("/v1/completions", json=STREAM)).status_code == 504
+        assert len(upstream.asked) == 1
+
+
+async def test_attempts_are_bounded() -> None:
+    async with behind(lambda *_: BrokenError("reset"), count=6) as (client, _, upstream):
+        response = await client.post("/v1/completions", json=BODY)
+        assert response.status_code == 502
+        assert "3 replicas" in response.json()["error"]["message"]
+        assert len({name for name, _ in upstream.asked}) == len(upstream.asked) == 3
+
+
+async def test_after_the_first_event_there_is_one_error_event() -> None:
+    async with behind(lambda *_: events(EVENT, BrokenError("reset"))) as (client, _, upstream):
+        body = (await client.post("/v1/completions", json=STREAM)).content
+        assert body.startswith(EVENT + b'data: {"error"')
+        assert body.count(b"\n\n") == 2
+        assert len(upstream.asked) == 1
+
+
+async def test_a_whole_stream_passes_untouched() -> None:
+    async with behind(lambda *_: events(EVENT, EVENT + DONE)) as (client, _, _upstream):
+        assert (await client.post("/v1/completions", json=STREAM)).content == EVENT + EVENT + DONE
+
+
+async def test_a_trace_context_travels_on_if_it_is_printable() -> None:
+    async with behind(lambda *_: FakeReply([OK])) as (client, _, upstream):
+        headers = {"traceparent": b"00-ab-cd-01", "tracestate": "é".encode(), "x-other": b"y"}
+        await client.post("/v1/completions", json=BODY, headers=headers)
+        sent = dict(upstream.asked[0][1].headers)
+        assert sent.keys() == {"x-request-id", "x-smg-routing-key", "traceparent"}
+        assert sent["traceparent"] == "00-ab-cd-01"
+
+
+async def test_a_fault_of_the_router_is_a_500_a_count_and_a_log_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def answer(replica: ReplicaConfig, request: Outgoing) -> FakeReply:
+        raise LookupError("a fault planted by a test")
+
+    with caplog.at_level(logging.ERROR):
+        async with behind(answer) as (client, router, _):
+            response = await client.post("/v1/completions", json=BODY)
+            assert response.status_code == 500
+            assert response.json()["error"]["code"] == "internal"
+            assert "planted" not in response.text
+            url = f"http://127.0.0.1:{router.probe_port}/metrics"
+            assert 'error_code="internal"' in (await client.get(url)).text
+            assert not router.state.admission.running
+            assert not any(router.state.fleet.outstanding)
+    assert "planted" in caplog.text

@@ -1,0 +1,74 @@
+"""What probes and failed requests make of a replica."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from evenkeel_router.app import Router, running
+from evenkeel_router.edge.health import SILENT_PROBES, Watchtower
+from evenkeel_router.edge.probe import HttpProber, Verdict, prober_session
+from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
+
+from tests.support.fakes import FakeProber, replicas
+from tests.support.nasty import fine, nasty
+from tests.support.routers import QUICK, config_for, routable, until
+
+
+@asynccontextmanager
+async def watched(prober: FakeProber) -> AsyncIterator[Router]:
+    upstream = FakeUpstream(lambda *_: FakeReply([]))
+    config = config_for(*replicas(1))
+    async with running(config, upstream=upstream, prober=prober, timing=QUICK) as router:
+        yield router
+
+
+async def test_a_replica_joins_when_it_is_ready_and_is_lost_when_it_is_gone() -> None:
+    prober = FakeProber({"r0": Verdict.NOT_READY})
+    async with watched(prober) as router:
+        member = router.state.fleet.member("r0")
+        assert member is not None
+        assert not member.joined
+        prober.verdicts["r0"] = Verdict.READY
+        await routable(router, 1)
+        prober.verdicts["r0"] = Verdict.NOT_READY
+        await routable(router, 0)
+        assert member.joined  # draining, say: its cache still counts
+        prober.verdicts["r0"] = Verdict.GONE
+        await until(lambda: not member.joined, "it to be lost")
+        prober.verdicts["r0"] = Verdict.READY
+        await routable(router, 1)
+        assert member.life == 2
+
+
+async def test_silence_counts_only_when_it_lasts() -> None:
+    silences = 0
+
+    class Silent(FakeProber):
+        async def probe(self, replica: object) -> Verdict:
+            nonlocal silences
+            silences += 1
+            return Verdict.READY if silences == 1 else Verdict.SILENT
+
+    async with watched(Silent()) as router:
+        await routable(router, 1)
+        await routable(router, 0)
+        assert silences >= 1 + SILENT_PROBES
+
+
+async def test_probes_tell_ready_not_ready_and_gone_apart() -> None:
+    async with prober_session() as session, nasty(fine) as replica:
+        prober = HttpProber(session)
+        config = replica.config("r0")
+        assert await prober.probe(config) is Verdict.READY
+        replica.ready = False
+        assert await prober.probe(config) is Verdict.NOT_READY
+        assert await prober.probe(replicas(1)[0]) is Verdict.GONE
+
+
+async def test_news_of_a_replica_that_nobody_knows_are_no_news() -> None:
+    async with watched(FakeProber()) as router:
+        tower = Watchtower(router.state, FakeProber())
+        for tell in (tower.refused, tower.broken):
+            tell("nobody", "why")
+        tower.replaced("nobody")

@@ -1,0 +1,82 @@
+"""Logs: one JSON object a line."""
+
+import io
+import json
+import logging
+
+import pytest
+from evenkeel_router.core.outcomes import Outcome
+from evenkeel_router.core.usage import Usage
+from evenkeel_router.edge import logs
+from evenkeel_router.edge.logs import JsonFormatter, RequestLog, start_logging
+from evenkeel_router.flight import Flight
+
+
+def flight() -> Flight:
+    return Flight(request_id="id", path="/v1/completions", started_s=1.0)
+
+
+def lines(output: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in output.getvalue().splitlines()]
+
+
+def test_a_line_says_what_became_of_a_request_and_leaves_out_what_did_not() -> None:
+    output = io.StringIO()
+    log = RequestLog(output)
+    refused = flight()
+    refused.status, refused.outcome = 404, Outcome.NOT_FOUND
+    served = flight()
+    served.status, served.first_byte_s, served.usage = 200, 1.5, Usage(9, 4, 2)
+    log.add(refused, 0.25)
+    log.add(served, 2.0)
+    log.flush()
+    first, second = lines(output)
+    assert (first["outcome"], first["status"], first["duration_s"]) == ("not_found", 404, 0.25)
+    assert "replica" not in first
+    assert (second["ttft_s"], second["cached_tokens"], second["message"]) == (0.5, 4, "request")
+    log.flush()
+    assert len(lines(output)) == 2
+
+
+def test_lines_that_come_too_fast_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_PENDING", 1)
+    output = io.StringIO()
+    log = RequestLog(output)
+    log.add(flight(), 0.0)
+    log.add(flight(), 0.0)
+    log.flush()
+    assert (len(lines(output)), log.dropped) == (1, 1)
+
+
+def test_without_an_output_nothing_is_collected() -> None:
+    log = RequestLog(None)
+    log.add(flight(), 0.0)
+    log.flush()
+    assert log.dropped == 0
+
+
+def test_everything_else_is_logged_in_the_same_shape() -> None:
+    output = io.StringIO()
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    listener = start_logging("info", output)
+    try:
+        log = logging.getLogger("x")
+        log.info("hello %s", "you", extra={"fields": {"port": 1}})
+        log.debug("not this")
+        try:
+            raise LookupError("planted")
+        except LookupError:
+            log.exception("failed")
+    finally:
+        listener.stop()
+        root.setLevel(level)
+        root.handlers[:] = handlers
+    first, second = lines(output)
+    assert (first["message"], first["level"], first["port"]) == ("hello you", "info", 1)
+    assert "LookupError: planted" in str(second["traceback"])
+
+
+def test_a_record_is_one_line_whatever_it_says() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "two\nlines", None, None)
+    assert "\n" not in JsonFormatter().format(record)
