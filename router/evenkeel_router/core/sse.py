@@ -19,6 +19,8 @@ MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats the whole text in 
 
 _DONE: Final = b"[DONE]"
 _ERROR: Final = b'data: {"error"'
+_USAGE: Final = b'"usage"'
+_NO_USAGE: Final = b'"usage":null}\n\n'
 _END: Final = re.compile(rb"\r\n\r\n|\n\n")  # nobody sends the third, \r\r
 _LINE: Final = re.compile(rb"\r?\n")
 _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
@@ -67,8 +69,11 @@ class EventScan:
             and data.find(b"\r") < 0
             and not self.done
         ):
-            if self._cumulative or self._may_hold_usage(data) or data.startswith(_ERROR):
+            if self._cumulative or data.startswith(_ERROR):
                 return data if self._data(data[6:-2]) else b""
+            # SGLang ends every event by a usage of null when it was asked for usage.
+            if not data.endswith(_NO_USAGE) and _USAGE in data:
+                return data if self._content(data[6:-2]) else b""
             self.events += 1
             return data
         return self._slowly(data)
@@ -78,10 +83,6 @@ class EventScan:
         if self.broken is None and not self.done and not self.failed:
             where = "in the middle of an event" if self._tail else "before its last event"
             self.broken = f"the replica's stream ended {where}"
-
-    def _may_hold_usage(self, event: bytes) -> bool:
-        """SGLang ends every event by a usage of null when it was asked for usage."""
-        return not event.endswith(b'"usage":null}\n\n') and b'"usage"' in event
 
     def _slowly(self, data: bytes) -> bytes:
         data = self._tail + data
@@ -134,7 +135,7 @@ class EventScan:
     def _content(self, data: bytes) -> bool:
         if self._cumulative:
             self._last = data
-        elif b'"usage"' in data:
+        elif _USAGE in data:
             usage, alone = of_chunk(data)
             self._usage = usage or self._usage
             if alone:

@@ -149,6 +149,8 @@ class _Wire(asyncio.Protocol):
         self._loop = loop
         self._now = loop.time
         self._transport: asyncio.Transport | None = None
+        self._pieces: list[bytes] = []  # always this list:
+        self.on_body = self._pieces.append  # the parser's callback, without a call of ours between
         self._parser = httptools.HttpResponseParser(self)
         self._busy = False
         self._waiter: asyncio.Future[bool] | None = None
@@ -169,7 +171,7 @@ class _Wire(asyncio.Protocol):
         self._head_bytes = 0
         self._headed = False
         self._complete = False
-        self._pieces: list[bytes] = []
+        self._pieces.clear()
         self._size = 0
 
     # What the exchange and the pipeline see.
@@ -211,7 +213,7 @@ class _Wire(asyncio.Protocol):
     def release(self) -> None:
         """Back to the pool if the answer is whole, closed otherwise."""
         self._disarm()
-        self._pieces = []
+        self._pieces.clear()
         self._busy = False
         if self._complete and not self._closing and self._transport is not None:
             self.reused = True
@@ -283,10 +285,6 @@ class _Wire(asyncio.Protocol):
         self.status = self._parser.get_status_code()
         self._headed = True
 
-    def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
-        self._size += len(body)
-
     def on_message_complete(self) -> None:
         if self.status < 200:  # 100 Continue and the like: the answer is still to come
             self._begin()
@@ -303,7 +301,9 @@ class _Wire(asyncio.Protocol):
     def _gather(self, size_bytes: int) -> None:
         """Bytes came that nobody reads as they come: decide whether there is something to say."""
         self.heard = True
-        if not self._headed:
+        if self._headed:
+            self._size += size_bytes  # with its framing, which makes no difference to a bound
+        else:
             self._head_bytes += size_bytes
         if self._complete or (self._headed and self._pieces and self._streams()):
             if self._waiter is None:
