@@ -18,11 +18,12 @@ from evenkeel_fairshare.ledger import (
     Ledger,
     ReplicaRow,
     Sealer,
+    SealingRules,
     Totals,
     promise,
     tenant_of,
 )
-from evenkeel_fairshare.replica.contract import Outcome, Request
+from evenkeel_fairshare.replica.contract import ClientState, Outcome, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 
@@ -54,6 +55,7 @@ class Client:
 
 class Replica(Protocol):
     clients: dict[str, Client]
+    away: set[str]
     sequence: int
 
     def meet(self, client: str, seeds: Seeds) -> None: ...
@@ -69,7 +71,19 @@ class GameReplica:
         self.overshoot = overshoot
         self.weights = weights
         self.clients: dict[str, Client] = {}
+        self.away: set[str] = set()
         self.sequence = 0
+
+    def leave(self, client: str) -> None:
+        """Nothing waits, nothing runs: debt stays, credit is forfeited (R4)."""
+        self.away.add(client)
+        known = self.clients[client]
+        known.deficit = min(known.deficit, 0.0)
+        self.sequence += 1
+
+    def come_back(self, client: str) -> None:
+        self.away.discard(client)
+        self.sequence += 1
 
     def meet(self, client: str, seeds: Seeds) -> None:
         seed = min(seeds.client, self.quantum * self.weights.client(client))
@@ -80,7 +94,7 @@ class GameReplica:
         """Serve the favourite whenever that is allowed, all that is allowed; else anybody anything."""
         self.sequence += 1
         self._refill()
-        positive = [name for name, client in self.clients.items() if client.deficit > 0]
+        positive = [name for name, client in self._waiting() if client.deficit > 0]
         name = favourite if favourite in positive else rng.choice(positive)
         client = self.clients[name]
         most = client.deficit + self.overshoot - 1
@@ -90,14 +104,18 @@ class GameReplica:
         client.normalised += amount / self.weights.client(name)
         self._refill()
 
+    def _waiting(self) -> list[tuple[str, Client]]:
+        return [item for item in self.clients.items() if item[0] not in self.away]
+
     def _refill(self) -> None:
-        if any(client.deficit > 0 for client in self.clients.values()):
+        waiting = self._waiting()
+        if any(client.deficit > 0 for _, client in waiting):
             return
         rounds = min(
             int(-client.deficit // (self.quantum * self.weights.client(name))) + 1
-            for name, client in self.clients.items()
+            for name, client in waiting
         )
-        for name, client in self.clients.items():
+        for name, client in waiting:
             client.deficit += rounds * self.quantum * self.weights.client(name)
 
 
@@ -111,6 +129,7 @@ class DlpmReplica:
     max_output: int
     weights: Weighing
     clients: dict[str, Client] = field(default_factory=dict)
+    away: set[str] = field(default_factory=set)
     sequence: int = 0
 
     def __post_init__(self) -> None:
@@ -131,6 +150,21 @@ class DlpmReplica:
             self._submit(client, Random(self._names), long=False)
         self._note_state()
 
+    def leave(self, client: str) -> None:
+        """Abort everything: what was computed stays charged (R11)."""
+        for request in [one for one in self._lengths if one.client == client]:
+            del self._lengths[request]
+            self.policy.leave(request, 0.0)
+        self._running = [one for one in self._running if one.client != client]
+        self.away.add(client)
+        self._note_state()
+
+    def come_back(self, client: str) -> None:
+        self.away.discard(client)
+        for _ in range(2):
+            self._submit(client, Random(self._names), long=False)
+        self._note_state()
+
     def progress(self, rng: Random, favourite: str | None) -> None:
         """One batching step. The favourite's requests are long; everybody always waits."""
         self._fill_queues(rng, favourite)
@@ -147,7 +181,7 @@ class DlpmReplica:
 
     def _fill_queues(self, rng: Random, favourite: str | None) -> None:
         waiting = {request.client for request in self.policy.waiting()}
-        for name in self.clients:
+        for name in [name for name in self.clients if name not in self.away]:
             # Never fewer than two, so that an admission leaves somebody of the client waiting.
             for _ in range(2 if name not in waiting else 1):
                 self._submit(name, rng, long=name == favourite)
@@ -199,8 +233,9 @@ class DlpmReplica:
 
     def _note_state(self) -> None:
         self.sequence += 1
-        for name, state in self.policy.clients().items():
-            client = self.clients[name]
+        states = self.policy.clients()
+        for name, client in self.clients.items():
+            state = states.get(name, ClientState(deficit=0.0, tenant_deficit=0.0, waiting=0))
             client.deficit, client.seed = state.deficit, state.seed
             client.tenant_deficit, client.tenant_seed = state.tenant_deficit, state.tenant_seed
 
@@ -220,6 +255,7 @@ class Fleet:
         routers: int = 1,
         affinity: bool = True,
         report_chance: float = 0.3,
+        sealing: SealingRules | None = None,
     ) -> None:
         self.rng = rng
         self.clients = tuple(clients)
@@ -231,6 +267,7 @@ class Fleet:
         self.departed_tenant = dict.fromkeys(self.clients, 0.0)
         self.events = 0
         self.names = 0
+        self.away: set[str] = set()
         self.joining: list[str] = []
         """The replicas that are joining together."""
         self._new_replica = new_replica
@@ -238,7 +275,7 @@ class Fleet:
         self._affinity = affinity
         self._report_chance = report_chance
         self._received: dict[tuple[str, str], Client] = {}
-        self._sealers = [Sealer(ledger) for ledger in self.ledgers]
+        self._sealers = [Sealer(ledger, sealing) for ledger in self.ledgers]
 
     # What the adversary does.
 
@@ -252,9 +289,26 @@ class Fleet:
         self.joining = names
         for name in names:
             for client in self.clients:
-                self.live[name].meet(client, self._seeding(self, client, name))
+                if client not in self.away:
+                    self._meet(client, name)
         self.events += count
         return names
+
+    def leave(self, client: str) -> None:
+        """Everywhere at once."""
+        self.away.add(client)
+        for replica in self.live.values():
+            if client in replica.clients and client not in replica.away:
+                replica.leave(client)
+
+    def come_back(self, client: str) -> None:
+        """To every live replica, also to those that never saw it."""
+        self.away.discard(client)
+        for name, replica in self.live.items():
+            if client in replica.clients:
+                replica.come_back(client)
+            else:
+                self._meet(client, name)
 
     def kill(self, name: str, *, lose: bool = False) -> None:
         """Between two steps, when all that was computed was received; or with a last step that nobody saw."""
@@ -311,7 +365,7 @@ class Fleet:
                     tenant_deficit=known.tenant_deficit,
                     seed=known.seed,
                     tenant_seed=known.tenant_seed,
-                    waiting=1,
+                    waiting=client not in replica.away,
                 )
                 for client, known in replica.clients.items()
             ],
@@ -331,6 +385,9 @@ class Fleet:
             sealer.seal(members, live=self.live.keys(), now_s=float(self.events))
             sealer.collect(members)
 
+    def _meet(self, client: str, name: str) -> None:
+        self.live[name].meet(client, self._seeding(self, client, name))
+
     # What is true.
 
     def served(self, client: str) -> float:
@@ -345,7 +402,9 @@ class Fleet:
         figures: dict[str, float] = {}
         for client in self.clients:
             served = self.departed_tenant[client] + sum(
-                replica.clients[client].tenant_normalised for replica in self.live.values()
+                replica.clients[client].tenant_normalised
+                for replica in self.live.values()
+                if client in replica.clients
             )
             figures[tenant_of(client)] = figures.get(tenant_of(client), 0.0) + served
         return figures
@@ -435,6 +494,18 @@ class Gaps:
             self.largest = max(self.largest, high - low)
 
 
+class Gain:
+    """The most that one had over another over any interval so far."""
+
+    def __init__(self) -> None:
+        self._least = 0.0
+        self.largest = 0.0
+
+    def note(self, ahead: float) -> None:
+        self._least = min(self._least, ahead)
+        self.largest = max(self.largest, ahead - self._least)
+
+
 # Adversaries. Each is one deed; who calls it decides how often.
 
 
@@ -454,7 +525,7 @@ def favour_by_churn(fleet: Fleet, most: int) -> None:
     def advantage(name: str) -> float:
         clients = fleet.live[name].clients
         others = [known.deficit for client, known in clients.items() if client != favourite]
-        return max(others) - clients[favourite].deficit
+        return max(others) - clients.get(favourite, Client()).deficit
 
     if len(fleet.live) < most:
         fleet.join()

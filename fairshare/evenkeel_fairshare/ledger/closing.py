@@ -203,9 +203,8 @@ def _owed(members: Mapping[str, _Last], rules: CarryRules, weight: _Weight) -> d
     )
     owed = {}
     for name, last in members.items():
-        refilled = last.deficit + quanta * weight(name)
-        if not last.queued:  # it was refilled until it owed nothing, no further
-            refilled = min(refilled, max(last.deficit, 0.0))
+        # Whoever left in debt is given nothing while it is away; whoever only ran got no more than it needed.
+        refilled = last.deficit + (quanta * weight(name) if last.queued else 0.0)
         owed[name] = last.seed - min(refilled, rules.max_credit(weight(name)))
     return owed
 

@@ -1,0 +1,112 @@
+"""What clients carry, and where a new replica starts them (design R5)."""
+
+from __future__ import annotations
+
+from evenkeel_fairshare.ledger import (
+    Ledger,
+    ReplicaRow,
+    Seed,
+    Totals,
+    promise,
+    standing,
+    standing_of_tenant,
+)
+from evenkeel_fairshare.ledger.standing import carried
+
+from tests.support.ledger_worlds import ledger
+
+ALICE, BOB = "ns/t/alice", "ns/t/bob"
+
+
+def left_behind(deficit: float, tenant_deficit: float = 0.0, to: Ledger | None = None) -> Ledger:
+    here = to or ledger("a")
+    row = ReplicaRow(
+        ALICE, Totals(service=1), deficit=deficit, tenant_deficit=tenant_deficit, waiting=1
+    )
+    here.observe(f"gone-{len(here.pages)}", since=0, sequence=1, rows=[row])
+    return here
+
+
+def test_a_new_replica_takes_over_what_a_departed_one_left():
+    here = left_behind(-300, -120)
+    assert promise(here, ALICE, "new", live=["new"]) == Seed(-300, -120)
+    assert carried(here, ALICE, ["new"]) == 0
+    assert promise(here, BOB, "new", live=["new"]) == Seed(0, -120), "the tenant was promised that"
+
+
+def test_credit_comes_back():
+    assert promise(left_behind(70, 40), ALICE, "new", live=["new"]) == Seed(70, 40)
+
+
+def test_asking_again_changes_nothing():
+    here = left_behind(-300)
+    first = promise(here, ALICE, "new", live=["new"])
+    left_behind(-50, to=here)
+    assert promise(here, ALICE, "new", live=["new"]) == first
+
+
+def test_no_replica_takes_more_than_it_could_hold_and_the_next_takes_the_rest():
+    here = left_behind(-300)
+    left_behind(-300, to=here)
+    assert promise(here, ALICE, "new", live=["new"]).client == -500
+    assert promise(here, ALICE, "next", live=["new", "next"]).client == -100
+    assert promise(here, ALICE, "last", live=["new", "next", "last"]).client == 0
+
+
+def test_no_replica_gives_back_more_credit_than_a_round():
+    here = left_behind(70)
+    left_behind(60, to=here)
+    assert promise(here, ALICE, "new", live=["new"]).client == 100
+    assert promise(here, ALICE, "next", live=["new", "next"]).client == 30
+
+
+def test_joiners_share_what_is_carried():
+    here = left_behind(-300, -90)
+    both = ["new", "next"]
+    assert promise(here, ALICE, "new", live=both, joiners=both) == Seed(-150, -45)
+    assert promise(here, ALICE, "next", live=both, joiners=both) == Seed(-150, -45)
+
+
+def test_the_seed_that_came_first_is_the_one_that_counts():
+    here = left_behind(-300)
+    promise(here, ALICE, "new", live=["new"])
+    applied = ReplicaRow(ALICE, Totals(), deficit=-200, seed=-200)
+    here.observe("new", since=0, sequence=1, rows=[applied])
+    assert carried(here, ALICE, ["new"]) == 100
+    assert promise(here, ALICE, "new", live=["new"]).client == -200
+
+
+def test_what_another_router_promised_is_not_promised_again():
+    here, there = left_behind(-300), ledger("b")
+    there.merge(here.delta())
+    promise(here, ALICE, "new", live=["new", "next"])
+    there.merge(here.delta(there.digest()))
+    assert promise(there, ALICE, "next", live=["new", "next"]).client == 0
+
+
+def test_the_larger_debt_stands_until_the_replica_says_which_promise_came_first():
+    here = ledger("a")
+    for router, seed in (("a", -50), ("b", -80)):
+        here.pages.setdefault("new", ledger("x")._page("new")).promise(
+            router, ALICE, seed=seed, tenant_seed=seed
+        )
+    assert promise(here, ALICE, "new", live=["new"]) == Seed(-80, -80)
+
+
+def test_seeds_are_whole_tokens_within_the_range():
+    here = left_behind(-300.75)
+    assert promise(here, ALICE, "new", live=["new"]).client == -300
+
+
+def test_standing_is_what_is_carried_and_what_replicas_hold():
+    here = left_behind(-300, -40)
+    row = ReplicaRow(ALICE, Totals(), deficit=-120, tenant_deficit=25, waiting=1)
+    here.observe("alive", since=0, sequence=1, rows=[row])
+    assert standing(here, ALICE, ["alive"]) == 300 + 120
+    assert standing_of_tenant(here, "ns/t", ["alive"]) == 40 - 25
+
+
+def test_a_replica_that_was_taken_for_dead_by_mistake_is_alive_again_at_once():
+    here = left_behind(-300)
+    assert carried(here, ALICE, []) == 300
+    assert carried(here, ALICE, ["gone-0"]) == 0
