@@ -11,7 +11,7 @@ all was treated well, and must be left out by the caller.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
-from math import floor
+from math import floor, inf
 from typing import TypeVar
 
 Client = TypeVar("Client", bound=Hashable)
@@ -79,4 +79,4 @@ def lead_s(served: Mapping[Client, float], shares: Mapping[Client, float], *, ra
     ahead = lead(served, shares)
     if ahead == 0:
         return 0.0
-    return ahead / rate if rate > 0 else float("inf")
+    return ahead / rate if rate > 0 else inf

@@ -92,7 +92,11 @@ def service_rates(
 def accumulated_difference(spans: Iterable[Span], times_s: Sequence[float]) -> list[float]:
     """max over pairs of |W_i(0, t) - W_j(0, t)| at each time, over all clients that have a span."""
     totals = served(spans, [(0.0, time_s) for time_s in times_s]).values()
-    return [max(amounts) - min(amounts) for amounts in zip(*totals, strict=True)]
+    differences = []
+    for tick in range(len(times_s)):
+        amounts = [by_tick[tick] for by_tick in totals]
+        differences.append(max(amounts, default=0.0) - min(amounts, default=0.0))
+    return differences
 
 
 def all_active(completions: Iterable[Completion]) -> Window | None:

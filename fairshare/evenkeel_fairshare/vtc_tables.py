@@ -83,12 +83,10 @@ def differences(
     nothing = [0.0] * len(windows)
     service = served(spread(completions, price), windows)
     demand = _demanded(completions, windows)
-    totals = [(service.get(client, nothing), demand[client]) for client in demand]
-    largest = [max(column) for column in zip(*(amounts for amounts, _ in totals), strict=True)]
+    rates = [(service.get(client, nothing), demand[client]) for client in demand]
     return [
-        sum(min(top - got[tick], abs(asked[tick] - got[tick])) for got, asked in totals)
-        / recipe.window_s
-        for tick, top in enumerate(largest)
+        _difference([(got[tick], asked[tick]) for got, asked in rates]) / recipe.window_s
+        for tick in range(len(windows))
     ]
 
 
@@ -100,8 +98,6 @@ def service_difference(
 ) -> ServiceDifference:
     """A table's Max, Avg and Var columns; all 0 where nothing completed."""
     at_ticks = differences(completions, price=price, recipe=recipe)
-    if not at_ticks:
-        return ServiceDifference(0.0, 0.0, 0.0)
     return ServiceDifference(max(at_ticks), fmean(at_ticks), pvariance(at_ticks))
 
 
@@ -118,13 +114,19 @@ def response_times(
     waits: dict[str, list[list[float]]] = {}
     for request in completions:
         client = waits.setdefault(request.client, [[] for _ in windows])
-        for window, (start_s, end_s) in zip(client, windows, strict=True):
+        for window, (start_s, end_s) in enumerate(windows):
             if start_s <= request.first_token_s <= end_s:
-                window.append(request.first_token_s - request.arrival_s)
+                client[window].append(request.first_token_s - request.arrival_s)
     return {
         client: [fmean(window) if window else None for window in by_window]
         for client, by_window in waits.items()
     }
+
+
+def _difference(clients: Sequence[tuple[float, float]]) -> float:
+    """The sum over clients, each as (service, demand) of one window."""
+    most = max((got for got, _ in clients), default=0.0)
+    return sum(min(most - got, abs(asked - got)) for got, asked in clients)
 
 
 def _demanded(

@@ -30,7 +30,7 @@ def text_blocks(
     if block_bytes < 1:
         raise ValueError(f"block_bytes is {block_bytes}; it must be at least 1")
     # Lone surrogates are legal in JSON strings; they must not stop a request on its way.
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     running = xxh3_64(seed=seed)
     update, digest = running.update, running.intdigest
     hashes = []

@@ -37,7 +37,7 @@ def test_every_percentile_of_one_value_is_that_value() -> None:
 
 
 def test_percentiles_of_nothing_or_beyond_a_hundred_are_refused() -> None:
-    with pytest.raises(ValueError, match="no percentile of no values"):
+    with pytest.raises(ValueError, match="^no percentile of no values$"):
         percentile([], 50)
     with pytest.raises(ValueError, match="percent is 101, must be from 0 to 100"):
         percentile([1.0], 101)
@@ -58,6 +58,7 @@ def test_percentiles_of_nothing_or_beyond_a_hundred_are_refused() -> None:
         ({}, {"a": 0.5, "b": 0.5}, 0.0),
         ({"a": 3}, {}, 0.0),
         ({"a": 7}, {"a": 1.0}, 0.0),
+        ({"a": 0.3, "b": 0.2}, {"a": 0.5, "b": 0.5}, 0.2),
     ],
 )
 def test_share_error_is_the_worst_shortfall(
@@ -80,6 +81,7 @@ def test_lead_in_seconds_is_the_time_to_catch_up_at_a_fair_share() -> None:
     # in whole-fleet tokens is 800, which the fleet serves in 2 s.
     shares = {"a": 0.75, "b": 0.25}
     assert lead_s({"a": 900, "b": 100}, shares, rate=400) == pytest.approx(2.0)
+    assert lead_s({"a": 900, "b": 100}, shares, rate=0.5) == pytest.approx(1600.0)
 
 
 def test_a_lead_in_a_fleet_that_stands_still_lasts_for_ever() -> None:

@@ -92,6 +92,24 @@ def test_demand_is_linear_whatever_the_price() -> None:
     )
 
 
+def test_service_is_counted_at_the_price_that_was_given() -> None:
+    # b asked for 600, and got 600 at a price of 2 per output token, 300 at a price of 1.
+    requests = [done("a", 30, 40, tokens=(0, 1000), arrival_s=0.0), done("b", 30, 40)]
+    assert differences(requests, price=lambda p, q: 2.0 * q, recipe=ONE) == [0]
+    assert differences(requests, price=lambda p, q: 1.0 * q, recipe=ONE) == [300 / 60]
+    row = service_difference(requests, price=lambda p, q: 1.0 * q, recipe=ONE)
+    assert row.max == 300 / 60
+
+
+def test_all_that_arrived_in_a_window_is_demand() -> None:
+    requests = [
+        done("a", 30, 40, tokens=(0, 1000), arrival_s=0.0),
+        done("b", 80, 90),
+        done("b", 90, 100, tokens=(50, 0)),
+    ]
+    assert differences(requests, recipe=ONE) == [650 / 60]
+
+
 def test_demand_counts_what_service_leaves_out() -> None:
     requests = [done("a", 30, 40, tokens=(0, 1000)), done("b", 30, 30)]
     assert differences(requests, recipe=ONE) == pytest.approx([600 / 60])

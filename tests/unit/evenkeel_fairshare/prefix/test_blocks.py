@@ -26,6 +26,10 @@ def test_a_lone_surrogate_is_hashed_like_any_other_text() -> None:
     assert len(text_blocks("\ud800abc", block_bytes=2)) == 3
 
 
+def test_a_block_may_be_one_byte() -> None:
+    assert len(text_blocks("abc", block_bytes=1)) == 3
+
+
 def test_blocks_are_256_bytes_unless_told() -> None:
     assert len(text_blocks(b"x" * 1023)) == 3
 
@@ -50,6 +54,10 @@ def test_seeds_part_equal_texts(seed: int) -> None:
 def test_tokens_are_hashed_as_32_bit_words() -> None:
     words = b"".join(token.to_bytes(4, "little") for token in (7, 128_000, 3))
     assert token_blocks([7, 128_000, 3, 9, 9], block_tokens=3) == [xxh3_64_intdigest(words)]
+
+
+def test_token_ids_may_use_all_32_bits() -> None:
+    assert len(token_blocks([2**32 - 1], block_tokens=1)) == 1
 
 
 def test_named_blocks_are_chained() -> None:

@@ -66,6 +66,15 @@ def test_a_dropped_replica_is_gone_at_once() -> None:
     assert index.match([1, 2], ALL) == Match(1, replica_set([1]))
 
 
+def test_two_replicas_dropped_one_after_the_other_are_both_gone() -> None:
+    index = PrefixIndex()
+    for slot in range(3):
+        index.insert([1], slot)
+    index.drop(0)
+    index.drop(1)
+    assert index.match([1], ALL) == Match(1, replica_set([2]))
+
+
 def test_a_reused_slot_inherits_nothing() -> None:
     index = PrefixIndex()
     index.insert(list(range(100)), 3)
