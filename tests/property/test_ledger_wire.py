@@ -1,0 +1,103 @@
+"""Ledgers over the wire: what one router knows, another knows after it, and garbage has a named error."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from evenkeel_contract import ledgerwire
+from evenkeel_contract.ledgerwire import (
+    LedgerDelta,
+    LedgerDigest,
+    LedgerMessageError,
+    decode_delta,
+    decode_digest,
+)
+from evenkeel_fairshare.ledger import Delta, Digest, Ledger, ReplicaRow, Sealer, Totals
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.ledger_worlds import content, ledger
+
+ALICE, BOB = "ns/t/alice", "ns/t/bob%2F"
+
+
+def sent(delta: Delta) -> Delta:
+    """Through bytes and back, as routers do."""
+    message = msgspec.convert(delta, LedgerDelta, from_attributes=True)
+    return msgspec.convert(decode_delta(ledgerwire.encode(message)), Delta, from_attributes=True)
+
+
+def asked(digest: Digest) -> Digest:
+    message = msgspec.convert(digest, LedgerDigest, from_attributes=True)
+    return msgspec.convert(decode_digest(ledgerwire.encode(message)), Digest, from_attributes=True)
+
+
+def full_ledger() -> Ledger:
+    """Something of everything."""
+    here = ledger("router-1")
+    for name in ("gone", "alive"):
+        row = ReplicaRow(ALICE, Totals(service=5, requests=1), deficit=-3, seed=-2, waiting=1)
+        here.observe(name, since=0, sequence=4, rows=[row])
+        here.promised(name, BOB, seed=-7, tenant_seed=8)
+        here.dispatched(name, BOB, worst=50)
+        here.received(name, BOB, Totals(service=9), released=10)
+        here.drained(name)
+    here.levels.levels.raise_to("ns/t", 12)
+    here.levels.lifts.raise_to(ALICE, 3)
+    here.requested({ALICE: 4.5})
+    here.closed("gone")
+    Sealer(here).seal(["router-1"], live=["alive"], now_s=0)
+    return here
+
+
+def test_a_ledger_survives_the_wire_and_a_second_answer_is_empty():
+    here, there = full_ledger(), ledger("router-2")
+    there.merge(sent(here.delta(asked(there.digest()))))
+    assert content(there) | {"adopted": 0} == content(here) | {"adopted": 0}
+    assert there.served(BOB) == here.served(BOB)
+    again = sent(here.delta(asked(there.digest())))
+    assert (again.pages, again.book, again.demand, again.lifts) == ((), None, (), {})
+
+
+def test_what_happens_next_goes_over_the_wire_as_a_delta():
+    here, there = full_ledger(), ledger("router-2")
+    there.merge(sent(here.delta()))
+    here.closed("alive")
+    Sealer(here).seal(["router-1"], live=(), now_s=1)
+    delta = sent(here.delta(asked(there.digest())))
+    assert delta.book is not None and delta.book.base is not None
+    there.merge(delta)
+    assert content(there) | {"adopted": 0} == content(here) | {"adopted": 0}
+
+
+@pytest.mark.parametrize("decode", [decode_delta, decode_digest])
+@given(data=st.binary(max_size=200) | st.binary(max_size=200).map(lambda rest: b"\x01" + rest))
+@settings(max_examples=200)
+def test_no_bytes_raise_anything_but_the_named_error(decode, data):
+    with pytest.raises(LedgerMessageError):
+        decode(data)
+
+
+@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=4))
+def test_a_damaged_answer_is_refused_or_still_an_answer(at, new):
+    """Whatever gets through, merging it either works or says what is wrong; nothing else comes out."""
+    data = ledgerwire.encode(
+        msgspec.convert(full_ledger().delta(), LedgerDelta, from_attributes=True)
+    )
+    at %= len(data)
+    try:
+        delta = decode_delta(data[:at] + new + data[at + len(new) :])
+    except LedgerMessageError:
+        return
+    try:
+        ledger("reader").merge(msgspec.convert(delta, Delta, from_attributes=True))
+    except ValueError as error:
+        assert "cells" in str(error) or "finite" in str(error)
+
+
+@pytest.mark.parametrize("decode", [decode_delta, decode_digest])
+def test_another_version_is_refused_by_its_number(decode):
+    with pytest.raises(LedgerMessageError, match="version 2 is not 1"):
+        decode(b"\x02anything")
+    with pytest.raises(LedgerMessageError, match="version missing is not 1"):
+        decode(b"")
