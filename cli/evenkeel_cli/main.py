@@ -26,6 +26,10 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
         "evenkeel_cli.replay.command",
         "Send a trace to an OpenAI endpoint at real timing, and report per client.",
     ),
+    "demo": (
+        "evenkeel_cli.demo.command",
+        "Flood a local fleet, with and without fair scheduling, and show what the others feel.",
+    ),
     "simulate": (
         "evenkeel_cli.simulate",
         "Run a trace or a workload through a simulated fleet in virtual time.",

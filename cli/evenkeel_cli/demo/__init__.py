@@ -1,0 +1,1 @@
+"""`evenkeel demo`: one client floods a fleet, with and without fair scheduling, on the wall clock."""

@@ -1,0 +1,135 @@
+"""The verb `demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from evenkeel_cli.demo.figures import Figures, make_figures
+from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Phase, Ran, phases, run_phase
+from evenkeel_cli.demo.workload import CLIENT_QUANTUM, Flood
+from evenkeel_cli.replay.report import seconds
+from evenkeel_cli.up.errors import FleetError
+
+
+class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`demo.json`."""
+
+    replicas: int
+    client_quantum: int
+    profile: str
+    load: Flood
+    phases: dict[str, Figures]
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the plot and the figures.")] = Path(
+        "out/demo"
+    ),
+    duration: Annotated[
+        float, typer.Option(min=1.0, max=600.0, help="Seconds in which requests arrive.")
+    ] = Flood().duration_s,
+) -> None:
+    """Flood a local fleet, with and without fair scheduling, and show what the others feel.
+
+    Three ordinary clients and one that sends ten times as much share three simulated replicas: first
+    the ordinary ones alone, then all under round robin + LPM, then all under D2LPM + DLPM. Real
+    processes, real requests, about two minutes.
+    """
+    console = Console()
+    flood = Flood(duration_s=duration)
+    console.print(
+        f"{REPLICAS} replicas ({PROFILE}) · 3 clients at {flood.ordinary_per_s:g} requests/s, "
+        f"one at {flood.ordinary_per_s * flood.flood_factor:g} · {duration:g} s each",
+        highlight=False,
+    )
+    try:
+        ran = asyncio.run(_run(phases(flood)))
+        figures = {one.phase.name: make_figures(one) for one in ran}
+        console.print(_table(list(figures.values())), highlight=False)
+        _write(
+            DemoReport(
+                replicas=REPLICAS,
+                client_quantum=CLIENT_QUANTUM,
+                profile=PROFILE,
+                load=flood,
+                phases=figures,
+            ),
+            ran,
+            out,
+        )
+    except KeyboardInterrupt as error:
+        raise typer.Exit(130) from error
+    except (FleetError, OSError) as error:
+        Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", highlight=False)
+        raise typer.Exit(1) from error
+    console.print(f"\nwritten to {out}/demo.png and {out}/demo.json", highlight=False)
+
+
+async def _run(wanted: Sequence[Phase]) -> list[Ran]:
+    """All phases, one after another."""
+    with tempfile.TemporaryDirectory(prefix="evenkeel-demo-") as folder:
+        ran = []
+        for phase in wanted:
+            with _progress(phase) as progress:
+                ran.append(await run_phase(phase, state_root=Path(folder), progress=progress))
+        return ran
+
+
+@contextmanager
+def _progress(phase: Phase) -> Iterator[Callable[[float, int], None]]:
+    columns = (
+        TextColumn(f"[bold]{phase.title:20}"),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("starting", total=phase.flood.duration_s)
+        yield lambda now_s, in_flight: bar.update(
+            task, completed=now_s, description=f"{in_flight} in flight"
+        )
+
+
+def _table(figures: Sequence[Figures]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for figure in figures:
+        table.add_column(figure.title, justify="right", no_wrap=True)
+    rows: Sequence[tuple[str, Callable[[Figures], str]]] = (
+        ("TTFT p50, ordinary clients", lambda f: seconds(f.ttft_p50_s)),
+        ("TTFT p99, ordinary clients", lambda f: _at_least(f) + seconds(f.ttft_p99_s)),
+        ("latency p50, ordinary clients", lambda f: seconds(f.latency_p50_s)),
+        ("latency p99, ordinary clients", lambda f: _at_least(f) + seconds(f.latency_p99_s)),
+        ("tokens/s, all clients", lambda f: f"{f.tokens_per_s:,.0f}"),
+        ("cache hit rate", lambda f: f"{f.hit_rate:.0%}"),
+        ("Jain, got over owed", lambda f: f"{f.jain:.3f}"),
+        ("failed requests", lambda f: str(f.failed)),
+    )
+    for name, cell in rows:
+        table.add_row(name, *(cell(figure) for figure in figures))
+    return table
+
+
+def _at_least(figures: Figures) -> str:
+    return "≥ " if figures.unfinished else ""
+
+
+def _write(report: DemoReport, ran: Sequence[Ran], out: Path) -> None:
+    from evenkeel_cli.demo.plot import plot  # matplotlib takes a second to import, and only now
+
+    out.mkdir(parents=True, exist_ok=True)
+    data = msgspec.json.format(msgspec.json.encode(report), indent=2)
+    (out / "demo.json").write_bytes(data + b"\n")
+    plot(ran, report.phases, out / "demo.png")

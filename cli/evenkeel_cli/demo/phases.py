@@ -1,0 +1,164 @@
+"""One phase of the demo: a fresh fleet under one pair of policies, and the load sent at it.
+
+Place in the flow: workload → **phase** (real processes, wall clock) → figures. All phases have the same fleet
+and, but for the baseline, the very same requests at the same times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from evenkeel_contract.routerconfig import ListenConfig
+from evenkeel_simulator.experiments.workload import Program
+
+from evenkeel_cli.demo.workload import CLIENT_QUANTUM, FLOOD, ORDINARY, Flood
+from evenkeel_cli.manifest import Manifest, parse_manifest
+from evenkeel_cli.replay.clients import headers_by_key
+from evenkeel_cli.replay.run import Outcome, Run
+from evenkeel_cli.replay.sender import Sender, open_session
+from evenkeel_cli.up.fleet import running_fleet
+
+REPLICAS: Final = 3
+PROFILE: Final = "a10g-llama2-7b"
+"""The one profile whose figures are measured, not fitted."""
+_MODEL: Final = "demo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """What is run."""
+
+    name: str
+    """For files and programs."""
+    title: str
+    replica_policy: str
+    fleet_policy: str
+    flood: Flood
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What came of it."""
+
+    phase: Phase
+    programs: Sequence[Program]
+    outcomes: Sequence[Outcome]
+    elapsed_s: float
+    """Until the last ordinary request had ended, or the phase was cut."""
+
+
+def phases(flood: Flood) -> tuple[Phase, Phase, Phase]:
+    """The baseline, the usual way, and Evenkeel."""
+    alone = replace(flood, flood_factor=0.0, duration_s=flood.duration_s / 3)
+    fair = Phase(
+        name="evenkeel",
+        title="D2LPM + DLPM",
+        replica_policy="DLPM",
+        fleet_policy="D2LPM",
+        flood=flood,
+    )
+    usual = Phase(
+        name="round_robin",
+        title="round robin + LPM",
+        replica_policy="LPM",
+        fleet_policy="RoundRobin",
+        flood=flood,
+    )
+    return replace(fair, name="baseline", title="no flood", flood=alone), usual, fair
+
+
+async def run_phase(
+    phase: Phase, *, state_root: Path, progress: Callable[[float, int], None]
+) -> Ran:
+    """Run it; `progress` hears of the seconds gone and the requests in flight. Raises `FleetError`.
+
+    It ends when every ordinary request has ended, at the latest after twice the time in which requests
+    arrive: what the flood still has in the queues then tells nothing more.
+    """
+    manifest = parse_manifest(_file(phase).encode(), f"demo: {phase.title}")
+    programs = phase.flood.programs()
+    listen = ListenConfig(traffic_port=0, probe_port=0, admin_port=0)
+    async with (
+        running_fleet(
+            manifest, listen=listen, state_root=state_root / phase.name, say=lambda _: None
+        ) as fleet,
+        open_session() as session,
+    ):
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        sender = Sender(
+            url=f"{fleet.url}/v1",
+            model=_MODEL,
+            session=session,
+            now=lambda: loop.time() - began_s,
+            headers_of=headers_by_key((*ORDINARY, FLOOD), _keys(manifest)),
+        )
+        run = Run(send=sender.send, now=sender.now)
+        await _until_told(run, programs, sender.now, phase.flood.duration_s, progress)
+        elapsed_s = sender.now()
+    return Ran(phase=phase, programs=programs, outcomes=tuple(run.outcomes), elapsed_s=elapsed_s)
+
+
+async def _until_told(
+    run: Run,
+    programs: Sequence[Program],
+    now: Callable[[], float],
+    duration_s: float,
+    progress: Callable[[float, int], None],
+) -> None:
+    ordinary = sum(program.client != FLOOD for program in programs)
+    sending = asyncio.create_task(run.run(programs))
+    try:
+        while not sending.done() and now() < 2 * duration_s:
+            await asyncio.wait([sending], timeout=0.2)
+            progress(now(), run.in_flight)
+            ended = sum(outcome.client != FLOOD for outcome in run.outcomes)
+            if now() >= duration_s and ended == ordinary:
+                break
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
+
+
+def _keys(manifest: Manifest) -> dict[str, str]:
+    return {client.partition("/")[0]: key for client, key in manifest.api_keys()}
+
+
+def _file(phase: Phase) -> str:
+    """The fleet as a file of resources: the demo runs what `evenkeel up` would."""
+    clients = (*ORDINARY, FLOOD)
+    service = f"""\
+apiVersion: evenkeel.dev/v1alpha1
+kind: FairInferenceService
+metadata: {{name: demo}}
+spec:
+  model: {{source: hf://demo/{_MODEL}}}
+  engine: {{runtime: Simulator, replicas: {REPLICAS}, args: [--profile={PROFILE}]}}
+  scheduling:
+    replicaPolicy: {phase.replica_policy}
+    fleetPolicy: {phase.fleet_policy}
+    clientQuantum: {CLIENT_QUANTUM}
+"""
+    tenants = [
+        f"""\
+apiVersion: evenkeel.dev/v1alpha1
+kind: InferenceTenant
+metadata: {{name: {client}}}
+spec:
+  clients: [{{name: app}}]
+  apiKeys: [{{name: key, client: app, secretRef: {{name: keys, key: {client}}}}}]
+"""
+        for client in clients
+    ]
+    entries = ", ".join(f"{client}: sk-demo-{client}" for client in clients)
+    secret = f"""\
+apiVersion: v1
+kind: Secret
+metadata: {{name: keys}}
+stringData: {{{entries}}}
+"""
+    return "---\n".join([service, *tenants, secret])

@@ -1,0 +1,134 @@
+"""The demo's load and its figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from evenkeel_cli.demo.figures import make_figures, max_min, ordinary_waits
+from evenkeel_cli.demo.phases import Ran, _file, phases
+from evenkeel_cli.demo.workload import FLOOD, ORDINARY, Flood
+from evenkeel_cli.manifest import parse_manifest
+from evenkeel_cli.replay.run import Outcome
+from evenkeel_cli.replay.sender import Answer
+from evenkeel_simulator.experiments.workload import Call, Program
+
+
+def test_the_load_is_the_same_every_time_and_as_heavy_as_it_says() -> None:
+    flood = Flood(duration_s=200)
+    programs = flood.programs()
+    assert programs == Flood(duration_s=200).programs()
+    assert programs == sorted(programs, key=lambda program: program.arrival_s)
+    counts = Counter(program.client for program in programs)
+    assert set(counts) == {FLOOD, *ORDINARY}
+    for client, per_s in [(FLOOD, 20), *((name, 2) for name in ORDINARY)]:
+        assert counts[client] == pytest.approx(200 * per_s, rel=0.15), client
+    assert {len({p.calls[0].prompt for p in programs if p.client == c}) for c in counts} == {4}
+    assert all(
+        32 <= p.calls[0].input_tokens - 512 <= 160 and 32 <= p.calls[0].output_tokens <= 96
+        for p in programs
+    )
+
+
+def test_the_flood_changes_nothing_of_what_the_others_send() -> None:
+    flood = Flood(duration_s=20)
+    alone = replace(flood, flood_factor=0.0).programs()
+    assert alone == [program for program in flood.programs() if program.client != FLOOD]
+
+
+def test_the_phases_differ_in_policies_and_flood_only() -> None:
+    baseline, usual, fair = phases(Flood())
+    assert usual.flood == fair.flood
+    assert baseline.flood.flood_factor == 0
+    files = [parse_manifest(_file(phase).encode(), phase.name) for phase in (usual, fair)]
+    policies = [file.service.spec.scheduling for file in files]
+    assert [(p.replica_policy.value, p.fleet_policy.value) for p in policies] == [
+        ("LPM", "RoundRobin"),
+        ("DLPM", "D2LPM"),
+    ]
+    assert files[0].service.spec.engine == files[1].service.spec.engine
+    assert files[0].tenants == files[1].tenants
+    assert all(file.warnings == () for file in files)
+
+
+@pytest.mark.parametrize(
+    ("asked", "total", "want"),
+    [
+        ({"a": 10, "b": 10}, 10, {"a": 5, "b": 5}),
+        ({"a": 2, "b": 100, "c": 3}, 15, {"a": 2, "c": 3, "b": 10}),
+        ({"a": 2, "b": 100, "c": 90}, 12, {"a": 2, "b": 5, "c": 5}),
+        ({"a": 2, "b": 3}, 100, {"a": 2, "b": 3}),
+        ({}, 5, {}),
+    ],
+)
+def test_what_is_owed_is_the_max_min_share(
+    asked: dict[str, float], total: float, want: dict[str, float]
+) -> None:
+    assert max_min(asked, total) == want
+
+
+def program(name: str, client: str, arrival_s: float) -> Program:
+    call = Call(input_tokens=100, output_tokens=10, max_output_tokens=10)
+    return Program(name, client, arrival_s, (call,))
+
+
+def outcome(of: Program, *, first_s: float, ended_s: float, error: str | None = None) -> Outcome:
+    answer = Answer(
+        sent_s=of.arrival_s,
+        ended_s=ended_s,
+        first_token_s=None if error else first_s,
+        input_tokens=100,
+        cached_tokens=40,
+        output_tokens=10,
+        error=error,
+    )
+    return Outcome(program=of.id, number=0, client=of.client, due_s=of.arrival_s, answer=answer)
+
+
+def ran() -> Ran:
+    """Two ordinary requests ended, one never did, one of the flood came too late to count."""
+    ada = [program("ada-0", "ada", 0.0), program("ada-1", "ada", 1.0), program("ada-2", "ada", 2.0)]
+    flood = [program("flood-0", FLOOD, 0.0), program("flood-1", FLOOD, 0.5)]
+    return Ran(
+        phase=replace(phases(Flood(duration_s=10.0))[1]),
+        programs=[*ada, *flood],
+        outcomes=[
+            outcome(ada[0], first_s=1.0, ended_s=3.0),
+            outcome(ada[1], first_s=4.0, ended_s=9.0),
+            outcome(flood[0], first_s=1.0, ended_s=5.0),
+            outcome(flood[1], first_s=1.0, ended_s=11.0),
+        ],
+        elapsed_s=20.0,
+    )
+
+
+def test_a_request_that_never_ended_counts_with_what_it_waited() -> None:
+    assert [(wait.ttft_s, wait.latency_s, wait.ended) for wait in ordinary_waits(ran())] == [
+        (1.0, 3.0, True),
+        (3.0, 8.0, True),
+        (18.0, 18.0, False),
+    ]
+
+
+def test_figures_are_of_ordinary_clients_and_of_what_ended_in_time() -> None:
+    figures = make_figures(ran())
+    assert (figures.requests, figures.unfinished, figures.failed) == (3, 1, 0)
+    assert (figures.ttft_p50_s, figures.latency_p50_s) == (3.0, 8.0)
+    assert figures.tokens_per_s == 3 * 110 / 10
+    assert figures.hit_rate == pytest.approx(0.4)
+    # 360 in all: the flood asked for 240 and ada for 360, so each is owed 180.
+    assert figures.got_over_owed == {
+        FLOOD: pytest.approx(120 / 180),
+        "ada": pytest.approx(240 / 180),
+    }
+    assert figures.jain == pytest.approx(0.9)
+
+
+def test_a_failed_request_waited_until_it_failed_and_was_not_served() -> None:
+    one = ran()
+    failed = outcome(one.programs[1], first_s=0, ended_s=6.0, error="503")
+    figures = make_figures(replace(one, outcomes=[one.outcomes[0], failed, *one.outcomes[2:]]))
+    assert figures.failed == 1
+    assert figures.ttft_p50_s == 5.0
+    assert figures.tokens_per_s == 2 * 110 / 10
