@@ -144,11 +144,12 @@ class BareProxy(Contender):
     """aiohttp and uvloop, forwarding and nothing else."""
 
     name = "bare-proxy"
+    module = "bench.router.bare_proxy"
 
     def command(self, place: Place) -> list[str]:
         """See `Contender`."""
         workers = [f"--worker={url}" for url in place.workers]
-        return [sys.executable, "-m", "bench.router.bare_proxy", f"--port={place.port}", *workers]
+        return [sys.executable, "-m", self.module, f"--port={place.port}", *workers]
 
     def ready(self, place: Place) -> bool:
         """See `Contender`."""
@@ -160,9 +161,22 @@ class BareProxy(Contender):
         return f"{self.name} ({_run(sys.executable, '-c', code)})"
 
 
+class ByteRelay(BareProxy):
+    """uvloop copying bytes: the floor."""
+
+    name = "byte-relay"
+    module = "bench.router.byte_relay"
+
+
 def contenders(venv: Path) -> dict[str, Contender]:
     """All of them by name."""
-    all_of_them = (Evenkeel(), SglangRouter(venv), QuietSglangRouter(venv), BareProxy())
+    all_of_them = (
+        Evenkeel(),
+        SglangRouter(venv),
+        QuietSglangRouter(venv),
+        BareProxy(),
+        ByteRelay(),
+    )
     return {contender.name: contender for contender in all_of_them}
 
 

@@ -303,7 +303,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--routers",
         nargs="+",
-        default=["evenkeel", "sglang-router", "sglang-router-quiet", "bare-proxy"],
+        default=["evenkeel", "sglang-router", "sglang-router-quiet", "bare-proxy", "byte-relay"],
     )
     parser.add_argument("--scenarios", nargs="+", help="by name; all of them if absent")
     parser.add_argument("--rounds", type=int, default=5)
