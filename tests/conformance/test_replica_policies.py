@@ -245,3 +245,23 @@ def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
         assert after[client].tenant_deficit == pytest.approx(state.tenant_deficit)
     if name in ("VTC", "DLPM") and not config.artifact:
         assert after != before, "nobody was charged"
+
+
+def test_a_request_told_later_waits_while_others_may_enter(policy):
+    if not policy.matches_prefix:
+        pytest.skip("only engines that match prefixes say later")
+    jobs = [job(number) for number in range(4)]
+    for one in jobs:
+        policy.arrive(one, 0.0)
+    admissions = policy.admissions(0.0)
+    proposed = [next(admissions)]
+    outcome = Outcome.LATER
+    for _ in range(10):  # a pass that proposed it again and again would not end
+        try:
+            proposed.append(admissions.send(outcome))
+        except StopIteration:
+            break
+        outcome = Outcome.ADMITTED
+    assert sorted(one.id for one in proposed) == [one.id for one in jobs]
+    assert list(policy.waiting()) == proposed[:1]
+    assert next(policy.admissions(1.0)) is proposed[0]

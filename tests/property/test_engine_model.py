@@ -28,7 +28,7 @@ POOL = 200
 KEYS = st.sampled_from("abc")
 PROMPTS = st.lists(KEYS, max_size=4).map(
     # A key's length follows from its place, so that equal paths are equal tokens.
-    lambda keys: tuple((key, 3 + 5 * depth + ord(key) % 3) for depth, key in enumerate(keys))
+    lambda keys: tuple((key, 9 + 5 * depth + ord(key) % 3) for depth, key in enumerate(keys))
 )
 
 
@@ -65,6 +65,7 @@ CONFIGS = st.builds(
     prefill_tokens=st.sampled_from([None, 7, 50]),
     mixed=st.booleans(),
     prefix_cache=st.booleans(),
+    share_in_batch=st.booleans(),
     decode_steps_between_passes=st.sampled_from([0, 3]),
     retry_when_full=st.booleans(),
 )

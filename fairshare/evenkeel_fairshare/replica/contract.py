@@ -30,6 +30,9 @@ class Outcome(Enum):
 
     ADMITTED = "admitted"  # it is in the batch; `Request.extend_tokens` is set
     NO_ROOM = "no_room"  # it does not fit now; it stays queued
+    LATER = (
+        "later"  # its prefix is being computed for another; it stays queued, and others may enter
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -74,10 +74,11 @@ class Dlpm(ReplicaPolicy):
                             passed_over.append(request)
                             break
                 else:
-                    if (yield request) is Outcome.ADMITTED:
+                    outcome = yield request
+                    if outcome is Outcome.ADMITTED:
                         self._admit(request, client)
                         moved = True
-                    elif not self._skip_misfit:
+                    elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
                         return
             order = passed_over
 

@@ -39,9 +39,10 @@ class Lpm(ReplicaPolicy):
 
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
         for request in by_prefix(self._queue):
-            if (yield request) is Outcome.ADMITTED:
+            outcome = yield request
+            if outcome is Outcome.ADMITTED:
                 del self._queue[request]
-            elif not self._skip_misfit:
+            elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
                 return
 
     def progress(self, request: Request, tokens: int) -> None:

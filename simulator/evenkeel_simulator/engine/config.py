@@ -28,6 +28,10 @@ class EngineConfig:
     mixed: bool = False
     """Decode in the same iteration as a prefill (`--enable-mixed-chunk`), instead of waiting for it."""
     prefix_cache: bool = True
+    share_in_batch: bool = True
+    """Under a policy that matches prefixes, a request waits for the next pass if one in prefill is computing
+    more than 32 tokens that it lacks as well. SGLang (0.4 and newer) moves such a request to the end of the
+    queue instead, and only if it has no more than 32 tokens cached."""
     decode_steps_between_passes: int = 0
     """Decode steps after a prefill before the queue is looked at again. SGLang: 0; the artifact: 10."""
     retry_when_full: bool = False

@@ -25,6 +25,7 @@ from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
 from evenkeel_simulator.engine.cache import CacheObserver
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.iteration import Iteration, Speed
+from evenkeel_simulator.engine.makers import Makers
 from evenkeel_simulator.engine.memory import Memory
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
@@ -56,6 +57,7 @@ class Engine:
         self._requests: dict[str, EngineRequest] = {}
         self._prefilling: dict[EngineRequest, None] = {}
         self._running: dict[EngineRequest, None] = {}
+        self._makers = Makers() if config.share_in_batch and self._follows else None
         self._kv_read = 0  # context tokens of all that run
         self._decoded = 0  # decode steps so far
         self._ends: list[tuple[int, int, EngineRequest]] = []
@@ -247,7 +249,7 @@ class Engine:
                         # The policy books what it proposed before it hears that the pass is over.
                         admissions.send(outcome)
                         break
-                else:
+                elif outcome is Outcome.NO_ROOM:
                     self._full = True
                 request = admissions.send(outcome)
         except StopIteration:
@@ -260,6 +262,10 @@ class Engine:
         cache = self.memory.cache
         cache.unfollow(request)
         extend_tokens = self.memory.claim(request)
+        if self._makers is not None and self._makers.work_for(request):
+            self.memory.unclaim(request)
+            cache.follow(request)
+            return Outcome.LATER
         if not self._rule.fits(request, extend_tokens, self.memory.available):
             self.memory.unclaim(request)
             if self._follows:
@@ -274,6 +280,8 @@ class Engine:
         if request.admitted_s is None:
             request.admitted_s, request.cached_tokens = now_s, request.matched_tokens
         self._prefilling[request] = None
+        if self._makers is not None:
+            self._makers.update(request)
         self._accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
         return Outcome.ADMITTED
 
@@ -304,6 +312,8 @@ class Engine:
             request.pending_tokens -= tokens
             computed = request.context_tokens - request.pending_tokens
             self.memory.store(request, min(computed, request.input_tokens))
+            if self._makers is not None:
+                self._makers.update(request)
             if not request.pending_tokens:
                 self._begin_output(request, end_s)
                 produced.append(request)
@@ -433,6 +443,8 @@ class Engine:
         else:
             del self._prefilling[request]
             request.pending_tokens = 0
+            if self._makers is not None:
+                self._makers.update(request)
         self.memory.release(request, keep=keep)
         self._accounts.left(request)
         self._full = False

@@ -51,6 +51,8 @@ class EngineRequest(Request):
     """Pool tokens that only this request holds: not (yet) in the cache. While it runs, see `held_tokens`."""
     entry: int = 0
     """Serial of its entry in the engine's list of ends: a retracted request comes back with another."""
+    making: tuple[Node, Segment] | None = None
+    """While it is in prefill: where it goes on from the cache, for others to wait for."""
     booked_tokens: int = 0
     """Output tokens that the accounts know of."""
     admitted_s: float | None = None

@@ -37,14 +37,15 @@ class Queue(ReplicaPolicy):
         return Arrival.QUEUED
 
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
-        while self.queue:
-            request = min(self.queue, key=self.rank)
-            if (yield request) is Outcome.NO_ROOM:
+        for request in self.order():
+            outcome = yield request
+            if outcome is Outcome.NO_ROOM:
                 return
-            self.queue.remove(request)
+            if outcome is Outcome.ADMITTED:
+                self.queue.remove(request)
 
-    def rank(self, request: Request) -> float:
-        return self.queue.index(request)
+    def order(self) -> list[Request]:
+        return list(self.queue)
 
     def progress(self, request: Request, tokens: int) -> None:
         self.produced[request.id] = self.produced.get(request.id, 0) + tokens
@@ -70,8 +71,8 @@ class LongestMatch(Queue):
     name: ClassVar[str] = "longest-match"
     matches_prefix: ClassVar[bool] = True
 
-    def rank(self, request: Request) -> float:
-        return -request.matched_tokens
+    def order(self) -> list[Request]:
+        return sorted(self.queue, key=lambda request: -request.matched_tokens)
 
 
 def make_request(

@@ -106,6 +106,62 @@ def test_two_of_the_same_prompt_in_one_pass_both_compute_it_and_share_it_afterwa
     assert engine.loads().used_tokens == 100 + 2
 
 
+def test_forks_that_lack_the_same_prefix_wait_until_one_of_them_has_computed_it() -> None:
+    engine = make_engine(LongestMatch())
+    forks = [make_request(name, prompt=(("shared", 100), (name, 10)), output=50) for name in "abc"]
+    for fork in forks:
+        engine.submit(fork, 0.0)
+    engine.submit(make_request("other", tail=7, output=50), 0.0)
+    first = engine.step(0.0)
+    assert first is not None
+    assert [r.id for r in first.admitted] == ["a", "other"]
+    second = engine.step(first.end_s)
+    assert second is not None
+    assert [r.id for r in second.admitted] == ["b", "c"]
+    assert second.prefill_tokens == 20
+
+
+def test_forks_of_a_chunked_prompt_wait_for_its_last_shared_chunk() -> None:
+    engine = make_engine(LongestMatch(), prefill_tokens=60)
+    prompt = (("s0", 50), ("s1", 50), ("s2", 50))
+    for name in "ab":
+        engine.submit(make_request(name, prompt=prompt, tail=5, output=50), 0.0)
+    now_s, sizes = 0.0, []
+    while not (second := engine.request("b")) or second.state is not State.RUNNING:
+        step = engine.step(now_s)
+        assert step is not None
+        now_s = step.end_s
+        sizes.append(step.prefill_tokens)
+    assert sum(sizes) == 155 + 5
+    assert second.extend_tokens == 5
+
+
+def test_the_maker_s_abort_sets_the_next_one_to_work() -> None:
+    engine = make_engine(LongestMatch())
+    for name in "ab":
+        engine.submit(make_request(name, prompt=(("shared", 100),), tail=5), 0.0)
+    end_s = engine.start(0.0)
+    assert end_s is not None
+    engine.abort("a", 0.001)
+    engine.finish()
+    step = engine.step(end_s)
+    assert step is not None
+    assert [r.id for r in step.admitted] == ["b"]
+    assert step.prefill_tokens == 105
+
+
+@pytest.mark.parametrize(("policy", "config"), [(Queue, {}), (LongestMatch, {"share_in_batch": 0})])
+def test_engines_that_do_not_share_in_a_batch_compute_what_forks_lack_for_each(
+    policy: type[Queue], config: dict[str, bool]
+) -> None:
+    engine = make_engine(policy(), **config)
+    for name in "ab":
+        engine.submit(make_request(name, prompt=(("shared", 100), (name, 10))), 0.0)
+    step = engine.step(0.0)
+    assert step is not None
+    assert step.prefill_tokens == 220
+
+
 def test_long_prompts_are_chunked_and_decode_waits_for_them() -> None:
     engine = make_engine(prefill_tokens=64)
     engine.submit(make_request("a", tail=10, output=50), 0.0)

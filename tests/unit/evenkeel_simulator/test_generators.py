@@ -41,6 +41,11 @@ def test_a_tree_of_thoughts_has_the_paper_s_number_of_calls(branches: int, calls
     assert len(TreeOfThoughts(branches=branches).calls("p", "c", Random(0))) == calls
 
 
+def test_at_temperature_0_a_tree_is_a_single_path_in_the_cache() -> None:
+    calls = TreeOfThoughts(branches=2).calls("p", "c", Random(0))
+    assert len({(call.prompt, call.output) for call in calls}) == 4
+
+
 def test_the_context_inherited_by_a_thought_is_near_the_paper_s_546_tokens() -> None:
     calls = TreeOfThoughts(branches=2, spread=0).calls("p", "c", Random(0))
     inherited = []  # by level: what the parent left, or for the first level the question
@@ -52,7 +57,7 @@ def test_the_context_inherited_by_a_thought_is_near_the_paper_s_546_tokens() -> 
 @pytest.mark.parametrize(
     "spec",
     [
-        TreeOfThoughts(branches=2),
+        TreeOfThoughts(branches=2, diverse=True),
         Chat(system_tokens=5, turns=3, turn_tokens=9, output_tokens=7),
         Judge(dimensions=3),
         DocumentQa(),

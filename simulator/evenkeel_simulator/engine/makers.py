@@ -1,0 +1,49 @@
+"""Who is computing which prefix right now, so that no pass computes the same one twice.
+
+Place in the flow: a request enters the batch → **makes** what the cache lacks → stored. Calls that fork from
+one prompt arrive together and lack the same tokens; admitted in one pass, each would compute them.
+"""
+
+from __future__ import annotations
+
+from evenkeel_simulator.engine.cache import Node, Segment
+from evenkeel_simulator.engine.request import EngineRequest
+
+WORTH_WAITING_TOKENS = 32
+"""SGLang's threshold for its own rule against duplicates in a batch."""
+
+
+class Makers:
+    """Requests in prefill by where they go on from the cache: (deepest match, first segment lacking)."""
+
+    def __init__(self) -> None:
+        self._makers: dict[tuple[Node, Segment], EngineRequest] = {}
+
+    def update(self, request: EngineRequest) -> None:
+        """`request` entered prefill, got further, or left it."""
+        if request.making is not None and self._makers.get(request.making) is request:
+            del self._makers[request.making]
+        request.making = None
+        if request.pending_tokens and request.depth < len(request.prompt):
+            assert request.node is not None
+            request.making = (request.node, request.prompt[request.depth])
+            self._makers.setdefault(request.making, request)
+
+    def work_for(self, request: EngineRequest) -> bool:
+        """Whether somebody computes enough of what a claimed `request` lacks to make it worth the wait."""
+        if request.depth >= len(request.prompt):
+            return False
+        assert request.node is not None
+        maker = self._makers.get((request.node, request.prompt[request.depth]))
+        if maker is None:
+            return False
+        shared = 0
+        for mine, theirs in zip(
+            request.prompt[request.depth :], maker.prompt[request.depth :], strict=False
+        ):
+            if mine != theirs:
+                break
+            shared += mine.tokens
+            if shared > WORTH_WAITING_TOKENS:
+                return True
+        return False
