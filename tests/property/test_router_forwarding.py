@@ -1,0 +1,127 @@
+"""Whatever replicas do, in whatever order: every request ends, once, in a way that its client can read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import httpx
+from evenkeel_contract.key import decode
+from evenkeel_contract.routerconfig import LimitsConfig, ReplicaConfig
+from evenkeel_router.app import running
+from evenkeel_router.edge.upstream import (
+    BrokenError,
+    ConnectError,
+    Exchange,
+    FakeReply,
+    FakeUpstream,
+    Outgoing,
+    SilenceError,
+    UpstreamError,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.fakes import FakeProber, replicas
+from tests.support.nasty import DONE, EVENT, OK, USAGE
+from tests.support.routers import MODEL, QUICK, config_for, routable, until
+
+FAILURES: list[UpstreamError] = [BrokenError("reset"), SilenceError("silent")]
+STREAMED = EVENT + EVENT + USAGE + DONE
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> FakeReply:
+    """A stream, right or garbled, cut anywhere, which may break at any point."""
+    data = draw(st.sampled_from([STREAMED, STREAMED, EVENT + b"garbage\n\n", b"\xff", EVENT, b""]))
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=4)))
+    ends = zip([0, *cuts], [*cuts, len(data)], strict=True)
+    parts: list[bytes | UpstreamError] = [data[start:end] for start, end in ends]
+    if draw(st.booleans()):
+        parts.insert(draw(st.integers(0, len(parts))), draw(st.sampled_from(FAILURES)))
+    return FakeReply(parts, content_type="text/event-stream")
+
+
+WHOLE = st.builds(
+    lambda body, status: FakeReply([body], status=status),
+    st.sampled_from([OK, OK, b"{", b"", b"\xff"]),
+    st.sampled_from([200, 200, 200, 400, 401, 404, 500, 503, 302]),
+)
+ANSWERS = st.one_of(streams(), WHOLE, st.sampled_from(FAILURES), st.just(ConnectError("refused")))
+
+
+class Scripted(FakeUpstream):
+    """Gives the answers of a script, one to each connection, whoever is asked; at its end all is well."""
+
+    def __init__(self, script: list[FakeReply | UpstreamError]) -> None:
+        FakeUpstream.__init__(self, self._next)
+        self._script = script
+        self.refusals = 0
+
+    async def connect(self, replica: ReplicaConfig) -> Exchange:
+        if self._script and isinstance(self._script[0], ConnectError):
+            self.refusals += 1
+            raise ConnectError(str(self._script.pop(0)))
+        return await FakeUpstream.connect(self, replica)
+
+    def _next(self, replica: ReplicaConfig, request: Outgoing) -> FakeReply | UpstreamError:
+        if self._script:
+            return self._script.pop(0)
+        if b'"stream":true' in request.body:
+            return FakeReply([STREAMED], content_type="text/event-stream")
+        return FakeReply([OK])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(ANSWERS, max_size=4), st.booleans())
+def test_every_request_ends_once_and_leaves_nothing_behind(
+    script: list[FakeReply | UpstreamError], stream: bool
+) -> None:
+    fresh = [replace(a, _position=0) if isinstance(a, FakeReply) else a for a in script]
+    asyncio.run(_one_request(Scripted(fresh), stream=stream))
+
+
+async def _one_request(upstream: Scripted, *, stream: bool) -> None:
+    config = config_for(*replicas(3), limits=LimitsConfig(max_attempts=3, queue_timeout_s=5.0))
+    async with (
+        running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router,
+        httpx.AsyncClient(base_url=router.url) as client,
+    ):
+        await routable(router, 3)
+        body = {"model": MODEL, "prompt": "x"} | ({"stream": True} if stream else {})
+        response = await client.post("/v1/completions", json=body)
+        state = router.state
+        await until(lambda: not state.admission.running, "the request to be over")
+        assert not any(state.fleet.outstanding)
+        assert (len(state.room), len(state.flights), state.budget.used_bytes) == (0, 0, 0)
+
+        asked = [dict(request.headers)["x-smg-routing-key"] for _, request in upstream.asked]
+        assert len(asked) <= 3
+        if not upstream.refusals:  # else all may be lost, and the first to come back is a new one
+            assert len({name for name, _ in upstream.asked}) == len(asked)
+        assert [decode(key).retried_by_fleet for key in asked] == [n > 0 for n in range(len(asked))]
+        assert upstream.closed == len(asked)
+        _check(response, stream=stream)
+        (totals,) = state.accounts.clients()
+        failed = response.status_code != 200 or b'data: {"error"' in response.content
+        assert sum(totals.errors.values()) == failed
+
+
+def _check(response: httpx.Response, *, stream: bool) -> None:
+    """A client can make sense of it."""
+    if response.status_code != 200:
+        assert response.status_code in (400, 404, 502, 504)
+        if response.status_code >= 500:
+            assert response.json()["error"]["code"] in ("replica_failed", "replica_timeout")
+    elif not stream:
+        assert response.content == OK
+    else:
+        *events, rest = response.content.split(b"\n\n")
+        assert rest == b""
+        contents = [event.removeprefix(b"data: ") for event in events]
+        assert all(json.loads(content) for content in contents[:-1])
+        ended = contents[-1] == b"[DONE]"
+        broke = not ended and "error" in json.loads(contents[-1])
+        assert ended or broke
+        assert sum(b'"error"' in content for content in contents) == broke
