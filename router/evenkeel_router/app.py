@@ -43,8 +43,9 @@ LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's ti
 class Router:
     """A running router. Ports are known once it runs: port 0 lets the system choose."""
 
-    def __init__(self, state: RouterState) -> None:
+    def __init__(self, state: RouterState, discovery: StaticDiscovery) -> None:
         self.state = state
+        self.discovery = discovery
         self.traffic_port = 0
         self.probe_port = 0
         self.admin_port = 0
@@ -81,14 +82,14 @@ async def running(
     for the network; `log_output` takes one line for each request (None: none).
     """
     state = RouterState(config, timing=timing)
-    router = Router(state)
+    discovery = StaticDiscovery(config.replicas)
+    router = Router(state, discovery)
     async with AsyncExitStack() as stack:
         # 1. The way to replicas.
         connections = Connections()
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
         watchtower = Watchtower(state, prober or HttpProber(session))
-        discovery = StaticDiscovery(config.replicas)
 
         # 2. What runs beside the requests.
         log = RequestLog(log_output)

@@ -80,16 +80,22 @@ class Nasty:
     gone: int = 0
     """Requests whose connection the router closed before the behaviour was through."""
     ready: bool = True
+    serving: dict[asyncio.Task[None], asyncio.StreamWriter] = field(default_factory=dict)
 
     def config(self, name: str) -> ReplicaConfig:
         return ReplicaConfig(name=name, url=f"http://127.0.0.1:{self.port}", api_key="sk-replica")
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        serving = asyncio.current_task()
+        assert serving is not None
+        self.serving[serving] = writer
         with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while not writer.is_closing():
                 await self._one(reader, writer)
         writer.close()
+        await asyncio.sleep(0)  # what was closed or reset is gone in the next round of the loop
+        del self.serving[serving]
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -120,6 +126,11 @@ async def nasty(behave: Behaviour, port: int = 0) -> AsyncIterator[Nasty]:
         yield replica
     finally:
         server.close()
+        tasks = list(replica.serving)
+        for task, writer in list(replica.serving.items()):
+            writer.transport.abort()
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def fine(asked: Asked) -> None:

@@ -1,0 +1,131 @@
+"""Reports of replicas, over real ZeroMQ sockets: what is merged, what is refused, what a restart looks like."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import zmq
+import zmq.asyncio
+from evenkeel_contract.reports import (
+    REPORT_VERSION,
+    ClientReport,
+    Report,
+    ReportRequest,
+    decode_request,
+    encode,
+)
+from evenkeel_router.app import running
+from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
+from evenkeel_router.snapshot import take
+
+from tests.support.fakes import FakeProber, replicas
+from tests.support.routers import QUICK, config_for, routable, until
+
+
+def client(name: str, service: float) -> ClientReport:
+    return ClientReport(name, 1, 2, 3, service, service, service, 4, -5.0, -6.0, 7, 8)
+
+
+@dataclass
+class Reporter:
+    """A replica's reporting socket that answers what it is told to; nothing, while that is None."""
+
+    address: str
+    answer: bytes | None = None
+    questions: list[ReportRequest] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def reporter() -> AsyncIterator[Reporter]:
+    context = zmq.asyncio.Context()
+    socket = context.socket(zmq.ROUTER)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    told = Reporter(f"tcp://127.0.0.1:{port}")
+
+    async def serve() -> None:
+        while True:
+            sender, *_, question = await socket.recv_multipart()
+            told.questions.append(decode_request(question))
+            if told.answer is not None:
+                await socket.send_multipart([sender, told.answer])
+
+    serving = asyncio.create_task(serve())
+    try:
+        yield told
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        socket.close(linger=0)
+        context.term()
+
+
+def report(incarnation: str, sequence: int, since: int, *clients: ClientReport) -> bytes:
+    return encode(Report(REPORT_VERSION, incarnation, sequence, since, "DLPM", clients))
+
+
+async def test_reports_are_merged_asked_on_from_and_shown() -> None:
+    async with reporter() as told:
+        (one,) = replicas(1)
+        config = config_for(replace(one, reports=told.address))
+        upstream = FakeUpstream(lambda *_: FakeReply([]))
+        async with running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router:
+            await routable(router, 1)
+            seen = router.state.reports
+            told.answer = report("first", 5, 0, client("ns/acme/chat", 10.0))
+            await until(lambda: "r0" in seen, "the first report")
+            told.answer = report("first", 6, 5, client("ns/acme/batch", 1.0))
+            await until(lambda: len(seen["r0"].clients) == 2, "what changed since")
+            await until(lambda: told.questions[-1].since == 6, "the next question")
+            assert told.questions[-1].incarnation == "first"
+            told.answer = b"garbage"
+            before = len(told.questions)
+            await until(lambda: len(told.questions) > before + 1, "it to be asked again")
+            assert seen["r0"].sequence == 6
+
+            state = take(router.state, asyncio.get_running_loop().time())
+            (shown,) = state.replicas
+            assert (shown.incarnation, shown.policy) == ("first", "DLPM")
+            assert (shown.waiting, shown.running) == (14, 16)
+            assert shown.report_age_s is not None
+            (acme,) = state.tenants
+            (at,) = {c.name: c for c in acme.clients}["chat"].replicas
+            assert (at.deficit, at.tenant_deficit, at.service) == (-5.0, -6.0, 10.0)
+
+
+async def test_a_report_of_another_process_means_that_the_replica_was_restarted() -> None:
+    async with reporter() as told:
+        (one,) = replicas(1)
+        config = config_for(replace(one, reports=told.address))
+        upstream = FakeUpstream(lambda *_: FakeReply([]))
+        told.answer = report("first", 5, 0, client("a", 1.0))
+        async with running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router:
+            await until(lambda: "r0" in router.state.reports, "the first report")
+            await routable(router, 1)
+            member = router.state.fleet.member("r0")
+            assert member is not None
+            assert member.life == 1
+            told.answer = report("second", 1, 0)
+            await until(lambda: member.life == 2, "it to have been lost and to have joined again")
+            await until(lambda: router.state.reports["r0"].incarnation == "second", "its report")
+            assert router.state.reports["r0"].clients == {}
+
+
+async def test_a_replica_that_is_no_longer_configured_is_no_longer_asked_or_shown() -> None:
+    async with reporter() as told:
+        told.answer = report("first", 5, 0)
+        (one,) = replicas(1)
+        upstream = FakeUpstream(lambda *_: FakeReply([]))
+        async with running(
+            config_for(replace(one, reports=told.address)),
+            upstream=upstream,
+            prober=FakeProber(),
+            timing=QUICK,
+        ) as router:
+            await until(lambda: "r0" in router.state.reports, "a report")
+            router.discovery.update(())
+            await until(lambda: not router.state.reports, "its report to be forgotten")
+            assert not list(router.state.fleet)
+            assert not list(router.state.accounts.replicas())

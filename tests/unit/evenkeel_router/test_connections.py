@@ -1,0 +1,127 @@
+"""The pool of connections to replicas."""
+
+from __future__ import annotations
+
+import pytest
+from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_router.edge import connections
+from evenkeel_router.edge.connections import Connections
+from evenkeel_router.edge.upstream import BrokenError, ConnectError, Outgoing
+
+from tests.support.nasty import OK, Asked, fine, nasty
+from tests.support.routers import PATIENCE_S, until
+
+REQUEST = Outgoing("/v1/completions", (("x-a", "b"),), b'{"model":"m"}')
+
+
+async def ask(pool: Connections, replica: ReplicaConfig) -> bytes | None:
+    exchange = await pool.connect(replica)
+    try:
+        return (await exchange.ask(REQUEST, silence_s=PATIENCE_S)).body
+    finally:
+        exchange.close()
+
+
+async def test_a_connection_is_used_again_until_it_was_idle_for_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with nasty(fine) as server:
+        pool, replica = Connections(), server.config("r0")
+        for _ in range(3):
+            assert await ask(pool, replica) == OK
+        assert server.connections == 1
+        assert server.asked[0].headers["authorization"] == "Bearer sk-replica"
+        assert server.asked[0].headers["x-a"] == "b"
+        first, second = await pool.connect(replica), await pool.connect(replica)
+        for exchange in (first, second):
+            await exchange.ask(REQUEST, silence_s=PATIENCE_S)
+            exchange.close()
+        assert server.connections == 2
+        monkeypatch.setattr(connections, "IDLE_LIMIT_S", -1.0)
+        assert await ask(pool, replica) == OK
+        assert server.connections == 3
+        pool.close()
+
+
+async def test_nobody_there_or_no_such_name_is_a_connect_error() -> None:
+    pool = Connections()
+    for url in ("http://127.0.0.1:1", "http://no-such-name.invalid:80"):
+        with pytest.raises(ConnectError, match="no connection to r0"):
+            await pool.connect(ReplicaConfig(name="r0", url=url))
+
+
+async def test_a_handshake_that_takes_too_long_is_a_connect_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "CONNECT_TIMEOUT_S", 0.2)
+    async with nasty(fine) as server:  # which waits for the end of a head, and speaks no TLS
+        replica = ReplicaConfig(name="r0", url=f"https://127.0.0.1:{server.port}")
+        with pytest.raises(ConnectError, match=r"within 0\.2 s"):
+            await Connections().connect(replica)
+
+
+async def test_a_replica_that_died_while_its_connection_was_idle_broke_the_request() -> None:
+    async with nasty(fine) as server:
+        pool, replica = Connections(), server.config("r0")
+        assert await ask(pool, replica) == OK
+
+        async def dies(asked: Asked) -> None:
+            asked.reset()
+
+        server.behave = dies
+        with pytest.raises(BrokenError):
+            await ask(pool, replica)
+        assert len(server.asked) == 3  # the first, the stale try, and the fresh one
+        pool.close()
+
+
+async def test_what_a_replica_says_unasked_costs_it_the_connection() -> None:
+    async def chats(asked: Asked) -> None:
+        await asked.answer()
+        chatting.append(asked)
+
+    chatting: list[Asked] = []
+    async with nasty(chats) as server:
+        pool, replica = Connections(), server.config("r0")
+        assert await ask(pool, replica) == OK
+        await chatting[0].send(b"HTTP/1.1 200 OK\r\n\r\n")
+        await until(chatting[0].reader.at_eof, "the connection to be closed")
+        assert await ask(pool, replica) == OK
+        assert server.connections == 2
+        pool.close()
+
+
+async def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_REPLY_BYTES", 10_000)
+
+    async def floods(asked: Asked) -> None:
+        await asked.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+        while True:
+            await asked.send(b"x" * 4096)
+
+    async with nasty(floods) as server:
+        with pytest.raises(BrokenError, match="too large"):
+            await ask(Connections(), server.config("r0"))
+
+
+async def test_a_stream_is_read_only_as_fast_as_it_is_taken() -> None:
+    async with nasty(fine) as server:
+        pool = Connections()
+        exchange = await pool.connect(server.config("r0"))
+        request = Outgoing("/v1/completions", (), b'{"stream":true}')
+        reply = await exchange.ask(request, silence_s=PATIENCE_S)
+        assert reply.body is None
+        taken: list[bytes] = []
+
+        def one_at_a_time(data: bytes, last: bool) -> bool:
+            taken.append(data)
+            return False
+
+        while not await reply.relay(one_at_a_time, idle_s=PATIENCE_S):
+            pass
+        assert b"".join(taken).endswith(b"data: [DONE]\n\n")
+        exchange.close()
+        assert server.connections == 1
+        assert await ask(pool, server.config("r0")) == OK  # and then it is as good as before
+        assert server.connections == 1
+        pool.close()

@@ -1,0 +1,107 @@
+"""A changed configuration, and the state that `/v1/state` and `/metrics` show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from evenkeel_contract import adminstate
+from evenkeel_contract.adminstate import StateError, decode_state, encode_state
+from evenkeel_contract.routerconfig import (
+    Anonymous,
+    FleetPolicyName,
+    PrefixConfig,
+    SchedulingConfig,
+    TenantConfig,
+)
+from evenkeel_fairshare.fleet.contract import EMPTY
+from evenkeel_router.core.accounting import Accounts
+from evenkeel_router.core.identity import client_of
+from evenkeel_router.core.usage import Usage
+from evenkeel_router.edge.logs import RequestLog
+from evenkeel_router.metrics import registry
+from evenkeel_router.snapshot import take
+from evenkeel_router.state import RouterState
+from prometheus_client import generate_latest
+
+from tests.support.routers import config_for, tenancy
+
+
+async def test_a_changed_policy_or_block_size_starts_anew_and_the_rest_stays() -> None:
+    before = config_for()
+    state = RouterState(before)
+    member = state.fleet.add("r0")
+    state.fleet.ready(member)
+    fleet, policy, index = state.fleet, state.fleet.policy, state.fleet.index
+    state.apply(replace(before, model="other"))
+    assert state.limits.model == "other"
+    assert (state.fleet.policy, state.fleet.index) == (policy, index)
+    robin = SchedulingConfig(fleet_policy=FleetPolicyName.ROUND_ROBIN, output_token_weight=5)
+    state.apply(replace(before, scheduling=robin, prefix=PrefixConfig(text_block_bytes=16)))
+    assert state.fleet is fleet
+    assert state.fleet.policy.name == "RoundRobin"
+    assert state.fleet.index is not index
+    assert state.accounts.cost.output_cost(0, 0, 1) == 5
+    plan = fleet.plan("c", weight=1.0, text=b"x" * 64, input_tokens=1)
+    assert fleet.select(plan, EMPTY) is not None
+
+
+async def test_everybody_who_was_served_is_shown_declared_or_not() -> None:
+    config = config_for(tenancy=tenancy(anonymous=Anonymous.SHARE))
+    state = RouterState(config)
+    acme = config.tenancy.tenants[0]
+    for client in (client_of(acme, "chat"), client_of(acme, "undeclared")):
+        totals = state.accounts.of(client)
+        totals.requests += 1
+        state.accounts.settle(totals, "r0", Usage(10, 4, 2))
+    nobody = client_of(TenantConfig(namespace="ns", name="anonymous"), "anonymous")
+    state.accounts.of(nobody).requests += 1
+    shown = decode_state(encode_state(take(state, 5.0)))
+    first, second = shown.tenants
+    assert (first.name, first.weight, first.service) == ("acme", 2, 20.0)
+    weights = {client.name: client.weight for client in first.clients}
+    assert weights == {"chat": 3, "batch": 1, "undeclared": 1}
+    assert {client.name: client.requests for client in first.clients}["batch"] == 0
+    assert (second.name, second.clients[0].identity) == ("anonymous", "ns/anonymous/anonymous")
+
+
+async def test_those_beyond_the_cap_are_shown_as_one() -> None:
+    state = RouterState(config_for())
+    state.accounts = Accounts(state.accounts.cost, max_clients=1)
+    tenant = TenantConfig(namespace="ns", name="t")
+    for name in ("a", "b", "c"):
+        state.accounts.of(client_of(tenant, name)).requests += 1
+    shown = take(state, 0.0)
+    requests = {c.identity: c.requests for tenant in shown.tenants for c in tenant.clients}
+    assert requests["ns/t/a"] == 1
+    assert requests["other"] == 2
+    text = generate_latest(registry(state, RequestLog(None))).decode()
+    assert 'request_total{client="other",model_name="llama",tenant="other"} 2.0' in text
+
+
+async def test_histograms_are_cumulative_as_the_text_format_wants_them() -> None:
+    state = RouterState(config_for())
+    totals = state.accounts.of(client_of(TenantConfig(namespace="ns", name="t"), "a"))
+    for seconds in (0.005, 0.2, 1000.0):
+        totals.ttft_s.observe(seconds)
+    text = generate_latest(registry(state, RequestLog(None))).decode()
+    labels = 'client="a",le="%s",model_name="llama",tenant="t"'
+    bucket = "evenkeel_router_request_ttft_seconds_bucket"
+    for bound, want in (("0.01", 1), ("0.25", 2), ("300.0", 2), ("+Inf", 3)):
+        assert f"{bucket}{{{labels % bound}}} {want}.0" in text
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff"])
+def test_what_is_no_state_is_refused(data: bytes) -> None:
+    with pytest.raises(StateError, match="not a router's state"):
+        decode_state(data)
+
+
+def test_a_state_of_another_version_is_refused_and_unknown_fields_are_not() -> None:
+    state = adminstate.RouterState(
+        version=2, time_s=0, uptime_s=0, namespace="", service="", model="", fleet_policy=""
+    )
+    with pytest.raises(StateError, match="version 2"):
+        decode_state(encode_state(state))
+    newer = encode_state(state).replace(b'"version":2', b'"version":1,"later":[1]')
+    assert decode_state(newer).version == 1
