@@ -56,6 +56,10 @@ format: env  ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.PHONY: crds
+crds: env  ## Write crds/*.yaml anew from the contract (a test fails when they differ)
+	$(BIN)/python -m crds.generate
+
 .PHONY: lock
 lock: env  ## Resolve constraints.txt anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'

@@ -44,6 +44,8 @@ class Scalar(Protocol):
     """A value with a spelling of its own (a duration, a quantity)."""
 
     EXAMPLE: ClassVar[str]
+    PATTERN: ClassVar[str]
+    """A superset of its spellings as text; the whole text must match."""
 
     @classmethod
     def from_plain(cls, data: object) -> Self:

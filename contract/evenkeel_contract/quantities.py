@@ -15,7 +15,8 @@ from typing import ClassVar, Final, Self
 from evenkeel_contract.faults import show
 
 _MAX_DURATION_S: Final = 100 * 365 * 24 * 3600
-_MAX_QUANTITY: Final = 2**63 - 1  # as in Kubernetes
+_MAX_QUANTITY: Final = 2**63 - 1  # what Kubernetes cuts larger ones to, so itself no size
+MAX_TEXT: Final = 64  # characters of any spelling
 _DIGITS: Final = r"[0-9]{1,18}"
 
 _DURATION_PART: Final = re.compile(rf"({_DIGITS}(?:\.[0-9]{{1,9}})?)(ms|s|m|h)")
@@ -37,7 +38,7 @@ _FACTORS: Final = {
     **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
 }
 
-_PERCENT: Final = re.compile(rf"({_DIGITS})%")
+_PERCENT: Final = re.compile(r"(100|[1-9]?[0-9])%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,15 @@ class Duration:
     """A length of time above zero, in Go's spelling: `120s`, `1500ms`, `1h30m`."""
 
     EXAMPLE: ClassVar[str] = "120s"
+    PATTERN: ClassVar[str] = _DURATION.pattern
     text: str
     seconds: float
 
     @classmethod
     def from_plain(cls, data: object) -> Self:
         """Read one; raises `ValueError`."""
-        if not isinstance(data, str) or _DURATION.fullmatch(data) is None:
+        match = isinstance(data, str) and len(data) <= MAX_TEXT and _DURATION.fullmatch(data)
+        if not isinstance(data, str) or not match:
             raise ValueError(f"must be a duration such as 120s, 1500ms or 5m, not {show(data)}")
         parts = _DURATION_PART.findall(data)
         seconds = sum(Fraction(number) * _SECONDS[unit] for number, unit in parts)
@@ -69,6 +72,7 @@ class Quantity:
     """A number above zero with a suffix of Kubernetes: `16Mi`, `100Gi`, `500m`, `3`."""
 
     EXAMPLE: ClassVar[str] = "16Mi"
+    PATTERN: ClassVar[str] = _QUANTITY.pattern
     spelling: str | int
     value: Fraction
 
@@ -82,7 +86,7 @@ class Quantity:
         digits, suffix = match[1], match[2] or ""
         factor = _FACTORS.get(suffix) or Fraction(10) ** int(suffix[1:])
         value = Fraction(digits) * factor
-        if not 0 < value <= _MAX_QUANTITY:
+        if not 0 < value < _MAX_QUANTITY:
             raise ValueError(f"must be above 0 and below 2^63, not {show(data)}")
         return cls(data, value)
 
@@ -101,6 +105,7 @@ class CountOrPercent:
     """A whole number (`3`) or a share of another one (`50%`)."""
 
     EXAMPLE: ClassVar[str] = "50%"
+    PATTERN: ClassVar[str] = _PERCENT.pattern
     spelling: str | int
     count: int | None
     """None where a percentage was given."""
@@ -112,7 +117,7 @@ class CountOrPercent:
         if isinstance(data, int) and not isinstance(data, bool) and 0 <= data < 2**31:
             return cls(data, data, None)
         match = _PERCENT.fullmatch(data) if isinstance(data, str) else None
-        if match is None or int(match[1]) > 100:
+        if match is None:
             raise ValueError(
                 f"must be a whole number such as 3 or a percentage up to 100%, not {show(data)}"
             )

@@ -48,7 +48,7 @@ OWNED_FLAGS: Final = (
 )
 """Flags of SGLang and of the simulator that Evenkeel sets from the rest of the spec."""
 
-_NO_SHORTER_THAN: Final = 4  # of an abbreviated flag; `--h` could still mean anything
+NO_FLAG_SHORTER_THAN: Final = 4  # of an abbreviated flag; `--h` could still mean anything
 
 
 def parse_service(data: object) -> tuple[FairInferenceService | None, tuple[Fault, ...]]:
@@ -131,7 +131,7 @@ def _owned(flag: str) -> str | None:
     if flag in OWNED_FLAGS:
         return flag
     abbreviates = (owned for owned in OWNED_FLAGS if owned.startswith(flag))
-    return next(abbreviates, None) if len(flag) >= _NO_SHORTER_THAN else None
+    return next(abbreviates, None) if len(flag) >= NO_FLAG_SHORTER_THAN else None
 
 
 def cache_cannot_be_shared(service: FairInferenceService) -> Iterator[Fault]:

@@ -11,7 +11,7 @@ from evenkeel_contract.quantities import CountOrPercent, Quantity
 from evenkeel_contract.spec.common import Count, PodTemplate, Positive, SecretKeyRef, Text
 
 SOURCE = Pattern(
-    r"hf://[\w.-]+/[\w.-]+(@[\w.-]+)?|pvc://[a-z0-9.-]+(/[^\s]*)?|file:///[^\s]*",
+    r"hf://[\w.-]+/[\w.-]+(@[\w.-]+)?|pvc://[a-z0-9.-]+(/[^\x00-\x20\x7f]*)?|file:///[^\x00-\x20\x7f]*",
     "hf://organisation/model, pvc://claim/path or file:///path",
 )
 
@@ -56,7 +56,7 @@ class Cache:
 class Model:
     """What is served."""
 
-    source: Annotated[str, SOURCE]
+    source: Annotated[str, SOURCE, Length(1, 1024)]
     """Where the model's files are: hf://organisation/model, pvc://claim/path or file:///path."""
     served_name: Text | None = None
     """The name in requests' `model`; absent: the last part of `source`."""
@@ -103,7 +103,7 @@ class Engine:
     """How many; absent with `autoscaling` absent too: 1. At most one of the two may be given."""
     gpu: Gpu = field(default_factory=Gpu)
     """What each replica computes on; ignored by runtime Simulator."""
-    args: tuple[Text, ...] = ()
+    args: Annotated[tuple[Text, ...], Length(0, 128)] = ()
     """Further flags of the engine, each as one entry `--flag=value`; flags that Evenkeel sets itself
     are refused."""
     rollout: Rollout = field(default_factory=Rollout)

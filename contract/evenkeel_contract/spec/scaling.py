@@ -73,16 +73,16 @@ class Behavior:
     """How fast the number may change."""
 
     scale_up: ScaleUpRules = field(default_factory=ScaleUpRules)
-    """Growing."""
+    """How fast it may grow."""
     scale_down: ScaleDownRules = field(default_factory=ScaleDownRules)
-    """Shrinking."""
+    """How fast it may shrink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prometheus:
     """Where the scaler reads."""
 
-    url: Annotated[str, Url()]
+    url: Annotated[str, Url(), Length(1, 2048)]
     """One that the operator's settings allow."""
     token_secret_ref: SecretKeyRef | None = None
     """A bearer token, where the server wants one."""

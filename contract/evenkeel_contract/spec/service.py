@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from evenkeel_contract.constraints import DNS_NAME, Cidr, Length, Pattern
+from evenkeel_contract.constraints import DNS_LABEL, DNS_NAME, Cidr, Length, Pattern, Range
 from evenkeel_contract.routerconfig import Anonymous, FleetPolicyName
 from evenkeel_contract.spec.common import ApiVersion, DnsName, Metadata, Positive, Weight
 from evenkeel_contract.spec.engine import Engine, Model, ReplicaPolicyName
@@ -69,12 +69,30 @@ class IngressExposure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParentRef:
+    """A Gateway, as an HTTPRoute names it."""
+
+    name: DnsName
+    """Of the Gateway."""
+    namespace: Annotated[str, DNS_LABEL] | None = None
+    """Of the Gateway; absent: that of the service."""
+    group: DnsName = "gateway.networking.k8s.io"
+    """The parent's API group."""
+    kind: Annotated[str, Length(1, 63)] = "Gateway"
+    """The parent's kind."""
+    section_name: DnsName | None = None
+    """One listener of the Gateway; absent: all."""
+    port: Annotated[int, Range(1, 65535)] | None = None
+    """One port of the Gateway; absent: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRouteExposure:
     """An HTTPRoute of the Gateway API to the router."""
 
-    parent_refs: Annotated[tuple[Mapping[str, object], ...], Length(1, 32)]
+    parent_refs: Annotated[tuple[ParentRef, ...], Length(1, 32)]
     """The gateways, as in HTTPRoute."""
-    hostnames: tuple[Hostname, ...] = ()
+    hostnames: Annotated[tuple[Hostname, ...], Length(0, 16)] = ()
     """The names that clients use; empty: all of the gateways'."""
 
 
@@ -105,7 +123,7 @@ class LabelSelectorRequirement:
     """The label."""
     operator: SelectorOperator
     """How the label and `values` are compared."""
-    values: tuple[str, ...] = ()
+    values: Annotated[tuple[str, ...], Length(0, 64)] = ()
     """With In and NotIn."""
 
 
@@ -115,7 +133,7 @@ class LabelSelector:
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that must be as given."""
-    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+    match_expressions: Annotated[tuple[LabelSelectorRequirement, ...], Length(0, 32)] = ()
     """Conditions that must all hold."""
 
 
@@ -127,7 +145,9 @@ class Tenancy:
     """Which InferenceTenants of the namespace are served; empty: all."""
     anonymous: Anonymous = Anonymous.REJECT
     """What becomes of a request without an identity; Share: all of them are one client."""
-    trusted_proxies: tuple[Annotated[str, Cidr()], ...] = ()
+    trusted_proxies: Annotated[
+        tuple[Annotated[str, Cidr(), Length(1, 64)], ...], Length(0, 64)
+    ] = ()
     """Networks whose identity headers are believed."""
 
 

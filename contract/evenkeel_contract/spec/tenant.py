@@ -59,9 +59,9 @@ class TenantSpec:
     """The tenant's share of a service relative to other tenants', however many clients it has (R9)."""
     default_client_weight: Weight = 1
     """Of clients that are not listed."""
-    clients: Annotated[tuple[Client, ...], UniqueBy(("name",)), Length(0, 10_000)] = ()
+    clients: Annotated[tuple[Client, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
     """Clients with a weight of their own, and those that API keys name."""
-    api_keys: Annotated[tuple[ApiKey, ...], UniqueBy(("name",)), Length(0, 10_000)] = ()
+    api_keys: Annotated[tuple[ApiKey, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
     """The keys that identify clients."""
     limits: TenantRateLimits = field(default_factory=TenantRateLimits)
     """Bounds of the whole tenant."""

@@ -1,0 +1,176 @@
+"""The envelope around a schema: names, printer columns, subresources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from evenkeel_contract.constraints import DNS_LABEL
+from evenkeel_contract.crd.schema import Schema, object_schema
+from evenkeel_contract.names import GROUP, VERSION
+from evenkeel_contract.spec.common import MAX_RESOURCE_NAME
+from evenkeel_contract.spec.service import FairInferenceService
+from evenkeel_contract.spec.status import ServiceStatus, TenantStatus
+from evenkeel_contract.spec.tenant import InferenceTenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of `kubectl get`."""
+
+    name: str
+    path: str
+    description: str
+    type: str = "string"
+    wide: bool = False
+    """Only with `-o wide`."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """As the API server reads it."""
+        plain = {
+            "name": self.name,
+            "type": self.type,
+            "description": self.description,
+            "jsonPath": self.path,
+        }
+        return plain | ({"priority": 1} if self.wide else {})
+
+
+_READY: Final = '.status.conditions[?(@.type=="Ready")]'
+_AGE: Final = Column(
+    name="Age", type="date", path=".metadata.creationTimestamp", description="Since its creation."
+)
+_IS_READY: Final = Column(
+    name="Ready", path=f"{_READY}.status", description="Whether it does what is wanted."
+)
+_REASON: Final = Column(
+    name="Reason", path=f"{_READY}.reason", description="Why it is ready or not.", wide=True
+)
+
+_SERVICE_COLUMNS: Final = (
+    _IS_READY,
+    Column(
+        name="Replicas", type="integer", path=".status.replicas", description="Those that exist."
+    ),
+    Column(
+        name="Ready Replicas",
+        type="integer",
+        path=".status.readyReplicas",
+        description="Those that take requests.",
+    ),
+    Column(name="URL", path=".status.url", description="Where clients send requests."),
+    Column(
+        name="ShareError",
+        type="integer",
+        path=".status.fairness.shareErrorPercent",
+        description="Percent by which a backlogged client's share is off at most.",
+    ),
+    _AGE,
+    Column(name="Model", path=".spec.model.source", description="What is served.", wide=True),
+    Column(
+        name="Policy",
+        path=".spec.scheduling.replicaPolicy",
+        description="The order within a replica.",
+        wide=True,
+    ),
+    _REASON,
+)
+_TENANT_COLUMNS: Final = (
+    _IS_READY,
+    Column(
+        name="Weight",
+        type="integer",
+        path=".spec.weight",
+        description="Its share against other tenants'.",
+    ),
+    _AGE,
+    _REASON,
+)
+
+_SCALE: Final = {
+    "specReplicasPath": ".spec.engine.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
+
+
+def definitions() -> dict[str, dict[str, Any]]:
+    """Both CustomResourceDefinitions by their name."""
+    service = _root(FairInferenceService, status=ServiceStatus)
+    tenant = _root(InferenceTenant, status=TenantStatus)
+    made = (
+        _definition(
+            service,
+            names=_names("FairInferenceService", short="fis"),
+            columns=_SERVICE_COLUMNS,
+            subresources={"status": {}, "scale": _SCALE},
+        ),
+        _definition(
+            tenant,
+            names=_names("InferenceTenant", short="itn"),
+            columns=_TENANT_COLUMNS,
+            subresources={"status": {}},
+        ),
+    )
+    return {definition["metadata"]["name"]: definition for definition in made}
+
+
+def _names(kind: str, *, short: str) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "listKind": f"{kind}List",
+        "plural": f"{kind.lower()}s",
+        "singular": kind.lower(),
+        "shortNames": [short],
+        "categories": ["evenkeel"],
+    }
+
+
+def _definition(
+    root: Schema,
+    *,
+    names: dict[str, Any],
+    columns: Sequence[Column],
+    subresources: dict[str, Any],
+) -> dict[str, Any]:
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": subresources,
+        "additionalPrinterColumns": [column.to_plain() for column in columns],
+        "schema": {"openAPIV3Schema": root},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{names['plural']}.{GROUP}",
+            "labels": {"app.kubernetes.io/part-of": "evenkeel"},
+        },
+        "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+
+
+def _root(cls: type, *, status: type) -> Schema:
+    """The whole object. Of metadata, a schema may bound the name and nothing else."""
+    whole = object_schema(cls)
+    parts = whole["properties"]
+    name = {
+        "type": "string",
+        "maxLength": MAX_RESOURCE_NAME,
+        "pattern": f"^{DNS_LABEL.regex}$",
+    }
+    return {
+        "description": whole["description"],
+        "type": "object",
+        "required": [part for part in whole["required"] if part == "spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": parts["apiVersion"]["description"]},
+            "kind": {"type": "string", "description": parts["kind"]["description"]},
+            "metadata": {"type": "object", "properties": {"name": name}},
+            "spec": parts["spec"],
+            "status": object_schema(status, defaults=False),
+        },
+    }

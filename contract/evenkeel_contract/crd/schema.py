@@ -1,0 +1,166 @@
+"""Type hints and marks → a structural schema, as the API server reads it.
+
+The surprising thing: an object whose fields have defaults has a default itself, so that the API server fills
+in the whole tree and CEL may read `self.router.state.store` without asking whether each part is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from evenkeel_contract.constraints import Cidr, Length, Pattern, Range, Timestamp, UniqueBy, Url
+from evenkeel_contract.crd.docs import field_docs
+from evenkeel_contract.crd.rules import ITEM_RULES, OBJECT_RULES, SCALAR_RULES, Rule
+from evenkeel_contract.decode import Field, Shape, fields_of, shape_of, to_camel, to_plain
+from evenkeel_contract.quantities import MAX_TEXT, CountOrPercent, Duration, Quantity
+
+Schema = dict[str, Any]
+
+_RULES: Final = "x-kubernetes-validations"
+_INT32: Final = 2**31 - 1
+
+
+def object_schema(cls: type, *, defaults: bool = True) -> Schema:
+    """The schema of a dataclass; without `defaults` (a status), what is absent stays absent."""
+    schema: Schema = {"description": " ".join((cls.__doc__ or "").split()), "type": "object"}
+    fields = fields_of(cls)
+    required = [wire for wire, field in fields.items() if field.default is None]
+    if required:
+        schema["required"] = required
+    properties = {wire: _field(cls, field, defaults=defaults) for wire, field in fields.items()}
+    schema["properties"] = properties
+    return _with_rules(schema, OBJECT_RULES.get(cls, ()))
+
+
+def _field(cls: type, field: Field, *, defaults: bool) -> Schema:
+    schema = {"description": "", **value_schema(field.hint, defaults=defaults)}
+    item_rules = ITEM_RULES.get((cls, field.name))
+    if item_rules:
+        _with_rules(schema["items"], item_rules)
+    schema = {**schema, "description": field_docs(cls)[field.name]}
+    default = _default(field) if defaults else None
+    if default is not None:
+        schema["default"] = default
+    return schema
+
+
+def _default(field: Field) -> object:
+    """The default on the wire; None where an absent field says the same.
+
+    Objects are written out, as CEL sees a default before the defaults within it are filled in.
+    """
+    plain = _without_empty(to_plain(None if field.default is None else field.default()))
+    return None if plain in ([], {}) else plain
+
+
+def _without_empty(plain: Any) -> Any:
+    if not isinstance(plain, Mapping):
+        return plain
+    kept = ((name, _without_empty(entry)) for name, entry in plain.items())
+    return {name: entry for name, entry in kept if entry not in ([], {})}
+
+
+def value_schema(hint: Any, *, defaults: bool) -> Schema:
+    """The schema of a type hint, without description and default."""
+    shape, inner = shape_of(hint)
+    makers: Mapping[Shape, Callable[[], Schema]] = {
+        Shape.CONSTRAINED: lambda: _constrained(inner, defaults=defaults),
+        Shape.OPTIONAL: lambda: value_schema(inner, defaults=defaults),
+        Shape.LIST: lambda: _list(inner, defaults=defaults),
+        Shape.MAPPING: lambda: _mapping(inner, defaults=defaults),
+        Shape.ENUM: lambda: _enum(inner),
+        Shape.SCALAR: lambda: _scalar(inner),
+        Shape.OBJECT: lambda: object_schema(inner, defaults=defaults),
+        Shape.PRIMITIVE: lambda: {"type": _TYPES[inner]},
+    }
+    return makers[shape]()
+
+
+# No float: Kubernetes' conventions forbid them in a resource.
+_TYPES: Final = {str: "string", int: "integer", bool: "boolean"}
+
+
+def _list(hint: Any, *, defaults: bool) -> Schema:
+    items = value_schema(hint, defaults=defaults)
+    return {"type": "array", "x-kubernetes-list-type": "atomic", "items": items}
+
+
+def _mapping(hint: Any, *, defaults: bool) -> Schema:
+    if hint is object:  # the cluster checks it where it is used
+        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    values = value_schema(hint, defaults=defaults)
+    return {"type": "object", "additionalProperties": values}
+
+
+def _enum(cls: type[Enum]) -> Schema:
+    return {"type": "string", "enum": [member.value for member in cls]}
+
+
+def _scalar(cls: type) -> Schema:
+    if cls is Duration:
+        schema: Schema = {"type": "string"}
+    else:
+        assert cls in (Quantity, CountOrPercent), cls
+        schema = {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+        }
+    schema |= {"maxLength": MAX_TEXT, "pattern": _whole(cls.PATTERN)}
+    if cls is CountOrPercent:
+        schema |= {"minimum": 0, "maximum": _INT32}
+    return _with_rules(schema, SCALAR_RULES.get(cls, ()))
+
+
+def _constrained(args: tuple[Any, ...], *, defaults: bool) -> Schema:
+    hint, *marks = args
+    schema = value_schema(hint, defaults=defaults)
+    for mark in marks:
+        added = _mark(mark, schema)
+        assert not schema.keys() & added.keys() - {"x-kubernetes-list-type", _RULES}, schema
+        schema |= added
+    return schema
+
+
+def _mark(mark: object, schema: Schema) -> Schema:
+    match mark:
+        case Range():
+            return _range(mark)
+        case Pattern():
+            return {"pattern": _whole(mark.regex)}
+        case Length():
+            return _length(mark, "Items" if schema["type"] == "array" else "Length")
+        case UniqueBy():
+            keys = [to_camel(name) for name in mark.keys]
+            return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
+        case Timestamp():
+            return {"format": "date-time"}
+        case Cidr() | Url():
+            return {_RULES: [rule.to_plain() for rule in SCALAR_RULES[type(mark)]]}
+        case _:
+            raise TypeError(f"{mark} has no counterpart in a schema")
+
+
+def _range(mark: Range) -> Schema:
+    assert mark.minimum is not None and mark.maximum is not None and mark.above is None, mark
+    size = "int32" if mark.maximum <= _INT32 else "int64"
+    return {"format": size, "minimum": mark.minimum, "maximum": mark.maximum}
+
+
+def _length(mark: Length, unit: str) -> Schema:
+    """Of a text, the API server counts characters, `decode` bytes: decode is the stricter one."""
+    bounds: Schema = {f"min{unit}": mark.minimum} if mark.minimum else {}
+    return bounds | ({} if mark.maximum is None else {f"max{unit}": mark.maximum})
+
+
+def _whole(regex: str) -> str:
+    """A pattern for the whole text. Surrogates cannot stand in the API server's UTF-8, nor RE2's."""
+    regex = regex.replace(r"\ud800-\udfff", "")
+    return f"^({regex})$" if "|" in regex else f"^{regex}$"
+
+
+def _with_rules(schema: Schema, rules: Sequence[Rule]) -> Schema:
+    if rules:
+        schema.setdefault(_RULES, []).extend(rule.to_plain() for rule in rules)
+    return schema

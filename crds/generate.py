@@ -1,0 +1,37 @@
+"""`make crds`: writes the CustomResourceDefinitions into this folder, one file each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from evenkeel_contract.crd import definitions
+
+FOLDER: Final = Path(__file__).parent
+_HEADER: Final = "# Generated from contract/evenkeel_contract/spec by `make crds`. Do not edit.\n"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes equal values out twice: an alias would be valid YAML that nobody wants to read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def files() -> dict[str, str]:
+    """File name → text, of every definition."""
+    return {
+        f"{definition['spec']['names']['plural']}.yaml": _HEADER
+        + yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+        for definition in definitions().values()
+    }
+
+
+def main() -> None:
+    for name, text in files().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

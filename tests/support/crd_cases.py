@@ -1,0 +1,483 @@
+"""Objects that the API server and the contract must judge alike: one table, read by unit tests and by e2e.
+
+`RULES` is written by hand: a good and a bad object for every CEL rule. `boundaries` is derived from the schema:
+for every constraint of every field, a value just inside and one just outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Final
+
+from evenkeel_contract.faults import Fault
+from evenkeel_contract.validate import parse_service, parse_tenant
+
+GONE: Final = object()
+"""As a change: the field is removed."""
+
+Document = dict[str, Any]
+Changes = Mapping[str, object]
+
+SERVICE: Final[Document] = {
+    "apiVersion": "evenkeel.dev/v1alpha1",
+    "kind": "FairInferenceService",
+    "metadata": {"name": "llama"},
+    "spec": {
+        "model": {
+            "source": "hf://meta-llama/Llama-3.1-8B-Instruct",
+            "servedName": "llama-3.1-8b",
+            "tokenSecretRef": {"name": "hf", "key": "token"},
+            "cache": {
+                "storageClassName": "fast",
+                "size": "100Gi",
+                "accessModes": ["ReadWriteMany"],
+            },
+        },
+        "engine": {
+            "runtime": "SGLang",
+            "image": "lmsysorg/sglang:latest",
+            "replicas": 2,
+            "gpu": {"resourceName": "nvidia.com/gpu", "count": 1},
+            "args": ["--mem-fraction-static=0.88"],
+            "rollout": {"maxSurge": 1, "maxUnavailable": "25%"},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"nodeSelector": {"g": "h"}}},
+        },
+        "scheduling": {
+            "replicaPolicy": "DLPM",
+            "fleetPolicy": "D2LPM",
+            "inputTokenWeight": 1,
+            "outputTokenWeight": 2,
+            "clientQuantum": 8000,
+            "workerQuantum": 20000,
+            "rejoin": "KeepDebt",
+        },
+        "router": {
+            "replicas": 1,
+            "template": {"metadata": {}, "spec": {}},
+            "prefix": {"mode": "Text", "textBlockBytes": 256},
+            "state": {"store": "File", "file": {"size": "1Gi"}},
+            "limits": {
+                "maxBodySize": "16Mi",
+                "queueTimeout": "120s",
+                "firstTokenTimeout": "1h30m",
+                "activationTimeout": "1500ms",
+                "maxConcurrentPerClient": 0,
+            },
+        },
+        "slo": {
+            "ttft": {"threshold": "2s", "objectivePercent": 99, "window": "720h"},
+            "fairness": {"maxLead": "60s", "maxShareErrorPercent": 15},
+            "alertLabels": {"team": "ml"},
+        },
+        "exposure": {
+            "ingress": {
+                "host": "llm.example.com",
+                "className": "nginx",
+                "tls": {"secretName": "tls"},
+            }
+        },
+        "tenancy": {
+            "selector": {
+                "matchLabels": {"a": "b"},
+                "matchExpressions": [{"key": "c", "operator": "In", "values": ["d"]}],
+            },
+            "anonymous": "Reject",
+            "trustedProxies": ["10.0.0.0/8"],
+        },
+    },
+}
+"""Every field, with SCALED together; no fault."""
+
+_SCALE_RULES: Final = {
+    "stabilizationWindowSeconds": 300,
+    "selectPolicy": "Max",
+    "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
+}
+_AUTOSCALING: Final = {
+    "minReplicas": 1,
+    "maxReplicas": 16,
+    "maxReplicasPerClient": "50%",
+    "prometheus": {
+        "url": "http://prometheus.monitoring:9090",
+        "tokenSecretRef": {"name": "prometheus", "key": "token"},
+    },
+    "targets": {
+        "utilizationPercent": 75,
+        "queueTime": "2s",
+        "ttftP95": "1500ms",
+        "servicePerReplica": "20k",
+    },
+    "behavior": {"scaleUp": _SCALE_RULES, "scaleDown": _SCALE_RULES},
+    "drainTimeout": "300s",
+}
+_GATEWAY: Final = {
+    "name": "gw",
+    "namespace": "infra",
+    "group": "gateway.networking.k8s.io",
+    "kind": "Gateway",
+    "sectionName": "https",
+    "port": 443,
+}
+_SCALED: Final[Changes] = {
+    "spec.engine.replicas": GONE,
+    "spec.autoscaling": _AUTOSCALING,
+    "spec.exposure": {"httpRoute": {"parentRefs": [_GATEWAY], "hostnames": ["*.example.com"]}},
+    "spec.router.state": {
+        "store": "Redis",
+        "redis": {"urlSecretRef": {"name": "redis", "key": "url"}},
+    },
+}
+TENANT: Final[Document] = {
+    "apiVersion": "evenkeel.dev/v1alpha1",
+    "kind": "InferenceTenant",
+    "metadata": {"name": "ads"},
+    "spec": {
+        "weight": 4,
+        "defaultClientWeight": 1,
+        "clients": [{"name": "chat", "weight": 3}, {"name": "batch", "weight": 1}],
+        "apiKeys": [
+            {"name": "chat-1", "client": "chat", "secretRef": {"name": "keys", "key": "chat"}}
+        ],
+        "limits": {"requestsPerMinute": 60, "tokensPerMinute": 100, "maxConcurrent": 5},
+    },
+}
+
+
+def changed(document: Document, changes: Changes) -> Document:
+    """A copy with the values at dotted paths (`spec.clients.0.name`) replaced, added or removed."""
+    copy = deepcopy(document)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place: Any = copy
+        for part in parents:
+            place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
+        if value is GONE:
+            del place[last]
+        else:
+            place[int(last) if isinstance(place, list) else last] = deepcopy(value)
+    return copy
+
+
+SCALED: Final = changed(SERVICE, _SCALED)
+
+
+def faults_of(document: Document) -> Sequence[Fault]:
+    """The contract's own verdict."""
+    parse = parse_service if document["kind"] == "FairInferenceService" else parse_tenant
+    return parse(document)[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A good and a bad object for one rule."""
+
+    refusal: str
+    """What the API server says of the bad one, with its path."""
+    base: Document
+    good: Changes
+    bad: Changes
+
+
+def _keys(count: int, *, of: str) -> list[Document]:
+    keys = (
+        {"name": f"k{i}", "client": f"c{i}", "secretRef": {"name": "keys", "key": f"k{i}"}}
+        for i in range(count - 1)
+    )
+    return [*keys, {"name": "last", "client": of, "secretRef": {"name": "keys", "key": "last"}}]
+
+
+_REDIS: Final = {"urlSecretRef": {"name": "redis", "key": "url"}}
+
+RULES: Final[Mapping[str, Pair]] = {
+    "replicas beside autoscaling": Pair(
+        refusal="spec.engine.replicas: Invalid value: engine.replicas cannot stand beside autoscaling",
+        base=SERVICE,
+        good={"spec.engine.replicas": 0},
+        bad={"spec.autoscaling": _AUTOSCALING},
+    ),
+    "a volume for one node and several replicas": Pair(
+        refusal="spec.model.cache.accessModes: Invalid value: model.cache.accessModes needs Read",
+        base=SERVICE,
+        good={"spec.model.cache.accessModes": ["ReadWriteOnce"], "spec.engine.replicas": 1},
+        bad={"spec.model.cache.accessModes": ["ReadWriteOnce"]},
+    ),
+    "a volume for one node and autoscaling": Pair(
+        refusal="spec.model.cache.accessModes: Invalid value: model.cache.accessModes needs Read",
+        base=SCALED,
+        good={
+            "spec.model.cache.accessModes": ["ReadWriteOnce"],
+            "spec.autoscaling.maxReplicas": 1,
+        },
+        bad={"spec.model.cache.accessModes": ["ReadWriteOnce"]},
+    ),
+    "a flag that is owned": Pair(
+        refusal="spec.engine.args[1]: Invalid value: --tp is set by Evenkeel from the rest",
+        base=SERVICE,
+        good={"spec.engine.args": ["--mem-fraction-static=0.5", "--chunked-prefill-size=4096"]},
+        bad={"spec.engine.args": ["--mem-fraction-static=0.5", "--tp=2"]},
+    ),
+    "a flag that is owned, abbreviated": Pair(
+        refusal="spec.engine.args[0]: Invalid value: --schedule-p is set by Evenkeel from the rest",
+        base=SERVICE,
+        good={"spec.engine.args": ["--schedule-conservativeness=1"]},
+        bad={"spec.engine.args": ["--schedule-p=fcfs"]},
+    ),
+    "an argument that is no flag": Pair(
+        refusal="spec.engine.args[0]: Invalid value: is no flag; write --flag=value as one entry",
+        base=SERVICE,
+        good={"spec.engine.args": ["--x"]},
+        bad={"spec.engine.args": ["x"]},
+    ),
+    "a rollout that cannot move": Pair(
+        refusal="spec.engine.rollout.maxSurge: Invalid value: maxSurge must be above 0 where",
+        base=SERVICE,
+        good={"spec.engine.rollout": {"maxSurge": "0%", "maxUnavailable": 1}},
+        bad={"spec.engine.rollout": {"maxSurge": "0%", "maxUnavailable": 0}},
+    ),
+    "a rollout that cannot move, half of it by default": Pair(
+        refusal="spec.engine.rollout.maxSurge: Invalid value: maxSurge must be above 0 where",
+        base=SERVICE,
+        good={"spec.engine.rollout": {"maxUnavailable": 0}},
+        bad={"spec.engine.rollout": {"maxSurge": 0}},
+    ),
+    "a File store with two routers": Pair(
+        refusal="spec.router.replicas: Invalid value: replicas must be 1 with state.store File",
+        base=SERVICE,
+        good={"spec.router.replicas": GONE},
+        bad={"spec.router.replicas": 2},
+    ),
+    "a file without the File store": Pair(
+        refusal="spec.router.state.file: Invalid value: file has no use with another store",
+        base=SERVICE,
+        good={"spec.router.state": {"store": "Peers"}},
+        bad={"spec.router.state": {"file": {}}},
+    ),
+    "a redis without the Redis store": Pair(
+        refusal="spec.router.state.redis: Invalid value: redis has no use with another store",
+        base=SERVICE,
+        good={"spec.router.state": {"store": "Redis", "redis": _REDIS}},
+        bad={"spec.router.state": {"store": "Peers", "redis": _REDIS}},
+    ),
+    "a Redis store without an address": Pair(
+        refusal="spec.router.state.redis: Invalid value: redis is required with store Redis",
+        base=SERVICE,
+        good={"spec.router.state": {"store": "Redis", "redis": _REDIS}},
+        bad={"spec.router.state": {"store": "Redis"}},
+    ),
+    "a body beyond memory": Pair(
+        refusal="spec.router.limits.maxBodySize: Invalid value: maxBodySize must be at most 1Gi",
+        base=SERVICE,
+        good={"spec.router.limits.maxBodySize": "1Gi"},
+        bad={"spec.router.limits.maxBodySize": 1073741825},
+    ),
+    **{
+        f"a {name} of more than a week": Pair(
+            refusal=f"spec.router.limits.{name}: Invalid value: {name} must be at most 168h",
+            base=SERVICE,
+            good={f"spec.router.limits.{name}": "168h"},
+            bad={f"spec.router.limits.{name}": "168h1ms"},
+        )
+        for name in ("queueTimeout", "firstTokenTimeout", "activationTimeout")
+    },
+    "crossed bounds": Pair(
+        refusal="spec.autoscaling.minReplicas: Invalid value: minReplicas is above maxReplicas",
+        base=SCALED,
+        good={"spec.autoscaling.minReplicas": 16},
+        bad={"spec.autoscaling.minReplicas": 17},
+    ),
+    "a cap of nothing": Pair(
+        refusal="spec.autoscaling.maxReplicasPerClient: Invalid value: maxReplicasPerClient must be",
+        base=SCALED,
+        good={"spec.autoscaling.maxReplicasPerClient": "1%"},
+        bad={"spec.autoscaling.maxReplicasPerClient": "0%"},
+    ),
+    "a cap above the maximum": Pair(
+        refusal="spec.autoscaling.maxReplicasPerClient: Invalid value: maxReplicasPerClient is above",
+        base=SCALED,
+        good={"spec.autoscaling.maxReplicasPerClient": 16},
+        bad={"spec.autoscaling.maxReplicasPerClient": 17},
+    ),
+    "two exposures": Pair(
+        refusal="spec.exposure.httpRoute: Invalid value: httpRoute cannot stand beside ingress",
+        base=SERVICE,
+        good={"spec.exposure": {"httpRoute": {"parentRefs": [{"name": "gw"}]}}},
+        bad={"spec.exposure.httpRoute": {"parentRefs": [{"name": "gw"}]}},
+    ),
+    "a selector without values": Pair(
+        refusal="matchExpressions[0].values: Invalid value: values is required with operators In",
+        base=SERVICE,
+        good={"spec.tenancy.selector.matchExpressions.0": {"key": "a", "operator": "Exists"}},
+        bad={"spec.tenancy.selector.matchExpressions.0": {"key": "a", "operator": "In"}},
+    ),
+    "a selector with values of no use": Pair(
+        refusal="matchExpressions[0].values: Invalid value: values must be empty with operators",
+        base=SERVICE,
+        good={"spec.tenancy.selector.matchExpressions.0.operator": "NotIn"},
+        bad={"spec.tenancy.selector.matchExpressions.0.operator": "Exists"},
+    ),
+    "a duration of nothing": Pair(
+        refusal="spec.slo.ttft.threshold: Invalid value: must be above 0 and at most 876000h",
+        base=SERVICE,
+        good={"spec.slo.ttft.threshold": "876000h"},
+        bad={"spec.slo.ttft.threshold": "0h0s"},
+    ),
+    "a duration beyond reason": Pair(
+        refusal="spec.slo.ttft.threshold: Invalid value: must be above 0 and at most 876000h",
+        base=SERVICE,
+        good={"spec.slo.ttft.threshold": "0.5s"},
+        bad={"spec.slo.ttft.threshold": "876000h1s"},
+    ),
+    "a size of nothing": Pair(
+        refusal="spec.model.cache.size: Invalid value: must be above 0 and below 2^63",
+        base=SERVICE,
+        good={"spec.model.cache.size": "1e3"},
+        bad={"spec.model.cache.size": "0Gi"},
+    ),
+    "a size as a negative number": Pair(
+        refusal="spec.model.cache.size: Invalid value: must be above 0 and below 2^63",
+        base=SERVICE,
+        good={"spec.model.cache.size": 107374182400},
+        bad={"spec.model.cache.size": -1},
+    ),
+    "a size beyond 63 bits": Pair(
+        refusal="spec.model.cache.size: Invalid value: must be above 0 and below 2^63",
+        base=SERVICE,
+        good={"spec.model.cache.size": "7Ei"},
+        bad={"spec.model.cache.size": "8Ei"},
+    ),
+    "a network with host bits": Pair(
+        refusal="spec.tenancy.trustedProxies[1]: Invalid value: must be a network like 10.0.0.0/8",
+        base=SERVICE,
+        good={"spec.tenancy.trustedProxies": ["::/0", "fd00::1", "192.168.0.1"]},
+        bad={"spec.tenancy.trustedProxies": ["10.0.0.1", "10.0.0.1/8"]},
+    ),
+    "a network with a netmask": Pair(
+        refusal="spec.tenancy.trustedProxies[0]: Invalid value: must be a network like 10.0.0.0/8",
+        base=SERVICE,
+        good={"spec.tenancy.trustedProxies": ["10.0.0.0/32"]},
+        bad={"spec.tenancy.trustedProxies": ["10.0.0.0/255.0.0.0"]},
+    ),
+    "an address of another scheme": Pair(
+        refusal="spec.autoscaling.prometheus.url: Invalid value: must be an address like http://",
+        base=SCALED,
+        good={"spec.autoscaling.prometheus.url": "https://prometheus/prefix"},
+        bad={"spec.autoscaling.prometheus.url": "ftp://prometheus"},
+    ),
+    "an address with an impossible port": Pair(
+        refusal="spec.autoscaling.prometheus.url: Invalid value: must be an address like http://",
+        base=SCALED,
+        good={"spec.autoscaling.prometheus.url": "http://[::1]:65535"},
+        bad={"spec.autoscaling.prometheus.url": "http://prometheus:65536"},
+    ),
+    "a key of an unknown client": Pair(
+        refusal="spec.apiKeys: Invalid value: apiKeys: every client must be in clients",
+        base=TENANT,
+        good={"spec.apiKeys": []},
+        bad={"spec.apiKeys.0.client": "chta"},
+    ),
+    "keys without any client": Pair(
+        refusal="spec.apiKeys: Invalid value: apiKeys: every client must be in clients",
+        base=TENANT,
+        good={"spec.clients": GONE, "spec.apiKeys": GONE},
+        bad={"spec.clients": GONE},
+    ),
+    "one of 500 keys of an unknown client": Pair(
+        refusal="spec.apiKeys: Invalid value: apiKeys: every client must be in clients",
+        base=changed(TENANT, {"spec.clients": [{"name": f"c{i}"} for i in range(500)]}),
+        good={"spec.apiKeys": _keys(500, of="c499")},
+        bad={"spec.apiKeys": _keys(500, of="c500")},
+    ),
+    "a name that is too long for what is generated": Pair(
+        refusal="metadata.name: Too long: may not be more than 40 bytes",
+        base=SERVICE,
+        good={"metadata.name": "a" * 40},
+        bad={"metadata.name": "a" * 41},
+    ),
+}
+"""Named by what is wrong with the bad one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """Objects on both sides of one constraint of the schema."""
+
+    path: str
+    """As Kubernetes writes it."""
+    constraint: str
+    outside: Document
+    inside: Document | None
+    """None where any good object is inside."""
+
+
+def boundaries(document: Document, schema: Mapping[str, Any]) -> Iterator[Boundary]:
+    """Of every constraint of every field that `document` has."""
+    yield from _boundaries(document, schema["properties"]["spec"], "spec")
+
+
+def _boundaries(document: Document, node: Mapping[str, Any], path: str) -> Iterator[Boundary]:
+    value = _at(document, path)
+    for constraint, outside, inside in _sides(node, value):
+        yield Boundary(
+            path=_kubernetes(path),
+            constraint=constraint,
+            outside=changed(document, {path: outside}),
+            inside=None if inside is GONE else changed(document, {path: inside}),
+        )
+    for name in node.get("required", ()):
+        child = f"{path}.{name}"
+        gone = changed(document, {child: GONE})
+        yield Boundary(path=_kubernetes(child), constraint="required", outside=gone, inside=None)
+    if "properties" in node:
+        child = f"{path}.nonsense"
+        odd = changed(document, {child: 1})
+        yield Boundary(path=_kubernetes(child), constraint="unknown", outside=odd, inside=None)
+    for name, part in node.get("properties", {}).items():
+        if name in value:
+            yield from _boundaries(document, part, f"{path}.{name}")
+    if node.get("type") == "array":
+        yield from _boundaries(document, node["items"], f"{path}.0")
+
+
+def _sides(node: Mapping[str, Any], value: Any) -> Iterator[tuple[str, object, object]]:
+    """(constraint, a value outside, a value inside or GONE)."""
+    wrong = {"string": 5, "integer": "x", "object": "x", "array": "x", "boolean": "x"}
+    yield "type", wrong.get(node.get("type", ""), True), GONE
+    if "minimum" in node:
+        yield "minimum", node["minimum"] - 1, node["minimum"]
+        yield "maximum", node["maximum"] + 1, node["maximum"]
+    if node.get("type") == "integer":
+        yield "integer", 1.5, GONE
+    if "enum" in node:
+        yield "enum", "Nonsense", node["enum"][-1]
+    if "pattern" in node:
+        yield "pattern", "\u0007", GONE
+    if "minLength" in node:
+        yield "minLength", "", "a"
+    if "maxLength" in node:
+        yield "maxLength", "a" * (node["maxLength"] + 1), "a" * node["maxLength"]
+    if "minItems" in node:
+        yield "minItems", [], GONE
+    keys = node.get("x-kubernetes-list-map-keys", ())
+    if keys:
+        yield "unique", [value[0], value[0]], GONE
+    if "maxItems" in node:
+        entries = [_renamed(value[0], keys, i) for i in range(node["maxItems"] + 1)]
+        yield "maxItems", entries, entries[:-1]
+
+
+def _renamed(entry: Any, keys: Sequence[str], number: int) -> Any:
+    return {**entry, **{key: f"n{number}" for key in keys}} if keys else entry
+
+
+def _at(document: Document, path: str) -> Any:
+    place: Any = document
+    for part in path.split("."):
+        place = place[int(part)] if isinstance(place, list) else place[part]
+    return place
+
+
+def _kubernetes(path: str) -> str:
+    """`spec.clients.0.name` → `spec.clients[0].name`."""
+    return "".join(f"[{p}]" if p.isdigit() else f".{p}" for p in path.split(".")).removeprefix(".")

@@ -1,0 +1,198 @@
+"""The CustomResourceDefinitions: true to the contract, structural, described, and agreed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from evenkeel_contract.crd import definitions
+from evenkeel_contract.crd.rules import ITEM_RULES, LEFT_TO_SPEC_VALID, OBJECT_RULES
+from evenkeel_contract.validate import SERVICE_RULES, TENANT_RULES, parse_service, parse_tenant
+
+from crds.generate import files
+from tests.support.crd_cases import (
+    RULES,
+    SCALED,
+    SERVICE,
+    TENANT,
+    Boundary,
+    Pair,
+    boundaries,
+    changed,
+    faults_of,
+)
+
+CRDS = Path(__file__).parents[3] / "crds"
+SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    definition["spec"]["names"]["kind"]: definition["spec"]["versions"][0]["schema"][
+        "openAPIV3Schema"
+    ]
+    for definition in definitions().values()
+}
+
+
+def nodes(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every node of a schema, with its path."""
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        yield from nodes(part, f"{path}.{name}".removeprefix("."))
+    if "items" in schema:
+        yield from nodes(schema["items"], f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), Mapping):
+        yield from nodes(schema["additionalProperties"], f"{path}{{}}")
+
+
+NODES = [(kind, path, node) for kind, schema in SCHEMAS.items() for path, node in nodes(schema)]
+
+
+def test_the_files_are_what_the_contract_says_now() -> None:
+    assert {path.name: path.read_text() for path in CRDS.glob("*.yaml")} == files(), "make crds"
+
+
+def test_the_files_are_yaml_of_the_definitions() -> None:
+    read = [yaml.safe_load(path.read_text()) for path in sorted(CRDS.glob("*.yaml"))]
+    assert {crd["metadata"]["name"]: crd for crd in read} == definitions()
+
+
+def test_every_field_is_described_in_sentences() -> None:
+    standard = {"metadata", "metadata.name"}
+    mute = [
+        (kind, path)
+        for kind, path, node in NODES
+        if path not in standard
+        and not path.endswith(("[]", "{}"))
+        and not (node.get("description", "").endswith((".", ";")) and len(node["description"]) > 8)
+    ]
+    assert mute == []
+
+
+def test_schemas_are_structural_and_hold_no_floats() -> None:
+    types = {"object", "array", "string", "integer", "boolean"}
+    odd = [
+        (kind, path)
+        for kind, path, node in NODES
+        if node.get("type") not in types and not node.get("x-kubernetes-int-or-string")
+    ]
+    assert odd == []
+
+
+def test_only_the_pod_templates_take_anything() -> None:
+    want = {
+        f"spec.{part}.template.{half}"
+        for part in ("engine", "router")
+        for half in ("metadata", "spec")
+    }
+    found = {p for _, p, node in NODES if node.get("x-kubernetes-preserve-unknown-fields")}
+    assert found == want
+
+
+def test_lists_are_bounded_and_keys_of_list_maps_are_required() -> None:
+    for _, path, node in NODES:
+        if node.get("type") == "array":
+            assert "maxItems" in node, path
+            assert set(node.get("x-kubernetes-list-map-keys", ())) <= set(
+                node["items"].get("required", ())
+            ), path
+
+
+def defaulted(value: Any, schema: Mapping[str, Any]) -> Any:
+    """As the API server fills in defaults."""
+    if isinstance(value, list):
+        return [defaulted(entry, schema["items"]) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    parts = schema.get("properties", {})
+    filled = {n: deepcopy(p["default"]) for n, p in parts.items() if "default" in p} | value
+    return {name: defaulted(entry, parts.get(name, {})) for name, entry in filled.items()}
+
+
+def test_defaults_of_the_schema_are_those_of_the_contract() -> None:
+    service = {
+        **{key: SERVICE[key] for key in ("apiVersion", "kind", "metadata")},
+        "spec": {"model": {"source": "hf://a/b"}},
+    }
+    full = defaulted(service, SCHEMAS["FairInferenceService"])
+    assert full["spec"]["router"]["state"] == {"store": "Peers"}
+    assert full["spec"]["engine"].keys() == {"runtime", "gpu", "rollout"}
+    assert parse_service(full) == parse_service(service)
+    tenant = {**TENANT, "spec": {}}
+    full = defaulted(tenant, SCHEMAS["InferenceTenant"])
+    assert full["spec"]["weight"] == 1
+    assert parse_tenant(full) == parse_tenant(tenant)
+
+
+def test_the_scale_subresource_finds_what_it_names_and_has_no_default_to_fight() -> None:
+    service = definitions()["fairinferenceservices.evenkeel.dev"]["spec"]["versions"][0]
+    replicas = SCHEMAS["FairInferenceService"]["properties"]["spec"]["properties"]["engine"][
+        "properties"
+    ]["replicas"]
+    assert replicas["type"] == "integer"
+    assert "default" not in replicas
+    paths = {path for kind, path, _ in NODES if kind == "FairInferenceService"}
+    assert {p.removeprefix(".") for p in service["subresources"]["scale"].values()} <= paths
+
+
+def test_a_status_has_no_defaults() -> None:
+    assert [p for _, p, node in NODES if p.startswith("status") and "default" in node] == []
+
+
+def test_every_rule_of_the_contract_is_in_cel_or_says_why_not() -> None:
+    mirrored = {
+        rule.mirrors
+        for rules in (*OBJECT_RULES.values(), *ITEM_RULES.values())
+        for rule in rules
+        if rule.mirrors != "transition"
+    }
+    ours = {rule.__name__ for rule in (*SERVICE_RULES, *TENANT_RULES)}
+    assert ours == mirrored | LEFT_TO_SPEC_VALID.keys()
+    assert not mirrored & LEFT_TO_SPEC_VALID.keys()
+
+
+def test_every_cel_rule_has_a_message_and_blames_a_field_that_is_there() -> None:
+    for _, path, node in NODES:
+        for rule in node.get("x-kubernetes-validations", ()):
+            assert len(rule["message"]) > 20, (path, rule)
+            place = node
+            for part in rule.get("fieldPath", "").split(".")[1:]:
+                place = place["properties"][part]
+
+
+@pytest.mark.parametrize("path", sorted((CRDS / "samples").glob("*.yaml")), ids=lambda p: p.name)
+def test_samples_are_without_faults(path: Path) -> None:
+    documents = list(yaml.safe_load_all(path.read_text()))
+    assert documents
+    assert [fault for document in documents for fault in faults_of(document)] == []
+
+
+@pytest.mark.parametrize("pair", RULES.values(), ids=RULES.keys())
+def test_the_contract_judges_the_table_as_the_api_server_does(pair: Pair) -> None:
+    assert faults_of(changed(pair.base, pair.good)) == ()
+    assert faults_of(changed(pair.base, pair.bad)) != ()
+
+
+def all_boundaries() -> Iterator[Boundary]:
+    for document in (SERVICE, SCALED, TENANT):
+        yield from boundaries(document, SCHEMAS[document["kind"]])
+
+
+def test_the_table_reaches_every_field_of_both_specs() -> None:
+    reached = {boundary.path for boundary in all_boundaries()}
+    want = {
+        path.replace("[]", "[0]")
+        for _, path, node in NODES
+        if path.startswith("spec.") and "{}" not in path
+    }
+    assert want - reached == set()
+
+
+def test_the_contract_refuses_what_is_outside_of_the_schema_with_its_path() -> None:
+    missed = [
+        (boundary.path, boundary.constraint)
+        for boundary in all_boundaries()
+        if not any(f.path.startswith(boundary.path) for f in faults_of(boundary.outside))
+    ]
+    assert missed == []
