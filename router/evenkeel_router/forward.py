@@ -81,7 +81,7 @@ class Forwarder:
                 if flight.attempts >= state.config.limits.max_attempts:
                     raise _failed(flight, failed) from failed
                 order.totals.retries += 1
-                tried = ReplicaSet(tried | 1 << ticket.member.slot)
+                tried = ReplicaSet(tried | 1 << ticket.slot)
                 continue
             if answer is not None:
                 return answer

@@ -109,7 +109,7 @@ class _RouterCollector(Collector):
         for member in state.fleet:
             labels = (model, member.name)
             routable.add_metric(labels, float(member.routable))
-            load.add_metric(labels, state.fleet.outstanding[member.slot])
+            load.add_metric(labels, state.fleet.load(member))
         yield from (routable, load)
         sent = _counter("replica_request", "Requests sent to the replica.", _REPLICA)
         failed = _counter("replica_failure", "Requests that failed at the replica.", _REPLICA)

@@ -49,7 +49,7 @@ def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.Rep
         url=state.replicas[member.name].url,
         joined=member.joined,
         routable=member.routable,
-        in_flight=state.fleet.outstanding[member.slot],
+        in_flight=state.fleet.load(member),
         requests=totals.requests,
         failures=totals.failures,
         input_tokens=totals.input_tokens,
@@ -121,8 +121,9 @@ def _at_replicas(state: RouterState, identity: str) -> tuple[adminstate.ClientAt
     for member in state.fleet:
         seen = state.reports.get(member.name)
         report = seen.clients.get(identity) if seen is not None else None
-        if member.slot in credit or report is not None:
-            found.append(_at_replica(member, credit.get(member.slot, 0.0), report))
+        held = None if member.slot is None else credit.get(member.slot)
+        if held is not None or report is not None:
+            found.append(_at_replica(member, held or 0.0, report))
     return tuple(found)
 
 

@@ -106,9 +106,9 @@ async def test_a_report_of_another_process_means_that_the_replica_was_restarted(
             await routable(router, 1)
             member = router.state.fleet.member("r0")
             assert member is not None
-            assert member.life == 1
+            assert member.lives == 1
             told.answer = report("second", 1, 0)
-            await until(lambda: member.life == 2, "it to have been lost and to have joined again")
+            await until(lambda: member.lives == 2, "it to have been lost and to have joined again")
             await until(lambda: router.state.reports["r0"].incarnation == "second", "its report")
             assert router.state.reports["r0"].clients == {}
 

@@ -1,12 +1,12 @@
 """Which replica gets a request: filter → match → pick, over one view of the fleet (design §5.3, §5.4, R2).
 
 Place in the flow: admit → **match** → **select** → forward. Unready and draining replicas are filtered
-first; D2LPM chooses among the others. Slots are small numbers handed out to replicas and used again late,
-because the prefix index sweeps a departed replica out bit by bit.
+first; D2LPM chooses among the others.
 
 The surprising thing: a replica has two lives here. It is *known* while it is configured; it has *joined*
-while its process (and cache) exists. A refused connection ends the second, not the first, and what still
-runs on a process that is gone must not touch the counts of the one that follows: hence `Ticket.life`.
+while its process (and cache) exists. A refused connection ends the second, not the first. Slots go with the
+second: a process that follows another gets another slot, so that what still ends on the one that is gone
+touches nothing of the new one, and because the prefix index sweeps a departed slot out bit by bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, Repl
 from evenkeel_fairshare.prefix.blocks import text_blocks
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
-MAX_SLOTS: Final = 1024  # a set of replicas is an int of that many bits
+SPARE_SLOTS: Final = (
+    8  # free ones to wait for: the index has swept a slot long before it comes round again
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -27,11 +29,16 @@ class Member:
     """One known replica."""
 
     name: str
-    slot: int
-    joined: bool = False
+    slot: int | None = None
+    """None: its process is not there."""
     routable: bool = False
-    life: int = 0
-    """Counts joins, so that a ticket knows its own."""
+    lives: int = 0
+    """How often it joined."""
+
+    @property
+    def joined(self) -> bool:
+        """Whether its process is there."""
+        return self.slot is not None
 
 
 class Plan(NamedTuple):
@@ -45,6 +52,7 @@ class Ticket(NamedTuple):
     """One request at one replica, from selection to its end."""
 
     member: Member
+    slot: int
     life: int
     plan: Plan
 
@@ -70,24 +78,26 @@ class Fleet:
         """The replica of that name, if known."""
         return self._members.get(name)
 
+    def load(self, member: Member) -> int:
+        """Requests that have not finished at a replica."""
+        return 0 if member.slot is None else self.outstanding[member.slot]
+
     def add(self, name: str) -> Member:
         """A replica is configured. It joins when it first answers."""
-        slot = self._free_slot()
-        member = self._members[name] = Member(name, slot)
-        self._slots[slot] = member
+        member = self._members[name] = Member(name)
         return member
 
     def remove(self, member: Member) -> None:
         """A replica is no longer configured. What runs there may finish."""
         self.lost(member)
         del self._members[member.name]
-        self._slots[member.slot] = None
 
     def ready(self, member: Member) -> None:
         """A replica takes requests; joins if its process is new (R5: no bonus, the policy sees to it)."""
-        if not member.joined:
-            member.joined = True
-            member.life += 1
+        if member.slot is None:
+            member.slot = self._free_slot()
+            member.lives += 1
+            self._slots[member.slot] = member
             self.outstanding[member.slot] = 0
             self.policy.joined(member.slot)
         member.routable = True
@@ -96,21 +106,23 @@ class Fleet:
     def unready(self, member: Member) -> None:
         """A replica is draining or broken: nothing more goes there, its cache is still good."""
         member.routable = False
-        self.routable = ReplicaSet(self.routable & ~(1 << member.slot))
+        if member.slot is not None:
+            self.routable = ReplicaSet(self.routable & ~(1 << member.slot))
 
     def lost(self, member: Member) -> None:
         """A replica's process is gone, and its cache with it (R6)."""
         self.unready(member)
-        if member.joined:
-            member.joined = False
+        if member.slot is not None:
             self.policy.left(member.slot)
             self.index.drop(member.slot)
+            self._slots[member.slot] = None
+            member.slot = None
 
     def replace_policy(self, policy: FleetPolicy) -> None:
         """A changed policy starts from zero (R8 allows it)."""
         self.policy = policy
         for member in self._members.values():
-            if member.joined:
+            if member.slot is not None:
                 policy.joined(member.slot)
 
     def replace_index(self, index: PrefixIndex, *, block_bytes: int) -> None:
@@ -145,47 +157,44 @@ class Fleet:
             return None
         slot = self.policy.select(plan.dispatch, routable, self.outstanding)
         member = self._slots[slot] if slot is not None else None
-        if member is None:
+        if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, where no replica is")
-        self.outstanding[member.slot] += 1
-        return Ticket(member, member.life, plan)
+        self.outstanding[slot] += 1
+        return Ticket(member, slot, member.lives, plan)
 
     def dispatched(self, ticket: Ticket) -> None:
         """The request is on its way: charge its input, and count on its prompt being cached there."""
         if self._alive(ticket):
-            self.policy.dispatched(ticket.plan.dispatch, ticket.member.slot)
-            self.index.insert(ticket.plan.dispatch.blocks, ticket.member.slot)
+            self.policy.dispatched(ticket.plan.dispatch, ticket.slot)
+            self.index.insert(ticket.plan.dispatch.blocks, ticket.slot)
 
     def refused(self, ticket: Ticket) -> None:
         """The request never got there."""
         if self._alive(ticket):
-            self.outstanding[ticket.member.slot] -= 1
+            self.outstanding[ticket.slot] -= 1
 
     def finished(self, ticket: Ticket, output_tokens: int, *, computed: bool) -> None:
         """The request ended there. Unless its prompt was `computed`, take back what was counted on."""
         if not self._alive(ticket):
             return
-        slot, plan = ticket.member.slot, ticket.plan
+        slot, plan = ticket.slot, ticket.plan
         self.outstanding[slot] -= 1
         self.policy.finished(plan.dispatch, slot, output_tokens)
         if not computed:
             self.index.truncate(plan.dispatch.blocks, plan.matched_blocks, slot)
 
     def _alive(self, ticket: Ticket) -> bool:
+        """Whether the process that it went to is still there."""
         member = ticket.member
-        return member.joined and member.life == ticket.life
+        return member.slot == ticket.slot and member.lives == ticket.life
 
     def _free_slot(self) -> int:
-        """The free slot used longest ago, cyclically."""
-        slots = len(self._slots)
-        for step in range(1, slots + 1):
-            slot = (self._last_slot + step) % slots
-            if self._slots[slot] is None:
-                break
+        """A new slot while few are free, else the one that was handed out longest ago, cyclically."""
+        free = [slot for slot, member in enumerate(self._slots) if member is None]
+        if len(free) > SPARE_SLOTS:
+            slot = min(free, key=lambda slot: (slot <= self._last_slot, slot))
         else:
-            if slots >= MAX_SLOTS:
-                raise ValueError(f"more than {MAX_SLOTS} replicas; run several services")
-            slot = slots
+            slot = len(self._slots)
             self._slots.append(None)
             self.outstanding.append(0)
         self._last_slot = slot

@@ -35,7 +35,7 @@ def test_a_prefix_is_matched_where_it_was_sent() -> None:
     of.dispatched(ticket)
     again = plan(of, TEXT + b"tail" * 4)
     assert again.matched_blocks == 4
-    assert again.dispatch.longest == 1 << ticket.member.slot
+    assert again.dispatch.longest == 1 << ticket.slot
     assert again.dispatch.matched_tokens == 8  # 64 of 80 bytes of 10 tokens
     second = of.select(again, EMPTY)
     assert second is not None
@@ -93,32 +93,31 @@ def test_what_ran_on_a_lost_process_does_not_touch_the_next_one() -> None:
     of.lost(old.member)
     of.lost(old.member)  # news may come twice
     of.ready(old.member)
-    assert of.outstanding == [0]
+    assert of.load(old.member) == 0
     new = of.select(plan(of), EMPTY)
     assert new is not None
+    assert new.slot != old.slot
     of.dispatched(old)
     of.refused(old)
     of.finished(old, 100, computed=False)
-    assert of.outstanding == [1]
+    assert of.load(old.member) == 1
     assert plan(of).matched_blocks == 0
+    of.lost(old.member)
+    assert of.load(old.member) == 0
 
 
-def test_slots_are_used_again_late() -> None:
-    of = fleet(3)
+def test_slots_are_used_again_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "SPARE_SLOTS", 1)
+    of = fleet(2)
+    slots = []
+    for _ in range(6):
+        of.lost(member(of, "r0"))
+        of.ready(member(of, "r0"))
+        slots.append(member(of, "r0").slot)
+    assert slots == [2, 0, 2, 0, 2, 0]  # never the one that was just left, never r1's
     of.remove(member(of, "r1"))
     assert of.member("r1") is None
-    assert of.add("r3").slot == 1
-    of.remove(member(of, "r0"))
-    of.remove(member(of, "r2"))
-    assert of.add("r4").slot == 2  # 0 is as free, but 1 was handed out last
-    assert of.add("r5").slot == 0
-    assert of.add("r6").slot == 3
-
-
-def test_there_are_only_so_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "MAX_SLOTS", 2)
-    with pytest.raises(ValueError, match="more than 2 replicas"):
-        fleet(3)
+    assert member(of, "r0").lives == 7
 
 
 def test_a_policy_that_does_not_match_prefixes_costs_no_hashing() -> None:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from evenkeel_contract.key import decode
-from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.edge.upstream import (
     Answer,
@@ -149,3 +149,20 @@ async def test_a_fault_of_the_router_is_a_500_a_count_and_a_log_line(
             assert not router.state.admission.running
             assert not any(router.state.fleet.outstanding)
     assert "planted" in caplog.text
+
+
+async def test_a_client_spreads_once_its_credit_where_its_prefix_is_is_spent() -> None:
+    """Algorithm 2, through the whole router: Q^w holds three of these requests."""
+    upstream = FakeUpstream(lambda *_: FakeReply([OK]))
+    config = config_for(*replicas(2), scheduling=SchedulingConfig(worker_quantum=300))
+    async with (
+        running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router,
+        httpx.AsyncClient(base_url=router.url) as client,
+    ):
+        await routable(router, 2)
+        body = BODY | {"prompt": list(range(100))}
+        for _ in range(12):
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
+        names = [name for name, _ in upstream.asked]
+        assert names[:3] == ["r0"] * 3
+        assert 4 <= names.count("r1") <= 8

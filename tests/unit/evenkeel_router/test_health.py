@@ -38,7 +38,7 @@ async def test_a_replica_joins_when_it_is_ready_and_is_lost_when_it_is_gone() ->
         await until(lambda: not member.joined, "it to be lost")
         prober.verdicts["r0"] = Verdict.READY
         await routable(router, 1)
-        assert member.life == 2
+        assert member.lives == 2
 
 
 async def test_silence_counts_only_when_it_lasts() -> None:
