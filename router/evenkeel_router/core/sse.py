@@ -60,10 +60,10 @@ class EventScan:
 
     def feed(self, data: bytes) -> bytes:
         """Whole events that may go to the client now. Sets `done`, `failed` or `broken`."""
+        # One event of one line, whole. Single bytes are quick to search for, pairs of them are not.
         if (
-            data.find(b"\n")
-            == len(data) - 2  # one event of one line, whole: single bytes are quick
-            and data.startswith(b'data: {"')  # to search for, pairs of them are not
+            data.find(b"\n") == len(data) - 2
+            and data.startswith(b'data: {"')
             and data.endswith(b"}\n\n")
             and not self._tail
             and data.find(b"\r") < 0
@@ -107,10 +107,9 @@ class EventScan:
         """Take note of one whole event; whether it is to be passed on."""
         if self.done:
             return False  # after the end
+        # One line, as usual, several times as quickly as any number of them.
         if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
-            return self._data(
-                event[6:-2].strip()
-            )  # one line: the usual, and several times as quick
+            return self._data(event[6:-2].strip())
         lines = [line for line in _LINE.split(event) if line]
         if not all(line.startswith(_FIELDS) for line in lines):
             self._break("the replica's stream holds no events")

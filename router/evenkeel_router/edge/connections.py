@@ -187,9 +187,9 @@ class _Wire(asyncio.Protocol):
     async def ask(self, data: bytes, silence_s: float) -> Reply:
         """Send a request; returns itself once there is something to say."""
         self._busy = True
+        self._begin()
         if self._transport is None:
             raise BrokenError("the replica closed the connection")
-        self._begin()
         self._transport.write(data)
         await self._wait(silence_s)
         return self
