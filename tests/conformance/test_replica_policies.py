@@ -204,7 +204,7 @@ def test_a_weight_that_is_not_positive_is_refused():
 
 
 def test_an_unknown_name_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="DLPM"):
+    with pytest.raises(ValueError, match="'dlpm'; there are FCFS, LPM, VTC, DLPM$"):
         make_policy("dlpm")
 
 

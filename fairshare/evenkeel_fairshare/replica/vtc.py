@@ -13,7 +13,7 @@ from collections import Counter as Tally
 from collections import OrderedDict
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import (
@@ -122,9 +122,9 @@ class Vtc(ReplicaPolicy):
             for client, counter in self._counters.items()
         }
 
-    def _tie(self, client: str) -> tuple[int, str]:
-        """Who goes first among equal counters."""
-        return (0, client)
+    def _tie(self, client: str) -> Any:
+        """What decides among equal counters: the lowest goes first."""
+        return client
 
     def _input_cost(self, request: Request) -> float:
         """Line 24. After a retraction the output so far is part of what is computed again."""
@@ -163,13 +163,12 @@ class Vtc(ReplicaPolicy):
         The level that the next lift goes to never falls (Lemma A.1), so an idle client at or below it would
         come back at the same counter as a new one.
         """
-        if len(self._counters) < self._sweep_next:
-            return
         least = self._queued.find() or self._last
-        level = least.rank if least is not None else 0.0
+        if least is None or len(self._counters) < self._sweep_next:
+            return
         self._counters = {
             client: counter
             for client, counter in self._counters.items()
-            if counter.waiting or counter.running or counter.rank > level
+            if counter.waiting or counter.running or counter.rank > least.rank
         }
         self._sweep_next = max(self._sweep_above, 2 * len(self._counters))

@@ -36,8 +36,8 @@ class ArtifactVtc(Vtc):
     def _token_cost(self, request: Request, number: int) -> float:
         return self._cost.output_cost(request.input_tokens, number - 1, number)
 
-    def _tie(self, client: str) -> tuple[int, str]:
-        return (len(self._counters), client)
+    def _tie(self, client: str) -> int:
+        return len(self._counters)
 
     def _lift(self, counter: Counter) -> None:
         least = self._queued.find()

@@ -22,9 +22,8 @@ def test_vtcs_overshoot_is_the_larger_of_one_input_and_a_memory_of_output(weight
     assert bounds.vtc_overshoot(**SIZES, **weights) == want
 
 
-def test_vtcs_overshoot_is_one_input_where_output_is_nearly_free():
-    sizes = {"max_input_tokens": 1000, "memory_tokens": 1000}
-    assert bounds.vtc_overshoot(**sizes, input_weight=1.0, output_weight=1.0) == 1000
+def test_vtcs_overshoot_is_one_input_where_that_is_more_than_a_memory_of_output():
+    assert bounds.vtc_overshoot(max_input_tokens=3000, memory_tokens=1000) == 3000
 
 
 def test_dlpms_overshoot_is_one_input_and_a_memory_of_output():
@@ -64,6 +63,7 @@ def test_a_deficit_ranges_from_u_below_to_a_quantum_above():
 
 def test_dlpms_service_is_off_by_a_quantum_or_u():
     assert bounds.dlpm_service_error(2100, 500) == 2100
+    assert bounds.dlpm_service_error(300, 500) == 500
     assert bounds.dlpm_service_error(2100, 500, weight=5) == 2500
 
 

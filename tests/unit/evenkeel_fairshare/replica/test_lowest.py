@@ -83,6 +83,16 @@ def test_memory_stays_in_proportion_to_those_that_wait():
     assert lowest.find() is stays
 
 
+def test_a_clean_up_comes_again_when_those_that_wait_may_have_doubled():
+    lowest = holding(*(waiting(number) for number in range(100)))
+    for number in range(1000):
+        gone = waiting(1_000_000 + number)
+        lowest.add(gone)
+        gone.waiting = 0
+        assert len(lowest._heap) <= lowest._compact_above <= 200
+    assert lowest._compact_above == 200
+
+
 def test_who_dropped_out_in_a_clean_up_may_come_back():
     first, gone = waiting(1), waiting(10)
     lowest = holding(first, gone)

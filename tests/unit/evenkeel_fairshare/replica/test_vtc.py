@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.cost import LinearCost, QuadraticCost
+from evenkeel_fairshare.replica.contract import ClientState
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_fairshare.replica.vtc_artifact import ArtifactVtc
@@ -194,6 +195,18 @@ def test_clients_that_wait_or_run_or_are_ahead_are_not_forgotten():
     assert set(counters(policy)) == {"b", "c", "d", "e"}
 
 
+def test_a_client_whose_retracted_request_is_aborted_has_left_and_may_be_forgotten():
+    policy = Vtc(sweep_above=2)
+    one = request("a0", "a", charge_input=False)
+    arrive(policy, one)
+    admit(policy)
+    policy.requeue(one, 0.0)
+    policy.leave(one, 0.0)
+    arrive(policy, request("b0", "b"))
+    arrive(policy, request("c0", "c"))
+    assert set(counters(policy)) == {"b", "c"}
+
+
 def test_memory_stays_in_proportion_to_those_that_are_there():
     policy = Vtc(sweep_above=10)
     for number in range(500):
@@ -202,6 +215,13 @@ def test_memory_stays_in_proportion_to_those_that_are_there():
         admit(policy)
         policy.leave(one, 0.0)
         assert len(policy.clients()) <= 11
+
+
+def test_reports_tell_the_counter_and_who_waits():
+    policy = Vtc()
+    arrive(policy, request("one"), request("two"))
+    admit(policy, room=1)
+    assert policy.clients() == {"a": ClientState(deficit=-100, tenant_deficit=0, waiting=1)}
 
 
 # The artifact's accounts (VTC_ARTIFACT_FACTS §1.2).
