@@ -10,6 +10,7 @@ explained there by quoting its changed line in a code block (`- old` / `+ new`),
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -37,16 +38,6 @@ pythonpath = ["src", "."]
 asyncio_mode = "auto"
 """
 
-# A test that fails need not say why: shrinking a counter-example takes longer than all the rest.
-CONFTEST = """
-from hypothesis import Phase, settings
-
-settings.register_profile(
-    "mutation", phases=[Phase.explicit, Phase.generate], database=None, derandomize=True
-)
-settings.load_profile("mutation")
-"""
-
 
 def stage(patterns: list[str]) -> None:
     """Copy what is mutated, and the tests that import nothing else."""
@@ -61,7 +52,7 @@ def stage(patterns: list[str]) -> None:
                 shutil.copyfile(path, copy)
     only = ", ".join(f'"src/{PACKAGE}/{pattern}"' for pattern in patterns)
     tests = ", ".join(f'"{folder}"' for folder in TESTS[1:] if (STAGE / folder).exists())
-    (STAGE / "tests" / "conftest.py").write_text(CONFTEST)
+    shutil.copyfile(ROOT / "tests" / "conftest.py", STAGE / "tests" / "conftest.py")
     (STAGE / "pyproject.toml").write_text(CONFIG.format(only=only, tests=tests))
 
 
@@ -70,6 +61,7 @@ def mutmut(*arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "mutmut", *arguments],
         cwd=STAGE,
+        env=os.environ | {"HYPOTHESIS_PROFILE": "mutation"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
