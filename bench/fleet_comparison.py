@@ -1,6 +1,6 @@
 """Fair and local against fair or local: D2LPM + DLPM, per-client RR + VTC, RR + LPM on contended workloads.
 
-    python bench/fleet_comparison.py [--workloads tot-s1 ...] [--seeds 10] [--out bench/results]
+    python bench/fleet_comparison.py [--workloads tot-s1 ...] [--seeds 10] [--resume] [--out bench/results]
 
 The counterpart of Fig. 7 of the DLPM paper. Workloads lie in `bench/workloads/`, fixed before anything was
 measured; each run's fleet is the workload's. Writes `fleet-comparison.json` (every run), `.md` (mean and
@@ -173,25 +173,35 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", default=list(CORE))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--resume", action="store_true", help="keep what --out holds already")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
     options = parser.parse_args()
+    path = options.out / "fleet-comparison.json"
+    results = read(path) if options.resume else []
+    done = {(result.workload, result.system, result.seed) for result in results}
     tasks = [
         (workload, system, seed)
+        for seed in range(
+            options.seeds
+        )  # all workloads seed by seed: an early end is a smaller sample
         for workload in options.workloads
-        for seed in range(options.seeds)
         for system in SYSTEMS
+        if (workload, system, seed) not in done
     ]
-    with Pool(options.processes) as pool:
-        results = []
-        for result in pool.imap(run, tasks):
-            results.append(result)
-            print(f"{result.workload} {result.system} seed {result.seed}", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "fleet-comparison.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
+    with Pool(options.processes) as pool:
+        for result in pool.imap(run, tasks):
+            print(f"{result.workload} {result.system} seed {result.seed}", flush=True)
+            results.append(result)
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
     path.with_suffix(".md").write_text(table(results), encoding="utf-8")
     plot(results, path.with_suffix(".png"))
     print("\n" + table(results))
+
+
+def read(path: Path) -> list[Result]:
+    """The results of an earlier run, none where there was no such run."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Result]) if path.exists() else []
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ jumps sees exactly what one sees that goes step by step (`until_s=now_s`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
 from math import inf
 
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -22,6 +21,7 @@ from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy
 
 from evenkeel_simulator.engine.accounts import Accounts
 from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
+from evenkeel_simulator.engine.batch import Batch
 from evenkeel_simulator.engine.cache import CacheObserver
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.iteration import Iteration, Speed
@@ -56,14 +56,8 @@ class Engine:
         self._counts_passes = type(policy).forwarded is not ReplicaPolicy.forwarded
         self._requests: dict[str, EngineRequest] = {}
         self._prefilling: dict[EngineRequest, None] = {}
-        self._running: dict[EngineRequest, None] = {}
+        self._batch = Batch()
         self._makers = Makers() if config.share_in_batch and self._follows else None
-        self._kv_read = 0  # context tokens of all that run
-        self._decoded = 0  # decode steps so far
-        self._ends: list[tuple[int, int, EngineRequest]] = []
-        """(count of decode steps at which it ends, serial, request) of all that run, as a heap; some of
-        them have left."""
-        self._serial = 0
         self._full = False  # memory did not suffice, and none was released since
         self._steps_since_prefill = 0
         self._iteration: Iteration | None = None
@@ -83,7 +77,7 @@ class Engine:
     @property
     def accounts(self) -> Accounts:
         """What every client was served, up to the last step applied."""
-        for request in self._running:
+        for request in self._batch:
             self._accounts.settle(request)
         return self._accounts
 
@@ -94,12 +88,12 @@ class Engine:
     def running(self) -> Iterable[EngineRequest]:
         """Every request in the batch, those in prefill included."""
         yield from self._prefilling
-        yield from self._running
+        yield from self._batch
 
     def loads(self) -> Loads:
         memory = self.memory
         return Loads(
-            running=len(self._running) + len(self._prefilling),
+            running=len(self._batch) + len(self._prefilling),
             waiting=len(self.policy),
             capacity_tokens=memory.capacity,
             used_tokens=memory.capacity - memory.available,
@@ -162,12 +156,12 @@ class Engine:
         chunks, admitted = self._plan_prefill(now_s)
         if chunks:
             iteration = self._start_prefill(now_s, chunks, retracted)
-        elif self._running:
+        elif self._batch:
             retracted += self._make_room(now_s)
             iteration = self._speed.run(
                 now_s,
-                batch=len(self._running),
-                kv_tokens=self._kv_read,
+                batch=len(self._batch),
+                kv_tokens=self._batch.kv_tokens,
                 steps=self._free_steps(),
                 until_s=until_s,
             )
@@ -183,10 +177,10 @@ class Engine:
         assert iteration is not None, "no iteration is under way"
         self._iteration = None
         end_s = iteration.end_s
-        produced = list(self._running) if iteration.steps else []
+        produced = list(self._batch) if iteration.steps else []
         self._decode(iteration.steps - iteration.done)
         prefilled = self._prefill(iteration.chunks, end_s)
-        finished = self._ended() if produced else []
+        finished = self._batch.pop_ended() if produced else []
         if self._counts_passes and produced:
             self.policy.forwarded(produced, prefill=False, finished=bool(finished))
         for request in finished:
@@ -208,13 +202,13 @@ class Engine:
     def _is_closed(self) -> bool:
         """Whether nobody may enter until somebody leaves."""
         full = self._full and not self.config.retry_when_full
-        return full or len(self._running) + len(self._prefilling) >= self.config.max_running
+        return full or len(self._batch) + len(self._prefilling) >= self.config.max_running
 
     def _pass_is_due(self) -> bool:
         if not len(self.policy) or self._is_closed():
             return False
         waited = self._steps_since_prefill >= self.config.decode_steps_between_passes
-        return waited or not self._running
+        return waited or not self._batch
 
     def _plan_prefill(
         self, now_s: float
@@ -235,7 +229,7 @@ class Engine:
     def _admit(self, now_s: float, budget: int) -> list[EngineRequest]:
         """One pass of the policy, for at most `budget` tokens; the last one may be chunked."""
         admitted: list[EngineRequest] = []
-        self._rule.begin([*self._prefilling, *self._running])
+        self._rule.begin([*self._prefilling, *self._batch])
         admissions = self.policy.admissions(now_s)
         try:
             request = next(admissions)
@@ -294,11 +288,12 @@ class Engine:
         retracted: list[EngineRequest],
     ) -> Iteration:
         batch = 0
-        if self.config.mixed and self._running:
+        if self.config.mixed and self._batch:
             retracted += self._make_room(now_s)
-            batch = len(self._running)
-        kv_tokens = self._kv_read if batch else 0
-        duration_s = self._speed.prefill(chunks, batch=batch, kv_tokens=kv_tokens)
+            batch = len(self._batch)
+        duration_s = self._speed.prefill(
+            chunks, batch=batch, kv_tokens=self._batch.kv_tokens if batch else 0
+        )
         return Iteration(now_s, now_s + duration_s, chunks=chunks, steps=1 if batch else 0)
 
     def _prefill(
@@ -328,27 +323,19 @@ class Engine:
 
     def _begin_output(self, request: EngineRequest, end_s: float) -> None:
         del self._prefilling[request]
-        self._running[request] = None
         request.state = State.RUNNING
         request.output_tokens += 1
         if request.first_token_s is None:
             request.first_token_s = end_s
         self.memory.settle(request, request.context_tokens - request.path_tokens)
-        self._kv_read += request.context_tokens
-        self._serial += 1
-        request.entry = self._serial
-        ends_at = self._decoded + request.remaining_tokens
-        heappush(self._ends, (ends_at, request.entry, request))
+        self._batch.add(request)
         self.policy.progress(request, 1)
 
     # Decode
 
     def _free_steps(self) -> int:
         """Decode steps that can pass before an end, a lack of memory or a pass of admissions."""
-        while not self._is_running(self._ends[0]):
-            heappop(self._ends)
-        steps = self._ends[0][0] - self._decoded
-        steps = min(steps, self.memory.available // len(self._running))
+        steps = min(self._batch.steps_to_end(), self.memory.available // len(self._batch))
         if self._may_preempt or self._counts_passes:
             return 1
         if len(self.policy) and not self._is_closed():
@@ -362,56 +349,35 @@ class Engine:
             self._decode(self._iteration.advance(now_s))
 
     def _decode(self, steps: int) -> None:
-        if not steps or not self._running:
+        if not steps or not self._batch:
             return
-        self.memory.grow(steps * len(self._running))
-        for request in self._running:
-            request.output_tokens += steps
-        self.policy.progress_all(self._running, steps)
-        self._decoded += steps
-        self._kv_read += steps * len(self._running)
+        self.memory.grow(steps * len(self._batch))
+        self._batch.decode(steps)
+        self.policy.progress_all(self._batch.requests.keys(), steps)
         self._steps_since_prefill += steps
         self._rule.decoded(steps)
-
-    def _ended(self) -> list[EngineRequest]:
-        """Those that produced their last token, in the order in which they began to run."""
-        ended = []
-        while self._ends and self._ends[0][0] <= self._decoded:
-            entry = heappop(self._ends)
-            if self._is_running(entry):
-                ended.append(entry[2])
-        return ended
-
-    @staticmethod
-    def _is_running(entry: tuple[int, int, EngineRequest]) -> bool:
-        _, serial, request = entry
-        return request.state is State.RUNNING and request.entry == serial
 
     # Leaving the batch
 
     def _make_room(self, now_s: float) -> list[EngineRequest]:
-        """Retract until every running request can produce a token (SGLang's `retract_decode`).
-
-        Out go those with the least output, of these the longest input first: the cheapest to repeat.
-        """
-        if self.memory.available >= len(self._running):
+        """Retract until every running request can produce a token (SGLang's `retract_decode`)."""
+        if self.memory.available >= len(self._batch):
             return []
-        order = sorted(self._running, key=lambda r: (r.output_tokens, -r.input_tokens))
         least = 0 if self._prefilling else 1  # one alone always has room; see `EngineRequest.check`
         retracted: list[EngineRequest] = []
-        for request in order:
-            remaining = len(self._running)
+        for request in self._batch.by_cost_of_retraction():
+            remaining = len(self._batch)
             wanted = remaining * SGLangAdmission.RETRACT_STEPS if retracted else remaining
             if remaining <= least or self.memory.available >= wanted:
                 break
             self._retract(request, now_s)
             retracted.append(request)
-        self._rule.retracted(self._running)
+        self._rule.retracted(self._batch.requests)
         return retracted
 
     def _preempt(self, now_s: float) -> list[EngineRequest]:
         victims: list[EngineRequest] = []
-        for victim in self.policy.preempt(list(self._running), now_s):
+        for victim in self.policy.preempt(list(self._batch), now_s):
             assert isinstance(victim, EngineRequest)
             self._retract(victim, now_s)
             victims.append(victim)
@@ -438,8 +404,7 @@ class Engine:
 
     def _leave_batch(self, request: EngineRequest, *, keep: bool) -> None:
         if request.state is State.RUNNING:
-            del self._running[request]
-            self._kv_read -= request.context_tokens
+            self._batch.remove(request)
         else:
             del self._prefilling[request]
             request.pending_tokens = 0

@@ -50,7 +50,7 @@ class EngineRequest(Request):
     private_tokens: int = 0
     """Pool tokens that only this request holds: not (yet) in the cache. While it runs, see `held_tokens`."""
     entry: int = 0
-    """Serial of its entry in the engine's list of ends: a retracted request comes back with another."""
+    """Serial in the batch's list of ends."""
     making: tuple[Node, Segment] | None = None
     """While it is in prefill: where it goes on from the cache, for others to wait for."""
     booked_tokens: int = 0

@@ -57,12 +57,17 @@ class FleetConfig:
 class _Run:
     """A program under way."""
 
-    __slots__ = ("blockers", "client", "program")
+    __slots__ = ("blockers", "children", "client", "program")
 
     def __init__(self, program: Program, client: Client) -> None:
         self.program = program
         self.client = client
         self.blockers = [len(call.after) for call in program.calls]
+        """By call: how many of those that it comes after have not ended."""
+        self.children: list[list[int]] = [[] for _ in program.calls]
+        for number, call in enumerate(program.calls):
+            for parent in call.after:
+                self.children[parent].append(number)
 
 
 @dataclass(slots=True, eq=False)
@@ -213,11 +218,10 @@ class Fleet:
             self.index.insert((*request.blocks, chain(above, output)), slot)
         self._record(request, slot, "finished")
         run = request.run
-        for number, call in enumerate(run.program.calls):
-            if request.number in call.after:
-                run.blockers[number] -= 1
-                if not run.blockers[number]:
-                    self._send(run, number, call, now_s)
+        for number in run.children[request.number]:
+            run.blockers[number] -= 1
+            if not run.blockers[number]:
+                self._send(run, number, run.program.calls[number], now_s)
 
     def _record(self, request: _FleetRequest, slot: int, status: str) -> None:
         self._on_record(

@@ -1,0 +1,76 @@
+"""The running batch: requests that decode together, and when the next of them ends.
+
+The surprising thing: nothing is done per request to find out who ends. All of them produce one token per step,
+so each one's end is a count of steps that is known when it begins to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from evenkeel_simulator.engine.request import EngineRequest, State
+
+
+class Batch:
+    """Requests in state RUNNING, in the order in which they began to run."""
+
+    def __init__(self) -> None:
+        self.requests: dict[EngineRequest, None] = {}
+        self.kv_tokens = 0
+        """Context tokens of all: what a decode step reads."""
+        self._steps = 0
+        """Decode steps so far."""
+        self._ends: list[tuple[int, int, EngineRequest]] = []
+        """(count of steps at which it ends, serial, request) as a heap; some of them have left."""
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def __iter__(self) -> Iterator[EngineRequest]:
+        return iter(self.requests)
+
+    def add(self, request: EngineRequest) -> None:
+        """A request has produced the first token since its admission."""
+        self.requests[request] = None
+        self.kv_tokens += request.context_tokens
+        # A request that was retracted comes back with another serial, which makes its old entry stale.
+        self._serial += 1
+        request.entry = self._serial
+        heappush(self._ends, (self._steps + request.remaining_tokens, self._serial, request))
+
+    def remove(self, request: EngineRequest) -> None:
+        del self.requests[request]
+        self.kv_tokens -= request.context_tokens
+
+    def decode(self, steps: int) -> None:
+        """Everyone produces `steps` tokens."""
+        for request in self.requests:
+            request.output_tokens += steps
+        self.kv_tokens += steps * len(self.requests)
+        self._steps += steps
+
+    def steps_to_end(self) -> int:
+        """Decode steps until somebody ends; the batch is not empty."""
+        while not _is_live(self._ends[0]):
+            heappop(self._ends)
+        return self._ends[0][0] - self._steps
+
+    def pop_ended(self) -> list[EngineRequest]:
+        """Those that have produced their last token; they are still in the batch, but told only once."""
+        ended = []
+        while self._ends and self._ends[0][0] <= self._steps:
+            entry = heappop(self._ends)
+            if _is_live(entry):
+                ended.append(entry[2])
+        return ended
+
+    def by_cost_of_retraction(self) -> list[EngineRequest]:
+        """The least output first, of these the longest input: SGLang's order in `retract_decode`."""
+        return sorted(self.requests, key=lambda r: (r.output_tokens, -r.input_tokens))
+
+
+def _is_live(entry: tuple[int, int, EngineRequest]) -> bool:
+    _, serial, request = entry
+    return request.state is State.RUNNING and request.entry == serial
