@@ -91,14 +91,13 @@ class Engine:
         yield from self._batch
 
     def loads(self) -> Loads:
-        memory = self.memory
         return Loads(
             running=len(self._batch) + len(self._prefilling),
             waiting=len(self.policy),
-            capacity_tokens=memory.capacity,
-            used_tokens=memory.capacity - memory.available,
-            evictable_tokens=memory.cache.evictable,
-            free_tokens=memory.free,
+            capacity_tokens=self.kv_tokens,
+            used_tokens=self.kv_tokens - self.memory.available,
+            evictable_tokens=self.memory.cache.evictable,
+            free_tokens=self.memory.free,
         )
 
     # What a driver does
@@ -127,12 +126,11 @@ class Engine:
     def abort(self, request_id: str, now_s: float) -> EngineRequest | None:
         """End a request wherever it is; None if there is none of that id (any more)."""
         request = self._requests.get(request_id)
-        if request is None:
-            return None
-        self._catch_up(now_s)
-        self._end(request, now_s, State.ABORTED)
-        if self._iteration is not None:
-            self._iteration.truncate()
+        if request is not None:
+            self._catch_up(now_s)
+            self._end(request, now_s, State.ABORTED)
+            if self._iteration is not None:
+                self._iteration.truncate()
         return request
 
     def flush_cache(self) -> bool:
@@ -151,7 +149,7 @@ class Engine:
         No decode step after the first starts at or after `until_s`.
         """
         assert self._iteration is None, "an iteration is under way"
-        # 1. Preempt, 2. admit, 3. prefill what was admitted, or 4. make room and decode.
+        # Preempt, admit; then prefill what was admitted, or make room and decode.
         retracted = self._preempt(now_s) if self._may_preempt else []
         chunks, admitted = self._plan_prefill(now_s)
         if chunks:
@@ -205,25 +203,21 @@ class Engine:
         return full or len(self._batch) + len(self._prefilling) >= self.config.max_running
 
     def _pass_is_due(self) -> bool:
-        if not len(self.policy) or self._is_closed():
-            return False
         waited = self._steps_since_prefill >= self.config.decode_steps_between_passes
-        return waited or not self._batch
+        return len(self.policy) > 0 and (waited or not self._batch) and not self._is_closed()
 
     def _plan_prefill(
         self, now_s: float
     ) -> tuple[list[tuple[EngineRequest, int]], list[EngineRequest]]:
         """(tokens to compute by request, requests admitted)."""
         budget = self.config.prefill_tokens or self.kv_tokens
+        left = budget - sum([request.pending_tokens for request in self._prefilling])
+        admitted = self._admit(now_s, left) if left > 0 and self._pass_is_due() else []
         chunks: list[tuple[EngineRequest, int]] = []
-        for request in self._prefilling:  # first what was begun
+        for request in self._prefilling:  # what was begun comes first
             if budget > 0:
                 chunks.append((request, min(budget, request.pending_tokens)))
                 budget -= chunks[-1][1]
-        admitted = self._admit(now_s, budget) if budget > 0 and self._pass_is_due() else []
-        for request in admitted:
-            chunks.append((request, min(budget, request.pending_tokens)))
-            budget -= chunks[-1][1]
         return chunks, admitted
 
     def _admit(self, now_s: float, budget: int) -> list[EngineRequest]:
@@ -265,14 +259,9 @@ class Engine:
             if self._follows:
                 cache.follow(request)
             return Outcome.NO_ROOM
-        # One more for the token that the prefill produces.
-        self.memory.take(request, extend_tokens + 1)
+        self.memory.take(request, extend_tokens + 1)  # one more for the token that prefill produces
         self._rule.admit(request)
-        request.state = State.PREFILLING
-        request.extend_tokens = request.pending_tokens = extend_tokens
-        request.computed_tokens += extend_tokens
-        if request.admitted_s is None:
-            request.admitted_s, request.cached_tokens = now_s, request.matched_tokens
+        request.enter(extend_tokens, now_s)
         self._prefilling[request] = None
         if self._makers is not None:
             self._makers.update(request)
@@ -323,10 +312,7 @@ class Engine:
 
     def _begin_output(self, request: EngineRequest, end_s: float) -> None:
         del self._prefilling[request]
-        request.state = State.RUNNING
-        request.output_tokens += 1
-        if request.first_token_s is None:
-            request.first_token_s = end_s
+        request.begin_output(end_s)
         self.memory.settle(request, request.context_tokens - request.path_tokens)
         self._batch.add(request)
         self.policy.progress(request, 1)
@@ -345,7 +331,7 @@ class Engine:
 
     def _catch_up(self, now_s: float) -> None:
         """Apply the decode steps that are over, so that what comes now finds the state of now."""
-        if self._iteration is not None and self._iteration.steps > 1:
+        if self._iteration is not None:
             self._decode(self._iteration.advance(now_s))
 
     def _decode(self, steps: int) -> None:
@@ -376,11 +362,10 @@ class Engine:
         return retracted
 
     def _preempt(self, now_s: float) -> list[EngineRequest]:
-        victims: list[EngineRequest] = []
-        for victim in self.policy.preempt(list(self._batch), now_s):
-            assert isinstance(victim, EngineRequest)
+        chosen = set(self.policy.preempt(list(self._batch), now_s))
+        victims = [request for request in self._batch if request in chosen]
+        for victim in victims:
             self._retract(victim, now_s)
-            victims.append(victim)
         return victims
 
     def _retract(self, request: EngineRequest, now_s: float) -> None:

@@ -93,6 +93,21 @@ class EngineRequest(Request):
         """Output tokens that it might still produce, for all the scheduler knows."""
         return self.max_output_tokens - self.output_tokens
 
+    def enter(self, extend_tokens: int, now_s: float) -> None:
+        """It is admitted, with `extend_tokens` to compute."""
+        self.state = State.PREFILLING
+        self.extend_tokens = self.pending_tokens = extend_tokens
+        self.computed_tokens += extend_tokens
+        if self.admitted_s is None:
+            self.admitted_s, self.cached_tokens = now_s, self.matched_tokens
+
+    def begin_output(self, now_s: float) -> None:
+        """Its prefill is done, which produces a token."""
+        self.state = State.RUNNING
+        self.output_tokens += 1
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+
     def retained(self) -> Sequence[Segment]:
         """What the cache keeps of it at its end: prompt and output. Override to cut into pages.
 

@@ -1,5 +1,7 @@
+from collections.abc import Sequence
+
 import pytest
-from evenkeel_fairshare.replica.contract import Arrival
+from evenkeel_fairshare.replica.contract import Arrival, Request
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig, artifact_config
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES, ProfileError, decode_profile
@@ -306,3 +308,20 @@ def test_a_profile_of_ones_own_is_read_from_json_and_faults_name_the_field() -> 
 def test_a_configuration_of_nothing_is_refused_by_name(field: str) -> None:
     with pytest.raises(ValueError, match=field):
         EngineConfig(**{field: 0})
+
+
+def test_a_policy_may_preempt_and_the_preempted_are_computed_again() -> None:
+    class Impatient(Queue):
+        def preempt(self, running: Sequence[Request], now_s: float) -> Sequence[Request]:
+            return [r for r in running if r.id == "a" and r.output_tokens == 3]
+
+    engine = make_engine(Impatient(), max_running=1)
+    engine.submit(make_request("a", prompt=(("p", 100),), output=6), 0.0)
+    now_s, preempted = 0.0, []
+    while (step := engine.step(now_s)) is not None:
+        preempted += [request.id for request in step.retracted]
+        now_s = step.end_s
+    assert preempted == ["a"]
+    # The prompt stayed in the cache; three output tokens were computed again.
+    assert engine.accounts.clients["ns/t/a"].extend_tokens == 100 + 3
+    assert engine.accounts.clients["ns/t/a"].output_tokens == 6
