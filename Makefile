@@ -69,6 +69,10 @@ lock: env  ## Resolve constraints.txt anew from pyproject.toml
 cluster:  ## A real two-node Kubernetes on this machine (root; Go builds it once, about 10 minutes cold)
 	$(PYTHON) -m e2e.rig up
 
+.PHONY: e2e
+e2e: env cluster  ## Tests on a real cluster: that of `make cluster`, or E2E_KUBECONFIG
+	$(BIN)/python -m pytest e2e
+
 .PHONY: cluster-down
 cluster-down:  ## Tear the cluster down; leaves nothing
 	$(PYTHON) -m e2e.rig down

@@ -173,8 +173,10 @@ def faults_of(document: Document) -> Sequence[Fault]:
 class Pair:
     """A good and a bad object for one rule."""
 
-    refusal: str
-    """What the API server says of the bad one, with its path."""
+    path: str
+    """Where the API server finds the bad one bad (its end)."""
+    message: str
+    """What the API server says of it (its beginning)."""
     base: Document
     good: Changes
     bad: Changes
@@ -192,19 +194,22 @@ _REDIS: Final = {"urlSecretRef": {"name": "redis", "key": "url"}}
 
 RULES: Final[Mapping[str, Pair]] = {
     "replicas beside autoscaling": Pair(
-        refusal="spec.engine.replicas: Invalid value: engine.replicas cannot stand beside autoscaling",
+        path="spec.engine.replicas",
+        message="engine.replicas cannot stand beside autoscaling",
         base=SERVICE,
         good={"spec.engine.replicas": 0},
         bad={"spec.autoscaling": _AUTOSCALING},
     ),
     "a volume for one node and several replicas": Pair(
-        refusal="spec.model.cache.accessModes: Invalid value: model.cache.accessModes needs Read",
+        path="spec.model.cache.accessModes",
+        message="model.cache.accessModes needs Read",
         base=SERVICE,
         good={"spec.model.cache.accessModes": ["ReadWriteOnce"], "spec.engine.replicas": 1},
         bad={"spec.model.cache.accessModes": ["ReadWriteOnce"]},
     ),
     "a volume for one node and autoscaling": Pair(
-        refusal="spec.model.cache.accessModes: Invalid value: model.cache.accessModes needs Read",
+        path="spec.model.cache.accessModes",
+        message="model.cache.accessModes needs Read",
         base=SCALED,
         good={
             "spec.model.cache.accessModes": ["ReadWriteOnce"],
@@ -213,68 +218,79 @@ RULES: Final[Mapping[str, Pair]] = {
         bad={"spec.model.cache.accessModes": ["ReadWriteOnce"]},
     ),
     "a flag that is owned": Pair(
-        refusal="spec.engine.args[1]: Invalid value: --tp is set by Evenkeel from the rest",
+        path="spec.engine.args[1]",
+        message="--tp is set by Evenkeel from the rest",
         base=SERVICE,
         good={"spec.engine.args": ["--mem-fraction-static=0.5", "--chunked-prefill-size=4096"]},
         bad={"spec.engine.args": ["--mem-fraction-static=0.5", "--tp=2"]},
     ),
     "a flag that is owned, abbreviated": Pair(
-        refusal="spec.engine.args[0]: Invalid value: --schedule-p is set by Evenkeel from the rest",
+        path="spec.engine.args[0]",
+        message="--schedule-p is set by Evenkeel from the rest",
         base=SERVICE,
         good={"spec.engine.args": ["--schedule-conservativeness=1"]},
         bad={"spec.engine.args": ["--schedule-p=fcfs"]},
     ),
     "an argument that is no flag": Pair(
-        refusal="spec.engine.args[0]: Invalid value: is no flag; write --flag=value as one entry",
+        path="spec.engine.args[0]",
+        message="is no flag; write --flag=value as one entry",
         base=SERVICE,
         good={"spec.engine.args": ["--x"]},
         bad={"spec.engine.args": ["x"]},
     ),
     "a rollout that cannot move": Pair(
-        refusal="spec.engine.rollout.maxSurge: Invalid value: maxSurge must be above 0 where",
+        path="spec.engine.rollout.maxSurge",
+        message="maxSurge must be above 0 where",
         base=SERVICE,
         good={"spec.engine.rollout": {"maxSurge": "0%", "maxUnavailable": 1}},
         bad={"spec.engine.rollout": {"maxSurge": "0%", "maxUnavailable": 0}},
     ),
     "a rollout that cannot move, half of it by default": Pair(
-        refusal="spec.engine.rollout.maxSurge: Invalid value: maxSurge must be above 0 where",
+        path="spec.engine.rollout.maxSurge",
+        message="maxSurge must be above 0 where",
         base=SERVICE,
         good={"spec.engine.rollout": {"maxUnavailable": 0}},
         bad={"spec.engine.rollout": {"maxSurge": 0}},
     ),
     "a File store with two routers": Pair(
-        refusal="spec.router.replicas: Invalid value: replicas must be 1 with state.store File",
+        path="spec.router.replicas",
+        message="replicas must be 1 with state.store File",
         base=SERVICE,
         good={"spec.router.replicas": GONE},
         bad={"spec.router.replicas": 2},
     ),
     "a file without the File store": Pair(
-        refusal="spec.router.state.file: Invalid value: file has no use with another store",
+        path="spec.router.state.file",
+        message="file has no use with another store",
         base=SERVICE,
         good={"spec.router.state": {"store": "Peers"}},
         bad={"spec.router.state": {"file": {}}},
     ),
     "a redis without the Redis store": Pair(
-        refusal="spec.router.state.redis: Invalid value: redis has no use with another store",
+        path="spec.router.state.redis",
+        message="redis has no use with another store",
         base=SERVICE,
         good={"spec.router.state": {"store": "Redis", "redis": _REDIS}},
         bad={"spec.router.state": {"store": "Peers", "redis": _REDIS}},
     ),
     "a Redis store without an address": Pair(
-        refusal="spec.router.state.redis: Invalid value: redis is required with store Redis",
+        path="spec.router.state.redis",
+        message="redis is required with store Redis",
         base=SERVICE,
         good={"spec.router.state": {"store": "Redis", "redis": _REDIS}},
         bad={"spec.router.state": {"store": "Redis"}},
     ),
     "a body beyond memory": Pair(
-        refusal="spec.router.limits.maxBodySize: Invalid value: maxBodySize must be at most 1Gi",
+        path="spec.router.limits.maxBodySize",
+        message="maxBodySize must be at most 1Gi",
         base=SERVICE,
         good={"spec.router.limits.maxBodySize": "1Gi"},
         bad={"spec.router.limits.maxBodySize": 1073741825},
     ),
     **{
         f"a {name} of more than a week": Pair(
-            refusal=f"spec.router.limits.{name}: Invalid value: {name} must be at most 168h",
+            path=f"spec.router.limits.{name}",
+            message=f"{name} must be at most 168h",
             base=SERVICE,
             good={f"spec.router.limits.{name}": "168h"},
             bad={f"spec.router.limits.{name}": "168h1ms"},
@@ -282,121 +298,152 @@ RULES: Final[Mapping[str, Pair]] = {
         for name in ("queueTimeout", "firstTokenTimeout", "activationTimeout")
     },
     "crossed bounds": Pair(
-        refusal="spec.autoscaling.minReplicas: Invalid value: minReplicas is above maxReplicas",
+        path="spec.autoscaling.minReplicas",
+        message="minReplicas is above maxReplicas",
         base=SCALED,
         good={"spec.autoscaling.minReplicas": 16},
         bad={"spec.autoscaling.minReplicas": 17},
     ),
     "a cap of nothing": Pair(
-        refusal="spec.autoscaling.maxReplicasPerClient: Invalid value: maxReplicasPerClient must be",
+        path="spec.autoscaling.maxReplicasPerClient",
+        message="maxReplicasPerClient must be",
         base=SCALED,
         good={"spec.autoscaling.maxReplicasPerClient": "1%"},
         bad={"spec.autoscaling.maxReplicasPerClient": "0%"},
     ),
     "a cap above the maximum": Pair(
-        refusal="spec.autoscaling.maxReplicasPerClient: Invalid value: maxReplicasPerClient is above",
+        path="spec.autoscaling.maxReplicasPerClient",
+        message="maxReplicasPerClient is above",
         base=SCALED,
         good={"spec.autoscaling.maxReplicasPerClient": 16},
         bad={"spec.autoscaling.maxReplicasPerClient": 17},
     ),
     "two exposures": Pair(
-        refusal="spec.exposure.httpRoute: Invalid value: httpRoute cannot stand beside ingress",
+        path="spec.exposure.httpRoute",
+        message="httpRoute cannot stand beside ingress",
         base=SERVICE,
         good={"spec.exposure": {"httpRoute": {"parentRefs": [{"name": "gw"}]}}},
         bad={"spec.exposure.httpRoute": {"parentRefs": [{"name": "gw"}]}},
     ),
     "a selector without values": Pair(
-        refusal="matchExpressions[0].values: Invalid value: values is required with operators In",
+        path="matchExpressions[0].values",
+        message="values is required with operators In",
         base=SERVICE,
         good={"spec.tenancy.selector.matchExpressions.0": {"key": "a", "operator": "Exists"}},
         bad={"spec.tenancy.selector.matchExpressions.0": {"key": "a", "operator": "In"}},
     ),
     "a selector with values of no use": Pair(
-        refusal="matchExpressions[0].values: Invalid value: values must be empty with operators",
+        path="matchExpressions[0].values",
+        message="values must be empty with operators",
         base=SERVICE,
         good={"spec.tenancy.selector.matchExpressions.0.operator": "NotIn"},
         bad={"spec.tenancy.selector.matchExpressions.0.operator": "Exists"},
     ),
     "a duration of nothing": Pair(
-        refusal="spec.slo.ttft.threshold: Invalid value: must be above 0 and at most 876000h",
+        path="spec.slo.ttft.threshold",
+        message="must be above 0 and at most 876000h",
         base=SERVICE,
         good={"spec.slo.ttft.threshold": "876000h"},
         bad={"spec.slo.ttft.threshold": "0h0s"},
     ),
     "a duration beyond reason": Pair(
-        refusal="spec.slo.ttft.threshold: Invalid value: must be above 0 and at most 876000h",
+        path="spec.slo.ttft.threshold",
+        message="must be above 0 and at most 876000h",
         base=SERVICE,
         good={"spec.slo.ttft.threshold": "0.5s"},
         bad={"spec.slo.ttft.threshold": "876000h1s"},
     ),
     "a size of nothing": Pair(
-        refusal="spec.model.cache.size: Invalid value: must be above 0 and below 2^63",
+        path="spec.model.cache.size",
+        message="must be above 0 and below 2^63",
         base=SERVICE,
         good={"spec.model.cache.size": "1e3"},
         bad={"spec.model.cache.size": "0Gi"},
     ),
     "a size as a negative number": Pair(
-        refusal="spec.model.cache.size: Invalid value: must be above 0 and below 2^63",
+        path="spec.model.cache.size",
+        message="must be above 0 and below 2^63",
         base=SERVICE,
         good={"spec.model.cache.size": 107374182400},
         bad={"spec.model.cache.size": -1},
     ),
     "a size beyond 63 bits": Pair(
-        refusal="spec.model.cache.size: Invalid value: must be above 0 and below 2^63",
+        path="spec.model.cache.size",
+        message="must be above 0 and below 2^63",
         base=SERVICE,
         good={"spec.model.cache.size": "7Ei"},
         bad={"spec.model.cache.size": "8Ei"},
     ),
     "a network with host bits": Pair(
-        refusal="spec.tenancy.trustedProxies[1]: Invalid value: must be a network like 10.0.0.0/8",
+        path="spec.tenancy.trustedProxies[1]",
+        message="must be a network like 10.0.0.0/8",
         base=SERVICE,
         good={"spec.tenancy.trustedProxies": ["::/0", "fd00::1", "192.168.0.1"]},
         bad={"spec.tenancy.trustedProxies": ["10.0.0.1", "10.0.0.1/8"]},
     ),
     "a network with a netmask": Pair(
-        refusal="spec.tenancy.trustedProxies[0]: Invalid value: must be a network like 10.0.0.0/8",
+        path="spec.tenancy.trustedProxies[0]",
+        message="must be a network like 10.0.0.0/8",
         base=SERVICE,
         good={"spec.tenancy.trustedProxies": ["10.0.0.0/32"]},
         bad={"spec.tenancy.trustedProxies": ["10.0.0.0/255.0.0.0"]},
     ),
     "an address of another scheme": Pair(
-        refusal="spec.autoscaling.prometheus.url: Invalid value: must be an address like http://",
+        path="spec.autoscaling.prometheus.url",
+        message="must be an address like http://",
         base=SCALED,
         good={"spec.autoscaling.prometheus.url": "https://prometheus/prefix"},
         bad={"spec.autoscaling.prometheus.url": "ftp://prometheus"},
     ),
     "an address with an impossible port": Pair(
-        refusal="spec.autoscaling.prometheus.url: Invalid value: must be an address like http://",
+        path="spec.autoscaling.prometheus.url",
+        message="must be an address like http://",
         base=SCALED,
         good={"spec.autoscaling.prometheus.url": "http://[::1]:65535"},
         bad={"spec.autoscaling.prometheus.url": "http://prometheus:65536"},
     ),
     "a key of an unknown client": Pair(
-        refusal="spec.apiKeys: Invalid value: apiKeys: every client must be in clients",
+        path="spec.apiKeys",
+        message="apiKeys: every client must be in clients",
         base=TENANT,
         good={"spec.apiKeys": []},
         bad={"spec.apiKeys.0.client": "chta"},
     ),
     "keys without any client": Pair(
-        refusal="spec.apiKeys: Invalid value: apiKeys: every client must be in clients",
+        path="spec.apiKeys",
+        message="apiKeys: every client must be in clients",
         base=TENANT,
         good={"spec.clients": GONE, "spec.apiKeys": GONE},
         bad={"spec.clients": GONE},
     ),
     "one of 500 keys of an unknown client": Pair(
-        refusal="spec.apiKeys: Invalid value: apiKeys: every client must be in clients",
+        path="spec.apiKeys",
+        message="apiKeys: every client must be in clients",
         base=changed(TENANT, {"spec.clients": [{"name": f"c{i}"} for i in range(500)]}),
         good={"spec.apiKeys": _keys(500, of="c499")},
         bad={"spec.apiKeys": _keys(500, of="c500")},
     ),
     "a name that is too long for what is generated": Pair(
-        refusal="metadata.name: Too long: may not be more than 40 bytes",
+        path="metadata.name",
+        message="may not be more than 40 bytes",
         base=SERVICE,
         good={"metadata.name": "a" * 40},
         bad={"metadata.name": "a" * 41},
     ),
 }
 """Named by what is wrong with the bad one."""
+
+
+SHARED_SECRET: Final = changed(
+    TENANT,
+    {
+        "spec.apiKeys": [
+            {"name": name, "client": "chat", "secretRef": {"name": "keys", "key": "chat"}}
+            for name in ("one", "two")
+        ]
+    },
+)
+"""What CEL cannot afford to find (`LEFT_TO_SPEC_VALID`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,7 +515,12 @@ def _sides(node: Mapping[str, Any], value: Any) -> Iterator[tuple[str, object, o
 
 
 def _renamed(entry: Any, keys: Sequence[str], number: int) -> Any:
-    return {**entry, **{key: f"n{number}" for key in keys}} if keys else entry
+    if not keys:
+        return entry
+    names: Document = {key: f"n{number}" for key in keys}
+    if "secretRef" in entry:  # no two keys may share one
+        names["secretRef"] = {"name": "keys", "key": f"n{number}"}
+    return {**entry, **names}
 
 
 def _at(document: Document, path: str) -> Any:
