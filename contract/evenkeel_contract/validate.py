@@ -134,11 +134,12 @@ def _owned(flag: str) -> str | None:
     return next(abbreviates, None) if len(flag) >= NO_FLAG_SHORTER_THAN else None
 
 
+_SHARED: Final = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})
+
+
 def cache_cannot_be_shared(service: FairInferenceService) -> Iterator[Fault]:
     cache = service.spec.model.cache
-    if cache is None or {AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY} & {
-        *cache.access_modes
-    }:
+    if cache is None or not _SHARED.isdisjoint(cache.access_modes):
         return
     scaling = service.spec.autoscaling
     most = scaling.max_replicas if scaling else (service.spec.engine.replicas or 1)

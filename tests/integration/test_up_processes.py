@@ -109,6 +109,39 @@ async def test_a_process_that_cannot_start_says_why(folder: StateFolder) -> None
         assert said[0].startswith("replica-0: ended with status 2; starts again")
 
 
+async def test_a_process_that_no_longer_answers_is_replaced(folder: StateFolder) -> None:
+    said: list[str] = []
+    launcher = Launcher(folder)
+    port = ports.free_port("127.0.0.1")
+    frozen: set[int | None] = set()
+    async with Probes.open() as probes:
+
+        async def probe(url: str) -> int | None:
+            return None if keeper.pid in frozen else await probes.status(url)
+
+        keeper = Keeper(
+            "replica-0",
+            lambda: simulator(port),
+            launcher=launcher,
+            probe=probe,
+            say=said.append,
+            watch_every_s=0.01,
+        )
+        try:
+            await keeper.get_ready(DEADLINE_S)
+            first = keeper.pid
+            frozen.add(first)
+            await until(lambda: keeper.pid not in (None, first) and keeper.ready.is_set())
+        finally:
+            keeper.kill()
+            await keeper.stop(DEADLINE_S)
+            launcher.close()
+    assert said[:2] == [
+        "replica-0: has not answered 15 times; killed",
+        "replica-0: ended by SIGKILL; starts again in 0.25 s",
+    ]
+
+
 async def test_stopping_ends_the_process_and_starts_no_other(folder: StateFolder) -> None:
     async with keeping(folder) as (keeper, _, _):
         await keeper.get_ready(DEADLINE_S)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from evenkeel_simulator.experiments.traces import (
@@ -45,44 +45,47 @@ class UsageError(ValueError):
     """Options that do not go together."""
 
 
+def _option(text: str) -> Any:
+    """An option whose default says nothing."""
+    return typer.Option(help=text, show_default=False)
+
+
+Trace = Annotated[Path, typer.Option(help="CSV or Mooncake JSONL, plain or gzip.")]
+Url = Annotated[str, typer.Option(help="Where to send.")]
+Speed = Annotated[float, typer.Option(help="2: the trace arrives in half the time.")]
+Clients = Annotated[str | None, _option("hash:N spreads the trace's sessions over N clients.")]
+ApiKeys = Annotated[
+    Path | None, _option("Client → API key as a YAML or JSON mapping, or an Evenkeel file.")
+]
+ClientHeader = Annotated[
+    str | None,
+    _option("Send the client's name in a header: `NAME`, or `NAME: tenant/{client}`."),
+]
+Model = Annotated[str | None, _option("Default: the first that is served.")]
+Limit = Annotated[int, typer.Option(min=0, help="Only the first N requests; 0: all.")]
+MaxConcurrency = Annotated[
+    int, typer.Option(min=0, help="Requests in flight at most; 0: as the trace wants.")
+]
+ForceLength = Annotated[
+    bool, typer.Option(help="Answers as long as the trace says, by `ignore_eos`.")
+]
+Out = Annotated[Path | None, _option("JSON file for the figures.")]
+Seed = Annotated[int, typer.Option(help="Of hash:N.")]
+
+
 def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
-    trace: Annotated[Path, typer.Option(help="CSV or Mooncake JSONL, plain or gzip.")],
-    url: Annotated[str, typer.Option(help="Where to send.")] = "http://127.0.0.1:8080",
-    speed: Annotated[float, typer.Option(help="2: the trace arrives in half the time.")] = 1.0,
-    clients: Annotated[
-        str | None,
-        typer.Option(
-            help="hash:N spreads the trace's sessions over N clients.", show_default=False
-        ),
-    ] = None,
-    api_keys: Annotated[
-        Path | None,
-        typer.Option(
-            help="Client → API key as a YAML or JSON mapping, or an Evenkeel file.",
-            show_default=False,
-        ),
-    ] = None,
-    client_header: Annotated[
-        str | None,
-        typer.Option(
-            help="Send the client's name in a header: `NAME`, or `NAME: tenant/{client}`.",
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Default: the first that is served.", show_default=False)
-    ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Only the first N requests; 0: all.")] = 0,
-    max_concurrency: Annotated[
-        int, typer.Option(min=0, help="Requests in flight at most; 0: as the trace wants.")
-    ] = 0,
-    force_length: Annotated[
-        bool, typer.Option(help="Answers as long as the trace says, by `ignore_eos`.")
-    ] = True,
-    out: Annotated[
-        Path | None, typer.Option(help="JSON file for the figures.", show_default=False)
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of hash:N.")] = 0,
+    trace: Trace,
+    url: Url = "http://127.0.0.1:8080",
+    speed: Speed = 1.0,
+    clients: Clients = None,
+    api_keys: ApiKeys = None,
+    client_header: ClientHeader = None,
+    model: Model = None,
+    limit: Limit = 0,
+    max_concurrency: MaxConcurrency = 0,
+    force_length: ForceLength = True,
+    out: Out = None,
+    seed: Seed = 0,
 ) -> None:
     """Send a trace to an OpenAI endpoint at real timing, and report per client."""
     errors = Console(stderr=True)

@@ -19,7 +19,6 @@ Probe = Callable[[str], Awaitable[int | None]]
 _OK: Final = 200
 START_LIMIT_S: Final = 60.0  # importing on a busy machine is slow; nothing of ours takes longer
 _STARTING_S: Final = 0.1  # between probes until it is ready
-_WATCHING_S: Final = 1.0  # between probes afterwards
 _MISSES: Final = 15  # in a row, until a process that says nothing is taken for dead
 _FIRST_BACKOFF_S: Final = 0.25
 _LAST_BACKOFF_S: Final = 30.0
@@ -38,6 +37,7 @@ class Keeper:
         launcher: Launcher,
         probe: Probe,
         say: Callable[[str], None],
+        watch_every_s: float = 1.0,
     ) -> None:
         self.name = name
         self.program = make()
@@ -47,6 +47,7 @@ class Keeper:
         self._launcher = launcher
         self._probe = probe
         self._say = say
+        self._watch_every_s = watch_every_s
         self._child: Child | None = None
         self._stopping = asyncio.Event()
         self._failed = asyncio.Event()
@@ -137,7 +138,7 @@ class Keeper:
             self._say(f"{self.name}: ready again (process {child.pid})")
         misses = 0
         while misses < _MISSES:
-            await asyncio.sleep(_WATCHING_S)
+            await asyncio.sleep(self._watch_every_s)
             # Any answer is a sign of life: a router without replicas is not ready, and works.
             answered = await self._probe(child.program.probe_url) is not None
             misses = 0 if answered else misses + 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.routerconfig import (
+    MAX_CONFIG_BYTES,
     Anonymous,
     ApiKeyConfig,
     ClientConfig,
@@ -139,6 +140,12 @@ def test_faults_of_a_configuration(edit: Edit, want: list[str]) -> None:
     config, faults = parse_router_config(json.dumps(plain).encode())
     assert config is None
     assert [str(fault) for fault in faults] == want
+
+
+def test_a_configuration_beyond_all_reason_is_not_even_read() -> None:
+    config, faults = parse_router_config(b" " * (MAX_CONFIG_BYTES + 1))
+    assert config is None
+    assert [str(fault) for fault in faults] == ["document: is longer than 67108864 bytes"]
 
 
 @pytest.mark.parametrize(

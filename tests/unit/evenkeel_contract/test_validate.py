@@ -1,4 +1,4 @@
-"""Both resources: every rule finds its fault, names the path and the fix, and leaves good ones alone."""
+"""FairInferenceService: every rule finds its fault, names the path and the fix, and leaves good ones alone."""
 
 from __future__ import annotations
 
@@ -58,34 +58,16 @@ AUTOSCALING: dict[str, Any] = {
     "targets": {"utilizationPercent": 75, "queueTime": "2s", "ttftP95": "1500ms"},
     "behavior": {"scaleDown": {"stabilizationWindowSeconds": 300}},
 }
-TENANT: dict[str, Any] = {
-    "apiVersion": "evenkeel.dev/v1alpha1",
-    "kind": "InferenceTenant",
-    "metadata": {"name": "ads", "namespace": "team-ml"},
-    "spec": {
-        "weight": 4,
-        "clients": [{"name": "chat", "weight": 3}, {"name": "batch"}],
-        "apiKeys": [
-            {"name": "chat-1", "client": "chat", "secretRef": {"name": "keys", "key": "c"}}
-        ],
-        "limits": {"requestsPerMinute": 60},
-    },
-}
-
 Edit = Callable[[dict[str, Any]], object]
 
 
-def test_the_samples_of_the_design_are_good() -> None:
+def test_the_sample_of_the_design_is_good() -> None:
     service, faults = parse_service(SERVICE)
     assert faults == ()
     assert service is not None
     assert service.spec.scheduling.replica_policy is ReplicaPolicyName.DLPM
     assert (service.spec.model.name, service.spec.initial_replicas) == ("llama-3.1-8b", 2)
     assert parse_service(to_plain(service)) == (service, ())
-    tenant, faults = parse_tenant(TENANT)
-    assert faults == ()
-    assert tenant is not None
-    assert parse_tenant(to_plain(tenant)) == (tenant, ())
 
 
 def test_an_autoscaled_service_is_good_and_starts_with_its_least_replicas() -> None:
@@ -97,6 +79,13 @@ def test_an_autoscaled_service_is_good_and_starts_with_its_least_replicas() -> N
     assert service is not None
     assert service.spec.initial_replicas == 3
     assert parse_service(to_plain(service)) == (service, ())
+
+
+def test_a_volume_for_one_node_is_enough_for_one_replica() -> None:
+    data = deepcopy(SERVICE)
+    data["spec"]["model"]["cache"]["accessModes"] = ["ReadWriteOnce"]
+    data["spec"]["engine"]["replicas"] = 1
+    assert parse_service(data)[1] == ()
 
 
 def test_the_least_service_gets_the_defaults() -> None:
@@ -331,52 +320,6 @@ def test_faults_of_a_service(edit: Edit, want: list[str]) -> None:
     edit(data["spec"])
     service, faults = parse_service(data)
     assert service is None
-    assert [str(fault) for fault in faults] == want
-
-
-TENANT_CASES: Mapping[str, tuple[Edit, list[str]]] = {
-    "a key of an unknown client": (
-        lambda s: s["apiKeys"][0].update(client="chta"),
-        ["spec.apiKeys[0].client: 'chta' is not in spec.clients; did you mean chat?"],
-    ),
-    "a client twice": (
-        lambda s: s["clients"].append({"name": "chat"}),
-        ["spec.clients[2].name: 'chat' is given twice, first in spec.clients[0]"],
-    ),
-    "a key twice": (
-        lambda s: s["apiKeys"].append(deepcopy(s["apiKeys"][0])),
-        [
-            "spec.apiKeys[1].name: 'chat-1' is given twice, first in spec.apiKeys[0]",
-            (
-                "spec.apiKeys[1].secretRef: is also that of spec.apiKeys[0]; one key can identify one "
-                "client only"
-            ),
-        ],
-    ),
-    "weights out of range": (
-        lambda s: (s.update(weight=0), s["clients"][0].update(weight=1_000_001)),
-        [
-            "spec.weight: must be from 1 to 1000000, not 0",
-            "spec.clients[0].weight: must be from 1 to 1000000, not 1000001",
-        ],
-    ),
-    "a name that would break a header": (
-        lambda s: s["clients"][1].update(name="a\r\nx: y"),
-        ["spec.clients[1].name: must be text without control characters, not 'a\\r\\nx: y'"],
-    ),
-    "a name too long for the client key": (
-        lambda s: s["clients"][1].update(name="ü" * 127),
-        ["spec.clients[1].name: must have at most 253 bytes, not 254"],
-    ),
-}
-
-
-@pytest.mark.parametrize(("edit", "want"), TENANT_CASES.values(), ids=TENANT_CASES.keys())
-def test_faults_of_a_tenant(edit: Edit, want: list[str]) -> None:
-    data = deepcopy(TENANT)
-    edit(data["spec"])
-    tenant, faults = parse_tenant(data)
-    assert tenant is None
     assert [str(fault) for fault in faults] == want
 
 
