@@ -94,7 +94,8 @@ class Nasty:
             while not writer.is_closing():
                 await self._one(reader, writer)
         writer.close()
-        await asyncio.sleep(0)  # what was closed or reset is gone in the next round of the loop
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # what was closed or reset is gone in the next round of the loop
         del self.serving[serving]
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
