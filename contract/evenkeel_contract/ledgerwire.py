@@ -87,7 +87,7 @@ class BookDelta(msgspec.Struct, frozen=True, array_like=True):
     tenants: Rows
     dropped: dict[str, Count]
     folded: dict[str, Count]
-    levels: dict[str, Finite]
+    given: dict[str, Finite]
 
 
 class DemandDelta(msgspec.Struct, frozen=True, array_like=True):

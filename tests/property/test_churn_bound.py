@@ -26,6 +26,7 @@ from evenkeel_fairshare.ledger import (
 
 from tests.support.churn import (
     ADVERSARIES,
+    LOST_STEPS,
     DlpmReplica,
     Fleet,
     GameReplica,
@@ -191,17 +192,26 @@ def test_known_wrong_seeds_open_gaps_beyond_the_bound(wrong, adversary, most, li
     assert right[-1] <= churn_gap(churn) < curve[-1]
 
 
+def crash(fleet: Fleet, most: int) -> None:
+    """It is always the same client that loses what a crash destroys."""
+    for name in fleet.rng.sample(sorted(fleet.live), 2):
+        fleet.kill(name, losing=fleet.clients[1])
+    fleet.join(2)
+
+
 def test_crashes_that_destroy_work_widen_the_bound_once_and_not_each_time():
-    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, crash_loss=OVERSHOOT + QUANTUM)
-
-    def crash(fleet: Fleet, most: int) -> None:
-        for name in fleet.rng.sample(sorted(fleet.live), 2):
-            fleet.kill(name, lose=True)
-        fleet.join(2)
-
+    lost = LOST_STEPS * (OVERSHOOT + QUANTUM)
+    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, crash_loss=lost)
     fleet = game(churn, seed=2)
     curve = live_through(fleet, crash, most=4, check=standings_are_within(churn))
     assert curve[-1] <= churn_gap(churn)
+
+
+def test_a_ledger_that_leaves_losses_to_the_loser_lets_the_gap_grow():
+    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM)
+    curve = live_through(game(churn, seed=2), crash, most=4)
+    assert curve[-1] > churn_gap(churn)
+    assert curve[-1] > 1.3 * curve[len(curve) // 2]
 
 
 def drain_one(fleet: Fleet, most: int) -> None:

@@ -7,6 +7,7 @@ allow; `DlpmReplica` runs the real policy over a small memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -86,8 +87,7 @@ class GameReplica:
         self.sequence += 1
 
     def meet(self, client: str, seeds: Seeds) -> None:
-        seed = min(seeds.client, self.quantum * self.weights.client(client))
-        self.clients[client] = Client(deficit=seed, seed=seed)
+        self.clients[client] = Client(deficit=seeds.client, seed=seeds.client)
         self.sequence += 1
 
     def progress(self, rng: Random, favourite: str | None) -> None:
@@ -146,8 +146,7 @@ class DlpmReplica:
     def meet(self, client: str, seeds: Seeds) -> None:
         self.clients[client] = Client()
         self._seeds[client] = seeds
-        for _ in range(2):
-            self._submit(client, Random(self._names), long=False)
+        self._submit(client, Random(self._names), long=False)
         self._note_state()
 
     def leave(self, client: str) -> None:
@@ -161,8 +160,7 @@ class DlpmReplica:
 
     def come_back(self, client: str) -> None:
         self.away.discard(client)
-        for _ in range(2):
-            self._submit(client, Random(self._names), long=False)
+        self._submit(client, Random(self._names), long=False)
         self._note_state()
 
     def progress(self, rng: Random, favourite: str | None) -> None:
@@ -180,15 +178,14 @@ class DlpmReplica:
         self._note_state()
 
     def _fill_queues(self, rng: Random, favourite: str | None) -> None:
-        waiting = {request.client for request in self.policy.waiting()}
+        waiting = Counter(request.client for request in self.policy.waiting())
+        # More than one pass can admit, so that everybody still waits whenever there is a refill.
+        enough = self.memory_tokens // (1 + self.max_output) + 1
         for name in [name for name in self.clients if name not in self.away]:
-            # Never fewer than two, so that an admission leaves somebody of the client waiting.
-            for _ in range(2 if name not in waiting else 1):
+            for _ in range(enough - waiting[name]):
                 self._submit(name, rng, long=name == favourite)
 
     def _submit(self, name: str, rng: Random, *, long: bool) -> None:
-        if sum(request.client == name for request in self.policy.waiting()) >= 3:
-            return
         self._names += 1
         request = Request(
             id=str(self._names),
@@ -238,6 +235,10 @@ class DlpmReplica:
             state = states.get(name, ClientState(deficit=0.0, tenant_deficit=0.0, waiting=0))
             client.deficit, client.seed = state.deficit, state.seed
             client.tenant_deficit, client.tenant_seed = state.tenant_deficit, state.tenant_seed
+
+
+LOST_STEPS = 12
+"""Steps of which a client receives nothing when it loses what a crash destroys."""
 
 
 class Fleet:
@@ -310,13 +311,13 @@ class Fleet:
             else:
                 self._meet(client, name)
 
-    def kill(self, name: str, *, lose: bool = False) -> None:
-        """Between two steps, when all that was computed was received; or with a last step that nobody saw."""
+    def kill(self, name: str, *, losing: str | None = None) -> None:
+        """When all that was computed was received; but for what `losing` got in some last steps."""
         replica = self.live.pop(name)
-        if lose:
-            replica.progress(self.rng, None)
+        for _ in range(LOST_STEPS if losing is not None else 0):
+            replica.progress(self.rng, losing)
         for client, known in replica.clients.items():
-            if not lose:
+            if client != losing:
                 self._receive(name, client, known)
             counted = self._received.get((name, client), Client())
             self.departed[client] += counted.normalised

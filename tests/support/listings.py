@@ -99,7 +99,7 @@ class ListedDlpm(ReplicaPolicy):
         i = request.client
         if i not in self.l:  # line 12
             if i not in self.q:
-                self.q[i] = min(request.seed, self.quantum * request.client_weight)
+                self.q[i] = request.seed
             else:
                 self.q[i] = min(self.q[i], 0.0) if self.keep_debt else 0.0
             self.l.append(i)

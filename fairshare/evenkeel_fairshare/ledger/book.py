@@ -6,8 +6,8 @@ into one sum is where merging goes wrong: two sums that share an incarnation can
 joined. It is written by one router at a time, numbered, and the higher number wins as a whole; the pages that
 it folded are kept until every router holds a book that contains them (`sealing`).
 
-The surprising thing: everything that is not a maximum happens here and only here: folding, paying debts by
-waiting, ageing clients out. That keeps every other part of the ledger a semilattice.
+The surprising thing: everything that is not a maximum happens here and only here: folding and ageing clients
+out. That keeps every other part of the ledger a semilattice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from evenkeel_fairshare.ledger.table import Rows, Table
 CARRIED: Final = 1 + TOTALS
 """Weighted tokens that departed incarnations left to be charged at replicas to come; negative: credit."""
 IDLE_LEVEL: Final = 2 + TOTALS
-"""The level of the scope when the member was found idle; `ACTIVE` while it is not."""
+"""What the client's tenant had been given when the client was found idle; `ACTIVE` while it is not."""
 ACTIVE: Final = -1.0
 """Levels are never negative."""
 
@@ -30,8 +30,6 @@ MAX_FOLDED: Final = 1 << 16
 """Names of folded incarnations that are remembered: a scale event a minute for six weeks."""
 MAX_LINEAGE: Final = 256
 """Former books that a delta can start from; whoever is further behind gets the whole book."""
-SERVICE_SCOPE: Final = ""
-"""The scope whose members are the tenants; a tenant is the scope of its clients."""
 
 
 class Rank(NamedTuple):
@@ -65,7 +63,7 @@ class BookDelta:
     """Clients aged out, and the height at which."""
     folded: dict[str, int]
     """Incarnations folded, and the height at which."""
-    levels: dict[str, float]
+    given: dict[str, float]
 
 
 @dataclass(slots=True)
@@ -81,8 +79,11 @@ class Book:
     dropped: dict[str, int] = field(default_factory=dict)
     """Clients aged out within the lineage, and the height at which."""
     folded: dict[str, int] = field(default_factory=dict)
-    levels: dict[str, float] = field(default_factory=dict)
-    """Level of each scope when the book was sealed (R4)."""
+    given: dict[str, float] = field(default_factory=dict)
+    """By tenant: quanta that a client would have been given that was queued on all replicas all the time (R4).
+
+    A level that only rises. Never more than the truth: quanta that no report shows are not in it.
+    """
 
     def client(self, client: str) -> BookRow:
         """A client's row; zeros if it has none."""
@@ -91,17 +92,6 @@ class Book:
     def tenant(self, tenant: str) -> BookRow:
         """A tenant's row; zeros if it has none."""
         return _row(self.tenants, tenant)
-
-    def settled(self, row: BookRow, scope: str, weight: float) -> float:
-        """What `row` carries, less what its owner paid by waiting until the book was sealed.
-
-        While a member of a scope is idle, the least served member that is not is served by what the level
-        rises. Having gone without as much, it owes that much less. Credit is not touched.
-        """
-        if row.carried <= 0 or row.idle_level == ACTIVE:
-            return row.carried
-        waited = self.levels.get(scope, 0.0) - row.idle_level
-        return max(0.0, row.carried - max(0.0, waited) * weight)
 
     def contains(self, rank: Rank) -> bool:
         """Whether this book grew from that one, as far as it remembers."""
@@ -123,7 +113,7 @@ class Book:
             tenants=self.tenants.since(height),
             dropped={name: at for name, at in self.dropped.items() if at > height},
             folded={name: at for name, at in self.folded.items() if at > height},
-            levels=dict(self.levels),
+            given=dict(self.given),
         )
 
     def adopt(self, delta: BookDelta) -> Book | None:
@@ -138,7 +128,7 @@ class Book:
         book.tenants.merge(delta.tenants)
         book.folded.update(delta.folded)
         book.dropped.update(delta.dropped)
-        book.levels = dict(delta.levels)
+        book.given = dict(delta.given)
         book.prune()
         return book
 

@@ -78,6 +78,10 @@ class CarryRules:
                 f"quantum {self.quantum} and max_debt {self.max_debt} must be positive, "
                 f"crash_loss {self.crash_loss} not negative"
             )
+        for name in ("quantum", "max_debt", "crash_loss"):
+            # Seeds are whole tokens: a limit in between would lose the rest at every scale event.
+            if not float(getattr(self, name)).is_integer():
+                raise ValueError(f"{name} {getattr(self, name)} is not a whole number")
 
     def max_credit(self, weight: float) -> float:
         """The largest deficit that a departed incarnation can leave behind."""
@@ -116,14 +120,26 @@ class _Last:
 def counted(page: Page, client: str) -> Totals:
     """What the ledger counts for `client`: max(reported, Σ router accounts), figure by figure."""
     row = page.clients.get(client)
-    reported = row[1 : 1 + TOTALS] if row is not None else (0.0,) * TOTALS
-    received = [0.0] * TOTALS
-    for account in page.accounts.values():
-        theirs = account.clients.get(client)
-        if theirs is not None:
-            for i in range(TOTALS):
-                received[i] += theirs[1 + i]
+    reported = Totals(*row[1 : 1 + TOTALS]) if row is not None else _NOTHING
+    rows = [
+        theirs
+        for account in page.accounts.values()
+        if (theirs := account.clients.get(client)) is not None
+    ]
+    if not rows:
+        return reported
+    if len(rows) == 1:
+        return Totals(*map(max, reported, rows[0][1 : 1 + TOTALS]))
+    received = map(sum, zip(*(theirs[1 : 1 + TOTALS] for theirs in rows), strict=True))
     return Totals(*map(max, reported, received))
+
+
+def counted_figure(page: Page, client: str, column: int) -> float:
+    """One figure of `counted`, by its column in a replica's row: several times as fast."""
+    received = 0.0
+    for account in page.accounts.values():
+        received += account.clients.cell(client, column)
+    return max(page.clients.cell(client, column), received)
 
 
 def interval(page: Page, client: str) -> Interval:
@@ -131,7 +147,7 @@ def interval(page: Page, client: str) -> Interval:
 
     The upper end supposes that every router that sent anything there made its account known.
     """
-    lower = counted(page, client).service
+    lower = counted_figure(page, client, SERVICE)
     still_open = sum(
         account.clients.cell(client, DISPATCHED) - account.clients.cell(client, RELEASED)
         for account in page.accounts.values()
@@ -146,7 +162,7 @@ def close(page: Page, rules: CarryRules, weights: Weights) -> Closing:
     tenants: dict[str, _Last] = {}
     for client in page.names():
         tenant = tenant_of(client)
-        since = counted(page, client).service - known.cell(client, known.columns.service)
+        since = counted_figure(page, client, SERVICE) - known.cell(client, known.columns.service)
         # Who was sent there and is in no row has been waiting ever since.
         queued = (
             since > 0 or client not in known.clients or known.cell(client, known.columns.queued) > 0
@@ -158,6 +174,9 @@ def close(page: Page, rules: CarryRules, weights: Weights) -> Closing:
     for members in levels.values():
         clients.update(_owed(members, rules, weights.client))
     return Closing(clients, _owed(tenants, rules, weights.tenant))
+
+
+_NOTHING: Final = Totals()
 
 
 class _Columns(NamedTuple):

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 
-from evenkeel_fairshare.ledger.book import SERVICE_SCOPE
 from evenkeel_fairshare.ledger.closing import Interval, interval
 from evenkeel_fairshare.ledger.ledger import Ledger
-from evenkeel_fairshare.ledger.page import WAITING, tenant_of
+from evenkeel_fairshare.ledger.levels import SERVICE_SCOPE
+from evenkeel_fairshare.ledger.page import NORMALISED, TENANT_NORMALISED, WAITING, tenant_of
 
 
 class Figures:
@@ -53,7 +53,7 @@ class Figures:
 
     def served(self, client: str) -> float:
         """What a client was given, over its weight when it was charged."""
-        return self._ledger.served(client).normalised
+        return self._ledger.served_figure(client, NORMALISED)
 
     def served_tenant(self, tenant: str) -> float:
         """What a tenant's clients were given, over the tenant's weight when they were charged."""
@@ -79,7 +79,7 @@ class Figures:
     def _refresh(self) -> None:
         stale, self._ledger.stale = self._ledger.stale, set()
         for client in stale:
-            served = self._ledger.served(client).tenant_normalised
+            served = self._ledger.served_figure(client, TENANT_NORMALISED)
             self._of_tenant[tenant_of(client)] += served - self._of_client.get(client, 0.0)
             if served:
                 self._of_client[client] = served

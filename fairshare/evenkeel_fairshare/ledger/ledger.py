@@ -25,6 +25,7 @@ from evenkeel_fairshare.ledger.closing import (
     Weights,
     close,
     counted,
+    counted_figure,
 )
 from evenkeel_fairshare.ledger.levels import Levels
 from evenkeel_fairshare.ledger.page import (
@@ -159,6 +160,13 @@ class Ledger:
             for i, amount in enumerate(counted(page, client)):
                 figures[i] += amount
         return Totals(*figures)
+
+    def served_figure(self, client: str, column: int) -> float:
+        """One figure of `served`, by its column in a replica's row (`page`): several times as fast."""
+        total = self.book.clients.cell(client, column)
+        for _, page in self.open_pages():
+            total += counted_figure(page, client, column)
+        return total
 
     def requested_rate(self, client: str, routers: Collection[str]) -> float:
         """r_i: what a client asks of all `routers` together, weighted tokens per second (design §6)."""

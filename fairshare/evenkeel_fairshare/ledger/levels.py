@@ -1,7 +1,7 @@
 """Levels, lifts and leads: how far ahead of the least served each client is (design R4, §7).
 
-Place in the flow: pages and book → service per member → **levels** → metrics, and what debts are paid by
-waiting. A scope is the service, whose members are the tenants, or a tenant, whose members are its clients. Its
+Place in the flow: pages and book → service per member → **levels** → metrics. Scheduling does not use them: it
+goes by deficits (`standing`), which only DLPM keeps; service tells the truth under any policy. A scope is the service, whose members are the tenants, or a tenant, whose members are its clients. Its
 level is the least service of a backlogged member; it only rises. A member that becomes backlogged is lifted to
 it: whoever was idle is owed nothing for that time. Levels and lifts merge by maximum.
 
@@ -12,6 +12,10 @@ who come first. What somebody took while nobody else wanted it is nobody's loss 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+SERVICE_SCOPE: Final = ""
+"""The scope whose members are the tenants; a tenant is the scope of its clients."""
 
 Served = Callable[[str], float]
 """Normalised service of a member, all incarnations together, without lift."""

@@ -36,6 +36,8 @@ TOTALS: Final = len(Totals())
 
 # Columns of a replica's row for a client: version, totals, then state as of that version.
 SERVICE: Final = 1 + Totals._fields.index("service")
+NORMALISED: Final = 1 + Totals._fields.index("normalised")
+TENANT_NORMALISED: Final = 1 + Totals._fields.index("tenant_normalised")
 DEFICIT: Final = 1 + TOTALS
 SEED: Final = 2 + TOTALS
 WAITING: Final = 3 + TOTALS

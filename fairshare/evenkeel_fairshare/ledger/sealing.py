@@ -15,15 +15,23 @@ folding; memory then grows with the scale events of that time, and nothing else 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from operator import add
 
-from evenkeel_fairshare.ledger.book import ACTIVE, SERVICE_SCOPE, Book, BookRow, Rank
-from evenkeel_fairshare.ledger.closing import Closing, Weights, counted
+from evenkeel_fairshare.ledger.book import ACTIVE, Book, BookRow, Rank
+from evenkeel_fairshare.ledger.closing import Closing, counted
 from evenkeel_fairshare.ledger.ledger import Ledger
-from evenkeel_fairshare.ledger.page import RUNNING, WAITING, Page, Totals, tenant_of
-from evenkeel_fairshare.ledger.table import Table
+from evenkeel_fairshare.ledger.page import (
+    DEFICIT,
+    NORMALISED,
+    RUNNING,
+    SEED,
+    WAITING,
+    Page,
+    Totals,
+    tenant_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +53,15 @@ class Sealer:
         self._active: set[str] | None = None
         """Clients marked active in the book; None until read from it."""
         self._idle_since_s: dict[str, float] = {}
-        """Idle clients in the order in which they became idle, as far as this process saw it."""
+        """Clients marked idle, in the order in which this process found them so."""
+        self._quanta = QuantaSeen(ledger)
 
     def seal(self, members: Collection[str], *, live: Collection[str], now_s: float) -> bool:
         """Write the next book, if it is this router's turn and there is anything to write.
 
-        `members`: all routers of the service, this one included. `live`: incarnations taken for alive.
+        `members`: all routers of the service, this one included. `live`: incarnations taken for alive. Call it
+        less often than replicas are asked for reports: whoever did nothing between two books is taken for idle
+        from the second on, when every report of the time before has come.
         """
         ledger = self._ledger
         if ledger.router != min(members, default="") or not self._all_follow(members):
@@ -61,6 +72,8 @@ class Sealer:
             for name, page in ledger.open_pages()
             if name not in live and page.closed_by >= set(members)
         ]
+        if self._active is None:
+            self._take_over(now_s)
         if not (foldable or ledger.touched or self._active or self._idle_since_s):
             return False
         self._write(foldable, live, now_s)
@@ -84,9 +97,9 @@ class Sealer:
 
     def _write(self, foldable: list[str], live: Collection[str], now_s: float) -> None:
         ledger, book = self._ledger, self._ledger.book
-        if self._active is None:
-            self._take_over(now_s)
-        draft = _Draft(book, ledger.weights, {**book.levels, **ledger.levels.levels.since(0)})
+        draft = Draft(book)
+        for tenant, quanta in self._quanta.since_last_book(live).items():
+            draft.given[tenant] = draft.given.get(tenant, 0.0) + quanta
         for name in foldable:
             draft.fold(ledger.pages[name], ledger.closing(name))
         self._mark_activity(draft, live, now_s)
@@ -102,43 +115,39 @@ class Sealer:
     def _take_over(self, now_s: float) -> None:
         book = self._ledger.book
         active = {client for client in book.clients if book.client(client).idle_level == ACTIVE}
+        for _, page in self._ledger.open_pages():
+            active.update(client for client in page.clients if _has_work(page, client))
         self._active = active
         self._idle_since_s = {name: now_s for name in book.clients if name not in active}
+        self._quanta = QuantaSeen(self._ledger)
 
-    def _mark_activity(self, draft: _Draft, live: Collection[str], now_s: float) -> None:
-        """Who did nothing since the last book pays debts by waiting from now on; who did stops paying."""
+    def _mark_activity(self, draft: Draft, live: Collection[str], now_s: float) -> None:
         ledger = self._ledger
-        active = ledger.touched | {
-            client
-            for name, page in ledger.open_pages()
-            if name in live
-            for client in page.clients
-            if _has_work(page, client)
+        alive = [page for name, page in ledger.open_pages() if name in live]
+        still = self._active or set()
+        # Work that comes touches a row; only what stays does not.
+        busy = ledger.touched | {
+            client for client in still if any(_has_work(page, client) for page in alive)
         }
-        # Whoever has just got a row counts as active until it is seen not to be.
-        before = (self._active or set()) | draft.clients.changed.keys() - self._idle_since_s.keys()
-        for client in active - before:
-            draft.clients.activate(client)
-            self._idle_since_s.pop(client, None)
-        for client in before - active:
-            if draft.clients.rest(client):
-                self._idle_since_s[client] = now_s
-        tenants, tenants_before = (set(map(tenant_of, names)) for names in (active, before))
-        for tenant in tenants - tenants_before:
-            draft.tenants.activate(tenant)
-        for tenant in tenants_before - tenants:
-            draft.tenants.rest(tenant)
-        self._active = active
         ledger.touched = set()
+        # Whoever has just got a row counts as active until it is seen not to be.
+        before = still | draft.clients.keys() - self._idle_since_s.keys()
+        for client in busy & self._idle_since_s.keys():
+            draft.activate(client)
+            del self._idle_since_s[client]
+        for client in before - busy:
+            if draft.rest(client):
+                self._idle_since_s[client] = now_s
+        self._active = busy
 
-    def _age_out(self, draft: _Draft, live: Collection[str], now_s: float) -> None:
-        """Forget clients that are neither ahead nor in debt, so that nobody gains by being forgotten."""
+    def _age_out(self, draft: Draft, live: Collection[str], now_s: float) -> None:
+        """Forget clients that are not ahead and went without what they owe: nobody gains by being forgotten."""
         ledger, rules = self._ledger, self._rules
         for client, since_s in list(self._idle_since_s.items()):
             if now_s - since_s < rules.idle_s:
                 break
             del self._idle_since_s[client]
-            if self._owes_nothing(draft, client, live):
+            if self._is_quits(draft, client, live):
                 draft.forget(client)
                 ledger.levels.lifts.forget(client)
             else:
@@ -146,17 +155,20 @@ class Sealer:
         surplus = len(draft.book.clients) - len(draft.forgotten) - rules.max_clients
         if surplus > 0:
             idle = [name for name in self._idle_since_s if not _seeded(ledger, name, live)]
-            idle.sort(key=lambda name: draft.clients.row(name).carried)
+            idle.sort(key=lambda name: draft.client(name).carried)
             for client in idle[:surplus]:
                 del self._idle_since_s[client]
                 draft.forget(client)
 
-    def _owes_nothing(self, draft: _Draft, client: str, live: Collection[str]) -> bool:
-        levels, served = self._ledger.levels, self._ledger.served(client).normalised
+    def _is_quits(self, draft: Draft, client: str, live: Collection[str]) -> bool:
+        ledger, row = self._ledger, draft.client(client)
+        # Up to the last book: a client that did nothing since then was idle at least until then.
+        waited_for = draft.book.given.get(tenant_of(client), 0.0) - row.idle_level
+        served = ledger.served_figure(client, NORMALISED)
         return (
-            draft.clients.row(client).carried <= 0
-            and levels.lead(tenant_of(client), client, lambda _: served) <= 0
-            and not _seeded(self._ledger, client, live)
+            row.carried <= waited_for * ledger.weights.client(client)
+            and ledger.levels.lead(tenant_of(client), client, lambda _: served) <= 0
+            and not _seeded(ledger, client, live)
         )
 
 
@@ -169,97 +181,117 @@ def _seeded(ledger: Ledger, client: str, live: Collection[str]) -> bool:
     return any(page.seed(client) for name, page in ledger.open_pages() if name in live)
 
 
-class _Level:
-    """The rows that change of one level of the tree: of all clients, or of all tenants."""
+class QuantaSeen:
+    """How many quanta replicas gave out, per tenant, as far as reports show it.
 
-    def __init__(
-        self,
-        book: Book,
-        table: Table,
-        read: Callable[[str], BookRow],
-        weight: Callable[[str], float],
-        scope_of: Callable[[str], str],
-        levels: Mapping[str, float],
-    ) -> None:
-        self._book = book
-        self._table = table
-        self._read = read
-        self._weight = weight
-        self._scope_of = scope_of
-        self._levels = levels
-        self.changed: dict[str, BookRow] = {}
+    A client that was queued all the time was given service + (deficit - seed) / weight; nobody was given more.
+    So the most that any client was given never rises faster than the quanta that the replica gave out.
+    """
 
-    def row(self, name: str) -> BookRow:
-        """The row as it will be, debts paid until the last book."""
-        row = self.changed.get(name)
-        if row is None:
-            row = self._read(name)
-            scope = self._scope_of(name)
-            if row.idle_level != ACTIVE:
-                row = row._replace(
-                    carried=self._book.settled(row, scope, self._weight(name)),
-                    idle_level=self._book.levels.get(scope, 0.0),
-                )
-        return row
+    def __init__(self, ledger: Ledger) -> None:
+        """What is known by now does not count."""
+        self._ledger = ledger
+        self._weights = ledger.weights
+        self._most: dict[tuple[str, str], float] = {}
+        self._begin()
 
-    def add(self, name: str, totals: Totals, owed: float) -> None:
-        """Take over what a departed incarnation leaves behind."""
-        row = self.row(name)
-        # A debt that comes now was not waited for yet.
-        idle_level = ACTIVE if row.idle_level == ACTIVE else self._level_of(name)
-        figures = Totals(*map(add, row.totals, totals))
-        self.changed[name] = BookRow(figures, row.carried + owed, idle_level)
+    def since_last_book(self, live: Collection[str]) -> dict[str, float]:
+        """By tenant: quanta that were seen since the last call, over the live replicas."""
+        if self._weights is not self._ledger.weights:
+            self._begin()  # quanta of before and after a change of weights do not compare
+            return {}
+        rise: dict[str, float] = {}
+        for name, page in self._ledger.open_pages():
+            if name in live:
+                touched = [client for client in self._ledger.touched if client in page.clients]
+                for tenant, quanta in self._look(name, page, touched).items():
+                    rise[tenant] = rise.get(tenant, 0.0) + quanta
+        gone = [key for key in self._most if key[0] not in live]
+        for key in gone:
+            del self._most[key]
+        return rise
 
-    def activate(self, name: str) -> None:
-        """The member has work again."""
-        if name in self.changed or name in self._table:
-            self.changed[name] = self.row(name)._replace(idle_level=ACTIVE)
+    def _begin(self) -> None:
+        self._weights = self._ledger.weights
+        self._most = {}
+        for name, page in self._ledger.open_pages():
+            self._look(name, page, page.clients)
 
-    def rest(self, name: str) -> bool:
-        """The member has none; whether it is in the book at all."""
-        if name not in self.changed and name not in self._table:
-            return False
-        self.changed[name] = self.row(name)._replace(idle_level=self._level_of(name))
-        return True
-
-    def write(self, height: int) -> None:
-        """Put the changes into the book."""
-        for name, row in self.changed.items():
-            self._table.put(name, (height, *row.totals, row.carried, row.idle_level))
-
-    def _level_of(self, name: str) -> float:
-        return self._levels.get(self._scope_of(name), 0.0)
+    def _look(self, name: str, page: Page, clients: Iterable[str]) -> dict[str, float]:
+        rise: dict[str, float] = {}
+        for client in clients:
+            row = page.clients[client]
+            held = (row[DEFICIT] - row[SEED]) / self._ledger.weights.client(client)
+            key = (name, tenant_of(client))
+            more = row[NORMALISED] + held - self._most.get(key, 0.0)
+            if more > 0:
+                self._most[key] = self._most.get(key, 0.0) + more
+                rise[key[1]] = rise.get(key[1], 0.0) + more
+        return rise
 
 
-class _Draft:
+class Draft:
     """The next book, until it is written."""
 
-    def __init__(self, book: Book, weights: Weights, levels: dict[str, float]) -> None:
+    def __init__(self, book: Book) -> None:
         self.book = book
+        self.clients: dict[str, BookRow] = {}
+        """Rows that change."""
+        self.given = dict(book.given)
         self.forgotten: list[str] = []
-        self._levels = levels
-        self.clients = _Level(book, book.clients, book.client, weights.client, tenant_of, levels)
-        self.tenants = _Level(
-            book, book.tenants, book.tenant, weights.tenant, lambda _: SERVICE_SCOPE, levels
-        )
+        self._tenants: dict[str, BookRow] = {}
+
+    def client(self, client: str) -> BookRow:
+        """A client's row as it will be."""
+        return self.clients.get(client) or self.book.client(client)
 
     def fold(self, page: Page, closing: Closing) -> None:
-        """Take over a page."""
+        """Take over what a departed incarnation leaves behind."""
         for client in page.names():
-            self.clients.add(client, counted(page, client), closing.clients.get(client, 0.0))
+            row = self.client(client)
+            self.clients[client] = BookRow(
+                totals=Totals(*map(add, row.totals, counted(page, client))),
+                carried=row.carried + closing.clients.get(client, 0.0),
+                # A debt that comes now was not waited for yet.
+                idle_level=ACTIVE if row.idle_level == ACTIVE else self._level_of(client),
+            )
         for tenant, owed in closing.tenants.items():
-            self.tenants.add(tenant, Totals(), owed)
+            self._add_to_tenant(tenant, Totals(), owed)
+
+    def activate(self, client: str) -> None:
+        """A client has work again."""
+        self.clients[client] = self.client(client)._replace(idle_level=ACTIVE)
+
+    def rest(self, client: str) -> bool:
+        """A client has none; whether it is in the book at all."""
+        if client not in self.clients and client not in self.book.clients:
+            return False
+        self.clients[client] = self.client(client)._replace(idle_level=self._level_of(client))
+        return True
 
     def forget(self, client: str) -> None:
         """Age a client out: what it was given stays with its tenant."""
-        self.tenants.add(tenant_of(client), self.clients.row(client).totals, 0.0)
-        self.clients.changed.pop(client, None)
+        self._add_to_tenant(tenant_of(client), self.client(client).totals, 0.0)
+        self.clients.pop(client, None)
         self.forgotten.append(client)
 
     def write(self, height: int) -> None:
         """Put everything into the book."""
-        self.clients.write(height)
-        self.tenants.write(height)
+        for table, rows in (
+            (self.book.clients, self.clients),
+            (self.book.tenants, self._tenants),
+        ):
+            for name, row in rows.items():
+                table.put(name, (height, *row.totals, row.carried, row.idle_level))
         self.book.clients.drop(self.forgotten)
         self.book.dropped.update(dict.fromkeys(self.forgotten, height))
-        self.book.levels = self._levels
+        self.book.given = self.given
+
+    def _add_to_tenant(self, tenant: str, totals: Totals, owed: float) -> None:
+        row = self._tenants.get(tenant) or self.book.tenant(tenant)
+        self._tenants[tenant] = row._replace(
+            totals=Totals(*map(add, row.totals, totals)), carried=row.carried + owed
+        )
+
+    def _level_of(self, client: str) -> float:
+        return self.given.get(tenant_of(client), 0.0)

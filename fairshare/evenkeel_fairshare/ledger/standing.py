@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from evenkeel_fairshare.ledger.book import SERVICE_SCOPE
 from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.page import (
     DEFICIT,
@@ -37,8 +36,7 @@ class Seed:
 
 def carried(ledger: Ledger, client: str, live: Collection[str]) -> float:
     """What a client carries: positive is debt. Weighted tokens."""
-    weight = ledger.weights.client(client)
-    total = ledger.book.settled(ledger.book.client(client), tenant_of(client), weight)
+    total = ledger.book.client(client).carried
     for incarnation, page in ledger.open_pages():
         if incarnation in live:
             total += page.seed(client) or 0.0
@@ -49,8 +47,7 @@ def carried(ledger: Ledger, client: str, live: Collection[str]) -> float:
 
 def carried_by_tenant(ledger: Ledger, tenant: str, live: Collection[str]) -> float:
     """What a tenant carries: positive is debt. Weighted tokens."""
-    weight = ledger.weights.tenant(tenant)
-    total = ledger.book.settled(ledger.book.tenant(tenant), SERVICE_SCOPE, weight)
+    total = ledger.book.tenant(tenant).carried
     for incarnation, page in ledger.open_pages():
         if incarnation in live:
             total += page.tenant_seed(tenant) or 0.0

@@ -123,10 +123,9 @@ class Account(Ranked):
                 self.level.queued.add(self)
 
     def start_from(self, seed: float) -> None:
-        """Take over what departed replicas left (R5): a debt, or credit of a round at most."""
-        # Credit beyond a round would let the deficit out of its range, which the theorems rest on.
-        self.seed = min(seed, self.step)
-        self._set(self.seed)
+        """Take over what departed replicas left (R5): debt or credit, which the ledger keeps in range."""
+        self.seed = seed
+        self._set(seed)
 
     def leave(self) -> None:
         """Out of the list l: what is left of the deficit stays as it is until `come_back` (R4)."""

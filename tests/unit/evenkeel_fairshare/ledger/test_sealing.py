@@ -184,81 +184,143 @@ def test_a_follower_takes_a_delta_of_the_book_or_else_the_whole():
         assert content(follower)["book tenants"] == content(here)["book tenants"]
 
 
-def sealed_debt(rules: SealingRules | None = None) -> tuple[Ledger, Sealer]:
-    """Alice left owing 40, and has been idle since; the level of her tenant is 100."""
-    here, sealer = one_router(rules)
-    report(here, "gone", 1, row(ALICE, 70, deficit=-40))
-    here.closed("gone")
-    here.levels.levels.raise_to("ns/t", 100.0)
-    sealer.seal(["only"], live=(), now_s=0)
-    sealer.collect(["only"])
-    assert sealer.seal(["only"], live=(), now_s=1)
-    return here, sealer
+class Debtor:
+    """Alice left owing 40 and has been idle since; Bob is served on, a quantum of 100 at a time."""
+
+    def __init__(self, rules: SealingRules | None = None) -> None:
+        self.ledger, self.sealer = one_router(rules)
+        report(self.ledger, "gone", 1, row(ALICE, 70, deficit=-40))
+        self.ledger.closed("gone")
+        self.ledger.levels.levels.raise_to("ns/t", 100.0)  # she is not ahead
+        self.at = 0
+        self.bob_served(0)
+        self.seal(0)
+        self.seal(1)
+
+    def bob_served(self, quanta: int) -> None:
+        self.at += 1
+        served = 100.0 * quanta
+        report(self.ledger, "alive", self.at, row(BOB, served, waiting=1))
+
+    def seal(self, now_s: float) -> None:
+        self.sealer.seal(["only"], live=["alive"], now_s=now_s)
+        self.sealer.collect(["only"])
+
+    def is_known(self) -> bool:
+        return ALICE in self.ledger.book.clients
 
 
-def test_a_debt_is_paid_by_waiting_while_others_are_served():
-    here, sealer = sealed_debt()
-    assert carried(here, ALICE, ()) == 40
-    here.levels.levels.raise_to("ns/t", 115.0)
-    assert carried(here, ALICE, ()) == 40, "only a sealed book says who waited"
-    sealer.seal(["only"], live=(), now_s=2)
-    assert carried(here, ALICE, ()) == 25
-    here.levels.levels.raise_to("ns/t", 1000.0)
-    sealer.seal(["only"], live=(), now_s=3)
-    assert carried(here, ALICE, ()) == 0, "waiting longer earns no credit (R4)"
+def test_a_debt_is_kept_until_as_much_was_gone_without():
+    world = Debtor(SealingRules(idle_s=10))
+    for now_s in (20, 40, 60):
+        world.seal(now_s)
+    assert world.is_known(), "nobody was given anything meanwhile"
+    assert carried(world.ledger, ALICE, ["alive"]) == 40
+    world.bob_served(1)
+    world.seal(80)
+    assert world.is_known(), "what was given since the last book may have been given to Alice too"
+    world.seal(100)
+    assert not world.is_known()
+    assert carried(world.ledger, ALICE, ["alive"]) == 0
 
 
-def test_a_debt_is_not_paid_while_nobody_else_is_served():
-    here, sealer = sealed_debt()
-    for now_s in range(2, 5):
-        sealer.seal(["only"], live=(), now_s=now_s)
-    assert carried(here, ALICE, ()) == 40
+def test_what_was_given_to_others_before_does_not_pay():
+    world = Debtor.__new__(Debtor)
+    world.ledger, world.sealer = one_router(SealingRules(idle_s=10))
+    world.at = 0
+    world.bob_served(5)
+    report(world.ledger, "gone", 1, row(ALICE, 70, deficit=-40))
+    world.ledger.closed("gone")
+    for now_s in (0, 20, 40, 60):
+        world.seal(now_s)
+    assert world.is_known()
 
 
 def test_whoever_works_between_two_books_did_not_wait():
-    here, sealer = sealed_debt()
-    report(here, "alive", 1, row(ALICE, 1))
-    here.levels.levels.raise_to("ns/t", 500.0)
-    sealer.seal(["only"], live=["alive"], now_s=2)
-    assert carried(here, ALICE, ["alive"]) == 40
+    world = Debtor(SealingRules(idle_s=10))
+    world.bob_served(1)
+    report(world.ledger, "alive", 10, row(ALICE, 1))
+    for now_s in (20, 40, 60):
+        world.seal(now_s)
+    assert world.is_known()
+
+
+def test_whoever_waits_for_ever_is_not_idle():
+    world = Debtor(SealingRules(idle_s=10))
+    report(world.ledger, "alive", 10, row(ALICE, 0, waiting=1))
+    for quanta in range(1, 5):
+        world.bob_served(quanta)
+        world.seal(20.0 * quanta)
+    assert world.is_known()
 
 
 def test_a_debt_that_comes_while_idle_was_not_waited_for():
-    here, sealer = sealed_debt()
-    report(here, "slow", 1, row(ALICE, 1, deficit=-30))
-    here.closed("slow")
-    here.touched.clear()  # the report is old news: no work since the last book
-    here.levels.levels.raise_to("ns/t", 110.0)
-    sealer.seal(["only"], live=(), now_s=2)
-    assert carried(here, ALICE, ()) == 40 + 30
+    world = Debtor(SealingRules(idle_s=10))
+    world.bob_served(1)
+    world.seal(20)
+    report(world.ledger, "slow", 1, row(ALICE, 1, deficit=-30))
+    world.ledger.closed("slow")
+    world.ledger.touched.clear()  # the report is old news: no work since the last book
+    for now_s in (21, 40, 60):
+        world.seal(now_s)
+    assert world.is_known()
+    assert carried(world.ledger, ALICE, ["alive"]) == 70
+
+
+def test_a_new_weight_gives_nobody_anything():
+    """Bob's debt of 300 is 300 quanta at weight 1 and 75 at weight 4: that is no service."""
+    world = Debtor(SealingRules(idle_s=10))
+    report(world.ledger, "alive", 10, row(BOB, 300, deficit=-300, waiting=1))
+    world.seal(15)
+    world.ledger.weights = Heavy()
+    report(world.ledger, "alive", 11, row(BOB, 300, deficit=-300, waiting=1))
+    for now_s in (20, 40, 60):
+        world.seal(now_s)
+    assert world.is_known()
+
+
+class Heavy:
+    def client(self, client: str) -> float:
+        return 4.0
+
+    def tenant(self, tenant: str) -> float:
+        return 1.0
+
+
+def test_a_new_sealer_goes_on_where_the_last_one_was():
+    world = Debtor(SealingRules(idle_s=10))
+    world.bob_served(1)
+    world.seal(20)
+    world.sealer = Sealer(world.ledger, SealingRules(idle_s=10))
+    world.seal(21)
+    assert world.is_known(), "the new one has not seen it idle for long"
+    world.seal(40)
+    assert not world.is_known()
 
 
 @pytest.mark.parametrize(
     ("change", "stays"),
     [
-        pytest.param("nothing", False, id="whoever owes nothing goes"),
-        pytest.param("debt", True, id="whoever owes stays"),
+        pytest.param("nothing", False, id="whoever is quits goes"),
         pytest.param("ahead", True, id="whoever is ahead of the level stays"),
         pytest.param("seeded", True, id="whoever was seeded somewhere alive stays"),
     ],
 )
-def test_clients_are_aged_out_when_they_owe_nothing(change, stays):
-    here, sealer = sealed_debt(SealingRules(idle_s=10))
-    live = ["alive"]
-    if change != "debt":
-        here.levels.levels.raise_to("ns/t", 1000.0)
+def test_clients_are_aged_out_when_they_are_quits(change, stays):
+    world = Debtor(SealingRules(idle_s=10))
+    world.bob_served(1)
     if change == "ahead":
-        here.levels.lifts.raise_to(ALICE, 1000.0)
+        world.ledger.levels.lifts.raise_to(ALICE, 1000.0)
     if change == "seeded":
-        here.promised("alive", ALICE, seed=-5, tenant_seed=0)
-    sealer.seal(["only"], live=live, now_s=5)
-    assert ALICE in here.book.clients, "not idle for long enough"
+        world.ledger.promised("alive", ALICE, seed=-5, tenant_seed=0)
+    world.seal(5)
+    assert world.is_known(), "not idle for long enough"
     for now_s in (20, 40):
-        sealer.seal(["only"], live=live, now_s=now_s)
-    assert (ALICE in here.book.clients) == stays
+        world.seal(now_s)
+    assert world.is_known() == stays
     if not stays:
-        assert here.book.tenant("ns/t").totals.service == 70, "the tenant keeps what it was given"
-        assert carried(here, ALICE, live) == 0
+        tenant = world.ledger.book.tenant("ns/t")
+        assert tenant.totals.service == 70, "the tenant keeps what its clients were given"
 
 
 def test_too_many_clients_are_aged_out_smallest_debt_first():
@@ -272,21 +334,23 @@ def test_too_many_clients_are_aged_out_smallest_debt_first():
 
 
 def test_a_client_aged_out_may_come_back_and_followers_agree():
-    here, sealer = sealed_debt(SealingRules(idle_s=10))
+    world = Debtor(SealingRules(idle_s=10))
+    here = world.ledger
     follower = ledger("follower")
     follower.merge(here.delta())
-    here.levels.levels.raise_to("ns/t", 1000.0)
+    world.bob_served(1)
     for now_s in (20, 40):
-        sealer.seal(["only"], live=(), now_s=now_s)
+        world.seal(now_s)
+    assert not world.is_known()
     early = ledger("early")
     early.merge(here.delta())
     report(here, "second", 1, row(ALICE, 9, deficit=-3))
     here.closed("second")
-    sealer.seal(["only"], live=(), now_s=41)
+    world.seal(41)
     for reader in (follower, early):
         reader.merge(here.delta(reader.digest()))
         assert reader.served(ALICE).service == 9
-        assert carried(reader, ALICE, ()) == 3
+        assert carried(reader, ALICE, ["alive"]) == 3
         assert content(reader)["book clients"] == content(here)["book clients"]
 
 
