@@ -179,6 +179,9 @@ class Fleet:
             names = frozenset(self.replicas)
             if not await self._probes.routes(self.admin_url, names, ROUTING_LIMIT_S):
                 self._say(f"router: not all of {', '.join(sorted(names))} are in rotation yet")
+            state = await self._probes.state(self.admin_url)
+            for fault in state.config_faults if state is not None else ():
+                self._say(f"router: keeps its last configuration: {fault}")
 
     def _publish(self, config: RouterConfig) -> None:
         if config != self._config:
