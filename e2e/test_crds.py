@@ -17,6 +17,7 @@ from evenkeel_contract.validate import parse_service
 from e2e.kubectl import Kubectl, KubectlError
 from tests.support.crd_cases import (
     GONE,
+    NASTY,
     RULES,
     SCALED,
     SERVICE,
@@ -29,6 +30,7 @@ from tests.support.crd_cases import (
     boundaries,
     changed,
     faults_of,
+    texts,
 )
 
 CRDS: Final = Path(__file__).parents[1] / "crds"
@@ -43,6 +45,13 @@ BOUNDARIES: Final = {
     f"{document['kind']}:{boundary.path}:{boundary.constraint}": boundary
     for document in (SERVICE, SCALED, TENANT)
     for boundary in boundaries(document, SCHEMAS[document["kind"]])
+}
+
+
+TEXTS: Final = {
+    f"{document['kind']}:{path}": (document, path)
+    for document in (SERVICE, SCALED, TENANT)
+    for path in texts(document, SCHEMAS[document["kind"]])
 }
 
 
@@ -97,6 +106,19 @@ def test_a_constraint_refuses_what_is_outside_and_agrees_with_the_contract_on_wh
         said = refusal(api, boundary.inside)
         faults = faults_of(boundary.inside)
         assert (said is None) == (faults == ()), (said, [str(fault) for fault in faults])
+
+
+@pytest.mark.parametrize(("document", "path"), TEXTS.values(), ids=TEXTS.keys())
+def test_nasty_texts_are_judged_as_the_contract_judges_them(
+    api: httpx.Client, document: Document, path: str
+) -> None:
+    apart = []
+    for text in NASTY:
+        odd = changed(document, {path: text})
+        said, faults = refusal(api, odd), faults_of(odd)
+        if (said is None) != (faults == ()):
+            apart.append((text, said, [str(fault) for fault in faults]))
+    assert apart == []
 
 
 def test_what_cel_cannot_afford_is_taken_here_and_left_to_the_contract(api: httpx.Client) -> None:

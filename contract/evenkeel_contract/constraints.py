@@ -125,9 +125,11 @@ class Cidr:
         assert isinstance(value, str)
         hint = ""
         try:
-            if _CIDR.fullmatch(value):
-                ip_network(value)
+            network = ip_network(value) if _CIDR.fullmatch(value) else None
+            mapped = network and getattr(network.network_address, "ipv4_mapped", None)
+            if network and mapped is None:
                 return
+            hint = f"; write it as IPv4, {mapped}" if mapped else ""
         except ValueError as error:
             if "host bits" in str(error):
                 hint = f"; the network is {ip_network(value, strict=False)}"
@@ -154,9 +156,13 @@ _TIMESTAMP: Final = re.compile(
 )
 
 
+_HOST: Final = re.compile(r"[a-zA-Z0-9._:-]+")
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
+
+
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An absolute address of one of the schemes; with `bare`, no path, query or user."""
+    """An absolute address of one of the schemes, without fragment; with `bare`, no path, query or user."""
 
     schemes: tuple[str, ...] = ("http", "https")
     bare: bool = False
@@ -174,8 +180,15 @@ class Url:
             host, port = parts.hostname, parts.port
         except ValueError:
             return f"is not an address like {wanted}"
-        unprintable = not text.isprintable() or " " in text
-        if parts.scheme not in self.schemes or not host or unprintable or port == 0:
+        good = (
+            parts.scheme in self.schemes
+            and _HOST.fullmatch(host or "") is not None
+            and port != 0
+            and text.isprintable()
+            and not any(odd in text for odd in " #")
+            and _BAD_ESCAPE.search(parts.netloc + parts.path) is None
+        )
+        if not good:
             close = did_you_mean(parts.scheme, self.schemes)
             return f"is not an address like {wanted}{close}"
         extra = parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc

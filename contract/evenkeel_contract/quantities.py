@@ -21,12 +21,7 @@ _DIGITS: Final = r"[0-9]{1,18}"
 
 _DURATION_PART: Final = re.compile(rf"({_DIGITS}(?:\.[0-9]{{1,9}})?)(ms|s|m|h)")
 _DURATION: Final = re.compile(rf"(?:{_DURATION_PART.pattern})+")
-_SECONDS: Final = {
-    "ms": Fraction(1, 1000),
-    "s": Fraction(1),
-    "m": Fraction(60),
-    "h": Fraction(3600),
-}
+_NANOSECONDS: Final = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
 _QUANTITY: Final = re.compile(
     rf"({_DIGITS}(?:\.[0-9]{{1,9}})?)([KMGTPE]i|[mkMGTPE]|[eE][0-9]{{1,2}})?"
@@ -57,10 +52,11 @@ class Duration:
         if not isinstance(data, str) or not match:
             raise ValueError(f"must be a duration such as 120s, 1500ms or 5m, not {show(data)}")
         parts = _DURATION_PART.findall(data)
-        seconds = sum(Fraction(number) * _SECONDS[unit] for number, unit in parts)
-        if not 0 < seconds <= _MAX_DURATION_S:
+        # As Go reads it: whole nanoseconds, what is below is cut off part by part.
+        nanoseconds = sum(int(Fraction(number) * _NANOSECONDS[unit]) for number, unit in parts)
+        if not 0 < nanoseconds <= _MAX_DURATION_S * 10**9:
             raise ValueError(f"must be above 0 and at most 100 years, not {show(data)}")
-        return cls(data, float(seconds))
+        return cls(data, nanoseconds / 10**9)
 
     def to_plain(self) -> str:
         """The spelling that was read."""

@@ -82,7 +82,9 @@ SCALAR_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         Rule(
             mirrors="Url",
             rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && "
-            "url(self).getHostname() != '' && (url(self).getPort() == '' || "
+            # Go's hosts may hold nearly anything; `getHostname().matches` would have no cost bound.
+            "self.matches('^[a-zA-Z]+://([^/?#@]*@)?([a-zA-Z0-9._-]+|[[][0-9a-fA-F:.]+[]])"
+            "(:[0-9]*)?([/?][^#]*)?$') && (url(self).getPort() == '' || "
             "(int(url(self).getPort()) > 0 && int(url(self).getPort()) < 65536))",
             message="must be an address like http://host:port or https://host:port",
         ),

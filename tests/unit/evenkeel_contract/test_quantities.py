@@ -20,7 +20,22 @@ def test_durations_are_seconds(text: str, want_s: float) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [120, "120", "", "s", "-5s", "0s", "5 s", "1d", "٣s", None, True, "9" * 99 + "h", "101y"],
+    [
+        120,
+        "120",
+        "",
+        "s",
+        "-5s",
+        "0s",
+        "5 s",
+        "1d",
+        "٣s",
+        None,
+        True,
+        "9" * 99 + "h",
+        "101y",
+        "0.000000001ms",
+    ],
 )
 def test_what_is_no_duration_is_refused_with_an_example(data: object) -> None:
     with pytest.raises(ValueError, match=r"must be (a duration such as 120s|above 0)"):
