@@ -66,9 +66,16 @@ COLUMNS: Mapping[str, tuple[str, str]] = {  # field: (heading, format)
 }
 
 
-def run(task: tuple[str, str, int]) -> Result:
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """Engines that differ from the default, to find out why."""
+
+    max_running: int | None = None
+    share_in_batch: bool = True
+
+
+def run(task: tuple[str, str, int, Variant]) -> Result:
     """One workload under one system with one seed."""
-    workload, system, seed = task
+    workload, system, seed, variant = task
     spec = read_spec(WORKLOADS / f"{workload}.yaml")
     fleet_policy, replica_policy = SYSTEMS[system]
     setup = Setup(
@@ -76,7 +83,11 @@ def run(task: tuple[str, str, int]) -> Result:
         replicas=spec.replicas,
         fleet_policy=fleet_policy,
         replica_policy=replica_policy,
-        engine=engine_config(kv_tokens=spec.kv_tokens),
+        engine=engine_config(
+            kv_tokens=spec.kv_tokens,
+            max_running=variant.max_running,
+            share_in_batch=variant.share_in_batch,
+        ),
     )
     work = make_workload(workload, spec, seed=seed, traces=TRACES)
     records, makespan_s = simulate(setup, work)
@@ -173,14 +184,17 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", default=list(CORE))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--max-running", type=int, help="requests in a batch at most")
+    parser.add_argument("--no-share-in-batch", dest="share_in_batch", action="store_false")
     parser.add_argument("--resume", action="store_true", help="keep what --out holds already")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
     options = parser.parse_args()
+    variant = Variant(max_running=options.max_running, share_in_batch=options.share_in_batch)
     path = options.out / "fleet-comparison.json"
     results = read(path) if options.resume else []
     done = {(result.workload, result.system, result.seed) for result in results}
     tasks = [
-        (workload, system, seed)
+        (workload, system, seed, variant)
         for seed in range(
             options.seeds
         )  # all workloads seed by seed: an early end is a smaller sample

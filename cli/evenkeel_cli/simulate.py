@@ -76,6 +76,10 @@ Clients = Annotated[
 Speed = Annotated[float, typer.Option(help="2: the trace arrives in half the time.")]
 KvTokens = Annotated[int | None, _option("KV pool. Default: the workload's or the profile's.")]
 AdmissionName = Annotated[str, typer.Option(help="sglang or reservation.")]
+MaxRunning = Annotated[int | None, _option("Requests in a batch at most. Default: no such bound.")]
+ShareInBatch = Annotated[
+    bool, typer.Option(help="Let forks wait for the one that computes their prefix.")
+]
 Quantum = Annotated[float, typer.Option(help="DLPM's Q^u, weighted tokens.")]
 WorkerQuantum = Annotated[float, typer.Option(help="D2LPM's Q^w, weighted tokens.")]
 InputWeight = Annotated[float, typer.Option(help="Weight of an input token.")]
@@ -102,6 +106,8 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     speed: Speed = 1.0,
     kv_tokens: KvTokens = None,
     admission: AdmissionName = "sglang",
+    max_running: MaxRunning = None,
+    share_in_batch: ShareInBatch = True,
     quantum: Quantum = 8000.0,
     worker_quantum: WorkerQuantum = 20_000.0,
     input_weight: InputWeight = 1.0,
@@ -124,6 +130,8 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
             engine=engine_config(
                 kv_tokens=kv_tokens if spec is None or kv_tokens is not None else spec.kv_tokens,
                 admission=admission,
+                max_running=max_running,
+                share_in_batch=share_in_batch,
             ),
             artifact_rules=artifact_rules,
         ).named()

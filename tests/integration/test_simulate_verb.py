@@ -81,6 +81,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
         (["--trace", "t.csv", "--clients", "zipf"], "--clients is 'zipf', must be hash:N"),
         (["--trace", "t.csv", "--speed", "0"], "--speed is 0.0, must be above 0"),
         (["--trace", "t.csv", "--kv-tokens", "0"], "kv_tokens is 0, must be at least 1"),
+        (["--trace", "t.csv", "--max-running", "0"], "max_running is 0, must be at least 1"),
         (["--trace", "t.csv", "--quantum", "0"], "quantum is 0.0"),
         (["--workload", "flood", "--speed", "2"], "--speed is for --trace"),
         (["--trace", "t.csv", "--out", "t.csv"], "--out t.csv:"),

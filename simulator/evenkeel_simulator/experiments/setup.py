@@ -107,12 +107,22 @@ def find_profile(name: str) -> CostProfile:
         ) from None
 
 
-def engine_config(*, kv_tokens: int | None = None, admission: str = "sglang") -> EngineConfig:
-    """SGLang's defaults with another pool or admission; raises `SetupError`."""
+def engine_config(
+    *,
+    kv_tokens: int | None = None,
+    admission: str = "sglang",
+    max_running: int | None = None,
+    share_in_batch: bool = True,
+) -> EngineConfig:
+    """SGLang's defaults with what is given instead; raises `SetupError`."""
     rules = {rule.value: rule for rule in AdmissionRule}
+    default = EngineConfig(share_in_batch=share_in_batch)
     try:
-        return EngineConfig(
-            kv_tokens=kv_tokens, admission=rules[_spelled("admission", admission, rules)]
+        return replace(
+            default,
+            kv_tokens=kv_tokens,
+            admission=rules[_spelled("admission", admission, rules)],
+            max_running=default.max_running if max_running is None else max_running,
         )
     except SetupError:
         raise
