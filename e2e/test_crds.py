@@ -58,15 +58,17 @@ TEXTS: Final = {
 @pytest.fixture(scope="module", autouse=True)
 def installed(kubectl: Kubectl) -> Iterator[None]:
     """Both definitions and a namespace; what was not there before is gone afterwards."""
-    before = kubectl("get", "crd", "-o", "name").split()
-    kubectl("apply", "--server-side", "--force-conflicts", "-f", CRDS)
+    before = kubectl("get", "crd", "-o", "name")
     names = [f"crd/{name}" for name in definitions()]
-    kubectl("wait", "--for=condition=Established", *names, "--timeout=60s")
-    kubectl("create", "namespace", NAMESPACE)
-    yield
-    kubectl("delete", "namespace", NAMESPACE)
-    if not any(definition in name for name in before for definition in definitions()):
-        kubectl("delete", *names)
+    try:
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", CRDS)
+        kubectl("wait", "--for=condition=Established", *names, "--timeout=60s")
+        kubectl("create", "namespace", NAMESPACE)
+        yield
+    finally:
+        kubectl("delete", "--ignore-not-found", "namespace", NAMESPACE)
+        if not any(definition in before for definition in definitions()):
+            kubectl("delete", "--ignore-not-found", *names)
 
 
 def url(document: Document) -> str:

@@ -21,5 +21,11 @@ from evenkeel_contract.spec.service import FairInferenceService as FairInference
 from evenkeel_contract.spec.service import Rejoin as Rejoin
 from evenkeel_contract.spec.service import Scheduling as Scheduling
 from evenkeel_contract.spec.service import ServiceSpec as ServiceSpec
+from evenkeel_contract.spec.status import Condition as Condition
+from evenkeel_contract.spec.status import ConditionStatus as ConditionStatus
+from evenkeel_contract.spec.status import ServiceCondition as ServiceCondition
+from evenkeel_contract.spec.status import ServiceStatus as ServiceStatus
+from evenkeel_contract.spec.status import TenantCondition as TenantCondition
+from evenkeel_contract.spec.status import TenantStatus as TenantStatus
 from evenkeel_contract.spec.tenant import InferenceTenant as InferenceTenant
 from evenkeel_contract.spec.tenant import TenantSpec as TenantSpec

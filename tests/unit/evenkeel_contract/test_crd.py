@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,14 @@ import pytest
 import yaml
 from evenkeel_contract.crd import definitions
 from evenkeel_contract.crd.rules import ITEM_RULES, LEFT_TO_SPEC_VALID, OBJECT_RULES
+from evenkeel_contract.decode import decode, to_plain
+from evenkeel_contract.spec import (
+    Condition,
+    ConditionStatus,
+    ServiceCondition,
+    ServiceStatus,
+    TenantCondition,
+)
 from evenkeel_contract.validate import SERVICE_RULES, TENANT_RULES, parse_service, parse_tenant
 
 from crds.generate import files
@@ -138,6 +147,30 @@ def test_the_scale_subresource_finds_what_it_names_and_has_no_default_to_fight()
 
 def test_a_status_has_no_defaults() -> None:
     assert [p for _, p, node in NODES if p.startswith("status") and "default" in node] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "conditions"),
+    [("FairInferenceService", ServiceCondition), ("InferenceTenant", TenantCondition)],
+)
+def test_conditions_are_described_by_their_names(kind: str, conditions: type[Enum]) -> None:
+    node = SCHEMAS[kind]["properties"]["status"]["properties"]["conditions"]
+    assert node["description"] == ", ".join(member.value for member in conditions) + "."
+
+
+def test_a_status_of_the_contract_is_one_of_the_schema() -> None:
+    """What the operator encodes has the fields that the API server would keep."""
+    ready = Condition(
+        type=ServiceCondition.READY.value,
+        status=ConditionStatus.TRUE,
+        reason="AllReady",
+        last_transition_time="2026-01-31T12:00:00Z",
+    )
+    plain = to_plain(ServiceStatus(replicas=2, conditions=(ready,)))
+    parts = SCHEMAS["FairInferenceService"]["properties"]["status"]["properties"]
+    assert plain.keys() <= parts.keys()
+    assert plain["conditions"][0].keys() <= parts["conditions"]["items"]["properties"].keys()
+    assert decode(ServiceStatus, plain) == (ServiceStatus(replicas=2, conditions=(ready,)), ())
 
 
 def test_every_rule_of_the_contract_is_in_cel_or_says_why_not() -> None:
