@@ -71,7 +71,7 @@ def _clients(view: View) -> Table:
 
 def _replicas(view: View) -> Table:
     table = _table(
-        "replica", "state", "policy", "flight", "run", "wait", "tokens/s", "hit", "failed"
+        "replica", "state", "policy", "flight", "run", "wait", "service/s", "hit", "failed"
     )
     for row in view.replicas:
         table.add_row(
@@ -81,7 +81,7 @@ def _replicas(view: View) -> Table:
             str(row.in_flight),
             str(row.running),
             str(row.waiting),
-            f"{row.tokens_per_s:,.0f}",
+            f"{row.service_per_s:,.0f}",
             _percent(row.hit_rate),
             str(row.failures),
         )
@@ -100,4 +100,6 @@ def _range(low: float | None, high: float | None) -> str:
 
 
 def _short(value: float) -> str:
+    if abs(value) >= 10_000:
+        return f"{value / 1000:.0f}k"
     return f"{value / 1000:.1f}k" if abs(value) >= 1000 else f"{value:.0f}"

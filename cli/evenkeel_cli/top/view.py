@@ -2,6 +2,9 @@
 
 Place in the flow: admin port → readings → **view** → table or JSON. Totals never fall, so a rate is a difference
 over the time between; where a router started anew in between, the earlier reading is left out.
+
+The surprising thing: service comes from what replicas report, where they do. A router knows what a request cost
+when it has ended, which on a loaded fleet is minutes after it was served.
 """
 
 from __future__ import annotations
@@ -9,7 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
-from evenkeel_contract.adminstate import ClientState, ReplicaState, RouterState, TenantState
+from evenkeel_contract.adminstate import (
+    ClientAtReplica,
+    ClientState,
+    ReplicaState,
+    RouterState,
+    TenantState,
+)
 from evenkeel_fairshare.tenancy import Identity, Tenancy, TenantWeights
 
 
@@ -24,10 +33,10 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that this router has there."""
     running: int
     waiting: int
-    tokens_per_s: float
-    """Input and output."""
+    service_per_s: float
+    """Weighted tokens."""
     hit_rate: float | None
-    """Input tokens found in the cache, of all, in the window; None where there were none."""
+    """Input tokens found in the cache, of all, of requests that ended in the window; None without any."""
     requests: int
     failures: int
     report_age_s: float | None
@@ -102,9 +111,9 @@ def _replicas(
     now: RouterState, before: RouterState | None, window_s: float
 ) -> Iterator[ReplicaRow]:
     earlier = {replica.name: replica for replica in before.replicas} if before else {}
+    served = _served_by_pair(now, before)
     for replica in now.replicas:
         past = earlier.get(replica.name)
-        tokens = _grown(replica, past, "input_tokens") + _grown(replica, past, "output_tokens")
         yield ReplicaRow(
             name=replica.name,
             state="ready" if replica.routable else "not ready" if replica.joined else "gone",
@@ -112,7 +121,9 @@ def _replicas(
             in_flight=replica.in_flight,
             running=replica.running,
             waiting=replica.waiting,
-            tokens_per_s=tokens / window_s,
+            service_per_s=sum(
+                served[pair] / window_s for pair in served if pair[1] == replica.name
+            ),
             hit_rate=_hit_rate(replica, past),
             requests=replica.requests,
             failures=replica.failures,
@@ -123,10 +134,7 @@ def _replicas(
 def _clients(now: RouterState, before: RouterState | None, window_s: float) -> Iterator[ClientRow]:
     earlier = {client.identity: client for _, client in _each(before)} if before else {}
     pairs = list(_each(now))
-    served = {
-        client.identity: _grown(client, earlier.get(client.identity), "service")
-        for _, client in pairs
-    }
+    served = _served(now, before)
     total = sum(served.values())
     owed = _owed(now)
     for tenant, client in pairs:
@@ -149,6 +157,37 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
             requests=client.requests,
             errors=client.errors,
         )
+
+
+def _served(now: RouterState, before: RouterState | None) -> dict[str, float]:
+    """Weighted tokens that each client was served in the window."""
+    if any(replica.incarnation for replica in now.replicas):
+        by_pair = _served_by_pair(now, before)
+        served = {client.identity: 0.0 for _, client in _each(now)}
+        for (identity, _), service in by_pair.items():
+            served[identity] += service
+        return served
+    earlier = {client.identity: client for _, client in _each(before)} if before else {}
+    return {
+        client.identity: _grown(client, earlier.get(client.identity), "service")
+        for _, client in _each(now)
+    }
+
+
+def _served_by_pair(now: RouterState, before: RouterState | None) -> dict[tuple[str, str], float]:
+    """Weighted tokens in the window by (client, replica), as replicas report them."""
+    earlier = {
+        (client.identity, at.replica): at
+        for _, client in (_each(before) if before else ())
+        for at in client.replicas
+    }
+    return {
+        (client.identity, at.replica): _grown(
+            at, earlier.get((client.identity, at.replica)), "service"
+        )
+        for _, client in _each(now)
+        for at in client.replicas
+    }
 
 
 def _owed(now: RouterState) -> dict[tuple[str, str, str], float]:
@@ -175,7 +214,7 @@ def _each(state: RouterState) -> Iterator[tuple[TenantState, ClientState]]:
     return ((tenant, client) for tenant in state.tenants for client in tenant.clients)
 
 
-_Totals = ClientState | ReplicaState
+_Totals = ClientState | ReplicaState | ClientAtReplica
 
 
 def _grown(now: _Totals, past: _Totals | None, name: str) -> float:

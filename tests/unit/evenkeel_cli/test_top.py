@@ -61,9 +61,20 @@ def state(*, time_s: float, uptime_s: float, scale: int, in_flight: int = 1) -> 
                         service=300.0 * scale,
                         replicas=(
                             ClientAtReplica(
-                                replica="r0", credit=10, deficit=-1500, waiting=1, running=2
+                                replica="r0",
+                                credit=10,
+                                deficit=-1500,
+                                service=200.0 * scale,
+                                waiting=1,
+                                running=2,
                             ),
-                            ClientAtReplica(replica="r1", credit=5, deficit=200, waiting=2),
+                            ClientAtReplica(
+                                replica="r1",
+                                credit=5,
+                                deficit=200,
+                                service=100.0 * scale,
+                                waiting=2,
+                            ),
                         ),
                     ),
                     ClientState(identity="ns/ads/batch", name="batch"),
@@ -92,15 +103,27 @@ def test_rates_are_differences_over_the_time_between_two_readings() -> None:
     )
     assert view.window_s == 2
     first, second, third = view.replicas
-    assert (first.tokens_per_s, first.hit_rate) == (75.0, 0.25)
+    assert (first.service_per_s, first.hit_rate) == (100.0, 0.25)
     assert [replica.state for replica in view.replicas] == ["ready", "not ready", "gone"]
-    assert second.hit_rate is None and third.tokens_per_s == 0
+    assert second.service_per_s == 50
+    assert second.hit_rate is None
+    assert third.service_per_s == 0
     chat, batch, bot = view.clients
     assert (chat.share, bot.share, batch.share) == (0.75, 0.25, 0.0)
     assert chat.service_per_s == 150
     assert (chat.waiting, chat.running, chat.credit) == (3, 2, 15)
     assert (chat.deficit_min, chat.deficit_max) == (-1500, 200)
     assert bot.deficit_min is None
+
+
+def test_service_is_what_replicas_report_where_they_do() -> None:
+    """The router's own totals say 3:1; the replicas, which know sooner, have served chat alone."""
+    before, now = (state(time_s=t, uptime_s=100, scale=t) for t in (1, 2))
+    reporting = msgspec.structs.replace(
+        now, replicas=(msgspec.structs.replace(now.replicas[0], incarnation="i"),)
+    )
+    assert [row.share for row in make_view(now, before).clients] == [0.75, 0.0, 0.25]
+    assert [row.share for row in make_view(reporting, before).clients] == [1.0, 0.0, 0.0]
 
 
 def test_what_is_owed_is_divided_among_those_that_have_work() -> None:
@@ -113,16 +136,16 @@ def test_what_is_owed_is_divided_among_those_that_have_work() -> None:
 
 def test_a_single_reading_is_over_the_whole_uptime() -> None:
     view = make_view(state(time_s=50, uptime_s=10, scale=1), None)
-    assert (view.window_s, view.replicas[0].tokens_per_s) == (10, 15.0)
+    assert (view.window_s, view.replicas[0].service_per_s) == (10, 20.0)
 
 
 def test_a_restart_in_between_makes_no_rate_negative() -> None:
     view = make_view(state(time_s=12, uptime_s=1, scale=1), state(time_s=10, uptime_s=100, scale=5))
-    assert view.replicas[0].tokens_per_s == 150.0
+    assert view.replicas[0].service_per_s == 200.0
     replica_only = make_view(
         state(time_s=12, uptime_s=102, scale=1), state(time_s=10, uptime_s=100, scale=5)
     )
-    assert replica_only.replicas[0].tokens_per_s == 75.0, "its totals fell: it counts anew"
+    assert replica_only.replicas[0].service_per_s == 100.0, "its totals fell: it counts anew"
 
 
 def test_nobody_was_served_and_nothing_divides_by_zero() -> None:
