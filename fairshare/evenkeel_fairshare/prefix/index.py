@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+
+DEFAULT_MAX_BLOCKS: Final = 2_000_000  # about 200 MB
 
 _USED = 1  # bit 0 of an entry: inserted again since the hand came by; slot s is bit s + 1
 _CHANCES = 32  # entries spared per block inserted: bounds the pause when everything was used
@@ -42,7 +44,7 @@ NO_MATCH = Match(0, EMPTY)
 class PrefixIndex:
     """Prefix hash → replicas. Deterministic; independent of time."""
 
-    def __init__(self, *, max_blocks: int = 2_000_000) -> None:
+    def __init__(self, *, max_blocks: int = DEFAULT_MAX_BLOCKS) -> None:
         if max_blocks < 1:
             raise ValueError(f"max_blocks is {max_blocks}; it must be at least 1")
         self._max_blocks = max_blocks
@@ -50,7 +52,8 @@ class PrefixIndex:
         self._ring = array("Q")  # the same hashes, in the order in which the hand visits them
         self._hand = 0
         self._departed = 0  # entry bits of replicas that left and may still be found in entries
-        self._unswept = 0  # how many places of the ring may still hold `_departed` bits
+        self.unswept = 0
+        """How many entries may still hold traces of departed replicas, which later inserts sweep out."""
         self._broom = 0
 
     def __len__(self) -> int:
@@ -120,7 +123,7 @@ class PrefixIndex:
         of it at its first insert (about 0.1 µs per entry), so callers do well to reuse slots late.
         """
         self._departed |= 2 << slot
-        self._unswept = len(self._ring)
+        self.unswept = len(self._ring)
 
     def _place(self, key: int) -> None:
         """Find a place in the ring for a new key; evicts where the index is full.
@@ -145,15 +148,15 @@ class PrefixIndex:
     def _sweep(self, places: int) -> None:
         """Clean some places of the ring of departed replicas; all clean after a whole turn."""
         ring, entries, keep = self._ring, self._entries, ~self._departed
-        places = min(places, self._unswept)
+        places = min(places, self.unswept)
         for _ in range(places):
             self._broom = self._next(self._broom)
             key = ring[self._broom]
             entry = entries[key]
             if entry & self._departed:
                 entries[key] = entry & keep
-        self._unswept -= places
-        if not self._unswept:
+        self.unswept -= places
+        if not self.unswept:
             self._departed = 0
 
     def _next(self, place: int) -> int:

@@ -51,6 +51,15 @@ def test_eviction_at_one_replica_leaves_the_others() -> None:
     assert index.match([1, 2], ALL) == Match(2, replica_set([1]))
 
 
+def test_a_used_block_that_lost_all_holders_can_be_held_again() -> None:
+    index = PrefixIndex()
+    for _ in range(2):
+        index.insert([1], 0)
+    index.evict([1], 0)
+    index.insert([1], 0)
+    assert index.match([1], ALL) == Match(1, replica_set([0]))
+
+
 def test_truncating_keeps_the_blocks_that_were_found() -> None:
     index = PrefixIndex()
     index.insert([1, 2, 3], 0)
@@ -82,6 +91,18 @@ def test_a_reused_slot_inherits_nothing() -> None:
     index.insert([500], 3)
     assert index.match(range(100), ALL) == NO_MATCH
     assert index.match([500], ALL) == Match(1, replica_set([3]))
+
+
+def test_an_insert_sweeps_four_entries_per_block_and_a_reused_slot_all() -> None:
+    index = PrefixIndex()
+    assert index.unswept == 0
+    index.insert(list(range(100)), 3)
+    index.drop(3)
+    assert index.unswept == 100
+    index.insert([200, 201], 1)
+    assert index.unswept == 92
+    index.insert([300], 3)
+    assert index.unswept == 0
 
 
 def test_the_sweep_ends_and_later_drops_begin_it_anew() -> None:
