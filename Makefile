@@ -37,7 +37,7 @@ $(RIVAL)/.installed: bench/router/requirements.txt
 	@touch $@
 
 .PHONY: bench-router
-bench-router: env $(RIVAL)/.installed  ## This router against sglang-router on two cores (20 minutes; ARGS=--quick: one)
+bench-router: env $(RIVAL)/.installed  ## This router against sglang-router on two cores (15 minutes; ARGS=--quick: one)
 	$(BIN)/python -m bench.router.run --venv $(RIVAL) $(ARGS)
 
 .PHONY: test

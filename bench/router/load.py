@@ -2,8 +2,10 @@
 
 Open loop (`--rate`): requests leave at Poisson times whether or not earlier ones came back, and latency
 counts from the time a request was meant to leave, so a router that stalls cannot hide it. Closed loop
-(`--connections`): each connection asks again as soon as it was answered. Every answer is checked.
-Prints one JSON object.
+(`--connections`): each connection asks again as soon as it was answered. Every answer is checked. Each read
+is acknowledged at once, so that a router whose small writes wait for acknowledgements (Nagle's algorithm)
+gains nothing by merging events; with `--delayed-ack` a client is what it is by default. Prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import ctypes
 import json
 import os
 import random
+import socket
 import struct
 import time
 from collections import Counter
@@ -76,9 +79,13 @@ class Tally:
 class Connection(asyncio.Protocol):
     """One connection to the router, one question at a time."""
 
-    def __init__(self, freed: Callable[[Connection], None], tally: Tally) -> None:
+    def __init__(
+        self, freed: Callable[[Connection], None], tally: Tally, quick: socket.socket | None
+    ) -> None:
+        """`quick`: its socket, where every read is to be acknowledged at once."""
         self._freed = freed
         self._tally = tally
+        self._quick = quick
         self._transport: asyncio.Transport | None = None
         self._answer: Answer | None = None
         self._head: Head | None = None
@@ -107,13 +114,15 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """A connection that is lost with a question open is an error."""
-        self._transport = None
+        self._transport = self._quick = None
         if self._answer is not None:
             self._tally.errors[f"connection lost: {exc}"] += 1
             self._answer = None
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
+        if self._quick is not None:
+            self._quick.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         answer = self._answer
         if answer is None:
             self._tally.errors["bytes that nobody asked for"] += 1
@@ -181,10 +190,11 @@ class Alarm:
 class Load:
     """Sends a workload until told to stop."""
 
-    def __init__(self, port: int, workload: Workload, tally: Tally) -> None:
+    def __init__(self, port: int, workload: Workload, tally: Tally, *, delayed_ack: bool) -> None:
         self._port = port
         self._workload = workload
         self._tally = tally
+        self._delayed_ack = delayed_ack
         self._idle: list[Connection] = []
         self._all: list[Connection] = []
         self._connecting: set[asyncio.Task[None]] = set()
@@ -193,11 +203,16 @@ class Load:
 
     async def _connect(self, question: Question | None, due_s: float) -> None:
         loop = asyncio.get_running_loop()
+        own = socket.socket()
+        own.setblocking(False)
+        quick = None if self._delayed_ack else own
         try:
+            await loop.sock_connect(own, ("127.0.0.1", self._port))
             _, connection = await loop.create_connection(
-                lambda: Connection(self._freed, self._tally), "127.0.0.1", self._port
+                lambda: Connection(self._freed, self._tally, quick), sock=own
             )
         except OSError as error:
+            own.close()
             self._tally.errors[f"connect: {error.strerror}"] += 1
             self.under_way -= question is not None
             return
@@ -334,7 +349,7 @@ async def run(arguments: argparse.Namespace) -> dict[str, object]:
         seed=arguments.seed,
     )
     tally = Tally()
-    load = Load(arguments.port, workload, tally)
+    load = Load(arguments.port, workload, tally, delayed_ack=arguments.delayed_ack)
     start_s = time.monotonic() + arguments.warmup_s
     end_s = start_s + arguments.seconds
     watch = asyncio.create_task(_watch(arguments.pid, start_s, end_s))
@@ -358,6 +373,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--events", type=int, default=64, help="output tokens, one event each")
     parser.add_argument("--prompt-bytes", type=int, default=2048, help="of the shared prefix")
     parser.add_argument("--key", action="append", default=None, help="API keys of the clients")
+    parser.add_argument(
+        "--delayed-ack",
+        action="store_true",
+        help="acknowledge as Linux does by default, up to 40 ms late, not each read at once",
+    )
     parser.add_argument("--warmup-s", type=float, default=2.0)
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--drain-s", type=float, default=10.0)
