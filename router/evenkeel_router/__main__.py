@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import signal
 import sys
 from pathlib import Path
+from typing import Final
 
 import uvloop
 from evenkeel_contract.routerconfig import RouterConfig
@@ -21,6 +23,7 @@ from evenkeel_router.edge.configwatch import load
 from evenkeel_router.edge.logs import start_logging
 
 _log = logging.getLogger("evenkeel_router")
+_YOUNG_OBJECTS: Final = 50_000
 
 
 def main() -> int:
@@ -50,6 +53,7 @@ async def _serve(
         loop.add_signal_handler(number, signals.put_nowait, number)
     output = sys.stderr if log_requests else None
     async with running(config, config_file=config_file, log_output=output) as router:
+        _relax_garbage_collection()
         await signals.get()
         drain = asyncio.create_task(router.drain())
         second = asyncio.create_task(signals.get())
@@ -58,6 +62,17 @@ async def _serve(
             task.cancel()
         await asyncio.gather(drain, second, return_exceptions=True)
     return 0
+
+
+def _relax_garbage_collection() -> None:
+    """What is there now stays; requests leave hardly any cycles.
+
+    By default, some hundred streams at a time make the collector walk everything every few seconds: about
+    2 % of the CPU, and pauses of 10 ms. A young generation of this many objects is a few megabytes.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS)
 
 
 def _arguments() -> argparse.Namespace:

@@ -141,6 +141,14 @@ class _HttpExchange:
 class _Wire(asyncio.Protocol):
     """One connection, and the answer that is coming in on it."""
 
+    # Slots, here and in `replies.Stream`, keep what each event touches on few cache lines.
+    __slots__ = (
+        "_busy", "_closing", "_complete", "_deadline_s", "_error", "_feed", "_framed", "_head_bytes",
+        "_headed", "_idle_s", "_loop", "_now", "_owner", "_parser", "_paused", "_pieces", "_size",
+        "_timer", "_transport", "_type", "_waiter", "heard", "idle_since_s", "on_body", "reused",
+        "status", "url",
+    )  # fmt: skip
+
     def __init__(self, owner: Connections, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self.url = url
         self.reused = False

@@ -54,6 +54,8 @@ def _head(status: int, headers: Sequence[tuple[str, str]], *, keep_alive: bool) 
 class _Written(web.StreamResponse):
     """What aiohttp needs to know of an answer that is written past it."""
 
+    __slots__ = ("_reusable",)
+
     def __init__(self, status: int, *, keep_alive: bool) -> None:
         super().__init__(status=status)
         self._reusable = keep_alive
@@ -98,6 +100,8 @@ class Whole(_Written):
 
 class Stream(_Written):
     """An answer of events. HTTP/1.1 gets chunks; HTTP/1.0 gets bytes until the connection ends."""
+
+    __slots__ = ("_chunked", "_finished", "_head", "_protocol", "_writer")
 
     def __init__(
         self, request: web.BaseRequest, *, headers: Sequence[tuple[str, str]] = ()
