@@ -41,6 +41,7 @@ from tests.support.churn import (
     pile_up,
     random_churn,
     replace_all,
+    seeds_from_ledger,
 )
 
 QUANTUM, OVERSHOOT = 128.0, 512.0
@@ -190,6 +191,36 @@ def test_known_wrong_seeds_open_gaps_beyond_the_bound(wrong, adversary, most, li
     right = live_through(game(churn, seed=5), adversary, most=most, **life)
     curve = live_through(game(churn, seed=5, seeding=wrong), adversary, most=most, **life)
     assert right[-1] <= churn_gap(churn) < curve[-1]
+
+
+def debts_only(fleet: Fleet, client: str, name: str) -> Seeds:
+    return Seeds(min(0.0, seeds_from_ledger(fleet, client, name).client))
+
+
+@pytest.mark.parametrize(
+    ("seeding", "grows"),
+    [
+        pytest.param(debts_only, True, id="not given back"),
+        pytest.param(seeds_from_ledger, False, id="given back"),
+    ],
+)
+def test_credit_that_is_not_given_back_is_lost_at_every_kill(seeding, grows):
+    """The one replica dies when the first client with credit has spent it, before anybody else has."""
+    churn = Churn(replicas=1, overshoot=OVERSHOOT, quantum=QUANTUM)
+    fleet = game(churn, seeding=seeding)
+    for _ in range(20):
+        [name] = fleet.join()
+        replica = fleet.live[name]
+        if all(known.deficit <= 0 for known in replica.clients.values()):
+            for known in replica.clients.values():
+                known.deficit += QUANTUM  # a round
+        spender = next(name for name in CLIENTS if replica.clients[name].deficit > 0)
+        replica.serve(spender, replica.clients[spender].deficit)
+        fleet.report(name, fleet.ledgers[0])
+        fleet.kill(name)
+        fleet.housekeep()
+    served = [fleet.served(client) for client in CLIENTS]
+    assert (max(served) - min(served) > churn_gap(churn)) == grows
 
 
 def crash(fleet: Fleet, most: int) -> None:

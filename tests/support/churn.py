@@ -96,13 +96,16 @@ class GameReplica:
         self._refill()
         positive = [name for name, client in self._waiting() if client.deficit > 0]
         name = favourite if favourite in positive else rng.choice(positive)
+        most = self.clients[name].deficit + self.overshoot - 1
+        self.serve(name, most if name == favourite else float(rng.randint(1, max(1, int(most)))))
+        self._refill()
+
+    def serve(self, name: str, amount: float) -> None:
+        """Without asking whether it is allowed."""
         client = self.clients[name]
-        most = client.deficit + self.overshoot - 1
-        amount = most if name == favourite else float(rng.randint(1, max(1, int(most))))
         client.deficit -= amount
         client.served += amount
         client.normalised += amount / self.weights.client(name)
-        self._refill()
 
     def _waiting(self) -> list[tuple[str, Client]]:
         return [item for item in self.clients.items() if item[0] not in self.away]
