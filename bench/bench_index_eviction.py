@@ -1,6 +1,6 @@
 """How much the index's clock loses against exact "least recently used", by hit rate in blocks.
 
-    python bench/bench_index_eviction.py
+    PYTHONPATH=fairshare python bench/bench_index_eviction.py
 
 Documents of 20 blocks, the first 5 shared by ten documents each, asked for by Zipf's law; the index holds a
 part of all blocks. Both see the same requests.

@@ -1,6 +1,6 @@
 """Hash + match + select for one prompt, and the index's memory, beside a simple peer (DESIGN §9).
 
-    python bench/bench_match_select.py [--blocks 1000000] [--replicas 64] [--prompts 2000]
+    PYTHONPATH=fairshare python bench/bench_match_select.py [--blocks 1000000] [--replicas 64] [--prompts 2000]
 
 Prompts have 8k tokens (32 KiB of text): a system prompt of their client, shared by many replicas, then a
 document of their own, held by one or two. The peer keeps a set of block hashes per replica, hashes by the
