@@ -119,7 +119,8 @@ def a_second_later(here: Ledger, there: Ledger, changed: list[str], replicas: in
 def a_replica_departs(here: Ledger, there: Ledger, clients: list[str], replicas: int) -> None:
     live = [f"replica-{replica}" for replica in range(1, replicas)]
     members = [here.router, there.router]
-    here.merge(there.delta(here.digest()))  # each knows of the other's book
+    there.members = frozenset(members)
+    here.merge(there.delta(here.digest()))  # one knows of the other, and of the book that it holds
     sealer = Sealer(here)
     here.touched.clear()
     with timed("taking over as the router that seals", len(clients) * replicas, "rows"):

@@ -383,8 +383,10 @@ class Fleet:
 
     def housekeep(self) -> None:
         """Routers exchange what they know, fold what is gone, and forget it."""
-        self.exchange()
         members = [ledger.router for ledger in self.ledgers]
+        for ledger in self.ledgers:
+            ledger.members = frozenset(members)
+        self.exchange()
         for sealer in self._sealers:
             sealer.seal(members, live=self.live.keys(), now_s=float(self.events))
             sealer.collect(members)

@@ -65,6 +65,8 @@ class Delta:
     """What a router has and the asker lacks; the answer of an exchange. To an empty digest: everything."""
 
     router: str
+    members: tuple[str, ...]
+    """Whom the router takes for routers of the service, itself included."""
     pages: tuple[PageDelta, ...]
     book: BookDelta | None
     demand: tuple[DemandDelta, ...]
@@ -89,6 +91,10 @@ class Ledger:
         self.levels = Levels()
         self.adopted: dict[str, Rank] = {router: self.book.rank}
         """By router: the book it holds, as far as known."""
+        self.members: frozenset[str] = frozenset()
+        """Routers of the service, this one included; `sealing` is told and says so here."""
+        self.members_of: dict[str, frozenset[str]] = {}
+        """By router: what it said of `members` itself, and not through others."""
         self.touched: set[str] = set()
         """Clients with a changed row since the last book; `sealing` empties it."""
         self.stale: set[str] = set()
@@ -206,6 +212,7 @@ class Ledger:
         lifts_base = has.lifts.get(self.router, 0)
         return Delta(
             router=self.router,
+            members=tuple(sorted(self.members)),
             pages=tuple(page for page in pages if page is not None),
             book=self.book.delta(has.book),
             demand=tuple(
@@ -238,6 +245,7 @@ class Ledger:
         if self._lift_cursors.get(delta.router, 0) >= delta.lifts_base:
             cursor = max(self._lift_cursors.get(delta.router, 0), delta.lifts_head)
             self._lift_cursors[delta.router] = cursor
+        self.members_of[delta.router] = frozenset(delta.members)
         for router, rank in delta.adopted.items():
             self.adopted[router] = max(rank, self.adopted.get(router, rank))
         if delta.book is not None and (book := self.book.adopt(delta.book)) is not None:
@@ -258,8 +266,9 @@ class Ledger:
             del self._demand[gone]
         for gone in self.adopted.keys() - routers - {self.router}:
             del self.adopted[gone]
-        for gone in self._lift_cursors.keys() - routers:
-            del self._lift_cursors[gone]
+        for known in (self._lift_cursors, self.members_of):
+            for gone in known.keys() - routers:
+                del known[gone]
 
     def _touch(self, clients: Iterable[str]) -> None:
         names = list(clients)

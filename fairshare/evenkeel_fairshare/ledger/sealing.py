@@ -8,9 +8,12 @@ seals, the one whose name comes first. A page goes through three stages:
 2. The sealer folds it into the next book. Figures skip folded pages from then on.
 3. Every member holds that book, or one that grew from it: the page is dropped.
 
-The surprising thing: two sealers at once (a partition) lose nothing. The higher rank wins as a whole; the loser's
-pages are still there, because it could not drop them, and are folded again. A member that is not heard of stops
-folding; memory then grows with the scale events of that time, and nothing else suffers.
+A newcomer seals only when every member has said itself that it knows of the newcomer: from then on no member drops
+a page that the newcomer does not hold.
+
+The surprising thing: two sealers at once (lists of members that differ for a while) lose nothing. The higher rank
+wins as a whole; the loser's pages are still there, because it could not drop them, and are folded again. A member
+that is not heard of stops folding; memory then grows with the scale events of that time, and nothing else suffers.
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ class Sealer:
         from the second on, when every report of the time before has come.
         """
         ledger = self._ledger
+        ledger.members = frozenset(members)
         if ledger.router != min(members, default="") or not self._all_follow(members):
             self._active = None  # whoever seals now will change it
             return False
@@ -82,6 +86,7 @@ class Sealer:
     def collect(self, members: Collection[str]) -> None:
         """Drop folded pages that every member holds in its book, and what departed routers left."""
         ledger = self._ledger
+        ledger.members = frozenset(members)
         lowest = min((self._followed_height(member) for member in members), default=-1)
         for name in list(ledger.pages):
             if ledger.book.folded.get(name, lowest + 1) <= lowest:
@@ -89,7 +94,13 @@ class Sealer:
         ledger.forget_routers(members)
 
     def _all_follow(self, members: Collection[str]) -> bool:
-        return all(self._followed_height(member) >= 0 for member in members)
+        """Whether every member knows of this router, and held an ancestor of its book when it said so."""
+        ledger = self._ledger
+        return all(
+            self._followed_height(member) >= 0
+            and (member == ledger.router or ledger.router in ledger.members_of.get(member, ()))
+            for member in members
+        )
 
     def _followed_height(self, member: str) -> int:
         rank = self._ledger.adopted.get(member)

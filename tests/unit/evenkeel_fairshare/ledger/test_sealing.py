@@ -25,6 +25,10 @@ def row(client: str, service: float, *, deficit: float = 0.0, **state: float) ->
 
 
 def tell_each_other(*ledgers: Ledger) -> None:
+    """Also of whom they take for members, if nobody told them yet: of one another."""
+    everybody = frozenset(one.router for one in ledgers)
+    for one in ledgers:
+        one.members = one.members or everybody
     for _ in range(2):
         for here in ledgers:
             for there in ledgers:
@@ -97,37 +101,66 @@ def test_a_newcomer_that_heard_of_nobody_does_not_seal():
         assert not sealer.seal(["a", "b"], live=["alive"], now_s=at)
 
 
-def test_a_rival_book_takes_nothing_with_it():
-    """b folds a page; before anybody hears of it, a newcomer writes two books without that page."""
+def test_a_newcomer_with_an_old_snapshot_does_not_seal_before_all_know_of_it():
+    """Its snapshot says that all hold the book it holds; that was long ago."""
     first, second = ledger("b"), ledger("c")
     report(first, "gone", 1, row(ALICE, 5))
     tell_each_other(first, second)
+    snapshot = first.delta()
+    first.closed("gone")
     second.closed("gone")
     tell_each_other(first, second)
-    first.received("gone", ALICE, totals(7))
-    first.closed("gone")
     sealer = Sealer(first)
-    assert sealer.seal(["b", "c"], live=(), now_s=0)
-    sealer.collect(["b", "c"])
-    assert first.book.folded == {"gone": 1}
-
+    sealer.seal(["b", "c"], live=(), now_s=0)
+    tell_each_other(first, second)
+    for one in (first, second):
+        Sealer(one).collect(["b", "c"])
+        assert not one.pages
     newcomer = ledger("a")
-    newcomer.merge(second.delta())
+    newcomer.merge(snapshot)
     rival = Sealer(newcomer)
-    for at in (1, 2):
+    for at in (1, 2, 3):
         report(newcomer, "alive", at, row(BOB, at))
-        assert rival.seal(["a", "b", "c"], live=["alive"], now_s=at)
-    assert newcomer.book.rank > first.book.rank
-
+        assert not rival.seal(["a", "b", "c"], live=["alive"], now_s=at)
+    for one in (first, second):
+        one.members = frozenset("abc")
     tell_each_other(first, second, newcomer)
-    assert first.book.rank == newcomer.book.rank
+    assert rival.seal(["a", "b", "c"], live=["alive"], now_s=4)
     for here in (first, second, newcomer):
+        assert here.served(ALICE).service == 5
+
+
+def test_a_rival_book_takes_nothing_with_it():
+    """b takes a for gone, folds a page, and before anybody hears of it a writes two books without that page."""
+    a, b, c = ledger("a"), ledger("b"), ledger("c")
+    report(b, "gone", 1, row(ALICE, 5))
+    tell_each_other(a, b, c)
+    for one in (a, c):
+        one.closed("gone")
+    tell_each_other(a, b, c)
+    b.received("gone", ALICE, totals(7))
+    b.closed("gone")
+    hasty = Sealer(b)
+    assert hasty.seal(["b", "c"], live=(), now_s=0)
+    hasty.collect(["b", "c"])
+    assert b.book.folded == {"gone": 1}
+
+    rival = Sealer(a)
+    for at in (1, 2):
+        report(a, "alive", at, row(BOB, at))
+        assert rival.seal(["a", "b", "c"], live=["alive"], now_s=at)
+    assert a.book.rank > b.book.rank
+
+    b.members = frozenset("abc")
+    tell_each_other(a, b, c)
+    assert b.book.rank == a.book.rank
+    for here in (a, b, c):
         assert here.served(ALICE).service == 7
         here.closed("gone")
-    tell_each_other(first, second, newcomer)
+    tell_each_other(a, b, c)
     assert rival.seal(["a", "b", "c"], live=["alive"], now_s=3)
-    tell_each_other(first, second, newcomer)
-    for here in (first, second, newcomer):
+    tell_each_other(a, b, c)
+    for here in (a, b, c):
         Sealer(here).collect(["a", "b", "c"])
         assert "gone" not in here.pages
         assert here.served(ALICE).service == 7
