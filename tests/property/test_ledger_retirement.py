@@ -68,6 +68,7 @@ class World:
         self.store = ledger("store")
         self.under_way: list[Delta] = []
         self.folded = 0
+        self.aged_out: set[tuple[str, int]] = set()
 
     def run(self, steps: int) -> None:
         for _ in range(2 + self.rng.randrange(2)):
@@ -83,6 +84,7 @@ class World:
             self.a_message_is_delayed: 5,
             self.a_message_arrives_sometime_somewhere: 5,
             self.a_router_seals_and_collects: 20,
+            self.everybody_waits_a_while: 2,
             self.a_router_saves: 2,
             self.a_router_restarts: 3,
         }
@@ -169,9 +171,16 @@ class World:
 
     def seal(self, here: Ledger, sealer: Sealer) -> None:
         sealer.seal(self.routers.keys(), live=self.alive.keys(), now_s=self.now_s)
+        self.aged_out.update(here.book.dropped.items())
         before = len(here.pages)
         sealer.collect(self.routers.keys())
         self.folded += before - len(here.pages)
+
+    def everybody_waits_a_while(self) -> None:
+        """Long enough to be aged out, if there is nobody behind (R4)."""
+        self.now_s += RULES.idle_s
+        for tenant in TENANTS:
+            self.router()[0].levels.levels.raise_to(tenant, 1e6)
 
     def a_router_saves(self) -> None:
         self.store.merge(self.router()[0].delta())
@@ -211,3 +220,10 @@ def test_every_incarnation_is_counted_once_and_then_forgotten(seed):
     world = World(seed)
     world.run(steps=400)
     assert world.folded > 0
+
+
+def test_clients_are_aged_out_in_these_worlds_too():
+    worlds = [World(seed) for seed in range(5)]
+    for world in worlds:
+        world.run(steps=400)
+    assert sum(len(world.aged_out) for world in worlds) > 5
