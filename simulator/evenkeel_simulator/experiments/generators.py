@@ -10,13 +10,19 @@ holds a segment of the program's own, so no two programs ever mean different out
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import sqrt
+from math import ceil, sqrt
 from random import Random
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.experiments.workload import Call
+
+Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+Count = Annotated[int, Meta(ge=1, le=10_000)]
+Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -30,13 +36,26 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Single(Spec, frozen=True, kw_only=True, tag="single"):
     """One request; `prefix_tokens` of its input are the same for all requests of its client."""
 
-    input_tokens: int
-    output_tokens: int
-    prefix_tokens: int = 0
-    max_output_tokens: int | None = None
+    input_tokens: Tokens
+    output_tokens: Tokens
+    prefix_tokens: Annotated[int, Meta(ge=0)] = 0
+    max_output_tokens: Tokens | None = None
     """What the scheduler is told; None: the true length, as with `ignore_eos`."""
-    spread: float = 0.0
+    spread: Share = 0.0
     """Lengths (not the prefix) are drawn uniformly from (1 ± spread) times the given ones."""
+
+    def __post_init__(self) -> None:
+        if self.prefix_tokens >= self.input_tokens:
+            raise ValueError(
+                f"prefix_tokens is {self.prefix_tokens}, must be below input_tokens "
+                f"({self.input_tokens})"
+            )
+        longest = ceil(self.output_tokens * (1 + self.spread))
+        if self.max_output_tokens is not None and self.max_output_tokens < longest:
+            raise ValueError(
+                f"max_output_tokens is {self.max_output_tokens}, must be at least the longest "
+                f"output ({longest})"
+            )
 
     def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
         own = _around(self.input_tokens - self.prefix_tokens, self.spread, rng)
@@ -49,12 +68,12 @@ class Single(Spec, frozen=True, kw_only=True, tag="single"):
 class Chat(Spec, frozen=True, kw_only=True, tag="chat"):
     """A conversation: each turn's prompt holds all turns and answers before it."""
 
-    system_tokens: int
+    system_tokens: Tokens
     """The same for all conversations of a client."""
-    turns: int
-    turn_tokens: int
-    output_tokens: int
-    spread: float = 0.5
+    turns: Count
+    turn_tokens: Tokens
+    output_tokens: Tokens
+    spread: Share = 0.5
 
     def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
         prompt = [Segment(f"{client}/system", self.system_tokens)]
@@ -74,13 +93,13 @@ class TreeOfThoughts(Spec, frozen=True, kw_only=True, tag="tree-of-thoughts"):
     Instruction and turns of about 53, 32, 25 and 19 words as in SGLang's benchmark, at 4/3 tokens a word.
     """
 
-    branches: int
-    question_tokens: int = 61
+    branches: Annotated[int, Meta(ge=1, le=16)]
+    question_tokens: Tokens = 61
     """GSM8K's mean of 46 words."""
-    output_tokens: int = 256
-    instruction_tokens: int = 71
-    turn_tokens: tuple[int, ...] = (43, 33, 25)
-    spread: float = 0.5
+    output_tokens: Tokens = 256
+    instruction_tokens: Tokens = 71
+    turn_tokens: tuple[Tokens, ...] = (43, 33, 25)
+    spread: Share = 0.5
     """Of the questions' lengths."""
     diverse: bool = False
     """Whether branches differ. At the benchmark's temperature of about 0 they do not: all thoughts of a level
@@ -110,13 +129,13 @@ class TreeOfThoughts(Spec, frozen=True, kw_only=True, tag="tree-of-thoughts"):
 class Judge(Spec, frozen=True, kw_only=True, tag="judge"):
     """Branch, solve, merge: one call per dimension on a shared article, then a score of two tokens."""
 
-    dimensions: int
-    article_tokens: int = 2500
-    system_tokens: int = 200
+    dimensions: Count
+    article_tokens: Tokens = 2500
+    system_tokens: Tokens = 200
     """The same for everybody."""
-    dimension_tokens: int = 30
-    output_tokens: int = 256
-    spread: float = 0.2
+    dimension_tokens: Tokens = 30
+    output_tokens: Tokens = 256
+    spread: Share = 0.2
     """Of the articles' lengths."""
 
     def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
@@ -137,11 +156,11 @@ class Judge(Spec, frozen=True, kw_only=True, tag="judge"):
 class DocumentQa(Spec, frozen=True, kw_only=True, tag="document-qa"):
     """Questions on one long document, one after another (LooGLE)."""
 
-    document_tokens: int = 21_400
-    questions: int = 4
-    question_tokens: int = 49
-    output_tokens: int = 15
-    spread: float = 0.2
+    document_tokens: Tokens = 21_400
+    questions: Count = 4
+    question_tokens: Tokens = 49
+    output_tokens: Tokens = 15
+    spread: Share = 0.2
     """Of the documents' lengths."""
 
     def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
@@ -168,10 +187,10 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     artifact's. `ramp`: the rate grows linearly from `from_rate_per_s`."""
     cv: float = 1.0
     from_rate_per_s: float = 0.0
-    on_off_s: float = 0.0
+    on_off_s: Annotated[float, Meta(ge=0)] = 0.0
     """Drop what arrives in every second interval of this length; 0: never."""
-    start_s: float = 0.0
-    stop_s: float = float("inf")
+    start_s: Annotated[float, Meta(ge=0)] = 0.0
+    stop_s: Annotated[float, Meta(gt=0)] = float("inf")
 
     def __post_init__(self) -> None:
         if self.pattern not in ("gamma", "uniform", "ramp"):

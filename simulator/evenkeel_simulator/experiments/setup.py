@@ -48,6 +48,10 @@ class Setup:
         """The same with the policies as the registries spell them; raises `SetupError`."""
         if self.replicas < 1:
             raise SetupError(f"replicas is {self.replicas}, must be at least 1")
+        for name in ("input_weight", "output_weight"):
+            if not 0 <= getattr(self.cost, name) < float("inf"):
+                weight = getattr(self.cost, name)
+                raise SetupError(f"{name} is {weight}, must be at least 0 and finite")
         return replace(
             self,
             replica_policy=_spelled(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from heapq import merge
 from pathlib import Path
 from random import Random
+from typing import Annotated
 
 import msgspec
 import yaml
@@ -33,8 +34,8 @@ class ClientSpec(_Struct, frozen=True, kw_only=True):
     name: str
     arrivals: Arrivals
     program: ProgramSpec
-    count: int = 1
-    weight: int = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
+    weight: Annotated[int, msgspec.Meta(ge=1)] = 1
     misbehaves: bool = False
     """Asks for more than its share; left out of the figures for well-behaved clients."""
 
@@ -49,13 +50,20 @@ class TraceSpec(_Struct, frozen=True, kw_only=True):
 
     file: str
     """Name of a file in the folder of traces."""
-    shares: dict[str, int]
+    shares: dict[str, Annotated[int, msgspec.Meta(ge=1, le=10_000)]]
     """Of the sessions, by client: each session goes to one client, by a hash of its name and the seed."""
-    speed: float = 1.0
+    speed: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     """2: arrivals in half the time."""
-    jitter_s: float = 0.0
+    jitter_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Arrivals are moved by up to this much (before `speed`): Mooncake's are in bursts of 3 s."""
     misbehaving: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.shares:
+            raise ValueError("shares names no client")
+        unknown = [client for client in self.misbehaving if client not in self.shares]
+        if unknown:
+            raise ValueError(f"misbehaving names {', '.join(unknown)}, which shares does not")
 
 
 class WorkloadSpec(_Struct, frozen=True, kw_only=True):
@@ -64,8 +72,8 @@ class WorkloadSpec(_Struct, frozen=True, kw_only=True):
     about: str
     """Where its numbers come from."""
     profile: str
-    replicas: int = 1
-    duration_s: float = 600.0
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    duration_s: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 600.0
     """Programs arrive for so long."""
     kv_tokens: int | None = None
     clients: tuple[ClientSpec, ...] = ()
@@ -74,8 +82,6 @@ class WorkloadSpec(_Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.trace is None) == (not self.clients):
             raise ValueError("exactly one of clients and trace must be given")
-        if self.replicas < 1:
-            raise ValueError(f"replicas is {self.replicas}, must be at least 1")
 
     @property
     def misbehaving(self) -> frozenset[str]:

@@ -120,7 +120,14 @@ def test_a_workload_file_makes_the_same_programs_from_the_same_seed(tmp_path: Pa
         (("pattern: uniform", "pattern: often"), "pattern is 'often'"),
         (("kind: chat", "kind: poem"), "Invalid value 'poem'"),
         (("duration_s", "length_s"), "unknown field `length_s`"),
-        (("duration_s: 50", "replicas: 0"), "replicas is 0"),
+        (("duration_s: 50", "replicas: 0"), "Expected `int` >= 1 - at `$.replicas`"),
+        (("duration_s: 50", "duration_s: .inf"), "at `$.duration_s`"),
+        (("turns: 2", "turns: 0"), "Expected `int` >= 1 - at `$.clients[0].program.turns`"),
+        (("turns: 2", "turns: 2, spread: 1"), "at `$.clients[0].program.spread`"),
+        (("prefix_tokens: 20", "prefix_tokens: 30"), "prefix_tokens is 30, must be below"),
+        (("prefix_tokens: 20", "max_output_tokens: 4"), "max_output_tokens is 4, must be at least"),
+        (("count: 2", "count: 0"), "at `$.clients[1].count`"),
+        (("misbehaves: true", "misbehaves: perhaps"), "Expected `bool`, got `str`"),
         (
             ("duration_s: 50", "trace: {file: x, shares: {a: 1}}"),
             "exactly one of clients and trace",
@@ -144,3 +151,43 @@ def test_every_workload_of_the_benchmarks_can_be_read() -> None:
     assert {"tot-s1", "tot-s2", "mooncake-conversation", "mooncake-synthetic"} <= set(files)
     for path in files.values():
         read_spec(path)
+
+
+@pytest.mark.parametrize(
+    ("trace", "want"),
+    [
+        ("{file: x, shares: {}}", "shares names no client"),
+        ("{file: x, shares: {a: 0}}", "at `$.trace.shares[...]`"),
+        ("{file: x, shares: {a: 1}, speed: 0}", "at `$.trace.speed`"),
+        (
+            "{file: x, shares: {a: 1}, misbehaving: [b]}",
+            "misbehaving names b, which shares does not",
+        ),
+    ],
+)
+def test_a_faulty_deal_of_a_trace_is_named(tmp_path: Path, trace: str, want: str) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(f"about: a test\nprofile: a10g-llama2-7b\ntrace: {trace}\n")
+    with pytest.raises(WorkloadError) as caught:
+        read_spec(path)
+    assert want in str(caught.value)
+
+
+def test_a_trace_is_dealt_out_by_sessions_and_shares(tmp_path: Path) -> None:
+    lines = [
+        f'{{"timestamp":{n},"input_length":9,"output_length":7,"session":{n % 400}}}'
+        for n in range(2000)
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    path = tmp_path / "w.yaml"
+    path.write_text(
+        "about: a test\nprofile: a10g-llama2-7b\n"
+        "trace: {file: t.jsonl, shares: {bad: 3, good: 1}, speed: 2, jitter_s: 1, misbehaving: [bad]}"
+    )
+    spec = read_spec(path)
+    programs = list(make_workload("w", spec, seed=5, traces=tmp_path).programs)
+    assert [p.client for p in programs].count("bad") == pytest.approx(1500, rel=0.1)
+    assert [p.arrival_s for p in programs] == sorted(p.arrival_s for p in programs)
+    assert max(p.arrival_s for p in programs) <= (1.999 + 1) / 2
+    by_id = {p.id: p.client for p in programs}
+    assert all(by_id[str(line)] == by_id[str(line + 400)] for line in range(1, 400))
