@@ -1,0 +1,104 @@
+import csv
+from pathlib import Path
+
+import pytest
+from evenkeel_simulator.experiments.plots import REST, client_colours, plot_run
+from evenkeel_simulator.experiments.records import Record, write_csv
+from evenkeel_simulator.experiments.summary import program_latencies, summarise
+
+
+def record(name: str, **changes: object) -> Record:
+    fields: dict[str, object] = {
+        "id": name,
+        "program": name,
+        "client": "a",
+        "replica": 0,
+        "status": "finished",
+        "arrival_s": 0.0,
+        "admitted_s": 1.0,
+        "first_token_s": 2.0,
+        "finished_s": 10.0,
+        "input_tokens": 100,
+        "cached_tokens": 40,
+        "extend_tokens": 60,
+        "output_tokens": 20,
+        "retractions": 0,
+    }
+    return Record(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def ended(name: str, status: str) -> Record:
+    return record(
+        name,
+        status=status,
+        admitted_s=None,
+        first_token_s=None,
+        finished_s=None,
+        cached_tokens=0,
+        extend_tokens=0,
+        output_tokens=0,
+    )
+
+
+def test_service_is_what_was_computed_and_requested_is_what_was_asked_for() -> None:
+    summary = summarise([record("r1"), record("r2", cached_tokens=0, extend_tokens=100)], 10.0)
+    client = summary.clients["a"]
+    assert client.service == 60 + 100 + 2 * 40
+    assert client.requested == 2 * (100 + 40)
+    assert client.hit_rate == summary.hit_rate == 0.2
+    assert summary.throughput_tokens_per_s == 24.0
+    assert summary.service_rate == 28.0
+    assert summary.output_tokens_per_s == 4.0
+
+
+def test_jain_is_taken_over_the_time_when_all_clients_were_there() -> None:
+    # b is there from 4 s to 8 s only, and gets in it what a gets in it.
+    spread = record("r1", first_token_s=0.0, finished_s=12.0, arrival_s=0.0)
+    short = record(
+        "r2",
+        client="b",
+        arrival_s=4.0,
+        first_token_s=4.0,
+        finished_s=8.0,
+        input_tokens=20,
+        output_tokens=(140 // 3 - 20) // 2,
+    )
+    assert summarise([spread, short], 12.0).jain_index == pytest.approx(1.0, abs=1e-3)
+    greedy = record("r3", client="b", arrival_s=4.0, first_token_s=4.0, finished_s=8.0)
+    assert summarise([spread, greedy], 12.0).jain_index == pytest.approx(0.8, abs=0.01)
+
+
+def test_a_program_lasts_from_its_first_arrival_to_its_last_end() -> None:
+    calls = [
+        record("p.0", program="p", arrival_s=1.0, finished_s=5.0),
+        record("p.1", program="p", arrival_s=5.0, finished_s=9.5),
+        record("q", arrival_s=2.0, finished_s=4.0),
+    ]
+    assert program_latencies(calls) == [8.5, 2.0]
+
+
+def test_what_was_never_served_is_counted_and_spoils_nothing(tmp_path: Path) -> None:
+    records = [ended("r1", "refused"), ended("r2", "rejected")]
+    summary = summarise(records, 0.0)
+    assert (summary.requests, summary.finished, summary.refused, summary.rejected) == (2, 0, 1, 1)
+    assert summary.clients["a"].ttft_p50_s is None
+    assert summary.clients["a"].program_latency_p99_s is None
+    assert summary.throughput_tokens_per_s == summary.hit_rate == 0.0
+    assert plot_run(records, summary, tmp_path, title="nothing") == []
+    write_csv(records, tmp_path / "requests.csv")
+    rows = list(csv.DictReader((tmp_path / "requests.csv").read_text().splitlines()))
+    assert [row["status"] for row in rows] == ["refused", "rejected"]
+    assert rows[0]["finished_s"] == ""
+
+
+def test_clients_that_are_numbers_are_sorted_as_numbers() -> None:
+    names = ["10", "9", "web"]
+    summary = summarise([record(name, client=name) for name in names], 10.0)
+    assert list(summary.clients) == ["web", "9", "10"]
+
+
+def test_only_the_clients_that_asked_for_most_have_colours_of_their_own() -> None:
+    records = [record(f"r{n}", client=str(n), input_tokens=100 + n) for n in range(10)]
+    colours = client_colours(summarise(records, 10.0))
+    assert [name for name, colour in colours.items() if colour == REST] == ["0", "1"]
+    assert len(set(colours.values())) == 9
