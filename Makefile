@@ -36,6 +36,15 @@ $(RIVAL)/.installed: bench/router/requirements.txt
 	$(RIVAL)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
+.PHONY: bench
+bench: env bench-router  ## Every benchmark, one after another (about 40 minutes); ratios against a peer in the same run
+	set -e; for part in bench/bench_*.py; do echo "== $$part"; $(BIN)/python -m bench.$$(basename $$part .py); done
+	$(BIN)/python bench/fleet_comparison.py
+
+.PHONY: mutation
+mutation: env  ## A mutation run over the algorithms (hours); what survives and why: docs/design/mutation.md
+	$(BIN)/python tests/mutation/run.py
+
 .PHONY: bench-router
 bench-router: env $(RIVAL)/.installed  ## This router against sglang-router on two cores (15 minutes; ARGS=--quick: one)
 	$(BIN)/python -m bench.router.run --venv $(RIVAL) $(ARGS)
