@@ -50,8 +50,12 @@ bench-router: env $(RIVAL)/.installed  ## This router against sglang-router on t
 	$(BIN)/python -m bench.router.run --venv $(RIVAL) $(ARGS)
 
 .PHONY: test
-test: env lint  ## Lint, types, layers, and every test that needs nothing but this machine
-	$(BIN)/python -m pytest -n auto --dist worksteal
+test: env lint  ## Lint, types, layers, and every test that needs nothing but this machine (but the slow ones)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" --durations 10
+
+.PHONY: test-slow
+test-slow: env  ## Long random walks through churn
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 .PHONY: lint
 lint: env  ## ruff, mypy --strict, import-linter
