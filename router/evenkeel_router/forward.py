@@ -246,14 +246,16 @@ class _Relay:
 
     def feed(self, data: bytes, last: bool) -> bool:
         """Pass on what is whole. False: broken, or the client must read first."""
-        scan, stream = self.scan, self.stream
+        scan = self.scan
         events = scan.feed(data)
+        room = True
         if events:
-            if not stream.started:
-                self._flight.first_byte_s = self._now()
-                self._flight.status = 200
-            stream.send(events, last=last and scan.done)
-        return scan.broken is None and not stream.full
+            flight = self._flight
+            if flight.first_byte_s is None:
+                flight.first_byte_s = self._now()
+                flight.status = 200
+            room = self.stream.send(events, last and scan.done)
+        return room and scan.broken is None
 
     def usage(self) -> Usage:
         """What the replica said, or as good an estimate as there is."""

@@ -18,7 +18,7 @@ from evenkeel_router.core.usage import Usage, of_chunk, of_generated_event
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats the whole text in every event
 
 _DONE: Final = b"[DONE]"
-_ERROR: Final = b'data: {"error"'
+_START: Final = b'data: {"'
 _USAGE: Final = b'"usage"'
 _NO_USAGE: Final = b'"usage":null}\n\n'
 _END: Final = re.compile(rb"\r\n\r\n|\n\n")  # nobody sends the third, \r\r
@@ -29,8 +29,8 @@ _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 class EventScan:
     """One stream. After `broken` is set nothing more may be fed."""
 
-    __slots__ = ("_cumulative", "_drops_usage", "_last", "_tail", "_usage", "broken", "done",
-                 "events", "failed")  # fmt: skip
+    __slots__ = ("_cumulative", "_drops_usage", "_fresh", "_last", "_tail", "_usage", "broken",
+                 "done", "events", "failed")  # fmt: skip
 
     def __init__(self, *, cumulative: bool, drops_usage: bool) -> None:
         """`cumulative`: `/generate`, where every event repeats all and counts up.
@@ -39,6 +39,7 @@ class EventScan:
         """
         self._cumulative = cumulative
         self._drops_usage = drops_usage
+        self._fresh = True  # nothing is held back, and the end has not come
         self._tail = b""
         self._last = b""
         self._usage: Usage | None = None
@@ -61,21 +62,13 @@ class EventScan:
     def feed(self, data: bytes) -> bytes:
         """Whole events that may go to the client now. Sets `done`, `failed` or `broken`."""
         # One event of one line, whole. Single bytes are quick to search for, pairs of them are not.
-        if (
-            data.find(b"\n") == len(data) - 2
-            and data.startswith(b'data: {"')
-            and data.endswith(b"}\n\n")
-            and not self._tail
-            and data.find(b"\r") < 0
-            and not self.done
-        ):
-            if self._cumulative or data.startswith(_ERROR):
-                return data if self._data(data[6:-2]) else b""
+        if self._fresh and data.find(b"\n") == len(data) - 2 and data.startswith(_START):
             # SGLang ends every event by a usage of null when it was asked for usage.
-            if not data.endswith(_NO_USAGE) and _USAGE in data:
-                return data if self._content(data[6:-2]) else b""
-            self.events += 1
-            return data
+            if data.endswith(_NO_USAGE) and not self._cumulative:
+                self.events += 1
+                return data
+            if data.endswith(b"\n"):
+                return data if self._data(data[6:-2].strip()) else b""
         return self._slowly(data)
 
     def close(self) -> None:
@@ -97,6 +90,7 @@ class EventScan:
                 self._tail = b""
                 return b"".join(passed)
         self._tail = data[start:]
+        self._fresh = not self._tail and not self.done
         if len(self._tail) > MAX_EVENT_BYTES:
             self._break(f"an event of the replica's stream exceeds {MAX_EVENT_BYTES} bytes")
         elif not _begins_event(self._tail):

@@ -244,7 +244,8 @@ class _Wire(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if not self._busy:  # nobody asked
+        feed = self._feed
+        if feed is None and not self._busy:  # nobody asked
             self._owner.lost(self)
             self.abort()
             return
@@ -253,19 +254,24 @@ class _Wire(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self.heard = True
             if not self._complete:
-                if self._feed is not None and self._pieces:
-                    self._hand_over(self._feed)  # what came before the garbage
+                if feed is not None and self._pieces:
+                    self._hand_over(feed)  # what came before the garbage
                 self._fail(BrokenError(f"the replica's answer is not HTTP: {error}"))
                 return
             self._closing = True  # the answer is whole; what follows it is nobody's
-        if self._feed is None:
+        if feed is None:
             self._gather(len(data))
             return
-        # Once for each event of each stream: every call that is not made here counts.
+        # Once for each event of each stream, and cold each time: every call that is not made here counts.
         self._deadline_s = self._now() + self._idle_s
-        if self._pieces and not self._hand_over(self._feed):
-            self._resolve(False)
-        elif self._complete:
+        pieces = self._pieces
+        if pieces:
+            body = pieces.pop() if len(pieces) == 1 else self._joined()
+            if not feed(body, self._complete):
+                self._pause()
+                self._resolve(False)
+                return
+        if self._complete:
             self._resolve(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -322,16 +328,16 @@ class _Wire(asyncio.Protocol):
 
     def _hand_over(self, feed: Feed) -> bool:
         """Give the collected bytes to the reader. False: it wants no more; the replica is not read."""
-        pieces = self._pieces
-        if len(pieces) == 1:
-            data = pieces.pop()
-        else:
-            data = b"".join(pieces)
-            pieces.clear()
-        if feed(data, self._complete):
+        if feed(self._joined(), self._complete):
             return True
         self._pause()
         return False
+
+    def _joined(self) -> bytes:
+        """The collected bytes, which are then collected no more."""
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        return data
 
     def _pause(self) -> None:
         """Stop reading the replica until the next `relay`."""

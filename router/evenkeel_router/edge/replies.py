@@ -4,8 +4,8 @@ Place in the flow: the last thing of the way. Subclasses of aiohttp's `StreamRes
 transport themselves: aiohttp keeps the connection (parsing, keep-alive, lingering), while building its
 headers and waiting for its writer cost a fifth of a proxied request.
 
-The surprising thing: writing never waits. Whoever writes a stream must look at `Stream.full` and wait for
-`drain` before writing more, which bounds what a client that does not read can make the router hold.
+The surprising thing: writing never waits. Whoever writes a stream must look at what `Stream.send` returns and
+wait for `drain` before writing more, which bounds what a client that does not read can make the router hold.
 """
 
 from __future__ import annotations
@@ -122,22 +122,21 @@ class Stream(_Written):
         """Whether the client has been sent anything: from then on the status stands."""
         return self._head is None
 
-    @property
-    def full(self) -> bool:
-        """Whether the client reads too slowly: beyond uvloop's 64 KiB, and what the kernel holds."""
-        return self._protocol.writing_paused
+    def send(self, events: bytes, last: bool = False) -> bool:
+        """Write whole events, and with the `last` the end of the stream. To a client that is gone: nothing.
 
-    def send(self, events: bytes, *, last: bool = False) -> None:
-        """Write whole events, and with the `last` the end of the stream. To a client that is gone: nothing."""
+        False: it reads too slowly; `drain` first. That is beyond uvloop's 64 KiB, and what the kernel holds.
+        """
         transport = self._protocol.transport
         if transport is None or transport.is_closing():
-            return
+            return True
         data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
         if self._head is not None:
             data, self._head = self._head + data, None
         if last and self._chunked:
             data, self._finished = data + _LAST_CHUNK, True  # one write to the socket less
         transport.write(data)
+        return not transport.get_write_buffer_size() or not self._protocol.writing_paused
 
     async def drain(self) -> None:
         """Wait until the client has read enough to go on."""
