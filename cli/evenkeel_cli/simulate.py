@@ -114,7 +114,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     output_weight: OutputWeight = 2.0,
     artifact_rules: ArtifactRules = False,
     workloads: Workloads = None,
-    traces: Traces = Path("../shared/data"),
+    traces: Traces = Path(),
 ) -> None:
     """Run a trace or a workload through a simulated fleet in virtual time."""
     try:
@@ -148,6 +148,10 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
         Console(stderr=True).print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
     _report(summary, out)
+    if records and not any(client.finished for client in summary.clients.values()):
+        raise typer.Exit(
+            1
+        )  # nothing was served: whoever scripts this must not take it for a result
 
 
 def workloads_folder() -> Path:

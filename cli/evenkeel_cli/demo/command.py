@@ -45,7 +45,7 @@ def demo(
 
     Three ordinary clients and one that sends ten times as much share three simulated replicas: first
     the ordinary ones alone, then all under round robin + LPM, then all under D2LPM + DLPM. Real
-    processes, real requests, about two minutes.
+    processes, real requests, about three minutes.
     """
     console = Console()
     flood = Flood(duration_s=duration)

@@ -17,7 +17,7 @@ from evenkeel_simulator.experiments.workload import Program
 
 from evenkeel_cli.demo.workload import CLIENT_QUANTUM, FLOOD, ORDINARY, Flood
 from evenkeel_cli.manifest import Manifest, parse_manifest
-from evenkeel_cli.replay.clients import headers_by_key
+from evenkeel_cli.replay.clients import assign_keys, headers_by_key
 from evenkeel_cli.replay.run import Outcome, Run
 from evenkeel_cli.replay.sender import Sender, open_session
 from evenkeel_cli.up.fleet import running_fleet
@@ -89,13 +89,14 @@ async def run_phase(
         open_session() as session,
     ):
         loop = asyncio.get_running_loop()
+        keys = _keys(manifest)
         began_s = loop.time()
         sender = Sender(
             url=f"{fleet.url}/v1",
             model=_MODEL,
             session=session,
             now=lambda: loop.time() - began_s,
-            headers_of=headers_by_key((*ORDINARY, FLOOD), _keys(manifest)),
+            headers_of=headers_by_key(assign_keys((*ORDINARY, FLOOD), keys), keys),
         )
         run = Run(send=sender.send, now=sender.now)
         await _until_told(run, programs, sender.now, phase.flood.duration_s, progress)

@@ -35,19 +35,31 @@ def read_keys(path: Path) -> dict[str, str]:
     return documents[0]
 
 
-def headers_by_key(clients: Iterable[str], keys: Mapping[str, str]) -> Headers:
-    """An API key per client: the one of its name, else one that no client's name takes, in order."""
+def assign_keys(clients: Iterable[str], keys: Mapping[str, str]) -> dict[str, str]:
+    """Client → name of its key: its own name, else the one `…/<name>`, else a key that is left, in order.
+
+    Raises `ClientsError` where there are too few, or where several keys end in a client's name.
+    """
     wanted = sorted(set(clients))
-    given = {client: keys[client] for client in wanted if client in keys}
+    given: dict[str, str] = {}
+    for client in wanted:
+        named = [client] if client in keys else [k for k in keys if k.rpartition("/")[2] == client]
+        if len(named) > 1:
+            raise ClientsError(f"client {client!r} may be any of {', '.join(named)}; name it so")
+        given.update((client, key) for key in named)
     others = [client for client in wanted if client not in given]
-    spare = [key for name, key in keys.items() if name not in given]
+    spare = [key for key in keys if key not in given.values()]
     if len(others) > len(spare):
         raise ClientsError(
             f"{len(wanted)} clients need as many API keys, and there are {len(keys)}; "
             f"give more keys or fewer clients (--clients hash:{len(keys)})"
         )
-    given.update(zip(others, spare, strict=False))
-    headers = {client: {"Authorization": f"Bearer {key}"} for client, key in given.items()}
+    return given | dict(zip(others, spare, strict=False))
+
+
+def headers_by_key(assigned: Mapping[str, str], keys: Mapping[str, str]) -> Headers:
+    """The API key that was assigned to each client (`assign_keys`)."""
+    headers = {c: {"Authorization": f"Bearer {keys[name]}"} for c, name in assigned.items()}
     return headers.__getitem__
 
 

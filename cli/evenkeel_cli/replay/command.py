@@ -25,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from evenkeel_cli.replay.clients import (
     ClientsError,
     Headers,
+    assign_keys,
     headers_by_key,
     headers_by_name,
     no_headers,
@@ -105,14 +106,14 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
         errors.print(f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
     try:
-        interrupted = asyncio.run(_replay(plan, work, Console()))
+        status = asyncio.run(_replay(plan, work, Console()))
     except SenderError as error:
         errors.print(f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
     except OSError as error:
         errors.print(f"[red]error[/]: --out {out}: {error.strerror}", highlight=False)
         raise typer.Exit(1) from error
-    raise typer.Exit(130 if interrupted else 0)
+    raise typer.Exit(status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +149,17 @@ def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str 
     if client_header is not None:
         return headers_by_name(client_header)
     if api_keys is not None:
-        return headers_by_key((program.client for program in work), read_keys(api_keys))
+        keys = read_keys(api_keys)
+        assigned = assign_keys((program.client for program in work), keys)
+        for client, name in assigned.items():
+            if client != name:  # not what the trace says, so the reader should know
+                Console(stderr=True).print(f"client {client} is sent as {name}", highlight=False)
+        return headers_by_key(assigned, keys)
     return no_headers
 
 
-async def _replay(plan: _Plan, work: Sequence[Program], console: Console) -> bool:
-    """Send, report, write; whether it was interrupted."""
+async def _replay(plan: _Plan, work: Sequence[Program], console: Console) -> int:
+    """Send, report, write; the exit status: 130 if it was interrupted, 1 if no request succeeded."""
     loop = asyncio.get_running_loop()
     interrupted = False
     async with open_session() as session:
@@ -192,7 +198,9 @@ async def _replay(plan: _Plan, work: Sequence[Program], console: Console) -> boo
     if plan.out is not None:
         write_report(report, plan.out)
         console.print(f"written to {plan.out}", highlight=False)
-    return interrupted
+    if interrupted:
+        return 130
+    return 0 if any(outcome.answer.error is None for outcome in run.outcomes) else 1
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from evenkeel_cli.replay.clients import ClientsError, headers_by_key, read_keys
+from evenkeel_cli.replay.clients import ClientsError, assign_keys, headers_by_key, read_keys
 from evenkeel_cli.replay.prompts import WORDS, prompt_of
 from evenkeel_cli.replay.report import seconds
 from evenkeel_cli.replay.run import Outcome
@@ -98,14 +98,27 @@ KEYS: Mapping[str, str] = {"a": "sk-a", "b": "sk-b", "c": "sk-c"}
 
 
 def test_clients_get_the_keys_of_their_names_and_others_the_rest() -> None:
-    headers = headers_by_key(["z", "b", "b"], KEYS)
+    assigned = assign_keys(["z", "b", "b"], KEYS)
+    assert assigned == {"b": "b", "z": "a"}
+    headers = headers_by_key(assigned, KEYS)
     assert headers("b") == {"Authorization": "Bearer sk-b"}
     assert headers("z") == {"Authorization": "Bearer sk-a"}
 
 
+def test_a_bare_name_finds_the_key_of_that_client_in_any_tenant() -> None:
+    keys = {"ads/chat": "sk-1", "search/rerank": "sk-2", "support/agent": "sk-3"}
+    want = {"agent": "support/agent", "rerank": "search/rerank"}
+    assert assign_keys(["rerank", "agent"], keys) == want
+
+
+def test_a_bare_name_that_several_tenants_have_is_an_error() -> None:
+    with pytest.raises(ClientsError, match="'chat' may be any of ads/chat, web/chat; name it so"):
+        assign_keys(["chat"], {"ads/chat": "sk-1", "web/chat": "sk-2"})
+
+
 def test_more_clients_than_keys_is_an_error_with_a_way_out() -> None:
     with pytest.raises(ClientsError, match=r"4 clients need .* there are 3; .*--clients hash:3"):
-        headers_by_key(["w", "x", "y", "z"], KEYS)
+        assign_keys(["w", "x", "y", "z"], KEYS)
 
 
 CASES: Mapping[str, tuple[str, str]] = {
