@@ -66,6 +66,12 @@ def test_named_blocks_are_chained() -> None:
     assert chained_blocks([5, 5])[0] != chained_blocks([5, 5])[1]
 
 
+def test_a_named_block_is_hashed_as_8_bytes_seeded_by_what_came_before() -> None:
+    first = xxh3_64_intdigest((1).to_bytes(8, "little"), seed=9)
+    second = xxh3_64_intdigest((258).to_bytes(8, "little"), seed=first)
+    assert chained_blocks([1, 258], seed=9) == [first, second]
+
+
 def test_signed_block_names_are_taken_modulo_64_bits() -> None:
     assert chained_blocks([-1]) == chained_blocks([2**64 - 1])
 
