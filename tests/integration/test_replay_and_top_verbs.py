@@ -149,6 +149,8 @@ async def test_an_interrupted_replay_reports_what_it_has(tmp_path: Path) -> None
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
+            # Whoever runs the tests in the background hands down SIGINT as ignored.
+            "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from evenkeel_cli.main import main; main()",
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:1", "--url", running.url),
             *(
