@@ -39,14 +39,15 @@ asyncio_mode = "auto"
 """
 
 
-def stage(patterns: list[str]) -> None:
-    """Copy what is mutated, and the tests that import nothing else."""
+def stage(patterns: list[str], tests_named: str) -> None:
+    """Copy what is mutated, and those of the tests named so that import nothing else."""
     shutil.rmtree(STAGE, ignore_errors=True)
     shutil.copytree(ROOT / "fairshare" / PACKAGE, STAGE / "src" / PACKAGE)
     others = re.compile(r"^\s*(from|import) evenkeel_(?!fairshare)", re.MULTILINE)
     for folder in TESTS:
         for path in (ROOT / folder).rglob("*.py"):
-            if not others.search(path.read_text()):
+            is_named = re.search(tests_named, str(path.relative_to(ROOT))) or "support" in folder
+            if is_named and not others.search(path.read_text()):
                 copy = STAGE / path.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
@@ -82,9 +83,10 @@ def main() -> None:
     """Stage, run, list the survivors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("patterns", nargs="*", default=list(EVERYTHING))
+    parser.add_argument("--tests", default="", help="only tests whose path this expression matches")
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
-    stage(arguments.patterns)
+    stage(arguments.patterns, arguments.tests)
     mutmut("run", "--max-children", str(arguments.jobs))
     accepted = ACCEPTED.read_text() if ACCEPTED.exists() else ""
     lines = [line.strip() for line in mutmut("results", "--all", "true").splitlines()]

@@ -98,7 +98,7 @@ class Account(Ranked):
         balance = (self._balance if self._round == now else self.deficit) - cost
         self._balance = balance
         self._round = now
-        self.rank = now if balance > 0 else now + int(-balance // self.step) + 1
+        self.rank = now + int(-balance // self.step) + 1
 
     def begin_waiting(self) -> None:
         """One more request in the queue."""
@@ -141,8 +141,8 @@ class Account(Ranked):
         now = self.level.rounds
         self._balance = deficit
         self._round = now
-        # §1.13 b: as many rounds as it takes, never more.
-        self.rank = now if deficit > 0 else now + int(-deficit // self.step) + 1
+        # §1.13 b: as many rounds as it takes to be positive; that is none, or fewer, where it is.
+        self.rank = now + int(-deficit // self.step) + 1
 
 
 class DeficitLevel:

@@ -263,8 +263,10 @@ def leave_in_debt(policy: Dlpm, client: str, debt: int) -> None:
 
 def test_who_left_is_remembered_up_to_a_bound_and_the_smallest_debts_are_forgiven():
     policy = Dlpm(rules=DeficitRules(quantum=100, remembered=4))
-    for client, debt in zip("abcde", (50, 10, 70, 30, 60), strict=True):
+    for client, debt in zip("abcd", (50, 10, 70, 30), strict=True):
         leave_in_debt(policy, client, debt)
+    assert set(policy.clients()) == set("abcd")
+    leave_in_debt(policy, "e", 60)
     # The fifth is one too many: half of five, two, are forgotten.
     assert {client: -state.deficit for client, state in policy.clients().items()} == {
         "a": 50,
@@ -333,6 +335,28 @@ def test_whoever_was_seeded_or_whose_tenant_owes_is_reported_after_leaving():
     assert {client: state.deficit for client, state in states.items()} == {"a": 0, "b": -50, "c": 0}
     assert {state.tenant_deficit for state in states.values()} == {-50}
     assert states["a"].seed == 60
+
+
+@pytest.mark.parametrize("seeds", [{"seed": 60}, {"tenant_seed": 60}], ids=["client", "tenant"])
+def test_a_seed_at_either_level_is_reported_after_leaving(seeds):
+    policy = dlpm()
+    gone = request("a0", **seeds)
+    arrive(policy, gone)
+    policy.leave(gone, 0.0)
+    (state,) = policy.clients().values()
+    assert {"seed": state.seed, "tenant_seed": state.tenant_seed} == {
+        "seed": 0,
+        "tenant_seed": 0,
+    } | seeds
+
+
+def test_who_left_without_debt_or_seed_is_not_reported():
+    policy = dlpm()
+    gone = request("a0", extend=10)
+    arrive(policy, gone)
+    admit(policy)
+    policy.leave(gone, 0.0)
+    assert policy.clients() == {}
 
 
 def test_input_charged_elsewhere_is_not_charged_again():
@@ -454,6 +478,13 @@ def test_reports_tell_deficits_of_both_levels_and_who_waits():
 def test_rules_that_cannot_work_are_refused(field):
     with pytest.raises(ValueError, match=field):
         DeficitRules(**{field: 0})
+
+
+def test_one_member_may_be_all_that_is_remembered():
+    policy = Dlpm(rules=DeficitRules(quantum=100, remembered=1))
+    leave_in_debt(policy, "a", 50)
+    leave_in_debt(policy, "b", 40)
+    assert set(policy.clients()) == {"a"}
 
 
 def test_the_registry_passes_on_what_it_is_told():
