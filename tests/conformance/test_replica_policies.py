@@ -198,7 +198,7 @@ def test_aborting_one_of_many_leaves_the_others(policy):
 
 
 def test_a_weight_that_is_not_positive_is_refused():
-    for fault in ({"client_weight": 0.0}, {"tenant_weight": -1.0}):
+    for fault in ({"client_weight": 0.0}, {"tenant_weight": 0.0}, {"tenant_weight": -1.0}):
         with pytest.raises(ValueError, match=next(iter(fault))):
             job(1, **fault)
 

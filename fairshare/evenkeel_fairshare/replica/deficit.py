@@ -182,17 +182,15 @@ class DeficitLevel:
         if len(self._departed) > self.rules.remembered:
             self._forget()
 
-    def refill(self) -> bool:
-        """CheckRefill, lines 3 to 8; whether there was a refill.
+    def refill(self) -> None:
+        """CheckRefill, lines 3 to 8.
 
         Line 7 repeated until a queued member is positive: the same number of quanta for all queued members,
         the smallest that makes one of them positive (§1.13 b).
         """
         first = self.queued.find()
-        if first is None or first.rank <= self.rounds:
-            return False
-        self.rounds = int(first.rank)
-        return True
+        if first is not None:
+            self.rounds = max(self.rounds, int(first.rank))
 
     def known(self) -> Iterator[Account]:
         """Members, then those that left and are remembered."""

@@ -59,17 +59,20 @@ class Dlpm(ReplicaPolicy):
         return Arrival.QUEUED
 
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
-        """Lines 16 to 24. Ends when memory is full, or when a walk admitted nobody and refilled nobody."""
+        """Lines 16 to 24. Ends when memory is full, or with a walk that admits nobody.
+
+        A walk that refills proposes somebody, so refills alone are no reason for another walk.
+        """
         order = by_prefix(self._queue)
-        moved = True
-        while moved and order:
-            moved = False
+        admitted = True
+        while admitted and order:
+            admitted = False
             passed_over = []
             for request in order:
                 client = self._queue[request]
                 for node in client.path:
                     if node.rank > node.level.rounds:  # not positive
-                        moved |= node.level.refill()
+                        node.level.refill()
                         if node.rank > node.level.rounds:
                             passed_over.append(request)
                             break
@@ -77,7 +80,7 @@ class Dlpm(ReplicaPolicy):
                     outcome = yield request
                     if outcome is Outcome.ADMITTED:
                         self._admit(request, client)
-                        moved = True
+                        admitted = True
                     elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
                         return
             order = passed_over

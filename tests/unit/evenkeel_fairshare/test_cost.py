@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from evenkeel_fairshare.cost import Cost, LinearCost, QuadraticCost
+from evenkeel_fairshare.cost import Cost, LinearCost, QuadraticCost, flat_output_price
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,3 +37,8 @@ def test_output_costs_the_same_in_one_piece_or_in_many(cost: Cost, extend: int, 
     pieces = [cost.output_cost(extend, a, b) for a, b in pairwise(steps)]
     assert min(pieces) >= 0
     assert sum(pieces) == pytest.approx(cost.output_cost(extend, 0, steps[-1]))
+
+
+def test_only_a_linear_cost_has_one_price_for_every_token():
+    assert flat_output_price(LinearCost(output_weight=5)) == 5
+    assert flat_output_price(PROFILED) is None

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 from evenkeel_fairshare.cost import LinearCost, QuadraticCost
-from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 
@@ -469,6 +469,14 @@ def test_reports_tell_deficits_of_both_levels_and_who_waits():
         100,
         1,
     )
+
+
+def test_a_member_joins_a_level_with_nothing_and_asks_for_one_round():
+    level = DeficitLevel(DeficitRules(quantum=100))
+    account = level.join("a", weight=1)
+    assert (account.deficit, account.rank, account.waiting, account.running) == (0, 1, 0, 0)
+    level.refill()
+    assert level.rounds == 0, "nobody waits"
 
 
 # Configuration.

@@ -44,6 +44,14 @@ def test_a_rise_needs_no_word():
     assert lowest.find() is one
 
 
+def test_telling_what_is_known_changes_nothing():
+    one = waiting(1)
+    lowest = holding(one, one)
+    one.rank = 2
+    lowest.add(one)
+    assert len(lowest._heap) == 1
+
+
 def test_a_fall_counts_once_it_is_told():
     one, other = waiting(5), waiting(2)
     lowest = holding(one, other)
