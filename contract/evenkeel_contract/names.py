@@ -41,3 +41,41 @@ GUARDED_FIELDS: Final = (
     "cache_salt",
 )
 GUARDED_HEADERS: Final = (CLIENT_KEY_HEADER, "x-custom-labels")
+
+# On a cluster: what the operator makes for a service, and what routers find again.
+SERVICE_LABEL: Final = f"{GROUP}/service"
+"""On every object of a service: the FairInferenceService's name."""
+COMPONENT_LABEL: Final = f"{GROUP}/component"
+"""`engine` or `router`."""
+ENGINE_COMPONENT: Final = "engine"
+ROUTER_COMPONENT: Final = "router"
+DRAIN_ANNOTATION: Final = f"{GROUP}/drain"
+"""On an engine pod, with any value: no router sends anything new there (design §6)."""
+IN_ROTATION_GATE: Final = f"{GROUP}/InRotation"
+"""Readiness gate of engine pods: a router has it in rotation."""
+ROUTER_CONFIG_KEY: Final = "router.json"
+"""The entry of the routers' Secret that holds their RouterConfig. One object for configuration and key hashes:
+a router never sees a tenant without its keys, nor a key whose client is not there yet."""
+
+# Names of container and Service ports: routers take the numbers from EndpointSlices.
+HTTP_PORT_NAME: Final = "http"
+REPORTS_PORT_NAME: Final = "reports"
+KV_EVENTS_PORT_NAME: Final = "kv-events"
+KV_REPLAY_PORT_NAME: Final = "kv-replay"
+PROBE_PORT_NAME: Final = "probes"
+ADMIN_PORT_NAME: Final = "admin"
+
+
+def engine_name(service: str) -> str:
+    """The engines' Deployment and headless Service, whose endpoints are the replicas."""
+    return f"{service}-engine"
+
+
+def router_name(service: str) -> str:
+    """The routers' Deployment and Service, and the Secret that `--config-secret` of a router names."""
+    return f"{service}-router"
+
+
+def router_peers_name(service: str) -> str:
+    """The routers' headless Service, by which they find each other; not ready ones included."""
+    return f"{service}-router-peers"

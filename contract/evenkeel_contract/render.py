@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
     ClientConfig,
+    ClusterConfig,
     LimitsConfig,
     ListenConfig,
     PrefixConfig,
@@ -32,15 +33,16 @@ def router_config(
     *,
     tenants: Iterable[InferenceTenant],
     key_hashes: KeyHashes,
-    replicas: Sequence[ReplicaConfig],
     listen: ListenConfig,
+    replicas: Sequence[ReplicaConfig] = (),
+    cluster: ClusterConfig | None = None,
     admin_token_sha256: str | None = None,
 ) -> RouterConfig:
     """What the routers of `service` are told.
 
-    Tenants that the service does not select are left out. An API key whose Secret has no hash in
-    `key_hashes` is left out too: it admits nobody until the Secret is there. Order is by name, so that
-    equal input gives equal bytes.
+    The fleet is a list (`replicas`) or found on a `cluster`. Tenants that the service does not select are
+    left out. An API key whose Secret has no hash in `key_hashes` is left out too: it admits nobody until
+    the Secret is there. Order is by name, so that equal input gives equal bytes.
     """
     spec = service.spec
     selected = [tenant for tenant in tenants if serves(service, tenant)]
@@ -68,6 +70,7 @@ def router_config(
             ),
         ),
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
+        cluster=cluster,
         admin_token_sha256=admin_token_sha256,
     )
 

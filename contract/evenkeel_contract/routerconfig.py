@@ -15,6 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from evenkeel_contract.constraints import (
+    DNS_NAME,
     PORT,
     PRINTABLE,
     SHA256,
@@ -175,6 +176,18 @@ class ReplicaConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """Where replicas and peers are found on a Kubernetes cluster, in the service's namespace."""
+
+    engines: Annotated[str, DNS_NAME, Length(1, 253)]
+    """The headless Service whose endpoints are the replicas."""
+    peers: Annotated[str, DNS_NAME, Length(1, 253)] | None = None
+    """The headless Service whose endpoints are the routers of this service, this one included."""
+    api_key: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
+    """Bearer key that the replicas ask for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
     """Everything a router is told."""
 
@@ -189,6 +202,9 @@ class RouterConfig:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     tenancy: TenancyConfig = field(default_factory=TenancyConfig)
     replicas: Annotated[tuple[ReplicaConfig, ...], UniqueBy(("name",))] = ()
+    """A static fleet."""
+    cluster: ClusterConfig | None = None
+    """A fleet that is found; excludes `replicas`."""
     admin_token_sha256: Annotated[str, SHA256] | None = None
     """Bearer token of the admin port; None leaves it open, for loopback only."""
     drain_timeout_s: Seconds = 30.0
@@ -219,6 +235,8 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
     """The rules across fields of a configuration."""
     yield from _ports(config.listen)
     yield from _open_admin(config)
+    if config.cluster is not None and config.replicas:
+        yield Fault("replicas", "cannot stand beside cluster, which says where to find them")
     first: dict[str, str] = {}
     for t, tenant in enumerate(config.tenancy.tenants):
         path = f"tenancy.tenants[{t}]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from evenkeel_contract.routerconfig import (
     Anonymous,
     ApiKeyConfig,
     ClientConfig,
+    ClusterConfig,
     FleetPolicyName,
     ListenConfig,
     ReplicaConfig,
@@ -60,6 +62,12 @@ def test_the_smallest_configuration_has_the_defaults() -> None:
     assert config == RouterConfig(namespace="n", service="s", model="m")
 
 
+def test_a_fleet_on_a_cluster_is_found_by_its_services() -> None:
+    cluster = ClusterConfig(engines="llama-engine", peers="llama-router-peers", api_key="sk-e")
+    config = replace(CONFIG, replicas=(), cluster=cluster)
+    assert parse_router_config(dump_router_config(config)) == (config, ())
+
+
 def test_equal_configurations_have_equal_bytes() -> None:
     again, _ = parse_router_config(dump_router_config(CONFIG))
     assert again is not None
@@ -76,6 +84,14 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     "a port out of range": (
         lambda c: c.update(listen={"trafficPort": 70000}),
         ["listen.trafficPort: must be from 0 to 65535, not 70000"],
+    ),
+    "a fleet that is given and found": (
+        lambda c: c.update(cluster={"engines": "llama-engine"}),
+        ["replicas: cannot stand beside cluster, which says where to find them"],
+    ),
+    "a cluster's Service that is no name": (
+        lambda c: c.update(cluster={"engines": "a b"}, replicas=[]),
+        ["cluster.engines: must be a DNS name such as llm.example.com, not 'a b'"],
     ),
     "an open admin port beyond loopback": (
         lambda c: c.update(listen={"host": "0.0.0.0"}),
