@@ -3,8 +3,8 @@
     program ─▶ match ─▶ select ─▶ engine.submit … iteration ends ─▶ account ─▶ children ─▶ start again
 
 It is the router's routing core (design §5, steps 3, 4 and 6) around the engines that the wall-clock server
-runs, with the time of the next event instead of a clock. Prompts are indexed by segments, one block each, and
-outputs too once they are there, since children extend them.
+runs, with the time of the next event instead of a clock. Prompts are indexed by segments, one block each, when
+they are sent; from then on the index follows what the caches store (outputs too) and drop.
 
 The surprising thing: at one instant, all ends are applied before all arrivals, and only then do engines
 start. A pass of admissions thus sees everything that has arrived, as a server's loop drains its socket first.
@@ -49,9 +49,6 @@ class FleetConfig:
     cost: Cost
     index_blocks: int = 2_000_000
     """Bound of the prefix index."""
-    index_outputs: bool = True
-    """Index what a request produced as well, once it has ended. The papers' listing does not, but their
-    programs extend outputs (ALGORITHMS §2.4)."""
 
 
 class _Run:
@@ -81,15 +78,19 @@ class _FleetRequest(EngineRequest):
     blocks: Sequence[int] = field(kw_only=True)
 
 
-class _Evictions:
-    """Tells the index what one replica drops (Algorithm 2, stream 3)."""
+class _CacheEvents:
+    """Tells the index what one replica stores and drops, as KV events do (Algorithm 2, stream 3)."""
 
     def __init__(self, index: PrefixIndex, slot: int) -> None:
         self._index = index
         self._slot = slot
 
     def stored(self, nodes: Sequence[Node]) -> None:
-        """Inserted at dispatch already."""
+        """Outputs, which programs extend, and prompts that were evicted while their request waited.
+
+        The papers' listing indexes prompts at dispatch and nothing else (ALGORITHMS §2.4).
+        """
+        self._index.insert([node.block for node in nodes], self._slot)
 
     def removed(self, node: Node) -> None:
         self._index.evict((node.block,), self._slot)
@@ -106,7 +107,6 @@ class Fleet:
         self.policy = config.fleet_policy
         self.index = PrefixIndex(max_blocks=config.index_blocks)
         self.engines = [self._make_engine(slot) for slot in range(config.replicas)]
-        self._indexes_outputs = config.index_outputs and self.policy.matches_prefix
         self._on_record = on_record
         self._outstanding = [0] * config.replicas
         self._routable: ReplicaSet = replica_set(range(config.replicas))
@@ -212,10 +212,6 @@ class Fleet:
     def _end(self, request: _FleetRequest, slot: int, now_s: float) -> None:
         self._outstanding[slot] -= 1
         self.policy.finished(request.dispatch, slot, request.output_tokens)
-        if self._indexes_outputs and request.output_key is not None:
-            output = Segment(request.output_key, request.output_tokens)
-            above = request.blocks[-1] if request.blocks else 0
-            self.index.insert((*request.blocks, chain(above, output)), slot)
         self._record(request, slot, "finished")
         run = request.run
         for number in run.children[request.number]:
@@ -251,7 +247,7 @@ class Fleet:
             self.config.replica_policy(),
             self.config.profile,
             cost=self.config.cost,
-            observer=_Evictions(self.index, slot) if self.policy.matches_prefix else None,
+            observer=_CacheEvents(self.index, slot) if self.policy.matches_prefix else None,
         )
 
     def _finish(self, end_s: float, slot: int) -> None:

@@ -117,6 +117,24 @@ def test_an_evicted_prefix_leaves_the_index() -> None:
     assert held == [0, 1]
 
 
+def test_a_prefix_evicted_and_computed_again_while_a_request_waits_is_back_in_the_index() -> None:
+    seen: list[Record] = []
+    fleet = Fleet(Setup(profile=PROFILE, engine=engine_config(kv_tokens=450)).fleet(), seen.append)
+    early, late = (Segment("a", 200),), (Segment("b", 200),)
+    calls = [
+        (0.0, Call(200, 5, 5, early)),
+        (1.0, Call(200, 230, 230, late)),  # runs, and grows until the first prefix has to go
+        (
+            1.1,
+            Call(200, 5, 200, early),
+        ),  # routed by that prefix, but there is no room for its output
+    ]
+    programs = [Program(str(at_s), "c", at_s, (call,)) for at_s, call in calls]
+    fleet.run(Workload("w", programs))
+    assert [record.cached_tokens for record in seen] == [0, 0, 0]  # so it was evicted
+    assert fleet.index.match(path_blocks(early), fleet._routable).blocks == 1
+
+
 @pytest.mark.parametrize(
     ("change", "want"),
     [
