@@ -142,16 +142,14 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
             assert trace is not None
             work = _read(trace, clients, speed, seed)
         records, makespan_s = _run(setup, work)
-        summary = summarise(records, makespan_s)
+        summary = summarise(records, makespan_s, duration_s=work.duration_s)
         _write(records, summary, out, f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}")
     except (UsageError, TraceError, WorkloadError, SetupError) as error:
         Console(stderr=True).print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
     _report(summary, out)
-    if records and not any(client.finished for client in summary.clients.values()):
-        raise typer.Exit(
-            1
-        )  # nothing was served: whoever scripts this must not take it for a result
+    if not summary.finished:
+        raise typer.Exit(1)  # whoever scripts this must not take it for a result
 
 
 def workloads_folder() -> Path:
@@ -246,7 +244,8 @@ def _report(summary: Summary, out: Path) -> None:
     for name, client in summary.clients.items():
         table.add_row(
             name,
-            f"{client.finished}",
+            f"{client.finished}"
+            + (f" of {client.requests}" if client.finished < client.requests else ""),
             f"{client.service:,.0f}",
             f"{client.hit_rate:.0%}",
             *[_seconds(getattr(client, f"{what}_s")) for what in _TIMES],
@@ -260,10 +259,28 @@ def _report(summary: Summary, out: Path) -> None:
         f"avg {difference.avg:.2f} var {difference.var:.2f}",
         highlight=False,
     )
-    for count, what in ((summary.refused, "did not fit"), (summary.rejected, "were rejected")):
-        if count:
-            console.print(f"{count} requests {what}", style="yellow")
+    for line in _unserved(summary):
+        console.print(line, style="yellow", highlight=False)
     console.print(f"written to {out}/", highlight=False)
+
+
+def _unserved(summary: Summary) -> Iterator[str]:
+    """What was not served, in sentences."""
+    if summary.refused:
+        yield (
+            f"refused because they do not fit an empty replica: {summary.refused} requests; "
+            "calls that come after them were never sent"
+        )
+    if summary.rejected:
+        yield f"rejected by the replica policy: {summary.rejected} requests"
+    if not summary.requests:
+        yield "no request arrived"
+    elif not summary.finished:
+        yield "nothing was served, so the figures above mean nothing and there is nothing to plot"
+    else:
+        unserved = [name for name, client in summary.clients.items() if not client.finished]
+        if unserved:
+            yield f"clients of whom nothing was served: {', '.join(unserved)}"
 
 
 _TIMES = ("ttft_p50", "ttft_p99", "latency_p50", "latency_p99")

@@ -100,3 +100,22 @@ def test_a_fault_is_one_sentence_and_exit_code_2(
     assert result.exit_code == 2, result.output
     assert want in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_client_of_whom_nothing_fits_is_named_and_the_others_are_served(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TRACE + "big,1,300000,5\n")
+    result = simulate("--trace", tmp_path / "t.csv", "--kv-tokens", 9999, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "do not fit an empty replica: 1 requests" in result.output
+    assert "clients of whom nothing was served: big" in result.output
+    assert "0 of 1" in result.output
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["jain_index"] == 1.0
+
+
+def test_a_run_that_served_nobody_says_so_and_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TRACE)
+    result = simulate("--trace", tmp_path / "t.csv", "--kv-tokens", 50, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "do not fit an empty replica: 2 requests" in result.output
+    assert "nothing was served" in result.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"requests.csv", "summary.json"}

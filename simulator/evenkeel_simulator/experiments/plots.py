@@ -26,11 +26,13 @@ POINTS = 200
 def plot_run(
     records: Sequence[Record], summary: Summary, folder: Path, *, title: str
 ) -> list[Path]:
-    """Write `service.png` and `latency.png`; their paths. Nothing to write for a run that served nobody."""
+    """Write `service.png` and `latency.png`; their paths. A run that served nobody leaves none, old or new."""
+    paths = [folder / "service.png", folder / "latency.png"]
     if not summary.finished:
+        for path in paths:
+            path.unlink(missing_ok=True)
         return []
     colours = client_colours(summary)
-    paths = [folder / "service.png", folder / "latency.png"]
     _service_figure(records, summary, colours, title).savefig(paths[0], dpi=144)
     _latency_figure(summary, colours, title).savefig(paths[1], dpi=144)
     return paths

@@ -82,14 +82,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     clients: dict[str, ClientSummary]
 
 
-def summarise(records: Collection[Record], makespan_s: float) -> Summary:
-    """All figures of a run."""
+def summarise(
+    records: Collection[Record], makespan_s: float, *, duration_s: float = 0.0
+) -> Summary:
+    """All figures of a run. `duration_s`: how long requests were to arrive, if longer than any did."""
     finished = [record for record in records if record.status == "finished"]
     completions = [_completion(record) for record in finished]
     spans = spread(completions)
     tokens = sum(record.input_tokens + record.output_tokens for record in finished)
     output = sum(record.output_tokens for record in finished)
     times_s = [makespan_s * tick / TICKS for tick in range(1, TICKS + 1)]
+    # Who got nothing counts in Jain's index, unless nothing could ever have been given.
+    clients = {record.client for record in records if record.status != "refused"}
     return Summary(
         requests=len(records),
         finished=len(finished),
@@ -101,40 +105,41 @@ def summarise(records: Collection[Record], makespan_s: float) -> Summary:
         output_tokens_per_s=output / makespan_s if makespan_s else 0.0,
         service_rate=(tokens + output) / makespan_s if makespan_s else 0.0,
         hit_rate=_hit_rate(finished),
-        service_difference=_difference(completions),
+        service_difference=_difference(
+            completions, max([duration_s, *[record.arrival_s for record in records]])
+        ),
         accumulated_difference_max=max(accumulated_difference(spans, times_s), default=0.0),
-        jain_index=_jain(spans, completions),
-        jain_index_service=_jain([_computed(record) for record in finished], completions),
+        jain_index=_jain(spans, completions, clients),
+        jain_index_service=_jain([_computed(record) for record in finished], completions, clients),
         clients={name: _client(own) for name, own in _by(records, lambda r: r.client).items()},
     )
 
 
 def program_latencies(records: Collection[Record]) -> list[float]:
-    """Seconds from first arrival to last end of each program, as far as it got."""
+    """Seconds from first arrival to last end of each program; none where a call was not served."""
     latencies = []
     for calls in _by(records, lambda record: record.program).values():
         ends = [call.finished_s for call in calls if call.finished_s is not None]
-        if ends:
+        if all(call.status == "finished" for call in calls):
             latencies.append(max(ends) - min(call.arrival_s for call in calls))
     return latencies
 
 
-def _difference(completions: Collection[Completion]) -> Difference:
-    last_s = max((completion.arrival_s for completion in completions), default=0.0)
-    if last_s <= 0:
+def _difference(completions: Collection[Completion], duration_s: float) -> Difference:
+    if duration_s <= 0:
         return Difference(0.0, 0.0, 0.0)
     # The tables' windows for runs of 600 s and more; in shorter ones the same proportions.
-    scale = min(1.0, last_s / 600)
-    recipe = Recipe(duration_s=last_s, warmup_s=30 * scale, window_s=60 * scale)
+    scale = min(1.0, duration_s / 600)
+    recipe = Recipe(duration_s=duration_s, warmup_s=30 * scale, window_s=60 * scale)
     found = service_difference(completions, recipe=recipe)
     return Difference(found.max, found.avg, found.var)
 
 
-def _jain(spans: Sequence[Span], completions: Collection[Completion]) -> float:
+def _jain(
+    spans: Sequence[Span], completions: Collection[Completion], clients: Collection[str]
+) -> float:
     window = all_active(completions) or (0.0, float("inf"))
     amounts = served(spans, [window])
-    # A client that got nothing in the window counts as well.
-    clients = {completion.client for completion in completions}
     return jain_index([amounts.get(client, [0.0])[0] for client in sorted(clients)])
 
 

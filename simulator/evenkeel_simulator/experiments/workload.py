@@ -75,6 +75,8 @@ class Workload:
     """Clients that are not mentioned belong to one tenant and weigh 1."""
     size: int | None = None
     """Requests in all, for progress bars; None where it is not known beforehand."""
+    duration_s: float = 0.0
+    """How long programs may arrive; 0 where only their arrivals say it."""
 
     def client(self, name: str) -> Client:
         return self.clients.get(name) or Client(name, tenant_of(name))

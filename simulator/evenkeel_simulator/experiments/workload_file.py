@@ -118,7 +118,8 @@ def make_workload(name: str, spec: WorkloadSpec, *, seed: int, traces: Path) -> 
             tenant = tenant_of(client_name)
             clients[client_name] = Client(client_name, tenant, client_weight=client.weight)
             streams.append(_stream(client, client_name, place, spec.duration_s, seed))
-    return Workload(name, merge(*streams, key=lambda program: program.arrival_s), clients)
+    in_order = merge(*streams, key=lambda program: program.arrival_s)
+    return Workload(name, in_order, clients, duration_s=spec.duration_s)
 
 
 def _stream(

@@ -1,10 +1,17 @@
 import csv
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
+from evenkeel_fairshare.vtc_tables import service_difference
 from evenkeel_simulator.experiments.plots import REST, client_colours, plot_run
 from evenkeel_simulator.experiments.records import Record, write_csv
-from evenkeel_simulator.experiments.summary import program_latencies, summarise
+from evenkeel_simulator.experiments.summary import (
+    Difference,
+    _completion,
+    program_latencies,
+    summarise,
+)
 
 
 def record(name: str, **changes: object) -> Record:
@@ -89,6 +96,42 @@ def test_what_was_never_served_is_counted_and_spoils_nothing(tmp_path: Path) -> 
     rows = list(csv.DictReader((tmp_path / "requests.csv").read_text().splitlines()))
     assert [row["status"] for row in rows] == ["refused", "rejected"]
     assert rows[0]["finished_s"] == ""
+
+
+def test_plots_of_an_earlier_run_do_not_outlive_one_that_served_nobody(tmp_path: Path) -> None:
+    served = [record("r1")]
+    assert all(p.exists() for p in plot_run(served, summarise(served, 10.0), tmp_path, title="t"))
+    refused = [ended("r1", "refused")]
+    plot_run(refused, summarise(refused, 0.0), tmp_path, title="t")
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_a_client_counts_in_jain_s_index_if_it_was_rejected_and_not_if_it_fits_nowhere() -> None:
+    for status, want in (("rejected", 0.5), ("refused", 1.0)):
+        records = [record("r1"), replace(ended("r2", status), client="b")]
+        summary = summarise(records, 10.0)
+        assert summary.jain_index == summary.jain_index_service == want
+
+
+def test_a_program_with_a_call_that_was_not_served_has_no_latency() -> None:
+    calls = [record("p.0", program="p"), replace(ended("p.1", "refused"), program="p")]
+    assert program_latencies(calls) == []
+
+
+def test_the_tables_windows_lie_where_requests_were_to_arrive_whoever_was_served() -> None:
+    served = [
+        record(f"r{n}", client="ab"[n % 2], arrival_s=t, first_token_s=t + 1, finished_s=t + 9 + n)
+        for n, t in enumerate(range(0, 310, 10))
+    ]
+    rejected = replace(ended("last", "rejected"), arrival_s=600.0)
+    of_600_s = service_difference([_completion(record) for record in served])
+    for summary in (
+        summarise([*served, rejected], 610.0),
+        summarise(served, 610.0, duration_s=600.0),
+    ):
+        assert summary.service_difference == Difference(*astuple(of_600_s))
+    # Cut to the last one served, the windows would be others.
+    assert summarise(served, 610.0).service_difference.avg > 1.5 * of_600_s.avg
 
 
 def test_clients_that_are_numbers_are_sorted_as_numbers() -> None:
