@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from evenkeel_fairshare.fleet.contract import Usage
+
 from evenkeel_router.core.accounting import ClientTotals
 from evenkeel_router.core.candidates import Plan, Ticket
 from evenkeel_router.core.identity import Client
 from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.core.request import Inference
-from evenkeel_router.core.usage import Usage
 
 if TYPE_CHECKING:
     from evenkeel_router.edge.upstream import Exchange
@@ -52,7 +53,7 @@ class Flight:
         self.first_byte_s: float | None = None
         """When the client was sent the first event, or the whole answer."""
         self.usage: Usage | None = None
-        """Set once the replica did work for it."""
+        """Estimated where the replica does not say it. `NOTHING`: it refused. None: nobody knows."""
         self.status = 0
         self.outcome: Outcome | None = None
         """None: it went well."""

@@ -9,7 +9,7 @@ Place in the flow: match → **select → forward and stream** → account.
 | nobody left to try, nobody routable            | wait for a replica, up to queueTimeout; then 503          |
 | silence before the first byte                  | 504, never a retry: the replica may still be at it        |
 | broken, garbage or silence after the first byte| one error event, and the end of the stream                |
-| 4xx of the replica                             | passed on                                                 |
+| 4xx of the replica, or its error as first event | passed on; the charge is taken back                      |
 
 The surprising thing: a stream's first whole event is what commits to a replica, not its status line.
 """
@@ -21,14 +21,14 @@ from typing import Final
 
 from aiohttp import web
 from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
-from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 
-from evenkeel_router.core.candidates import Ticket
+from evenkeel_router.core.candidates import Plan, Ticket
 from evenkeel_router.core.errors import Refusal, error_event
 from evenkeel_router.core.outcomes import Outcome, of_status
 from evenkeel_router.core.request import Endpoint, with_client_key
 from evenkeel_router.core.sse import EventScan
-from evenkeel_router.core.usage import GarbageError, Usage, of_reply
+from evenkeel_router.core.usage import GarbageError, of_reply
 from evenkeel_router.edge.clock import Clock
 from evenkeel_router.edge.health import Health
 from evenkeel_router.edge.replies import Stream, Whole
@@ -151,11 +151,13 @@ class Forwarder:
             return await self._stream(flight, order, request, reply)
         if 400 <= status < 500 and status not in (401, 403) and body is not None:
             flight.outcome = of_status(status)
+            flight.usage = NOTHING
         elif status == 200 and body is not None and not order.inference.stream:
             try:
-                flight.usage = of_reply(order.inference.endpoint, body)
+                said = of_reply(order.inference.endpoint, body)
             except GarbageError as error:
                 raise Failed(str(error)) from error
+            flight.usage = said or _estimate(order.plan, 0)
         else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
             raise Failed(f"the replica answered {status} with {reply.content_type or 'no type'}")
         flight.first_byte_s = self._now()
@@ -217,10 +219,10 @@ class Forwarder:
         return relay.stream
 
     def _end_attempt(self, flight: Flight) -> None:
-        """Give back what a failed attempt held."""
+        """Give back what a failed attempt held; its charge too, as the next attempt pays (R11)."""
         if flight.ticket is not None:
             self._state.accounts.replica(flight.ticket.member.name).failures += 1
-            self._state.fleet.finished(flight.ticket, 0, computed=False)
+            self._state.fleet.finished(flight.ticket, NOTHING)
             flight.ticket = None
             flight.retry_charged = True
         if flight.exchange is not None:
@@ -259,18 +261,23 @@ class _Relay:
 
     def usage(self) -> Usage:
         """What the replica said, or as good an estimate as there is."""
-        said = self.scan.usage
-        if said is not None:
-            return said
-        dispatch = self._plan.dispatch
-        cached = min(dispatch.matched_tokens, dispatch.input_tokens)
-        return Usage(dispatch.input_tokens, cached, self.scan.events)
+        scan = self.scan
+        if scan.failed and not scan.events:
+            return NOTHING
+        return scan.usage or _estimate(self._plan, scan.events)
 
     def end(self, refusal: Refusal) -> None:
         """End a stream that has begun with an error event."""
         self._flight.outcome = refusal.outcome
         self.stream.send(error_event(refusal))
         self.stream.finish()
+
+
+def _estimate(plan: Plan, output_tokens: int) -> Usage:
+    """What a request used that a replica computed and did not account for."""
+    dispatch = plan.dispatch
+    cached = min(dispatch.matched_tokens, dispatch.input_tokens)
+    return Usage(dispatch.input_tokens, cached, output_tokens)
 
 
 def _outgoing(flight: Flight, order: Order, request: web.BaseRequest) -> Outgoing:

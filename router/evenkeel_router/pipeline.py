@@ -12,6 +12,7 @@ import asyncio
 
 from aiohttp import web
 from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
+from evenkeel_fairshare.fleet.contract import NOTHING
 from multidict import istr
 
 from evenkeel_router.core.identity import Claims, Client
@@ -126,10 +127,9 @@ class Pipeline:
         if flight.exchange is not None:
             flight.exchange.close()
         if flight.ticket is not None:
-            output_tokens = usage.output_tokens if usage is not None else 0
-            state.fleet.finished(flight.ticket, output_tokens, computed=usage is not None)
+            state.fleet.finished(flight.ticket, usage)
         used_tokens = 0
-        if usage is not None:
+        if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
             state.accounts.settle(state.accounts.of(client), flight.replica, usage)
             if usage.input_tokens and flight.outcome is None:

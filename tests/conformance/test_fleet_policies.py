@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenkeel_fairshare.fleet.contract import Dispatch, replica_set
+from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, FleetPolicy, Usage, replica_set
 from evenkeel_fairshare.fleet.registry import POLICIES, FleetPolicyConfig, make_policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +20,8 @@ events = st.lists(
             st.sets(st.integers(0, SLOTS - 1)),  # who holds the longest match, stale ones included
         ),
         st.tuples(st.just("finish"), st.integers(0, 9), st.integers(0, 300), st.just(set())),
+        st.tuples(st.just("refuse"), st.integers(0, 9), st.just(0), st.just(set())),
+        st.tuples(st.just("abort"), st.integers(0, 9), st.just(0), st.just(set())),
         st.tuples(st.just("join"), st.integers(0, SLOTS - 1), st.just(0), st.just(set())),
         st.tuples(st.just("leave"), st.integers(0, SLOTS - 1), st.just(0), st.just(set())),
         st.tuples(st.just("hide"), st.integers(0, SLOTS - 1), st.just(0), st.just(set())),
@@ -46,10 +48,11 @@ def play(name: str, script: Events) -> list[int]:
             policy.left(number)
         elif verb == "hide":
             hidden ^= {number}
-        elif verb == "finish" and running:
+        elif verb in ("finish", "refuse", "abort") and running:
             request, slot = running.pop(number % len(running))
             outstanding[slot] -= 1
-            policy.finished(request, slot, tokens)
+            ends = {"finish": Usage(7 * tokens, tokens, tokens), "refuse": NOTHING, "abort": None}
+            policy.finished(request, slot, ends[verb])
         elif verb == "send" and live - hidden:
             request = Dispatch(f"client-{number}", tokens, longest=replica_set(sorted(holders)))
             slot_chosen = policy.select(request, replica_set(sorted(live - hidden)), outstanding)
@@ -94,7 +97,7 @@ def test_the_only_routable_replica_is_chosen_however_loaded_or_indebted(name: st
         request = Dispatch("a", 5000, longest=replica_set([0]))
         assert policy.select(request, replica_set([1]), [0, count, 0]) == 1
         policy.dispatched(request, 1)
-        policy.finished(request, 1, 700)
+        policy.finished(request, 1, Usage(4000, 0, 700))
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -113,6 +116,57 @@ def test_a_reused_slot_starts_as_a_fresh_one(name: str) -> None:
         credit = policy.credit("a")
         chosen.append((credit.get(0), credit.get(newcomer)))
     assert chosen[0] == chosen[1]
+
+
+def sent(name: str, input_tokens: int) -> tuple[FleetPolicy, Dispatch]:
+    """A policy of one replica, and a request that was estimated so and sent there."""
+    policy = make_policy(name, OPTIONS)
+    policy.joined(0)
+    request = Dispatch("a", input_tokens)
+    assert policy.select(request, replica_set([0]), [0]) == 0
+    policy.dispatched(request, 0)
+    return policy, request
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(estimates=st.lists(st.integers(1, 10**6), min_size=1, max_size=20), data=st.data())
+def test_requests_that_never_ran_leave_no_charge(
+    name: str, estimates: list[int], data: st.DataObject
+) -> None:
+    policy, first = sent(name, 20)
+    policy.finished(first, 0, Usage(20, 5, 40))
+    before = policy.credit("a")
+    for estimate in estimates:
+        request = Dispatch("a", estimate)
+        policy.dispatched(request, 0)
+        policy.finished(request, 0, NOTHING)
+    assert policy.credit("a") == before
+    running = [Dispatch("a", estimate) for estimate in estimates]
+    for request in running:
+        policy.dispatched(request, 0)
+    for request in data.draw(st.permutations(running)):
+        policy.finished(request, 0, NOTHING)
+    assert policy.credit("a") == before
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
+def test_whatever_was_estimated_the_replica_s_count_is_what_counts_in_the_end(
+    name: str, estimate: int, tokens: int, output_tokens: int
+) -> None:
+    guessed, request = sent(name, estimate)
+    guessed.finished(request, 0, Usage(tokens, 0, output_tokens))
+    known, request = sent(name, tokens)
+    known.finished(request, 0, Usage(tokens, 0, output_tokens))
+    assert guessed.credit("a") == known.credit("a")
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_where_nobody_knows_what_was_used_the_estimate_stands(name: str) -> None:
+    policy, request = sent(name, 50)
+    before = policy.credit("a")
+    policy.finished(request, 0, None)
+    assert policy.credit("a") == before
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from evenkeel_fairshare.fleet.contract import Dispatch, replica_set
+from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, Usage, replica_set
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +16,13 @@ slots = st.integers(0, SLOTS - 1)
 some_slots = st.sets(slots)
 clients = st.sampled_from(sorted(WEIGHTS))
 sends = st.tuples(st.just("send"), clients, st.integers(1, 120), some_slots, some_slots)
+usages = st.one_of(
+    st.none(),
+    st.just(NOTHING),
+    st.builds(Usage, st.integers(1, 200), st.just(0), st.integers(0, 60)),
+)
 others = st.one_of(
-    st.tuples(st.just("finish"), st.integers(0, 50), st.integers(0, 60)),
+    st.tuples(st.just("finish"), st.integers(0, 50), usages),
     st.tuples(st.just("join"), slots),
     st.tuples(st.just("leave"), slots),
 )
@@ -45,6 +50,15 @@ class Printed:
     def charge(self, client: str, w: int, tokens: int) -> None:
         if w in self.live:
             self.q[client][w] -= tokens
+
+    def settle(self, client: str, w: int, estimate: int, usage: Usage | None) -> None:
+        if w not in self.live or usage is None:
+            return
+        q = self.q[client]
+        refund = estimate - usage.input_tokens - 2 * usage.output_tokens
+        if refund > 0:
+            refund = max(0, min(refund, self.quantum * WEIGHTS[client] - q[w]))
+        q[w] += refund
 
     def join(self, w: int) -> None:
         for q in self.q.values():
@@ -83,7 +97,7 @@ def test_the_closed_form_does_what_the_printed_algorithm_does(script: Script, qu
         elif verb == "finish" and running:
             request, slot = running.pop(details[0] % len(running))
             policy.finished(request, slot, details[1])
-            printed.charge(request.client, slot, 2 * details[1])
+            printed.settle(request.client, slot, request.input_tokens, details[1])
             outstanding[slot] -= 1
         elif verb == "join" and details[0] not in printed.live:
             policy.joined(details[0])

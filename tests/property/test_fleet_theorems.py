@@ -1,7 +1,8 @@
 """The theorems of D2LPM and of per-client round-robin, on an abstract fleet of the real policies.
 
 Admission reserves input + max_output (ALGORITHMS §7 A1). Service is measured by the engines, at every event.
-A flooding client is topped up before each step, through the fleet policy, until it waits at every replica:
+The router guesses the length of a prompt (short or long by up to four times) and some requests are refused by
+their replicas: what is charged is settled at the end, and the bounds are the same. A flooding client is topped up before each step, through the fleet policy, until it waits at every replica:
 that this ends is itself the property "distributed to all workers before replenishing". Every test says how
 often its premise held.
 """
@@ -82,6 +83,9 @@ class Setting:
     worker_quantum: float
     clients: list[Client]
     seed: int
+    estimate_factor: float
+    refused: float
+    """Part of what is sent on top that replicas refuse."""
 
     @property
     def overshoots(self) -> list[float]:
@@ -115,6 +119,8 @@ def settings_of_fleets(
         worker_quantum=draw(st.sampled_from([10.0, 60.0, 200.0])),
         clients=[client(number) for number in range(draw(st.integers(2, 3)) + tenants - 1)],
         seed=draw(st.integers(0, 2**32)),
+        estimate_factor=draw(st.sampled_from([1.0, 0.25, 4.0])),
+        refused=draw(st.sampled_from([0.0, 0.3])),
     )
 
 
@@ -136,26 +142,35 @@ def build(setting: Setting, policy: FleetPolicy | None = None) -> AbstractFleet:
         make_replica=replica,
         replicas=setting.replicas,
         memory_tokens=setting.memory_tokens,
+        estimate_factor=setting.estimate_factor,
     )
 
 
-def top_up(fleet: AbstractFleet, client: Client, rng: Random) -> None:
+def top_up(fleet: AbstractFleet, client: Client, rng: Random, refused: float) -> None:
     """Send until more wait at every replica than one pass can admit."""
     enough = fleet.memory_tokens // SHORTEST + 1
     for _ in range(10_000):
         if all(fleet.waiting(slot, [client.name]) >= enough for slot in range(fleet.replicas)):
             return
-        fleet.send(client.job(rng))
+        if rng.random() < refused:
+            fleet.refuse(client.job(rng))
+        else:
+            fleet.send(client.job(rng))
     raise AssertionError(f"{client.name} never came to wait at every replica")
 
 
 def flood(
-    fleet: AbstractFleet, flooding: Sequence[Client], others: Sequence[Client], rng: Random
+    fleet: AbstractFleet,
+    setting: Setting,
+    *,
+    flooding: Sequence[Client],
+    others: Sequence[Client],
 ) -> None:
     """`flooding` wait everywhere at all times; `others` come in bursts of any size and stay away."""
+    rng = Random(setting.seed)
     for _ in range(STEPS):
         for client in flooding:
-            top_up(fleet, client, rng)
+            top_up(fleet, client, rng, setting.refused)
         for client in others:
             waiting = sum(fleet.waiting(slot, [client.name]) for slot in range(fleet.replicas))
             if waiting < 30 and rng.random() < 0.3:
@@ -179,7 +194,7 @@ def test_theorem_5_1_backlogged_clients_stay_together(setting: Setting) -> None:
 
     fleet = build(setting)
     fleet.observe = observe
-    flood(fleet, setting.clients, [], Random(setting.seed))
+    flood(fleet, setting, flooding=setting.clients, others=[])
     for (f, g), gap in gaps.items():
         weights = (setting.clients[f].client_weight, setting.clients[g].client_weight)
         bound = d2lpm_backlogged_gap(setting.overshoots, setting.quantum, weights)
@@ -202,7 +217,7 @@ def test_theorem_5_2_a_backlogged_client_is_behind_nobody(setting: Setting) -> N
 
     fleet = build(setting)
     fleet.observe = observe
-    flood(fleet, [flooding], others, Random(setting.seed))
+    flood(fleet, setting, flooding=[flooding], others=others)
     for client in others:
         weights = (flooding.client_weight, client.client_weight)
         bound = d2lpm_shortfall(setting.overshoots, setting.quantum, weights)
@@ -214,7 +229,7 @@ def test_theorem_5_2_a_backlogged_client_is_behind_nobody(setting: Setting) -> N
 @given(settings_of_fleets(weights=[1.0, 3.0]))
 def test_theorem_a_3_service_follows_the_refills(setting: Setting) -> None:
     fleet = build(setting)
-    flood(fleet, setting.clients, [], Random(setting.seed))
+    flood(fleet, setting, flooding=setting.clients, others=[])
     replicas = [engine.policy for engine in fleet.engines]
     for client in setting.clients:
         assert fleet.backlogged_everywhere([client.name])
@@ -255,7 +270,7 @@ def test_both_levels_hold_over_the_fleet(setting: Setting) -> None:
 
     fleet = build(setting)
     fleet.observe = observe
-    flood(fleet, setting.clients, [], Random(setting.seed))
+    flood(fleet, setting, flooding=setting.clients, others=[])
     weights = (first.tenant_weight, members["tenant-1"][0].tenant_weight)
     assert tenants.widest <= d2lpm_backlogged_gap(setting.overshoots, setting.quantum, weights)
     weights = (first.client_weight, second.client_weight)
@@ -283,7 +298,7 @@ def test_theorem_a_6_per_client_round_robin_with_vtc_is_fair_too(setting: Settin
 
     fleet = build(setting, PerClientRoundRobin())
     fleet.observe = observe
-    flood(fleet, [flooding, rival], others[1:], Random(setting.seed))
+    flood(fleet, setting, flooding=[flooding, rival], others=others[1:])
     overshoots = [
         vtc_overshoot(max_input_tokens=LONGEST_INPUT, memory_tokens=setting.memory_tokens)
     ] * setting.replicas
@@ -306,6 +321,8 @@ def favourite_against_stranger(worker_quantum: float, *, steps: int) -> list[flo
             Client("g", "tenant-0", inputs=(16, 16), outputs=(8, 8), shared=0.0),
         ],
         seed=7,
+        estimate_factor=1.0,
+        refused=0.0,
     )
     fleet = build(setting)
     rng = Random(setting.seed)

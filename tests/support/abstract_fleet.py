@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from evenkeel_fairshare.fleet.contract import Dispatch, FleetPolicy, ReplicaSet, replica_set
+from evenkeel_fairshare.fleet.contract import (
+    NOTHING,
+    Dispatch,
+    FleetPolicy,
+    ReplicaSet,
+    Usage,
+    replica_set,
+)
 from evenkeel_fairshare.prefix.blocks import chained_blocks
 from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
@@ -27,6 +34,8 @@ class AbstractFleet:
     replicas: int
     memory_tokens: int
     observe: Callable[[AbstractFleet], None] = lambda fleet: None
+    estimate_factor: float = 1.0
+    """How far off the router is when it guesses a prompt's tokens."""
     index: PrefixIndex = field(default_factory=PrefixIndex)
     engines: list[AbstractEngine] = field(default_factory=list)
     outstanding: list[int] = field(default_factory=list)
@@ -51,22 +60,32 @@ class AbstractFleet:
 
     def send(self, job: Job) -> int:
         """Match, select, dispatch; the slot it went to."""
+        request, slot, hashes = self._dispatch(job)
+        self.index.insert(hashes, slot)
+        self.outstanding[slot] += 1
+        self.sent[job] = (request, slot)
+        self.engines[slot].submit(job)
+        return slot
+
+    def refuse(self, job: Job) -> None:
+        """The same for a request that its replica refuses: nothing runs."""
+        request, slot, _ = self._dispatch(job)
+        self.policy.finished(request, slot, NOTHING)
+
+    def _dispatch(self, job: Job) -> tuple[Dispatch, int, list[int]]:
+        """The request, its slot, and the hashes of its prompt."""
         hashes = chained_blocks([crc32(job.prefix.encode())]) if job.prefix else []
         match = self.index.match(hashes, self.everyone)
         request = Dispatch(
             client=job.client,
-            input_tokens=job.input_tokens,
+            input_tokens=max(1, round(job.input_tokens * self.estimate_factor)),
             weight=job.tenant_weight * job.client_weight,
             longest=match.replicas,
         )
         slot = self.policy.select(request, self.everyone, self.outstanding)
         assert slot is not None
         self.policy.dispatched(request, slot)
-        self.index.insert(hashes, slot)
-        self.outstanding[slot] += 1
-        self.sent[job] = (request, slot)
-        self.engines[slot].submit(job)
-        return slot
+        return request, slot, hashes
 
     def step(self) -> None:
         """One batching step of every engine, then the router hears of what ended."""
@@ -75,7 +94,7 @@ class AbstractFleet:
         for job in [job for job in self.sent if job.output_tokens == job.true_output_tokens]:
             request, slot = self.sent.pop(job)
             self.outstanding[slot] -= 1
-            self.policy.finished(request, slot, job.output_tokens)
+            self.policy.finished(request, slot, Usage(job.input_tokens, 0, job.output_tokens))
 
     def waiting(self, slot: int, clients: Iterable[str]) -> int:
         """Requests of `clients` in the queue of one engine."""

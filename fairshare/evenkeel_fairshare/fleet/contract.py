@@ -1,6 +1,7 @@
 """The contract between a router (or the simulator's fleet) and a fleet policy.
 
-Place in the flow: match prefix → **select** → dispatched → finished. Replicas are numbered by small slots
+Place in the flow: match prefix → **select** → dispatched → finished. What a request costs is estimated at
+`dispatched` and settled at `finished` (design §5.6). Replicas are numbered by small slots
 that the caller hands out and may reuse after `left`; sets of them are bit masks, because a set of 64
 replicas must be intersected in nanoseconds.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NewType
+from typing import ClassVar, Final, NewType
 
 ReplicaSet = NewType("ReplicaSet", int)
 """Bit mask over slots: bit `s` set means that the replica in slot `s` belongs to the set."""
@@ -42,6 +43,7 @@ class Dispatch:
     client: str
     """The whole identity, `namespace/tenant/client`."""
     input_tokens: int
+    """Of the whole prompt, as estimated before the replica says how many there are."""
     weight: float = 1.0
     """The client's weight over the whole fleet: its tenant's times its own (`tenancy.Weights.fleet`)."""
     longest: ReplicaSet = EMPTY
@@ -49,6 +51,21 @@ class Dispatch:
     matched_tokens: int = 0
     blocks: Sequence[int] = ()
     """Chained block hashes of the prompt, for policies that keep a tree of their own (Preble)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one request used at its replica, as the replica counted it."""
+
+    input_tokens: int
+    """The whole prompt; 0 where the request never ran."""
+    cached_tokens: int = 0
+    """Those of the prompt that were found in the cache, at most `input_tokens`."""
+    output_tokens: int = 0
+
+
+NOTHING: Final = Usage(0)
+"""Of a request that never ran: the replica refused it, or failed, and another one computes it (R11)."""
 
 
 class FleetPolicy(ABC):
@@ -74,12 +91,13 @@ class FleetPolicy(ABC):
         return ()
 
     def dispatched(self, request: Dispatch, slot: int) -> None:
-        """`request` was sent to `slot`. Charged here, so that a failed connection is not."""
+        """`request` was sent to `slot`. Charged here, by estimate, so that a failed connection is not."""
 
-    def finished(self, request: Dispatch, slot: int, output_tokens: int) -> None:
-        """`request` ended at `slot` (completed or aborted) after `output_tokens` output tokens.
+    def finished(self, request: Dispatch, slot: int, usage: Usage | None) -> None:
+        """`request` ended at `slot`, completed or aborted; comes once for every `dispatched`.
 
-        May come after `left(slot)`: what a departed replica still owed an answer to ends too.
+        `usage` takes the place of the estimate: `NOTHING` takes it back. None means that nobody knows (its
+        client left before the replica had said anything): the estimate stands. May come after `left(slot)`: what a departed replica still owed an answer to ends too.
         """
 
     def joined(self, slot: int) -> None:

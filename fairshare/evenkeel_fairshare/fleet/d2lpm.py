@@ -16,6 +16,9 @@ Readings, where Algorithm 2 is open (ALGORITHMS §2.4, A7):
    account stands still: it neither piles up credit beyond Q^w·weight, nor is its debt forgiven.
  - The input charge is the full prompt, not its uncached part: q measures how much of a client's work went
    where, and a replica that keeps hitting its cache must run out of credit too.
+ - That charge is an estimate until the request ends; then the replica's own count takes its place, and what
+   never ran is taken back (design §5.6). Credit that comes back never lifts q above Q^w·weight: a refill in
+   the meantime has made up for part of it.
  - No match at all means that every replica matches.
  - A client starts at 0 everywhere. A joining replica starts at the client's largest q (R5): level with the
    best of the others, so that it takes part at once, and no higher, or all clients would stampede onto a
@@ -34,6 +37,7 @@ from evenkeel_fairshare.fleet.contract import (
     Dispatch,
     FleetPolicy,
     ReplicaSet,
+    Usage,
     slots_of,
 )
 from evenkeel_fairshare.fleet.picking import least_outstanding
@@ -101,13 +105,22 @@ class D2lpm(FleetPolicy):
     def dispatched(self, request: Dispatch, slot: int) -> None:
         account = self._account(request.client)
         self._accounts.move_to_end(request.client)
-        self._charge(account, slot, self._cost.input_cost(request.input_tokens))
+        if slot in account.q:
+            account.set(slot, account.q[slot] - self._cost.input_cost(request.input_tokens))
 
-    def finished(self, request: Dispatch, slot: int, output_tokens: int) -> None:
+    def finished(self, request: Dispatch, slot: int, usage: Usage | None) -> None:
         account = self._accounts.get(request.client)
-        if account is not None:
-            cost = self._cost.output_cost(request.input_tokens, 0, output_tokens)
-            self._charge(account, slot, cost)
+        if usage is None or account is None or slot not in account.q:
+            return  # after its replica left an end is charged to nobody: that q is gone (R6)
+        tokens = usage.input_tokens
+        used = self._cost.input_cost(tokens)
+        used += self._cost.output_cost(tokens, 0, usage.output_tokens)
+        due = used - self._cost.input_cost(request.input_tokens)
+        before = account.q[slot]
+        after = before - due
+        if due < 0:
+            after = max(before, min(after, self._worker_quantum * request.weight))
+        account.set(slot, after)
 
     def joined(self, slot: int) -> None:
         self._live = ReplicaSet(self._live | 1 << slot)
@@ -147,8 +160,3 @@ class D2lpm(FleetPolicy):
         after = largest % quantum or quantum
         for slot in slots:
             account.set(slot, after - (largest - account.q[slot]))
-
-    def _charge(self, account: _Account, slot: int, cost: float) -> None:
-        """What ends after its replica has left is charged to nobody: that q is gone (R6)."""
-        if slot in account.q:
-            account.set(slot, account.q[slot] - cost)

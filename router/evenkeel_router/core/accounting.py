@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
 from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.core.identity import Client
 from evenkeel_router.core.outcomes import Outcome
-from evenkeel_router.core.usage import Usage
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 TOKENS: Final = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)

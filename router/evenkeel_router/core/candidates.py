@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet
+from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
 from evenkeel_fairshare.prefix.blocks import text_blocks
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
@@ -173,14 +173,17 @@ class Fleet:
         if self._alive(ticket):
             self.outstanding[ticket.slot] -= 1
 
-    def finished(self, ticket: Ticket, output_tokens: int, *, computed: bool) -> None:
-        """The request ended there. Unless its prompt was `computed`, take back what was counted on."""
+    def finished(self, ticket: Ticket, usage: Usage | None) -> None:
+        """The request ended there: settle. Unless its prompt was computed, take back what was counted on.
+
+        `NOTHING` is for what never ran; None where nobody knows what it used: its estimated charge stands.
+        """
         if not self._alive(ticket):
             return
         slot, plan = ticket.slot, ticket.plan
         self.outstanding[slot] -= 1
-        self.policy.finished(plan.dispatch, slot, output_tokens)
-        if not computed:
+        self.policy.finished(plan.dispatch, slot, usage)
+        if usage is None or not usage.input_tokens:
             self.index.truncate(plan.dispatch.blocks, plan.matched_blocks, slot)
 
     def _alive(self, ticket: Ticket) -> bool:

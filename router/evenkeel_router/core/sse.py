@@ -13,7 +13,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from evenkeel_router.core.usage import Usage, of_chunk, of_generated_event
+from evenkeel_fairshare.fleet.contract import Usage
+
+from evenkeel_router.core.usage import of_chunk, of_generated_event
 
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats the whole text in every event
 

@@ -6,21 +6,12 @@ the rest is checked to be JSON. Numbers that a replica leaves out, or sends as n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.core.request import Endpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one request."""
-
-    input_tokens: int
-    cached_tokens: int
-    output_tokens: int
 
 
 class GarbageError(ValueError):

@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from evenkeel_contract.names import REQUEST_ID_HEADER
+from evenkeel_fairshare.fleet.contract import NOTHING
 from multidict import istr
 
 from evenkeel_router.core.errors import Refusal, error_body, invalid
@@ -158,7 +159,7 @@ class Traffic:
         if flight.outcome is not None:
             errors = self._state.accounts.refused if totals is None else totals.errors
             errors[flight.outcome] += 1
-        if totals is not None and flight.usage is not None:
+        if totals is not None and flight.usage not in (None, NOTHING):
             totals.duration_s.observe(duration_s)
             if flight.first_byte_s is not None:
                 totals.ttft_s.observe(flight.first_byte_s - flight.started_s)

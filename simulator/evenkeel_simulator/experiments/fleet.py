@@ -23,6 +23,7 @@ from evenkeel_fairshare.fleet.contract import (
     Dispatch,
     FleetPolicy,
     ReplicaSet,
+    Usage,
     replica_set,
 )
 from evenkeel_fairshare.prefix.index import PrefixIndex
@@ -211,7 +212,8 @@ class Fleet:
 
     def _end(self, request: _FleetRequest, slot: int, now_s: float) -> None:
         self._outstanding[slot] -= 1
-        self.policy.finished(request.dispatch, slot, request.output_tokens)
+        usage = Usage(request.input_tokens, request.cached_tokens, request.output_tokens)
+        self.policy.finished(request.dispatch, slot, usage)
         self._record(request, slot, "finished")
         run = request.run
         for number in run.children[request.number]:

@@ -2,9 +2,9 @@
 
 from evenkeel_contract.routerconfig import TenantConfig
 from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.core.accounting import OTHER, Accounts, Histogram, TokenRatio
 from evenkeel_router.core.identity import Client, client_of
-from evenkeel_router.core.usage import Usage
 
 
 def client(name: str) -> Client:

@@ -1,7 +1,7 @@
 """The fleet as the router sees it: slots, lives, loads, prefixes."""
 
 import pytest
-from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.prefix.index import PrefixIndex
@@ -40,7 +40,7 @@ def test_a_prefix_is_matched_where_it_was_sent() -> None:
     second = of.select(again, EMPTY)
     assert second is not None
     assert second.member is ticket.member
-    of.finished(ticket, 5, computed=True)
+    of.finished(ticket, Usage(10, 0, 5))
     assert plan(of).matched_blocks == 4
 
 
@@ -49,7 +49,7 @@ def test_what_was_never_computed_is_taken_back() -> None:
     ticket = of.select(plan(of), EMPTY)
     assert ticket is not None
     of.dispatched(ticket)
-    of.finished(ticket, 0, computed=False)
+    of.finished(ticket, NOTHING)
     assert plan(of).matched_blocks == 0
 
 
@@ -79,7 +79,7 @@ def test_a_lost_replica_forgets_its_cache_and_a_draining_one_does_not() -> None:
         ticket = of.select(plan(of), EMPTY)
         assert ticket is not None
         of.dispatched(ticket)
-        of.finished(ticket, 0, computed=True)
+        of.finished(ticket, Usage(10))
         (of.lost if lose else of.unready)(ticket.member)
         assert of.select(plan(of), EMPTY) is None
         of.ready(ticket.member)
@@ -99,7 +99,7 @@ def test_what_ran_on_a_lost_process_does_not_touch_the_next_one() -> None:
     assert new.slot != old.slot
     of.dispatched(old)
     of.refused(old)
-    of.finished(old, 100, computed=False)
+    of.finished(old, NOTHING)
     assert of.load(old.member) == 1
     assert plan(of).matched_blocks == 0
     of.lost(old.member)
@@ -128,7 +128,7 @@ def test_a_policy_that_does_not_match_prefixes_costs_no_hashing() -> None:
     ticket = of.select(made, EMPTY)
     assert ticket is not None
     of.dispatched(ticket)
-    of.finished(ticket, 1, computed=False)
+    of.finished(ticket, NOTHING)
     assert len(of.index) == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import httpx
@@ -25,7 +25,7 @@ from evenkeel_router.edge.upstream import (
 
 from tests.support.fakes import FakeProber, replicas
 from tests.support.nasty import DONE, EVENT, OK
-from tests.support.routers import MODEL, QUICK, config_for, routable
+from tests.support.routers import MODEL, QUICK, config_for, routable, until
 
 BODY = {"model": MODEL, "prompt": "x"}
 STREAM = BODY | {"stream": True}
@@ -151,9 +151,55 @@ async def test_a_fault_of_the_router_is_a_500_a_count_and_a_log_line(
     assert "planted" in caplog.text
 
 
+ERROR = b'data: {"error":{"message":"too long","code":400}}\n\n'
+FIRST_CREDIT = SchedulingConfig().worker_quantum
+
+
+@pytest.mark.parametrize(
+    ("answer", "body", "want_charge"),
+    [
+        (lambda: FakeReply([OK]), BODY, 5 + 2 * 1),  # what the replica counted, not the estimate
+        (lambda: events(EVENT, EVENT, DONE), STREAM, 50 + 2 * 2),  # it did not say: the estimate
+        (lambda: FakeReply([b"{}"]), BODY, 50),
+        (lambda: FakeReply([b"{}"], status=400), BODY, 0),
+        (lambda: events(ERROR, DONE), STREAM, 0),
+        (lambda: events(EVENT, ERROR, DONE), STREAM, 50 + 2 * 1),
+        (lambda: events(EVENT, BrokenError("reset")), STREAM, 50 + 2 * 1),
+        (lambda: SilenceError("silent"), BODY, 50),  # the replica may still be at it
+    ],
+)
+async def test_the_charge_is_settled_or_taken_back(
+    answer: Callable[[], FakeReply | UpstreamError], body: dict[str, object], want_charge: int
+) -> None:
+    """Design §5.6; a prompt of 50 tokens, so that the estimate is known."""
+    refused = want_charge == 0
+    async with behind(lambda *_: answer(), count=1) as (client, router, _):
+        await client.post("/v1/completions", json=body | {"prompt": list(range(50))})
+        await until(lambda: not router.state.flights, "the end")
+        (totals,) = router.state.accounts.clients()
+        credit = router.state.fleet.policy.credit(totals.identity)
+        assert credit == {0: FIRST_CREDIT - want_charge}
+        if refused:
+            assert totals.service == totals.input_tokens.total == sum(totals.duration_s.counts) == 0
+
+
+async def test_a_failed_attempt_gives_its_charge_to_the_next() -> None:
+    """R11: what the fleet fails to do is not charged twice."""
+
+    def answer(replica: ReplicaConfig, request: Outgoing) -> FakeReply | UpstreamError:
+        return BrokenError("reset") if replica.name == "r0" else FakeReply([OK])
+
+    async with behind(answer, count=2) as (client, router, _):
+        assert (await client.post("/v1/completions", json=BODY)).content == OK
+        (totals,) = router.state.accounts.clients()
+        credit = router.state.fleet.policy.credit(totals.identity)
+        assert sorted(credit.values()) == [FIRST_CREDIT - 7, FIRST_CREDIT]
+
+
 async def test_a_client_spreads_once_its_credit_where_its_prefix_is_is_spent() -> None:
     """Algorithm 2, through the whole router: Q^w holds three of these requests."""
-    upstream = FakeUpstream(lambda *_: FakeReply([OK]))
+    ok = OK.replace(b'"prompt_tokens":5', b'"prompt_tokens":100')
+    upstream = FakeUpstream(lambda *_: FakeReply([ok]))
     config = config_for(*replicas(2), scheduling=SchedulingConfig(worker_quantum=300))
     async with (
         running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router,

@@ -5,8 +5,8 @@ import json
 import logging
 
 import pytest
+from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.core.outcomes import Outcome
-from evenkeel_router.core.usage import Usage
 from evenkeel_router.edge import logs
 from evenkeel_router.edge.logs import JsonFormatter, RequestLog, start_logging
 from evenkeel_router.flight import Flight

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.core import sse
 from evenkeel_router.core.sse import EventScan
-from evenkeel_router.core.usage import Usage
 
 CHUNK = b'data: {"choices":[{"text":" a \\"usage\\":{ "}],"usage":null}\n\n'
 USAGE = (

@@ -14,10 +14,9 @@ from evenkeel_contract.routerconfig import (
     SchedulingConfig,
     TenantConfig,
 )
-from evenkeel_fairshare.fleet.contract import EMPTY
+from evenkeel_fairshare.fleet.contract import EMPTY, Usage
 from evenkeel_router.core.accounting import Accounts
 from evenkeel_router.core.identity import client_of
-from evenkeel_router.core.usage import Usage
 from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.metrics import registry
 from evenkeel_router.snapshot import take

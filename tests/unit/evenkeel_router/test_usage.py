@@ -1,8 +1,9 @@
 """What replicas say a request used."""
 
 import pytest
+from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.core.request import Endpoint
-from evenkeel_router.core.usage import GarbageError, Usage, of_chunk, of_reply
+from evenkeel_router.core.usage import GarbageError, of_chunk, of_reply
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 from evenkeel_fairshare.cost import QuadraticCost
-from evenkeel_fairshare.fleet.contract import Dispatch, replica_set
+from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, Usage, replica_set
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 
 IDLE = [0] * 8
@@ -76,8 +76,56 @@ def test_the_output_is_charged_at_the_end() -> None:
     policy = fleet([0])
     request = Dispatch(client="a", input_tokens=10)
     send(policy, 10, to=[0])
-    policy.finished(request, 0, 20)
+    policy.finished(request, 0, Usage(10, 0, 20))
     assert policy.credit("a") == {0: 50.0}
+
+
+@pytest.mark.parametrize(
+    ("usage", "want"),
+    [
+        (Usage(25, 0, 10), 55.0),  # more than estimated
+        (Usage(25, 20, 10), 55.0),  # the whole prompt, whatever was cached
+        (Usage(4, 0, 10), 76.0),  # less
+        (Usage(4), 96.0),
+        (NOTHING, 100.0),  # refused: it never ran
+        (None, 90.0),  # nobody knows: the estimate stands
+    ],
+)
+def test_the_replica_s_count_takes_the_place_of_the_estimate(
+    usage: Usage | None, want: float
+) -> None:
+    policy = fleet([0])
+    send(policy, 10, to=[0])
+    policy.finished(Dispatch(client="a", input_tokens=10), 0, usage)
+    assert policy.credit("a") == {0: want}
+
+
+def test_what_comes_back_after_a_refill_lifts_nobody_above_a_quantum() -> None:
+    policy = fleet([0])
+    for _ in range(4):  # the third takes it to -40, the fourth finds it refilled
+        send(policy, 80, to=[0], weight=2.0)
+    assert policy.credit("a") == {0: 80.0}
+    request = Dispatch(client="a", input_tokens=80, weight=2.0)
+    credit = []
+    for _ in range(3):
+        policy.finished(request, 0, NOTHING)
+        credit.append(policy.credit("a")[0])
+    assert credit == [160.0, 200.0, 200.0]
+
+
+def test_a_refund_takes_nothing_from_who_stands_above_a_quantum() -> None:
+    """A weight can fall while a request runs."""
+    policy = fleet([0])
+    send(policy, 10, to=[0], weight=5.0)
+    policy.finished(Dispatch(client="a", input_tokens=10, weight=1.0), 0, NOTHING)
+    assert policy.credit("a") == {0: 490.0}
+
+
+def test_a_refund_brings_credit_back_into_play() -> None:
+    policy = fleet([0, 1])
+    assert [send(policy, 100, to=[0, 1], longest=[0]) for _ in range(2)] == [0, 1]
+    policy.finished(Dispatch(client="a", input_tokens=100), 1, NOTHING)
+    assert send(policy, 1, to=[0, 1], longest=[0]) == 1
 
 
 def test_the_whole_input_is_charged_whatever_was_cached() -> None:
@@ -93,7 +141,7 @@ def test_any_cost_function_can_be_charged() -> None:
     policy = D2lpm(worker_quantum=1000.0, cost=cost)
     policy.joined(0)
     send(policy, 10, to=[0])
-    policy.finished(Dispatch(client="a", input_tokens=10), 0, 4)
+    policy.finished(Dispatch(client="a", input_tokens=10), 0, Usage(10, 0, 4))
     assert policy.credit("a") == {0: 1000.0 - 20.0 - (4 + 20 + 4)}
 
 
@@ -183,14 +231,14 @@ def test_what_ends_after_its_replica_left_is_charged_to_nobody() -> None:
     request = Dispatch(client="a", input_tokens=10)
     send(policy, 10, longest=[1], to=[0, 1])
     policy.left(1)
-    policy.finished(request, 1, 50)
+    policy.finished(request, 1, Usage(10, 0, 50))
     policy.joined(1)
     assert policy.credit("a") == {0: 100.0, 1: 100.0}
 
 
 def test_an_unknown_client_s_end_is_no_fault() -> None:
     policy = fleet([0])
-    policy.finished(Dispatch(client="never seen", input_tokens=1), 0, 5)
+    policy.finished(Dispatch(client="never seen", input_tokens=1), 0, Usage(1, 0, 5))
     assert policy.credit("never seen") == {}
 
 
