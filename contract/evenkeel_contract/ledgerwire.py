@@ -1,8 +1,9 @@
 """What routers tell one another of their ledgers (design R3): `POST /v1/ledger` on the admin port.
 
-The question is a `LedgerDigest`, how much the asker has; the answer a `LedgerDelta`, what it lacks. An answer to
-an empty digest is a whole ledger, which is also what stores keep. Bytes are the version, one byte, and
-MessagePack. The fields are those of
+The question is a `LedgerDigest`, how much the asker has; the answer what it lacks, as one or several
+`LedgerDelta`, each of which may be merged alone: a large ledger is then written and merged in slices. An answer
+to an empty digest is a whole ledger, which is also what stores keep. A message is the version, one byte, and
+MessagePack; several follow one another, each behind its length in four bytes, little-endian. The fields are those of
 `evenkeel_fairshare.ledger`'s `Digest` and `Delta`, so that `msgspec.convert(…, from_attributes=True)` leads
 from one to the other and back; what they mean is said there.
 
@@ -12,6 +13,7 @@ numbers. Whether a block fits its names and holds numbers only is checked where 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -120,6 +122,7 @@ class LedgerMessageError(ValueError):
 
 
 _VERSION: Final = bytes([LEDGER_VERSION])
+_LENGTH_BYTES: Final = 4
 _encoder = msgspec.msgpack.Encoder()
 _digest = msgspec.msgpack.Decoder(LedgerDigest)
 _delta = msgspec.msgpack.Decoder(LedgerDelta)
@@ -146,6 +149,23 @@ def decode_delta(data: bytes) -> LedgerDelta:
         return _delta.decode(_content(data))
     except _UNREADABLE as error:
         raise LedgerMessageError(f"not a ledger's delta: {error}") from error
+
+
+def frame(message: bytes) -> bytes:
+    """An encoded message as one of several."""
+    return len(message).to_bytes(_LENGTH_BYTES, "little") + message
+
+
+def unframe(data: bytes) -> Iterator[bytes]:
+    """The messages that `frame` joined; raises `LedgerMessageError` where one is cut short."""
+    at = 0
+    while at < len(data):
+        begin = at + _LENGTH_BYTES
+        end = begin + int.from_bytes(data[at:begin], "little")
+        if begin > len(data) or end > len(data):
+            raise LedgerMessageError(f"a message at byte {at} is cut short")
+        yield data[begin:end]
+        at = end
 
 
 def _content(data: bytes) -> memoryview:

@@ -17,6 +17,7 @@ from evenkeel_contract.routerconfig import (
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,
+    StateConfig,
     TenancyConfig,
     TenantConfig,
     TenantLimits,
@@ -37,12 +38,14 @@ def router_config(
     replicas: Sequence[ReplicaConfig] = (),
     cluster: ClusterConfig | None = None,
     admin_token_sha256: str | None = None,
+    state: StateConfig | None = None,
 ) -> RouterConfig:
     """What the routers of `service` are told.
 
     The fleet is a list (`replicas`) or found on a `cluster`. Tenants that the service does not select are
     left out. An API key whose Secret has no hash in `key_hashes` is left out too: it admits nobody until
-    the Secret is there. Order is by name, so that equal input gives equal bytes.
+    the Secret is there. Order is by name, so that equal input gives equal bytes. `state` is what a resource cannot
+    say: paths, peers, what a Secret holds.
     """
     spec = service.spec
     selected = [tenant for tenant in tenants if serves(service, tenant)]
@@ -56,6 +59,7 @@ def router_config(
             input_token_weight=spec.scheduling.input_token_weight,
             output_token_weight=spec.scheduling.output_token_weight,
             worker_quantum=spec.scheduling.worker_quantum,
+            client_quantum=spec.scheduling.client_quantum,
         ),
         prefix=PrefixConfig(
             mode=spec.router.prefix.mode, text_block_bytes=spec.router.prefix.text_block_bytes
@@ -69,6 +73,7 @@ def router_config(
                 for tenant in sorted(selected, key=lambda tenant: tenant.metadata.name)
             ),
         ),
+        state=state or StateConfig(),
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
         cluster=cluster,
         admin_token_sha256=admin_token_sha256,

@@ -54,6 +54,14 @@ class PrefixMode(Enum):
     TOKENS = "Tokens"
 
 
+class StateStore(Enum):
+    """Where the ledger outlives a router (design R8)."""
+
+    PEERS = "Peers"  # in the other routers and the replicas
+    FILE = "File"  # on a volume of one router
+    REDIS = "Redis"  # in a server that speaks the protocol of Redis
+
+
 class Anonymous(Enum):
     """What becomes of a request without an identity."""
 
@@ -80,6 +88,10 @@ class SchedulingConfig:
     output_token_weight: Weight = 2
     worker_quantum: Positive = 20_000
     """Q^w, weighted tokens."""
+    client_quantum: Positive = 8000
+    """Q^u of the replicas, weighted tokens: the most credit that a client can be carried over with (R5)."""
+    max_debt: Positive | None = None
+    """U: how far below zero a deficit may fall at a replica, weighted tokens; None: as replicas say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +200,33 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerConfig:
+    """Another router of the service."""
+
+    name: Name
+    url: Annotated[str, Url(bare=True)]
+    """`http://host:port` of its admin port, no path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateConfig:
+    """Where the ledger outlives this router (R8). Routers exchange it with their peers whatever the store."""
+
+    store: StateStore = StateStore.PEERS
+    file: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
+    """Path of the ledger's file; its folder must be there. With store File."""
+    redis_url: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
+    """`redis://:password@host:port/0`. With store Redis."""
+    save_interval_s: Seconds = 10.0
+    peers: Annotated[tuple[PeerConfig, ...], UniqueBy(("name",))] = ()
+    """All other routers: none of them may be missing, since what all know is forgotten (R3)."""
+    peer_token: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
+    """Bearer token for the peers' admin ports."""
+    exchange_interval_s: Seconds = 1.0
+    """How often every peer is asked for what it knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
     """Everything a router is told."""
 
@@ -201,6 +240,7 @@ class RouterConfig:
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     tenancy: TenancyConfig = field(default_factory=TenancyConfig)
+    state: StateConfig = field(default_factory=StateConfig)
     replicas: Annotated[tuple[ReplicaConfig, ...], UniqueBy(("name",))] = ()
     """A static fleet."""
     cluster: ClusterConfig | None = None
@@ -237,6 +277,7 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
     yield from _open_admin(config)
     if config.cluster is not None and config.replicas:
         yield Fault("replicas", "cannot stand beside cluster, which says where to find them")
+    yield from _store(config.state)
     first: dict[str, str] = {}
     for t, tenant in enumerate(config.tenancy.tenants):
         path = f"tenancy.tenants[{t}]"
@@ -272,6 +313,17 @@ def _open_admin(config: RouterConfig) -> Iterator[Fault]:
             f"is required where listen.host ({show(config.listen.host)}) is not a loopback address",
             about=("listen.host",),
         )
+
+
+def _store(state: StateConfig) -> Iterator[Fault]:
+    if state.store is StateStore.FILE and state.file is None:
+        yield Fault("state.file", "is required with store File", about=("state.store",))
+    url = state.redis_url
+    if state.store is StateStore.REDIS and url is None:
+        yield Fault("state.redisUrl", "is required with store Redis", about=("state.store",))
+    if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
+        # Without the value: it may hold a password.
+        yield Fault("state.redisUrl", "is not an address like redis://:password@host:6379/0")
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,6 +1,6 @@
 """The router, put together: what is opened, in which order, and what is closed again.
 
-    state → upstream, health, reports, configwatch → pipeline → ports
+    state → store → upstream, health, reports, configwatch → pipeline → ports
 
 Every resource is a context of one exit stack: opened top to bottom, closed bottom to top, whatever fails.
 The order of the end: readiness goes first, then the requests in flight, then the ports, then the rest.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -33,10 +33,13 @@ from evenkeel_router.edge.upstream import Upstream
 from evenkeel_router.forward import Forwarder
 from evenkeel_router.pipeline import Pipeline
 from evenkeel_router.state import RouterState, Timing
+from evenkeel_router.stores.contract import LedgerStore
+from evenkeel_router.stores.keeping import Keeping
 
 _log = logging.getLogger(__name__)
 BACKLOG: Final = 4096
 CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, or after, a drain
+FIRST_READING_S: Final = 3.0  # for the ledger's store, before requests come
 LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's time is up
 
 
@@ -73,25 +76,38 @@ async def running(
     config_file: tuple[Path, bytes] | None = None,
     upstream: Upstream | None = None,
     prober: Prober | None = None,
+    store: LedgerStore | None = None,
     log_output: IO[str] | None = None,
     timing: Timing | None = None,
 ) -> AsyncIterator[Router]:
     """A router that serves while the context is open. Leaving it does not drain: call `drain` before.
 
     `config_file` is a file to watch and the bytes that `config` was read from; `upstream` and `prober` stand in
-    for the network; `log_output` takes one line for each request (None: none).
+    for the network; `store` keeps the ledger beyond this process; `log_output` takes one line for each request (None: none).
     """
     state = RouterState(config, timing=timing)
     discovery = StaticDiscovery(config.replicas)
     router = Router(state, discovery)
     async with AsyncExitStack() as stack:
-        # 1. The way to replicas.
+        # 1. What an earlier process knew. A store that is away holds nobody up for long.
+        if store is not None:
+            keeping = Keeping(
+                state.ledger,
+                store,
+                interval_s=lambda: state.config.state.save_interval_s,
+                now=asyncio.get_running_loop().time,
+            )
+            await stack.enter_async_context(_background(keeping.run()))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(keeping.loaded.wait(), FIRST_READING_S)
+
+        # 2. The way to replicas.
         connections = Connections()
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
         watchtower = Watchtower(state, prober or HttpProber(session))
 
-        # 2. What runs beside the requests.
+        # 3. What runs beside the requests.
         log = RequestLog(log_output)
         await stack.enter_async_context(_background(log.run()))
         await stack.enter_async_context(_background(watchtower.run(discovery)))
@@ -100,7 +116,7 @@ async def running(
             watching = _watch_config(state, discovery, *config_file)
             await stack.enter_async_context(_background(watching))
 
-        # 3. The ports: probes first, so that somebody can ask while the rest opens.
+        # 4. The ports: probes first, so that somebody can ask while the rest opens.
         listen = config.listen
         probes = probe_app(state, metrics.registry(state, log))
         router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)

@@ -9,6 +9,7 @@ and the totals live on; a changed fleet policy starts from zero, which R8 allows
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +18,7 @@ from evenkeel_contract.routerconfig import ReplicaConfig, RouterConfig, Scheduli
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.fleet.contract import FleetPolicy
 from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
+from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
 from evenkeel_router.core.accounting import Accounts
@@ -25,12 +27,15 @@ from evenkeel_router.core.candidates import Fleet
 from evenkeel_router.core.identity import Directory
 from evenkeel_router.core.reported import Seen
 from evenkeel_router.core.request import Limits
+from evenkeel_router.core.weights import ConfiguredWeights
 from evenkeel_router.edge.bodies import BODY_TIMEOUT_S, Budget
 from evenkeel_router.edge.server import KEEP_ALIVE_S
 from evenkeel_router.edge.waiting import WaitingRoom
 from evenkeel_router.flight import Flight
 
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
+UNKNOWN_MAX_DEBT: Final = 1_000_000.0
+"""U while neither the configuration nor a replica says what it is: twice what an 80 GB card makes possible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,10 @@ class Timing:
 class RouterState:
     """The router's memory."""
 
-    def __init__(self, config: RouterConfig, *, timing: Timing | None = None) -> None:
+    def __init__(
+        self, config: RouterConfig, *, timing: Timing | None = None, incarnation: str | None = None
+    ) -> None:
+        """`incarnation` names this process among all routers that ever were; by default a new name."""
         self.config = config
         self.timing = timing if timing is not None else Timing()
         self.directory = Directory(config.tenancy, namespace=config.namespace)
@@ -61,6 +69,11 @@ class RouterState:
             policy_of(config.scheduling),
             PrefixIndex(max_blocks=config.prefix.max_blocks),
             block_bytes=config.prefix.text_block_bytes,
+        )
+        self.ledger = Ledger(
+            incarnation or new_incarnation(),
+            rules=carry_rules(config.scheduling),
+            weights=ConfiguredWeights(config.tenancy),
         )
         self.flights: set[Flight] = set()
         """What is between admission and its end."""
@@ -77,14 +90,30 @@ class RouterState:
         self.directory = Directory(config.tenancy, namespace=config.namespace)
         self.limits = _limits(config)
         self.admission.limits = config.limits
+        if config.tenancy != before.tenancy:
+            self.ledger.weights = ConfiguredWeights(config.tenancy)
         if config.scheduling != before.scheduling:
             self.accounts.cost = cost_of(config.scheduling)
+            self.ledger.rules = carry_rules(config.scheduling)
             self.fleet.replace_policy(policy_of(config.scheduling))
         if config.prefix != before.prefix:
             self.fleet.replace_index(
                 PrefixIndex(max_blocks=config.prefix.max_blocks),
                 block_bytes=config.prefix.text_block_bytes,
             )
+
+
+def new_incarnation() -> str:
+    """A name for a router process. The oldest comes first: routers that come and go take over from nobody."""
+    return f"{time.time_ns() // 1_000_000:013x}-{secrets.token_hex(4)}"
+
+
+def carry_rules(scheduling: SchedulingConfig) -> CarryRules:
+    """The range of the replicas' deficits."""
+    return CarryRules(
+        quantum=float(scheduling.client_quantum),
+        max_debt=float(scheduling.max_debt or UNKNOWN_MAX_DEBT),
+    )
 
 
 def cost_of(scheduling: SchedulingConfig) -> Cost:

@@ -6,13 +6,12 @@ import msgspec
 import pytest
 from evenkeel_contract import ledgerwire
 from evenkeel_contract.ledgerwire import (
-    LedgerDelta,
-    LedgerDigest,
     LedgerMessageError,
     decode_delta,
     decode_digest,
 )
 from evenkeel_fairshare.ledger import Delta, Digest, Ledger, ReplicaRow, Sealer, Totals
+from evenkeel_router.core.exchange import digest_from_wire, digest_to_wire, from_wire, to_wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,13 +22,11 @@ ALICE, BOB = "ns/t/alice", "ns/t/bob%2F"
 
 def sent(delta: Delta) -> Delta:
     """Through bytes and back, as routers do."""
-    message = msgspec.convert(delta, LedgerDelta, from_attributes=True)
-    return msgspec.convert(decode_delta(ledgerwire.encode(message)), Delta, from_attributes=True)
+    return from_wire(decode_delta(ledgerwire.encode(to_wire(delta))))
 
 
 def asked(digest: Digest) -> Digest:
-    message = msgspec.convert(digest, LedgerDigest, from_attributes=True)
-    return msgspec.convert(decode_digest(ledgerwire.encode(message)), Digest, from_attributes=True)
+    return digest_from_wire(decode_digest(ledgerwire.encode(digest_to_wire(digest))))
 
 
 def full_ledger() -> Ledger:
@@ -59,6 +56,45 @@ def test_a_ledger_survives_the_wire_and_a_second_answer_is_empty():
     assert (again.pages, again.book, again.demand, again.lifts) == ((), None, (), {})
 
 
+def test_a_ledger_in_parts_is_the_ledger_in_any_order_and_although_it_changes_meanwhile():
+    here, there = full_ledger(), ledger("router-2")
+    parts = []
+    for part in here.parts():
+        if not parts:
+            here.received("alive", BOB, Totals(service=1))
+        parts.append(ledgerwire.frame(ledgerwire.encode(to_wire(part))))
+    assert len(parts) == len(here.pages) + 1
+    for message in reversed(list(ledgerwire.unframe(b"".join(parts)))):
+        there.merge(from_wire(decode_delta(message)))
+    assert content(there) | {"adopted": 0} == content(here) | {"adopted": 0}
+    assert there.members_of[here.router] == here.members
+
+
+def test_a_page_that_is_folded_and_forgotten_between_two_parts_is_in_the_book():
+    here, there = ledger("router-1"), ledger("router-2")
+    for name in ("first", "second"):
+        here.received(name, BOB, Totals(service=9))
+    parts = here.parts()
+    first = next(parts)
+    for name in ("first", "second"):
+        here.closed(name)
+    sealer = Sealer(here)
+    assert sealer.seal(["router-1"], live=[], now_s=0)
+    sealer.collect(["router-1"])
+    assert not here.pages
+    for part in (first, *parts):
+        there.merge(part)
+    assert there.served(BOB) == here.served(BOB) == Totals(service=18)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 5, 13])
+def test_messages_that_are_cut_short_are_refused(cut):
+    data = ledgerwire.frame(b"whole") + ledgerwire.frame(b"part")
+    messages = ledgerwire.unframe(data[:cut])
+    with pytest.raises(LedgerMessageError, match="cut short"):
+        list(messages)
+
+
 def test_what_happens_next_goes_over_the_wire_as_a_delta():
     here, there = full_ledger(), ledger("router-2")
     there.merge(sent(here.delta()))
@@ -81,9 +117,7 @@ def test_no_bytes_raise_anything_but_the_named_error(decode, data):
 @given(st.integers(0, 10_000), st.binary(min_size=1, max_size=4))
 def test_a_damaged_answer_is_refused_or_still_an_answer(at, new):
     """Whatever gets through, merging it either works or says what is wrong; nothing else comes out."""
-    data = ledgerwire.encode(
-        msgspec.convert(full_ledger().delta(), LedgerDelta, from_attributes=True)
-    )
+    data = ledgerwire.encode(to_wire(full_ledger().delta()))
     at %= len(data)
     try:
         delta = decode_delta(data[:at] + new + data[at + len(new) :])

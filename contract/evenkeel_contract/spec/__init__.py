@@ -4,6 +4,7 @@ Frozen dataclasses with their defaults; the docstring under a field is its descr
 reads them, `validate` adds the rules across fields. Enums hold what the runtime implements.
 """
 
+from evenkeel_contract.routerconfig import StateStore as StateStore
 from evenkeel_contract.spec.common import Metadata as Metadata
 from evenkeel_contract.spec.common import PodTemplate as PodTemplate
 from evenkeel_contract.spec.common import SecretKeyRef as SecretKeyRef
@@ -13,7 +14,6 @@ from evenkeel_contract.spec.engine import Model as Model
 from evenkeel_contract.spec.engine import ReplicaPolicyName as ReplicaPolicyName
 from evenkeel_contract.spec.engine import Runtime as Runtime
 from evenkeel_contract.spec.router import Router as Router
-from evenkeel_contract.spec.router import StateStore as StateStore
 from evenkeel_contract.spec.scaling import Autoscaling as Autoscaling
 from evenkeel_contract.spec.scaling import SelectPolicy as SelectPolicy
 from evenkeel_contract.spec.scaling import Slo as Slo

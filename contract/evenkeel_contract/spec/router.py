@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Annotated
 
 from evenkeel_contract.constraints import Range
 from evenkeel_contract.quantities import Duration, Quantity
-from evenkeel_contract.routerconfig import PrefixMode
+from evenkeel_contract.routerconfig import PrefixMode, StateStore
 from evenkeel_contract.spec.common import Count, PodTemplate, Positive, SecretKeyRef
-
-
-class StateStore(Enum):
-    """Where the ledger outlives a router (design R8)."""
-
-    PEERS = "Peers"  # in the other routers and the replicas
-    FILE = "File"  # on a volume of one router
-    REDIS = "Redis"  # in a server that speaks the protocol of Redis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,14 +206,32 @@ class Ledger:
     def delta(self, has: Digest | None = None) -> Delta:
         """The answer to a peer's digest; everything there is without one."""
         has = has or Digest()
-        pages = (
-            page.delta(name, has.pages.get(name, PageDigest())) for name, page in self.pages.items()
-        )
+        pages = (self._page_delta(name, has) for name in self.pages)
+        return self._rest(has, tuple(page for page in pages if page is not None))
+
+    def parts(self, has: Digest | None = None) -> Iterator[Delta]:
+        """What `delta` says in several deltas, a page each and then the rest; every one may be merged alone.
+
+        The ledger may change between two of them. The book comes last: a page that is folded and forgotten
+        meanwhile is in it, one that is folded after its own part is skipped by whoever merges both.
+        """
+        has = has or Digest()
+        members = tuple(sorted(self.members))
+        for name in list(self.pages):
+            page = self._page_delta(name, has) if name in self.pages else None
+            if page is not None:
+                yield Delta(self.router, members, (page,), None, (), {}, 0, 0, {}, {})
+        yield self._rest(has, ())
+
+    def _page_delta(self, name: str, has: Digest) -> PageDelta | None:
+        return self.pages[name].delta(name, has.pages.get(name, PageDigest()))
+
+    def _rest(self, has: Digest, pages: tuple[PageDelta, ...]) -> Delta:
         lifts_base = has.lifts.get(self.router, 0)
         return Delta(
             router=self.router,
             members=tuple(sorted(self.members)),
-            pages=tuple(page for page in pages if page is not None),
+            pages=pages,
             book=self.book.delta(has.book),
             demand=tuple(
                 DemandDelta(router, base, demand.head, demand.rates.since(base))

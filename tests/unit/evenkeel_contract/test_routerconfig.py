@@ -16,9 +16,12 @@ from evenkeel_contract.routerconfig import (
     ClusterConfig,
     FleetPolicyName,
     ListenConfig,
+    PeerConfig,
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,
+    StateConfig,
+    StateStore,
     TenancyConfig,
     TenantConfig,
     TenantLimits,
@@ -47,6 +50,11 @@ CONFIG = RouterConfig(
                 limits=TenantLimits(requests_per_minute=60),
             ),
         ),
+    ),
+    state=StateConfig(
+        store=StateStore.REDIS,
+        redis_url="redis://:secret@127.0.0.1:6379/0",
+        peers=(PeerConfig(name="b", url="http://127.0.0.1:3"),),
     ),
     replicas=(ReplicaConfig(name="r0", url="http://127.0.0.1:1", reports="tcp://127.0.0.1:2"),),
 )
@@ -136,6 +144,22 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     "a timeout of zero": (
         lambda c: c.update(limits={"queueTimeoutS": 0}),
         ["limits.queueTimeoutS: must be above 0 and at most 604800, not 0.0"],
+    ),
+    "a store without its place": (
+        lambda c: c.update(state={"store": "File"}),
+        ["state.file: is required with store File"],
+    ),
+    "a server that is not named": (
+        lambda c: c.update(state={"store": "Redis"}),
+        ["state.redisUrl: is required with store Redis"],
+    ),
+    "a server's address of another kind, whose password is not repeated": (
+        lambda c: c.update(state={"redisUrl": "http://:secret@host"}),
+        ["state.redisUrl: is not an address like redis://:password@host:6379/0"],
+    ),
+    "a peer twice": (
+        lambda c: c.update(state={"peers": [{"name": "b", "url": "http://127.0.0.1:1"}] * 2}),
+        ["state.peers[1].name: 'b' is given twice, first in state.peers[0]"],
     ),
     "a replica's address with a path": (
         lambda c: c["replicas"][0].update(url="http://127.0.0.1:1/v1"),

@@ -1,0 +1,27 @@
+"""Configured weights by identity."""
+
+from __future__ import annotations
+
+from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
+from evenkeel_router.core.identity import client_of
+from evenkeel_router.core.weights import ConfiguredWeights
+
+TENANT = TenantConfig(
+    namespace="ns",
+    name="ads",
+    weight=4,
+    default_client_weight=2,
+    clients=(ClientConfig(name="chät", weight=3),),
+)
+
+
+def test_weights_go_by_the_identities_that_travel_in_keys() -> None:
+    weights = ConfiguredWeights(TenancyConfig(tenants=(TENANT,)))
+    named, other = client_of(TENANT, "chät"), client_of(TENANT, "other")
+    assert (weights.client(named.identity), weights.client(other.identity)) == (3.0, 2.0)
+    assert weights.tenant(named.tenant_identity) == 4.0
+
+
+def test_whom_nobody_configured_weighs_one() -> None:
+    weights = ConfiguredWeights(TenancyConfig())
+    assert (weights.client("ns/x/y"), weights.tenant("ns/x")) == (1.0, 1.0)
