@@ -73,6 +73,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    prefix_blocks: int = 0
+    """Blocks of prompts that the router counts on being cached there."""
     incarnation: str = ""
     """Of its last report; empty where it makes none."""
     policy: str = ""
@@ -97,6 +99,7 @@ class RouterState(msgspec.Struct, frozen=True, kw_only=True):
     held: int = 0
     """Waiting for any replica to be routable."""
     prefix_blocks: int = 0
+    """The sum over all replicas: a block that two of them hold counts twice."""
     config_faults: tuple[str, ...] = ()
     """Of a newer configuration that did not hold: the last good one runs."""
     replicas: tuple[ReplicaState, ...] = ()

@@ -106,11 +106,15 @@ class _RouterCollector(Collector):
         state, model = self._state, self._state.config.model
         routable = _gauge("replica_routable", "1 where requests may go to the replica.", _REPLICA)
         load = _gauge("replica_requests_in_flight", "Requests at the replica (s_w).", _REPLICA)
+        blocks = _gauge(
+            "replica_prefix_blocks", "Blocks of prompts counted on being cached there.", _REPLICA
+        )
         for member in state.fleet:
             labels = (model, member.name)
+            blocks.add_metric(labels, state.fleet.blocks(member))
             routable.add_metric(labels, float(member.routable))
             load.add_metric(labels, state.fleet.load(member))
-        yield from (routable, load)
+        yield from (routable, load, blocks)
         sent = _counter("replica_request", "Requests sent to the replica.", _REPLICA)
         failed = _counter("replica_failure", "Requests that failed at the replica.", _REPLICA)
         given = _counter("replica_input_tokens", "Input tokens.", _REPLICA)
@@ -129,7 +133,8 @@ class _RouterCollector(Collector):
         state = self._state
         for name, help_text, value in (
             ("requests_held", "Requests waiting for any replica to be routable.", len(state.room)),
-            ("prefix_blocks", "Entries of the prefix index.", len(state.fleet.index)),
+            ("prefix_index_entries", "Prefixes in memory, at most prefix.maxBlocks.",
+             len(state.fleet.index)),
             ("buffered_bytes", "Bodies of requests in memory.", state.budget.used_bytes),
             ("draining", "1 while the router finishes what it has.", state.draining),
             ("config_faulty", "1 while a newer configuration did not hold.",

@@ -74,6 +74,8 @@ def test_an_index_with_room_answers_as_the_naive_model(
     index, naive = PrefixIndex(), Naive()
     for step in steps:
         apply(index, naive, step)
+        for slot in range(SLOTS):
+            assert index.held(slot) == sum(held_by == slot for _, held_by in naive.pairs)
         for prompt, replicas in asked:
             assert index.match(prompt, replicas) == naive.match(prompt, replicas)
 
@@ -85,9 +87,14 @@ def test_a_full_index_stays_within_its_bound_and_claims_only_what_was_inserted(
 ) -> None:
     index, naive = PrefixIndex(max_blocks=max_blocks), Naive()
     everyone = replica_set(range(SLOTS))
+    ever = {block for _, prompt, _ in steps for block in prompt}
     for step in steps:
         apply(index, naive, step)
         assert len(index) <= max_blocks
+        assert [index.held(slot) for slot in range(SLOTS)] == [
+            sum(index.match([block], replica_set([slot])).blocks for block in ever)
+            for slot in range(SLOTS)
+        ]
         for prompt in asked:
             match = index.match(prompt, everyone)
             for slot in slots_of(match.replicas):

@@ -17,10 +17,11 @@ did with a prefix matters, not who asked for it.
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, slots_of
 
 DEFAULT_MAX_BLOCKS: Final = 2_000_000  # about 200 MB
 
@@ -55,10 +56,15 @@ class PrefixIndex:
         self.unswept = 0
         """How many entries may still hold traces of departed replicas, which later inserts sweep out."""
         self._broom = 0
+        self._held: defaultdict[int, int] = defaultdict(int)
 
     def __len__(self) -> int:
         """Entries in memory, at most `max_blocks`. Emptied ones count until the hand comes by."""
         return len(self._entries)
+
+    def held(self, slot: int) -> int:
+        """Blocks that `slot` holds as far as is known: none that were taken back, nor a departed replica's."""
+        return self._held.get(slot, 0)
 
     def match(self, hashes: Sequence[int], among: ReplicaSet) -> Match:
         """The longest prefix that any replica of `among` holds, and who of them holds it. O(depth)."""
@@ -83,6 +89,7 @@ class PrefixIndex:
         entries = self._entries
         mark = replica | _USED
         before = after = -1  # neighbours mostly have the same holders: one int serves them all
+        gain = gained = 0
         fresh = []
         for key in hashes:
             entry = entries.get(key)
@@ -90,22 +97,30 @@ class PrefixIndex:
                 fresh.append(key)
             elif entry != before:
                 before, after = entry, entry | mark
+                gain = not entry & replica
+                gained += gain
                 entries[key] = after
             elif after != entry:
+                gained += gain
                 entries[key] = after
         for key in reversed(fresh):
             if key not in entries:  # twice in one prompt: a collision, which anybody can forge
                 self._place(key)
                 entries[key] = replica
+                gained += 1
+        self._held[slot] += gained
 
     def evict(self, hashes: Sequence[int], slot: int) -> None:
         """`slot` dropped these blocks; hashes that it never held are no fault."""
         entries = self._entries
-        keep = ~(2 << slot)
+        replica = 2 << slot & ~self._departed
+        lost = 0
         for key in hashes:
-            entry = entries.get(key)
-            if entry is not None:
-                entries[key] = entry & keep
+            entry = entries.get(key, 0)
+            if entry & replica:
+                entries[key] = entry ^ replica
+                lost += 1
+        self._held[slot] -= lost
 
     def truncate(self, hashes: Sequence[int], blocks: int, slot: int) -> None:
         """`slot` turned out to hold no more than the first `blocks` of this prompt.
@@ -123,6 +138,7 @@ class PrefixIndex:
         of it at its first insert (about 0.1 µs per entry), so callers do well to reuse slots late.
         """
         self._departed |= 2 << slot
+        self._held.pop(slot, None)
         self.unswept = len(self._ring)
 
     def _place(self, key: int) -> None:
@@ -141,7 +157,8 @@ class PrefixIndex:
                 break
             entries[victim] = entry ^ _USED
             self._hand = self._next(self._hand)
-        del entries[ring[self._hand]]
+        for slot in slots_of(ReplicaSet((entries.pop(ring[self._hand]) & ~self._departed) >> 1)):
+            self._held[slot] -= 1
         ring[self._hand] = key
         self._hand = self._next(self._hand)
 

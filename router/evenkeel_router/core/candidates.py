@@ -82,6 +82,10 @@ class Fleet:
         """Requests that have not finished at a replica."""
         return 0 if member.slot is None else self.outstanding[member.slot]
 
+    def blocks(self, member: Member) -> int:
+        """Blocks of prompts that are counted on being cached at a replica."""
+        return 0 if member.slot is None else self.index.held(member.slot)
+
     def add(self, name: str) -> Member:
         """A replica is configured. It joins when it first answers."""
         member = self._members[name] = Member(name)

@@ -14,7 +14,7 @@ from evenkeel_contract.routerconfig import (
     SchedulingConfig,
     TenantConfig,
 )
-from evenkeel_fairshare.fleet.contract import EMPTY, Usage
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, Usage
 from evenkeel_router.core.accounting import Accounts
 from evenkeel_router.core.identity import client_of
 from evenkeel_router.edge.logs import RequestLog
@@ -23,6 +23,7 @@ from evenkeel_router.snapshot import take
 from evenkeel_router.state import RouterState
 from prometheus_client import generate_latest
 
+from tests.support.fakes import replicas
 from tests.support.routers import config_for, tenancy
 
 
@@ -104,3 +105,26 @@ def test_a_state_of_another_version_is_refused_and_unknown_fields_are_not() -> N
         decode_state(encode_state(state))
     newer = encode_state(state).replace(b'"version":2', b'"version":1,"later":[1]')
     assert decode_state(newer).version == 1
+
+
+async def test_blocks_that_were_taken_back_or_whose_replica_is_gone_are_not_shown() -> None:
+    config = config_for(*replicas(2), prefix=PrefixConfig(text_block_bytes=16))
+    state = RouterState(config)
+    state.replicas = {replica.name: replica for replica in config.replicas}
+    members = [state.fleet.add(replica.name) for replica in config.replicas]
+    for member in members:
+        state.fleet.ready(member)
+    for usage in (Usage(10), NOTHING):  # the second was refused: its blocks are taken back
+        plan = state.fleet.plan("c", weight=1.0, text=b"%064d" % usage.input_tokens, input_tokens=1)
+        ticket = state.fleet.select(plan, EMPTY)
+        assert ticket is not None
+        state.fleet.dispatched(ticket)
+        state.fleet.finished(ticket, usage)
+    shown = take(state, 0.0)
+    assert [replica.prefix_blocks for replica in shown.replicas] == [4, 0]
+    assert shown.prefix_blocks == 4
+    text = generate_latest(registry(state, RequestLog(None))).decode()
+    assert 'replica_prefix_blocks{model_name="llama",replica="r0"} 4.0' in text
+    assert 'prefix_index_entries{model_name="llama"} 5.0' in text
+    state.fleet.lost(members[0])
+    assert take(state, 0.0).prefix_blocks == 0

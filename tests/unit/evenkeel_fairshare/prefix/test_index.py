@@ -181,6 +181,20 @@ def test_a_hash_that_comes_twice_in_one_prompt_does_no_harm() -> None:
     assert len(index) == 2
 
 
+def test_what_is_taken_back_or_has_left_is_held_no_more() -> None:
+    index = PrefixIndex()
+    index.insert([1, 2, 3], 0)
+    index.insert([1, 2, 3, 4], 1)
+    index.truncate([1, 2, 3, 4], 1, 1)
+    index.evict([3, 77], 0)
+    index.evict([3], 0)  # news may come twice
+    assert [index.held(slot) for slot in range(3)] == [2, 1, 0]
+    index.drop(1)
+    index.evict([1], 1)
+    assert [index.held(slot) for slot in range(3)] == [2, 0, 0]
+    assert len(index) == 4  # in memory, until there is need of the room
+
+
 def test_a_bound_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="max_blocks is 0; it must be at least 1"):
         PrefixIndex(max_blocks=0)
