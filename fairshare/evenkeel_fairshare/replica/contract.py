@@ -70,6 +70,8 @@ class Request:
     """Input tokens that had to be computed; set by the engine when it admits, at least 1."""
     output_tokens: int = 0
     """Output tokens produced so far; advanced by the engine before it reports `progress`."""
+    booked_tokens: int = 0
+    """Output tokens that the accounts know of."""
 
     def __post_init__(self) -> None:
         """Raises `ValueError` on a weight that no share can be computed from."""

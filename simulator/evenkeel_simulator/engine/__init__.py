@@ -1,7 +1,7 @@
 """The engine model, pure: continuous batching over a radix cache and a KV pool.
 
 Reading order: `model` (the loop), `request`, `config`, `batch`, `cache`, `memory`, `admission`, `makers`,
-`iteration`, `profiles`, `accounts`. A driver needs this much:
+`iteration`, `profiles`. A driver needs this much:
 
     engine = Engine(EngineConfig(), policy, PROFILES["a100-llama3.1-8b"], observer=kv_events)
     engine.submit(EngineRequest(...), now_s)

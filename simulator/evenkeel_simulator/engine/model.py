@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.replica.accounts import Accounts
 from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy
 
-from evenkeel_simulator.engine.accounts import Accounts
 from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
 from evenkeel_simulator.engine.batch import Batch
 from evenkeel_simulator.engine.cache import CacheObserver

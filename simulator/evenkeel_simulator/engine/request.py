@@ -53,8 +53,6 @@ class EngineRequest(Request):
     """Serial in the batch's list of ends."""
     making: tuple[Node, Segment] | None = None
     """While it is in prefill: where it goes on from the cache, for others to wait for."""
-    booked_tokens: int = 0
-    """Output tokens that the accounts know of."""
     admitted_s: float | None = None
     """First admission."""
     first_token_s: float | None = None

@@ -25,9 +25,9 @@ from evenkeel_contract.reports import (
     decode_request,
     encode,
 )
+from evenkeel_fairshare.replica.accounts import ClientTotals
 from evenkeel_fairshare.replica.contract import ClientState
 
-from evenkeel_simulator.engine.accounts import ClientTotals
 from evenkeel_simulator.server.kv_events import bind
 
 MAX_CLIENTS: Final = 10_000

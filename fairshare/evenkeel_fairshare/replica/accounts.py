@@ -1,12 +1,15 @@
-"""What each client was served, cumulative since the engine started: the source of the ledger (design R3)."""
+"""What each client was served, cumulative since the engine started: the source of the ledger (design R3).
+
+Place in the flow: engine → **accounts** → reports. Kept beside the policy, not by it: FCFS keeps no counters, and
+its clients were served all the same.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evenkeel_fairshare.cost import Cost
-
-from evenkeel_simulator.engine.request import EngineRequest
+from evenkeel_fairshare.replica.contract import Request
 
 
 @dataclass(slots=True)
@@ -35,7 +38,7 @@ class Accounts:
         self._cost = cost
         self.clients: dict[str, ClientTotals] = {}
 
-    def admitted(self, request: EngineRequest, *, charged: bool) -> None:
+    def admitted(self, request: Request, *, charged: bool) -> None:
         """A request entered the batch; `charged` is whether its input costs its client anything (R11)."""
         totals = self.clients.get(request.client)
         if totals is None:
@@ -47,7 +50,7 @@ class Accounts:
         if charged:
             _serve(totals, request, self._cost.input_cost(request.extend_tokens))
 
-    def settle(self, request: EngineRequest) -> None:
+    def settle(self, request: Request) -> None:
         """Book the output tokens that are not booked yet."""
         before, after = request.booked_tokens, request.output_tokens
         if after > before:
@@ -56,13 +59,17 @@ class Accounts:
             _serve(totals, request, self._cost.output_cost(request.extend_tokens, before, after))
             request.booked_tokens = after
 
-    def left(self, request: EngineRequest) -> None:
+    def copy(self) -> dict[str, ClientTotals]:
+        """The totals as they are now, to be read while the engine goes on."""
+        return {client: replace(totals) for client, totals in self.clients.items()}
+
+    def left(self, request: Request) -> None:
         """A request left the batch."""
         self.settle(request)
         self.clients[request.client].running -= 1
 
 
-def _serve(totals: ClientTotals, request: EngineRequest, service: float) -> None:
+def _serve(totals: ClientTotals, request: Request, service: float) -> None:
     totals.service += service
     totals.normalised += service / request.client_weight
     totals.tenant_normalised += service / request.tenant_weight
