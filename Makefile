@@ -49,6 +49,14 @@ mutation: env  ## A mutation run over the algorithms (hours); what survives and 
 bench-router: env $(RIVAL)/.installed  ## This router against sglang-router on two cores (15 minutes; ARGS=--quick: one)
 	$(BIN)/python -m bench.router.run --venv $(RIVAL) $(ARGS)
 
+# What some tests run for real, and are skipped without: a server of Redis, clocks that jump.
+.PHONY: tools
+tools:  ## Install what some tests need beyond Python (Debian, root; says so and goes on elsewhere)
+	@if command -v redis-server >/dev/null && ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends redis-server libfaketime >/dev/null; \
+	then :; else echo "not installed: redis-server, libfaketime; tests that need them are skipped"; fi
+
 .PHONY: test
 test: env lint  ## Lint, types, layers, and every test that needs nothing but this machine (but the slow ones)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" --durations 10

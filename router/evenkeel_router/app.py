@@ -33,6 +33,7 @@ from evenkeel_router.edge.upstream import Upstream
 from evenkeel_router.forward import Forwarder
 from evenkeel_router.pipeline import Pipeline
 from evenkeel_router.state import RouterState, Timing
+from evenkeel_router.stores.configured import store_of
 from evenkeel_router.stores.contract import LedgerStore
 from evenkeel_router.stores.keeping import Keeping
 
@@ -83,19 +84,20 @@ async def running(
     """A router that serves while the context is open. Leaving it does not drain: call `drain` before.
 
     `config_file` is a file to watch and the bytes that `config` was read from; `upstream` and `prober` stand in
-    for the network; `store` keeps the ledger beyond this process; `log_output` takes one line for each request (None: none).
+    for the network; `store` is used in place of the configured one; `log_output` takes one line for each request (None: none).
     """
     state = RouterState(config, timing=timing)
     discovery = StaticDiscovery(config.replicas)
     router = Router(state, discovery)
     async with AsyncExitStack() as stack:
         # 1. What an earlier process knew. A store that is away holds nobody up for long.
-        if store is not None:
+        now = asyncio.get_running_loop().time
+        if (store := store or store_of(config, now)) is not None:
             keeping = Keeping(
                 state.ledger,
                 store,
                 interval_s=lambda: state.config.state.save_interval_s,
-                now=asyncio.get_running_loop().time,
+                now=now,
             )
             await stack.enter_async_context(_background(keeping.run()))
             with suppress(TimeoutError):

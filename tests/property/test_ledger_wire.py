@@ -10,14 +10,12 @@ from evenkeel_contract.ledgerwire import (
     decode_delta,
     decode_digest,
 )
-from evenkeel_fairshare.ledger import Delta, Digest, Ledger, ReplicaRow, Sealer, Totals
+from evenkeel_fairshare.ledger import Delta, Digest, Sealer, Totals
 from evenkeel_router.core.exchange import digest_from_wire, digest_to_wire, from_wire, to_wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.ledger_worlds import content, ledger
-
-ALICE, BOB = "ns/t/alice", "ns/t/bob%2F"
+from tests.support.ledger_worlds import BOB, content, full_ledger, ledger
 
 
 def sent(delta: Delta) -> Delta:
@@ -27,24 +25,6 @@ def sent(delta: Delta) -> Delta:
 
 def asked(digest: Digest) -> Digest:
     return digest_from_wire(decode_digest(ledgerwire.encode(digest_to_wire(digest))))
-
-
-def full_ledger() -> Ledger:
-    """Something of everything."""
-    here = ledger("router-1")
-    for name in ("gone", "alive"):
-        row = ReplicaRow(ALICE, Totals(service=5, requests=1), deficit=-3, seed=-2, waiting=1)
-        here.observe(name, since=0, sequence=4, rows=[row])
-        here.promised(name, BOB, seed=-7, tenant_seed=8)
-        here.dispatched(name, BOB, worst=50)
-        here.received(name, BOB, Totals(service=9), released=10)
-        here.drained(name)
-    here.levels.levels.raise_to("ns/t", 12)
-    here.levels.lifts.raise_to(ALICE, 3)
-    here.requested({ALICE: 4.5})
-    here.closed("gone")
-    Sealer(here).seal(["router-1"], live=["alive"], now_s=0)
-    return here
 
 
 def test_a_ledger_survives_the_wire_and_a_second_answer_is_empty():
