@@ -1,0 +1,1 @@
+"""The operator: makes FairInferenceServices run on Kubernetes (design §6)."""

@@ -1,0 +1,1 @@
+"""What the operator decides: pure. No clock, no cluster, no log."""

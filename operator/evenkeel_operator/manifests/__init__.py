@@ -1,0 +1,1 @@
+"""The objects of one service, as pure builders: one file per concern."""

@@ -1,0 +1,191 @@
+"""The engines: a Deployment, and the headless Service whose endpoints are the replicas."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from evenkeel_contract.names import (
+    ENGINE_COMPONENT,
+    ENGINE_PORT,
+    HTTP_PORT_NAME,
+    KV_EVENTS_PORT,
+    KV_EVENTS_PORT_NAME,
+    KV_REPLAY_PORT,
+    KV_REPLAY_PORT_NAME,
+    REPORTS_PORT,
+    REPORTS_PORT_NAME,
+    engine_name,
+)
+from evenkeel_contract.quantities import CountOrPercent
+from evenkeel_contract.spec import Runtime
+
+from evenkeel_operator.manifests import command
+from evenkeel_operator.manifests.metadata import manifest, selector
+from evenkeel_operator.manifests.pods import (
+    CONTAINER_SECURITY,
+    EXIT_MARGIN_S,
+    LEAVE_ROTATION_S,
+    POD_SECURITY,
+    PRE_STOP,
+    pod_template,
+    probe,
+    spread,
+)
+from evenkeel_operator.manifests.storage import model_mounts, model_volumes
+from evenkeel_operator.manifests.subject import Manifest, Subject
+
+KEY_ENV: Final = "EVENKEEL_ENGINE_KEY"
+KEY_LABEL: Final = "evenkeel.dev/engine-key"
+
+# Fetching and loading the weights of the largest models takes the better part of an hour on slow storage.
+START_PERIOD_S: Final = 5
+START_ATTEMPTS: Final = 1080
+PROGRESS_DEADLINE_S: Final = START_PERIOD_S * START_ATTEMPTS + 600
+
+PORTS: Final = {
+    HTTP_PORT_NAME: ENGINE_PORT,
+    KV_EVENTS_PORT_NAME: KV_EVENTS_PORT,
+    KV_REPLAY_PORT_NAME: KV_REPLAY_PORT,
+    REPORTS_PORT_NAME: REPORTS_PORT,
+}
+
+
+def engine_deployment(subject: Subject, *, replicas: int) -> Manifest:
+    """The replicas. `replicas` is given: from the spec, or from the scaler."""
+    match = selector(subject, ENGINE_COMPONENT)
+    pod = pod_template(
+        subject,
+        ENGINE_COMPONENT,
+        pod=_pod(subject, match),
+        overlay=subject.spec.engine.template,
+        extra_labels={KEY_LABEL: subject.engine_key.id},
+    )
+    rollout = subject.spec.engine.rollout
+    found = manifest(
+        subject,
+        api="apps/v1",
+        kind="Deployment",
+        name=engine_name(subject.name),
+        component=ENGINE_COMPONENT,
+    )
+    found["spec"] = {
+        "replicas": replicas,
+        "revisionHistoryLimit": 3,
+        "progressDeadlineSeconds": PROGRESS_DEADLINE_S,
+        "selector": {"matchLabels": match},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {
+                "maxSurge": _int_or_percent(rollout.max_surge),
+                "maxUnavailable": _int_or_percent(rollout.max_unavailable),
+            },
+        },
+        "template": pod,
+    }
+    return found
+
+
+def engine_service(subject: Subject) -> Manifest:
+    """Headless, and with replicas that are not ready: routers judge for themselves (design §5)."""
+    found = manifest(
+        subject,
+        api="v1",
+        kind="Service",
+        name=engine_name(subject.name),
+        component=ENGINE_COMPONENT,
+    )
+    found["spec"] = {
+        "type": "ClusterIP",
+        "clusterIP": "None",
+        "publishNotReadyAddresses": False,
+        "selector": selector(subject, ENGINE_COMPONENT),
+        "ports": [
+            {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+            for name, port in PORTS.items()
+        ],
+    }
+    return found
+
+
+def _pod(subject: Subject, match: dict[str, str]) -> Manifest:
+    return {
+        "serviceAccountName": engine_name(subject.name),
+        "automountServiceAccountToken": False,  # an engine has no business with the API server
+        "enableServiceLinks": False,  # SERVICE_PORT of a neighbour would become its setting
+        "terminationGracePeriodSeconds": subject.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
+        "securityContext": POD_SECURITY,
+        "topologySpreadConstraints": spread(match),
+        "containers": [_container(subject)],
+        "volumes": model_volumes(subject),
+    }
+
+
+def _container(subject: Subject) -> Manifest:
+    container: Manifest = {
+        "name": ENGINE_COMPONENT,
+        "image": subject.images.engine,
+        "args": list(command.engine_arguments(subject.spec, key_env=KEY_ENV)),
+        "env": _environment(subject),
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()
+        ],
+        "startupProbe": probe(
+            "/ready",
+            HTTP_PORT_NAME,
+            periodSeconds=START_PERIOD_S,
+            timeoutSeconds=5,
+            failureThreshold=START_ATTEMPTS,
+        ),
+        # `/ready` and not `/health`: that generates a token and takes about a second.
+        "readinessProbe": probe(
+            "/ready", HTTP_PORT_NAME, periodSeconds=2, timeoutSeconds=5, failureThreshold=2
+        ),
+        # `/health` is the only one that notices a scheduler that hangs. Two minutes of patience: a long
+        # prefill answers late.
+        "livenessProbe": probe(
+            "/health", HTTP_PORT_NAME, periodSeconds=30, timeoutSeconds=20, failureThreshold=4
+        ),
+        "lifecycle": PRE_STOP,
+        "securityContext": CONTAINER_SECURITY,
+        "resources": _resources(subject),
+        "volumeMounts": model_mounts(subject),
+    }
+    if subject.spec.engine.runtime is Runtime.SGLANG:
+        container["command"] = list(command.SGLANG_COMMAND)
+    if subject.images.pull_policy:
+        container["imagePullPolicy"] = subject.images.pull_policy
+    return container
+
+
+def _environment(subject: Subject) -> list[Manifest]:
+    key = subject.engine_key
+    found: list[Manifest] = [
+        {
+            "name": KEY_ENV,
+            "valueFrom": {"secretKeyRef": {"name": key.secret, "key": key.entry}},
+        },
+        {"name": "HOME", "value": "/tmp"},  # the root file system is read-only
+    ]
+    if subject.spec.engine.runtime is Runtime.SIMULATOR:
+        return found
+    found.append({"name": "HF_HOME", "value": command.CACHE_PATH})
+    token = subject.spec.model.token_secret_ref
+    if token is not None:
+        ref = {"name": token.name, "key": token.key}
+        found.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": ref}})
+    return found
+
+
+def _resources(subject: Subject) -> Manifest:
+    """GPUs, and little else: what a model needs of the host only its owner knows (`engine.template`)."""
+    if subject.spec.engine.runtime is Runtime.SIMULATOR:
+        return {"requests": {"cpu": "50m", "memory": "128Mi"}}
+    gpu = subject.spec.engine.gpu
+    return {
+        "requests": {"cpu": "1", "memory": "8Gi", gpu.resource_name: str(gpu.count)},
+        "limits": {gpu.resource_name: str(gpu.count)},
+    }
+
+
+def _int_or_percent(value: CountOrPercent) -> Any:
+    return value.to_plain()

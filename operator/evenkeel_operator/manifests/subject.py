@@ -1,0 +1,89 @@
+"""What the builders know of one service: its accepted spec, and what the operator adds.
+
+Place in the pass: observe → **subject** → manifests → plan → apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from evenkeel_contract.names import API_VERSION
+from evenkeel_contract.spec import FairInferenceService, ServiceSpec
+
+Manifest = dict[str, Any]
+"""One object of Kubernetes, as it is sent to the API server."""
+
+# How long a replica or a router that leaves may finish its work, where `spec.autoscaling` does not say.
+# Five minutes outlast nearly every answer of a chat.
+DEFAULT_DRAIN_S: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """Which images run."""
+
+    engine: str
+    router: str
+    pull_policy: str | None = None
+    """None: the cluster's default (IfNotPresent, or Always for `latest`)."""
+    pull_secrets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKeyRef:
+    """The key that engines ask for: where it is, never what it is."""
+
+    secret: str
+    entry: str
+    id: str
+    """Changes with the key; a label of the engines' pods, so that a new key is a rollout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One service, ready to be built."""
+
+    service: FairInferenceService
+    uid: str
+    images: Images
+    engine_key: EngineKeyRef
+    router_config: bytes
+    """The RouterConfig in JSON."""
+    apis: frozenset[str] = frozenset()
+    """Optional API groups that the cluster has, such as `monitoring.coreos.com`."""
+    scrapers: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the namespaces whose pods may read metrics; empty: those of every namespace."""
+    operator_namespace: str | None = None
+    """Whose pods may reach the routers' admin port; None: only the routers themselves."""
+
+    @property
+    def name(self) -> str:
+        return self.service.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.service.metadata.namespace
+
+    @property
+    def spec(self) -> ServiceSpec:
+        return self.service.spec
+
+    @property
+    def drain_s(self) -> int:
+        """How long a replica or a router that leaves may finish its work."""
+        scaling = self.spec.autoscaling
+        return DEFAULT_DRAIN_S if scaling is None else max(1, round(scaling.drain_timeout.seconds))
+
+    @property
+    def owner(self) -> Manifest:
+        """The owner reference: what is generated goes with the service."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "FairInferenceService",
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
