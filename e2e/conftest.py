@@ -21,15 +21,21 @@ def kubectl() -> Kubectl:
 
 
 @pytest.fixture(scope="session")
-def api(kubectl: Kubectl) -> Iterator[httpx.Client]:
-    """The API server as kubectl's user, through `kubectl proxy`: a request costs milliseconds."""
+def proxy(kubectl: Kubectl) -> Iterator[str]:
+    """The API server's address as kubectl's user, through `kubectl proxy`."""
     with subprocess.Popen(
         kubectl.command("proxy", "--port=0"), stdout=subprocess.PIPE, text=True
-    ) as proxy:
+    ) as process:
         try:
-            assert proxy.stdout is not None
-            address = proxy.stdout.readline().split()[-1]  # Starting to serve on 127.0.0.1:…
-            with httpx.Client(base_url=f"http://{address}", timeout=30) as client:
-                yield client
+            assert process.stdout is not None
+            address = process.stdout.readline().split()[-1]  # Starting to serve on 127.0.0.1:…
+            yield f"http://{address}"
         finally:
-            proxy.terminate()
+            process.terminate()
+
+
+@pytest.fixture(scope="session")
+def api(proxy: str) -> Iterator[httpx.Client]:
+    """The API server: a request costs milliseconds."""
+    with httpx.Client(base_url=proxy, timeout=30) as client:
+        yield client

@@ -66,6 +66,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     joined: bool = False
     """Its process is there."""
     routable: bool = False
+    withheld: str = ""
+    """Why this router sends nothing new there (`draining`, `terminating`, …); empty: nothing is against it."""
     in_flight: int = 0
     """Requests of this router there (s_w)."""
     requests: int = 0

@@ -1,7 +1,8 @@
 """`python -m evenkeel_router --config FILE.json`: run a router until SIGTERM or SIGINT, then drain.
 
 The first signal drains; a second one ends at once. Exit code 2 for a configuration that does not hold, with
-every fault on standard error.
+every fault on standard error. In a pod, `--config-secret NAME` takes the place of the file: the Secret is
+watched through the API, and a router waits until it holds.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from random import Random
+from typing import Any, Final, TypeVar
 
 import uvloop
+from evenkeel_contract.names import ROUTER_CONFIG_KEY
 from evenkeel_contract.routerconfig import RouterConfig
 
-from evenkeel_router.app import running
-from evenkeel_router.edge.configwatch import load
+from evenkeel_router.app import Router, background, running
+from evenkeel_router.edge.configwatch import ConfigSource, FileSource, SecretSource, load
+from evenkeel_router.edge.kubeapi import Access, CredentialsError, in_cluster, open_api
 from evenkeel_router.edge.logs import start_logging
 
 _log = logging.getLogger("evenkeel_router")
@@ -29,14 +36,32 @@ _YOUNG_OBJECTS: Final = 50_000
 def main() -> int:
     """The exit code."""
     arguments = _arguments()
+    if arguments.config is not None:
+        return _main_from_file(arguments)
+    listener = start_logging(arguments.log_level)
+    try:
+        access = in_cluster(os.environ)
+        return uvloop.run(_serve_on_cluster(access, arguments))
+    except CredentialsError as error:
+        _log.error("%s", error)
+        return 2
+    except OSError as error:
+        _log.error("cannot serve: %s", error)
+        return 1
+    finally:
+        listener.stop()
+
+
+def _main_from_file(arguments: argparse.Namespace) -> int:
     config, faults, data = load(arguments.config)
-    if config is None:
-        for fault in faults:
+    if config is None or config.cluster is not None:
+        for fault in faults or ("cluster: needs --config-secret",):
             sys.stderr.write(f"{arguments.config}: {fault}\n")
         return 2
     listener = start_logging(arguments.log_level)
+    source = FileSource(arguments.config, data)
     try:
-        return uvloop.run(_serve(config, (arguments.config, data), log_requests=arguments.requests))
+        return uvloop.run(_serve_from_file(config, source, log_requests=arguments.requests))
     except OSError as error:  # a port that is taken, most likely
         _log.error("cannot serve: %s", error)
         return 1
@@ -44,24 +69,65 @@ def main() -> int:
         listener.stop()
 
 
-async def _serve(
-    config: RouterConfig, config_file: tuple[Path, bytes], *, log_requests: bool
+async def _serve_from_file(
+    config: RouterConfig, source: ConfigSource, *, log_requests: bool
 ) -> int:
+    output = sys.stderr if log_requests else None
+    signals = _signals()
+    async with running(config, source=source, log_output=output) as router:
+        await _until_signalled(router, signals)
+    return 0
+
+
+async def _serve_on_cluster(access: Access, arguments: argparse.Namespace) -> int:
+    output = sys.stderr if arguments.requests else None
+    signals = _signals()
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(open_api(access))
+        source = SecretSource(api, arguments.config_secret, rng=Random())
+        await stack.enter_async_context(background(source.run()))
+        # As process 1 of a container there is no default action: a signal must end the waiting, too.
+        config = await _first_of(source.first(), signals.get())
+        if isinstance(config, RouterConfig):
+            router = await stack.enter_async_context(
+                running(config, source=source, api=api, log_output=output)
+            )
+            await _until_signalled(router, signals)
+    return 0
+
+
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
+
+
+async def _first_of(
+    one: Coroutine[Any, Any, _First], other: Coroutine[Any, Any, _Second]
+) -> _First | _Second:
+    """The result of the first to end; the other is cancelled."""
+    tasks: tuple[asyncio.Task[_First], asyncio.Task[_Second]] = (
+        asyncio.create_task(one),
+        asyncio.create_task(other),
+    )
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return tasks[1].result() if tasks[0].cancelled() else tasks[0].result()
+
+
+def _signals() -> asyncio.Queue[signal.Signals]:
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signals.put_nowait, number)
-    output = sys.stderr if log_requests else None
-    async with running(config, config_file=config_file, log_output=output) as router:
-        _relax_garbage_collection()
-        await signals.get()
-        drain = asyncio.create_task(router.drain())
-        second = asyncio.create_task(signals.get())
-        await asyncio.wait((drain, second), return_when=asyncio.FIRST_COMPLETED)
-        for task in (drain, second):
-            task.cancel()
-        await asyncio.gather(drain, second, return_exceptions=True)
-    return 0
+    return signals
+
+
+async def _until_signalled(router: Router, signals: asyncio.Queue[signal.Signals]) -> None:
+    """The first signal drains, a second one ends at once."""
+    _relax_garbage_collection()
+    await signals.get()
+    await _first_of(router.drain(), signals.get())
 
 
 def _relax_garbage_collection() -> None:
@@ -77,7 +143,13 @@ def _relax_garbage_collection() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="evenkeel_router", description="The D2LPM router.")
-    parser.add_argument("--config", type=Path, required=True, help="a RouterConfig in JSON")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--config", type=Path, help="a RouterConfig in JSON")
+    given.add_argument(
+        "--config-secret",
+        metavar="NAME",
+        help=f"in a pod: the Secret of its namespace whose entry {ROUTER_CONFIG_KEY} is a RouterConfig",
+    )
     parser.add_argument(
         "--log-level", choices=("debug", "info", "warning", "error"), default="info"
     )

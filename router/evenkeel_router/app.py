@@ -1,6 +1,6 @@
 """The router, put together: what is opened, in which order, and what is closed again.
 
-    state → store → upstream, health, reports, configwatch → pipeline → ports
+    state → store → upstream, discovery, health, reports, configwatch → pipeline → ports
 
 Every resource is a context of one exit stack: opened top to bottom, closed bottom to top, whatever fails.
 The order of the end: readiness goes first, then the requests in flight, then the ports, then the rest.
@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+import socket
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
+from random import Random
 from typing import IO, Any, Final
 
 from aiohttp import web
 from evenkeel_contract.routerconfig import RouterConfig
 
 from evenkeel_router import metrics
-from evenkeel_router.edge import configwatch
+from evenkeel_router.core.endpoints import Peer
 from evenkeel_router.edge.admin import admin_app, probe_app
+from evenkeel_router.edge.configwatch import ConfigSource
 from evenkeel_router.edge.connections import Connections
-from evenkeel_router.edge.discovery import StaticDiscovery
+from evenkeel_router.edge.discovery import Discovery, StaticDiscovery
 from evenkeel_router.edge.handlers import Traffic
 from evenkeel_router.edge.health import Watchtower
+from evenkeel_router.edge.kubeapi import Api
+from evenkeel_router.edge.kubediscovery import KubernetesDiscovery
 from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
 from evenkeel_router.edge.reports import Reports
@@ -47,7 +51,7 @@ LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's ti
 class Router:
     """A running router. Ports are known once it runs: port 0 lets the system choose."""
 
-    def __init__(self, state: RouterState, discovery: StaticDiscovery) -> None:
+    def __init__(self, state: RouterState, discovery: Discovery) -> None:
         self.state = state
         self.discovery = discovery
         self.traffic_port = 0
@@ -74,7 +78,8 @@ class Router:
 async def running(
     config: RouterConfig,
     *,
-    config_file: tuple[Path, bytes] | None = None,
+    source: ConfigSource | None = None,
+    api: Api | None = None,
     upstream: Upstream | None = None,
     prober: Prober | None = None,
     store: LedgerStore | None = None,
@@ -83,11 +88,12 @@ async def running(
 ) -> AsyncIterator[Router]:
     """A router that serves while the context is open. Leaving it does not drain: call `drain` before.
 
-    `config_file` is a file to watch and the bytes that `config` was read from; `upstream` and `prober` stand in
-    for the network; `store` is used in place of the configured one; `log_output` takes one line for each request (None: none).
+    `source` is where a changed configuration comes from; `api` is needed where the fleet is found on a
+    cluster; `upstream` and `prober` stand in for the network; `store` is used in place of the configured one;
+    `log_output` takes one line for each request (None: none).
     """
     state = RouterState(config, timing=timing)
-    discovery = StaticDiscovery(config.replicas)
+    discovery = _discovery(state, api)
     router = Router(state, discovery)
     async with AsyncExitStack() as stack:
         # 1. What an earlier process knew. A store that is away holds nobody up for long.
@@ -99,7 +105,7 @@ async def running(
                 interval_s=lambda: state.config.state.save_interval_s,
                 now=now,
             )
-            await stack.enter_async_context(_background(keeping.run()))
+            await stack.enter_async_context(background(keeping.run()))
             with suppress(TimeoutError):
                 await asyncio.wait_for(keeping.loaded.wait(), FIRST_READING_S)
 
@@ -111,12 +117,13 @@ async def running(
 
         # 3. What runs beside the requests.
         log = RequestLog(log_output)
-        await stack.enter_async_context(_background(log.run()))
-        await stack.enter_async_context(_background(watchtower.run(discovery)))
-        await stack.enter_async_context(_background(Reports(state, watchtower.replaced).run()))
-        if config_file is not None:
-            watching = _watch_config(state, discovery, *config_file)
-            await stack.enter_async_context(_background(watching))
+        await stack.enter_async_context(background(log.run()))
+        await stack.enter_async_context(background(discovery.run()))
+        await stack.enter_async_context(background(watchtower.run(discovery)))
+        await stack.enter_async_context(background(Reports(state, watchtower.replaced).run()))
+        if source is not None:
+            watching = _watch_config(state, discovery, source)
+            await stack.enter_async_context(background(watching))
 
         # 4. The ports: probes first, so that somebody can ask while the rest opens.
         listen = config.listen
@@ -158,23 +165,41 @@ async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: i
     return chosen
 
 
-async def _watch_config(
-    state: RouterState, discovery: StaticDiscovery, path: Path, data: bytes
-) -> None:
+def _discovery(state: RouterState, api: Api | None) -> Discovery:
+    config = state.config
+    if config.cluster is None:
+        return StaticDiscovery(config)
+    if api is None:
+        raise ValueError("a fleet on a cluster is found through its API, and none was given")
+
+    def found_peers(peers: Sequence[Peer]) -> None:
+        state.peers = tuple(peers)
+
+    return KubernetesDiscovery(
+        api,
+        config,
+        config.cluster,
+        own_name=socket.gethostname(),  # a pod's name
+        found_peers=found_peers,
+        rng=Random(),
+    )
+
+
+async def _watch_config(state: RouterState, discovery: Discovery, source: ConfigSource) -> None:
     def apply(config: RouterConfig) -> None:
         if config.listen != state.config.listen:
             _log.warning("a changed `listen` takes effect when the router restarts")
         state.apply(config)
-        discovery.update(config.replicas)
+        discovery.update(config)
 
     def complain(faults: tuple[str, ...]) -> None:
         state.config_faults = faults
 
-    await configwatch.watch(path, data, apply, complain, interval_s=state.timing.config_interval_s)
+    await source.watch(apply, complain)
 
 
 @asynccontextmanager
-async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """A task for the time of the context. One that fails is a fault of this program, and is logged."""
     task = asyncio.create_task(work)
     task.add_done_callback(_report_failure)

@@ -49,6 +49,7 @@ def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.Rep
         url=state.replicas[member.name].url,
         joined=member.joined,
         routable=member.routable,
+        withheld=member.withheld,
         in_flight=state.fleet.load(member),
         requests=totals.requests,
         failures=totals.failures,

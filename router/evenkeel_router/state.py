@@ -24,6 +24,7 @@ from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_router.core.accounting import Accounts
 from evenkeel_router.core.admission import Admission
 from evenkeel_router.core.candidates import Fleet
+from evenkeel_router.core.endpoints import Peer
 from evenkeel_router.core.identity import Directory
 from evenkeel_router.core.reported import Seen
 from evenkeel_router.core.request import Limits
@@ -44,7 +45,6 @@ class Timing:
 
     probe_interval_s: float = 1.0
     report_interval_s: float = 1.0
-    config_interval_s: float = 1.0
     body_timeout_s: float = BODY_TIMEOUT_S
     keep_alive_s: float = KEEP_ALIVE_S
 
@@ -81,6 +81,10 @@ class RouterState:
         """What each replica reported last, by name."""
         self.started_unix = time.time()
         self.draining = False
+        self.in_sync = False
+        """Whether discovery has said at least once which replicas there are."""
+        self.peers: tuple[Peer, ...] = ()
+        """The other routers of the service, where discovery finds them."""
         self.config_faults: tuple[str, ...] = ()
         """Of a newer configuration that did not hold; empty while the newest one runs."""
 

@@ -125,7 +125,7 @@ async def test_a_replica_that_is_no_longer_configured_is_no_longer_asked_or_show
             timing=QUICK,
         ) as router:
             await until(lambda: "r0" in router.state.reports, "a report")
-            router.discovery.update(())
+            router.discovery.update(config_for())
             await until(lambda: not router.state.reports, "its report to be forgotten")
             assert not list(router.state.fleet)
             assert not list(router.state.accounts.replicas())

@@ -27,7 +27,7 @@ from evenkeel_simulator.server.settings import Settings
 
 MODEL = "llama"
 PATIENCE_S = 20.0  # a deadline for what should happen at once; never a measurement
-QUICK = Timing(probe_interval_s=0.05, report_interval_s=0.05, config_interval_s=0.05)
+QUICK = Timing(probe_interval_s=0.05, report_interval_s=0.05)
 KEY = "sk-acme-chat"
 
 
@@ -45,7 +45,8 @@ def tenancy(**changes: Any) -> TenancyConfig:
         clients=(ClientConfig(name="chat", weight=3), ClientConfig(name="batch")),
         api_keys=(ApiKeyConfig(name="k", client="chat", sha256=sha256(KEY)),),
     )
-    return TenancyConfig(**({"anonymous": Anonymous.SHARE, "tenants": (acme,)} | changes))
+    given: dict[str, Any] = {"anonymous": Anonymous.SHARE, "tenants": (acme,)}
+    return TenancyConfig(**(given | changes))
 
 
 def config_for(*replicas: ReplicaConfig, **changes: Any) -> RouterConfig:

@@ -32,6 +32,8 @@ class Member:
     slot: int | None = None
     """None: its process is not there."""
     routable: bool = False
+    withheld: str = ""
+    """Why nothing new may go there, whatever it says of itself; empty: nothing is against it."""
     lives: int = 0
     """How often it joined."""
 

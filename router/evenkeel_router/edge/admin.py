@@ -50,6 +50,8 @@ async def _ready(request: web.Request) -> web.Response:
     """Ready without replicas: requests are held for a while (design §6, scaling from zero)."""
     if request.app[STATE].draining:
         return web.Response(status=503, text="draining\n")
+    if not request.app[STATE].in_sync:
+        return web.Response(status=503, text="not in sync: replicas are not known yet\n")
     return web.Response(text="ok\n")
 
 

@@ -10,6 +10,7 @@ Place in the flow: discovery → **health** → fleet.
 | no connection, by probe or request  | lost: cache and credit are gone with the process (R6)               |
 | a request broke off                 | not routable until its next good probe, which follows at once       |
 | another incarnation reports         | lost, and joins again at its next good probe                        |
+| discovery withholds it (draining)   | not routable, at once and whatever probes say; its cache counts     |
 
 The surprising thing: `/health` is never asked. It makes SGLang generate a token and takes a second.
 """
@@ -19,11 +20,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.core.candidates import Member
+from evenkeel_router.core.endpoints import Found
 from evenkeel_router.edge.discovery import Discovery
 from evenkeel_router.edge.probe import Prober, Verdict, wait_for
 from evenkeel_router.state import RouterState
@@ -65,21 +68,36 @@ class Watchtower:
     async def run(self, discovery: Discovery) -> None:
         """Follow a discovery until cancelled."""
         try:
-            async for replicas in discovery.watch():
-                await self._follow(replicas)
+            async for found in discovery.watch():
+                await self._follow(found)
+                self._state.in_sync = True
         finally:
             for name, watch in list(self._watches.items()):
                 await self._remove(name, watch)
 
-    async def _follow(self, replicas: Sequence[ReplicaConfig]) -> None:
-        wanted = {replica.name: replica for replica in replicas}
+    async def _follow(self, found: Sequence[Found]) -> None:
+        wanted = {one.replica.name: one for one in found}
         for name, watch in list(self._watches.items()):
-            if wanted.get(name) != watch.replica:  # gone, or at another address: another replica
+            one = wanted.get(name)
+            if one is None or not _same_place(one.replica, watch.replica):
                 await self._remove(name, watch)
-                _log.info("replica %s is no longer configured", name)
-        for name, replica in wanted.items():
+                _log.info("replica %s is no longer there", name)
+        for name, one in wanted.items():
             if name not in self._watches:
-                self._add(replica)
+                self._add(one.replica)
+            self._state.replicas[name] = self._watches[name].replica = one.replica
+            self._withhold(self._watches[name], one.withheld)
+
+    def _withhold(self, watch: _Watch, why: str) -> None:
+        member = self._state.fleet.member(watch.replica.name)
+        if member is None or member.withheld == why:
+            return
+        member.withheld = why
+        if why:
+            _log.info("nothing new goes to replica %s: %s", member.name, why)
+            self._state.fleet.unready(member)
+        else:
+            watch.kick.set()
 
     def _add(self, replica: ReplicaConfig) -> None:
         self._state.replicas[replica.name] = replica
@@ -110,7 +128,7 @@ class Watchtower:
         fleet = self._state.fleet
         watch.silent = watch.silent + 1 if verdict is Verdict.SILENT else 0
         if verdict is Verdict.READY:
-            if not member.routable:
+            if not member.routable and not member.withheld:
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
                 self._state.room.open()
@@ -147,3 +165,8 @@ class Watchtower:
             _log.warning("replica %s is lost: %s", name, why)
             self._state.fleet.lost(member)
             watch.kick.set()
+
+
+def _same_place(one: ReplicaConfig, other: ReplicaConfig) -> bool:
+    """Whether both are one process: at another address is another replica, with another key is the same."""
+    return replace(one, api_key=None) == replace(other, api_key=None)

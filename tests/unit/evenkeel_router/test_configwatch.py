@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evenkeel_contract.routerconfig import RouterConfig, dump_router_config
-from evenkeel_router.edge.configwatch import load, watch
+from evenkeel_router.edge.configwatch import FileSource, load
 
 from tests.support.routers import config_for, until
 
@@ -23,9 +23,8 @@ async def test_only_what_holds_is_applied_and_faults_are_told(tmp_path: Path) ->
     path.write_bytes(dump_router_config(good))
     applied: list[RouterConfig] = []
     faults: list[tuple[str, ...]] = []
-    watching = asyncio.create_task(
-        watch(path, path.read_bytes(), applied.append, faults.append, interval_s=0.005)
-    )
+    source = FileSource(path, path.read_bytes(), interval_s=0.005)
+    watching = asyncio.create_task(source.watch(applied.append, faults.append))
     path.write_bytes(b"{")
     await until(lambda: len(faults) == 1, "the fault")
     assert "is not JSON" in faults[0][0]

@@ -1,0 +1,93 @@
+"""EndpointSlices and pods become replicas and peers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from evenkeel_contract.names import DRAIN_ANNOTATION
+from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_router.core.endpoints import EndpointSlice, Found, Peer, Pod, peers, replicas
+
+from tests.support.kube_api import pod, slice_of
+
+A = ReplicaConfig(
+    name="a", url="http://10.0.0.1:30000", reports="tcp://10.0.0.1:5559", api_key="sk"
+)
+
+
+def found(*slices: dict[str, Any], pods: list[dict[str, Any]]) -> tuple[Found, ...]:
+    return replicas(
+        msgspec.convert(slices, tuple[EndpointSlice, ...]),
+        {one["metadata"]["name"]: msgspec.convert(one, Pod) for one in pods},
+        service="engines",
+        api_key="sk",
+    )
+
+
+def test_a_pod_whose_containers_are_ready_is_a_replica_though_the_pod_is_not() -> None:
+    assert found(slice_of("engines", "a"), pods=[pod("a")]) == (Found(A),)
+
+
+def test_replicas_come_by_name_and_those_of_another_service_not_at_all() -> None:
+    slices = (slice_of("engines", "b", "a"), slice_of("other", "c"))
+    names = [
+        one.replica.name for one in found(*slices, pods=[pod(name) for name in ("a", "b", "c")])
+    ]
+    assert names == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (pod("a", uid="that of a namesake"), "unknown"),
+        (pod("b"), "unknown"),
+        (pod("a", deletionTimestamp="2026-01-01T00:00:00Z"), "terminating"),
+        (pod("a") | {"status": {"phase": "Failed"}}, "ended"),
+        (pod("a", annotations={DRAIN_ANNOTATION: ""}), "draining"),
+        (pod("a", ready=False), "starting"),
+        (pod("a", ready=False, annotations={DRAIN_ANNOTATION: ""}), "draining"),
+        (pod("a") | {"status": {}}, "starting"),
+    ],
+)
+def test_a_replica_is_withheld_and_the_reason_said(one: dict[str, Any], why: str) -> None:
+    assert found(slice_of("engines", "a"), pods=[one]) == (Found(A, why),)
+
+
+def test_an_endpoint_that_terminates_is_withheld_before_its_pod_says_so() -> None:
+    slice_ = slice_of("engines", "a")
+    slice_["endpoints"][0]["conditions"] = {"terminating": True, "serving": True}
+    assert found(slice_, pods=[pod("a")]) == (Found(A, "terminating"),)
+
+
+def test_a_pod_in_two_slices_is_one_replica_and_ipv4_comes_first() -> None:
+    six = slice_of("engines", "a", host="fd00::1", addressType="IPv6")
+    six["metadata"] = {**six["metadata"], "name": "engines-0"}
+    assert found(six, slice_of("engines", "a"), pods=[pod("a")]) == (Found(A),)
+    (only,) = found(six, pods=[pod("a")])
+    assert only.replica.url == "http://[fd00::1]:30000"
+    assert only.replica.reports == "tcp://[fd00::1]:5559"
+
+
+def test_ports_go_by_name() -> None:
+    moved = slice_of("engines", "a", ports=[{"name": "http", "port": 31000}])
+    (one,) = found(moved, pods=[pod("a")])
+    assert (one.replica.url, one.replica.reports) == ("http://10.0.0.1:31000", None)
+    assert found(slice_of("engines", "a", ports=None), pods=[pod("a")]) == ()
+
+
+def test_what_is_no_pod_or_has_no_address_is_no_replica() -> None:
+    slice_ = slice_of("engines", "a", "b", "c")
+    slice_["endpoints"][0]["targetRef"]["kind"] = "Node"
+    slice_["endpoints"][1]["addresses"] = []
+    del slice_["endpoints"][2]["targetRef"]
+    assert found(slice_, slice_of("engines", endpoints=None), pods=[pod("a")]) == ()
+
+
+def test_peers_are_the_other_routers_ready_or_not() -> None:
+    slices = msgspec.convert((slice_of("peers", "r2", "me", "r1"),), tuple[EndpointSlice, ...])
+    assert peers(slices, service="peers", own_name="me") == (
+        Peer("r1", "http://10.0.0.1:8082"),
+        Peer("r2", "http://10.0.0.1:8082"),
+    )

@@ -1,0 +1,261 @@
+"""Discovery and configuration through the Kubernetes API, over real sockets, and the API at its worst."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+from evenkeel_contract.names import DRAIN_ANNOTATION
+from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig, dump_router_config
+from evenkeel_router.app import Router, background, running
+from evenkeel_router.core.endpoints import Pod
+from evenkeel_router.edge import kubewatch
+from evenkeel_router.edge.configwatch import SecretSource
+from evenkeel_router.edge.kubeapi import CredentialsError, in_cluster
+from evenkeel_router.edge.kubewatch import Selection, Watcher
+from evenkeel_router.edge.probe import Verdict
+from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
+
+from tests.support.fakes import FakeProber
+from tests.support.kube_api import KubeApi, kube_api, pod, slice_of
+from tests.support.routers import QUICK, config_for, routable, until
+
+PODS = Selection(Pod, "/api/v1/namespaces/ns/pods", {"labelSelector": "a=b"})
+CLUSTER = ClusterConfig(engines="engines", peers="peers", api_key="sk")
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubewatch, "LONGEST_WAIT_S", 0.1)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[KubeApi]:
+    async with kube_api(tmp_path) as one:
+        yield one
+
+
+@asynccontextmanager
+async def watching(server: KubeApi) -> AsyncIterator[Watcher[Pod]]:
+    watcher = Watcher(server.api, PODS, lambda: None, rng=Random(1))
+    async with background(watcher.run()):
+        await until(lambda: bool(server.pods.watches), "the watch")
+        yield watcher
+
+
+@asynccontextmanager
+async def found(server: KubeApi, prober: FakeProber | None = None) -> AsyncIterator[Router]:
+    """A router whose fleet is found through the server."""
+    async with running(
+        config_for(cluster=CLUSTER),
+        api=server.api,
+        upstream=FakeUpstream(lambda *_: FakeReply([])),
+        prober=prober or FakeProber(),
+        timing=QUICK,
+    ) as router:
+        yield router
+
+
+async def test_events_reach_the_cache_and_a_watch_goes_on_where_it_stood(server: KubeApi) -> None:
+    async with watching(server) as watcher:
+        server.pods.put(pod("a"))
+        await until(lambda: "a" in watcher.cache.objects, "the pod")
+        server.pods.bookmark()
+        await until(lambda: watcher.cache.resource_version == "3", "the bookmark")
+        server.pods.hang_up()
+        await until(lambda: len(server.pods.asked) == 2, "the next watch")
+        assert server.pods.asked == ["1", "3"]
+        assert server.pods.lists == 1
+
+
+@pytest.mark.parametrize("code", [410, 500, 504])
+async def test_after_an_error_everything_is_listed_again(server: KubeApi, code: int) -> None:
+    server.pods.put(pod("gone"))
+    async with watching(server) as watcher:
+        assert "gone" in watcher.cache.objects
+        del server.pods.objects["gone"]  # nobody tells: only a list can
+        server.pods.objects["new"] = pod("new")
+        server.pods.fail(code)
+        await until(lambda: list(watcher.cache.objects) == ["new"], "the second list")
+        assert server.pods.lists == 2
+
+
+async def test_a_refusal_is_said_once_and_what_was_known_stays(
+    server: KubeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.pods.put(pod("a"))
+    async with watching(server) as watcher:
+        server.pods.refuse = 403
+        server.pods.hang_up()
+        await until(lambda: "403: not you" in caplog.text, "the complaint")
+        assert list(watcher.cache.objects) == ["a"]
+        server.pods.refuse = 0
+        server.pods.objects["b"] = pod("b")
+        await until(lambda: "b" in watcher.cache.objects, "the next list")
+    assert caplog.text.count("403: not you") == 1
+
+
+async def test_a_router_is_ready_once_it_knows_all_replicas(server: KubeApi) -> None:
+    server.slices.put(slice_of("engines", "a"))
+    server.pods.refuse = 500
+    async with found(server) as router, httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{router.probe_port}/readyz"
+        await until(lambda: server.slices.lists == 1, "the list of slices")
+        answer = await client.get(url)
+        assert (answer.status_code, "not in sync" in answer.text) == (503, True)
+        server.pods.refuse = 0
+        server.pods.objects["a"] = pod("a")
+        await routable(router, 1)
+        assert (await client.get(url)).status_code == 200
+
+
+Change = Callable[[KubeApi], None]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda s: s.pods.put(pod("a", annotations={DRAIN_ANNOTATION: "1"})), "draining"),
+        (lambda s: s.pods.put(pod("a", deletionTimestamp="2026-01-01T00:00:00Z")), "terminating"),
+        (lambda s: s.pods.put(pod("a", ready=False)), "starting"),
+    ],
+)
+async def test_a_withheld_replica_leaves_rotation_whatever_its_probe_says_and_comes_back(
+    server: KubeApi, change: Change, why: str
+) -> None:
+    server.pods.put(pod("a"))
+    server.slices.put(slice_of("engines", "a"))
+    async with found(server) as router:
+        await routable(router, 1)
+        change(server)
+        await routable(router, 0)
+        member = router.state.fleet.member("a")
+        assert member is not None
+        assert (member.withheld, member.joined) == (why, True)  # its cache still counts
+        server.pods.put(pod("a"))
+        await routable(router, 1)
+        assert (member.withheld, member.lives) == ("", 1)
+
+
+async def test_a_replica_that_is_deleted_is_forgotten_and_a_namesake_is_another(
+    server: KubeApi,
+) -> None:
+    server.pods.put(pod("a"))
+    server.slices.put(slice_of("engines", "a"))
+    async with found(server) as router:
+        await routable(router, 1)
+        server.slices.put(slice_of("engines"))
+        await until(lambda: router.state.fleet.member("a") is None, "it to be forgotten")
+        server.slices.put(slice_of("engines", "a", host="10.0.0.2"))
+        await routable(router, 1)
+        assert router.state.replicas["a"].url == "http://10.0.0.2:30000"
+
+
+async def test_what_was_known_serves_on_while_the_api_is_away(server: KubeApi) -> None:
+    prober = FakeProber()
+    server.pods.put(pod("a"))
+    server.slices.put(slice_of("engines", "a"))
+    async with found(server, prober) as router:
+        await routable(router, 1)
+        server.pods.refuse = server.slices.refuse = 503
+        server.pods.hang_up()
+        server.slices.hang_up()
+        await until(lambda: not server.pods.watches, "the watch to end")
+        assert router.state.fleet.routable
+        assert router.state.in_sync
+        prober.verdicts["a"] = Verdict.GONE  # probes still tell
+        await routable(router, 0)
+
+
+async def test_peers_are_found_and_followed(server: KubeApi) -> None:
+    server.slices.put(slice_of("peers", "r1"))
+    async with found(server) as router:
+        await until(lambda: [one.name for one in router.state.peers] == ["r1"], "the peer")
+        server.slices.put(slice_of("peers", "r1", "r2"))
+        await until(lambda: len(router.state.peers) == 2, "the second peer")
+
+
+async def test_a_changed_key_of_the_replicas_keeps_them(server: KubeApi) -> None:
+    server.pods.put(pod("a"))
+    server.slices.put(slice_of("engines", "a"))
+    async with found(server) as router:
+        await routable(router, 1)
+        changed = config_for(cluster=replace(CLUSTER, api_key="another"))
+        router.discovery.update(changed)
+        await until(lambda: router.state.replicas["a"].api_key == "another", "the key")
+        member = router.state.fleet.member("a")
+        assert member is not None
+        assert member.lives == 1
+
+
+async def test_another_cluster_is_refused_and_said(
+    server: KubeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with found(server) as router:
+        router.discovery.update(config_for(cluster=replace(CLUSTER, engines="others")))
+        assert "takes effect when the router restarts" in caplog.text
+
+
+def secret(data: bytes | None) -> dict[str, Any]:
+    entries = {} if data is None else {"router.json": base64.b64encode(data).decode()}
+    return {"metadata": {"name": "conf"}, "data": entries}
+
+
+async def test_a_configuration_in_a_secret_is_followed_and_the_last_good_one_kept(
+    server: KubeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, other = config_for(), config_for(model="other")
+    applied: list[RouterConfig] = []
+    faults: list[tuple[str, ...]] = []
+    source = SecretSource(server.api, "conf", rng=Random(1))
+    async with AsyncExitStack() as stack:
+        caplog.set_level(logging.INFO)
+        await stack.enter_async_context(background(source.run()))
+        first = asyncio.create_task(source.first())
+        await until(lambda: "there is no Secret conf" in caplog.text, "the complaint")
+        server.secrets.put(secret(None))
+        await until(lambda: "has no entry router.json" in caplog.text, "the next complaint")
+        server.secrets.put(secret(dump_router_config(good)))
+        assert await first == good
+        watching: Coroutine[Any, Any, None] = source.watch(applied.append, faults.append)
+        await stack.enter_async_context(background(watching))
+        server.secrets.put(secret(b"{"))
+        await until(lambda: len(faults) == 1 and "is not JSON" in faults[0][0], "the fault")
+        server.secrets.delete("conf")
+        await until(lambda: len(faults) == 2, "the missing Secret")
+        server.secrets.put({"metadata": {"name": "conf"}, "data": {"router.json": "?"}})
+        await until(lambda: len(faults) == 3 and "is not Base64" in faults[2][0], "the fault")
+        server.secrets.put(secret(dump_router_config(other)))
+        await until(lambda: applied == [other], "the new configuration")
+        assert faults[3:] == [()]
+
+
+async def test_a_secret_that_changes_in_its_labels_only_is_no_change(server: KubeApi) -> None:
+    one = secret(dump_router_config(config_for()))
+    server.secrets.put(one)
+    source = SecretSource(server.api, "conf", rng=Random(1))
+    applied: list[RouterConfig] = []
+    async with background(source.run()):
+        await source.first()
+        async with background(source.watch(applied.append, lambda _: None)):
+            await until(lambda: bool(server.secrets.watches), "the watch")
+            server.secrets.put({**one, "metadata": {"name": "conf", "labels": {"a": "b"}}})
+            server.secrets.put(secret(dump_router_config(config_for(model="m2"))))
+            await until(lambda: bool(applied), "the change")
+            assert [config.model for config in applied] == ["m2"]
+
+
+def test_without_a_pods_credentials_the_reason_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CredentialsError, match="KUBERNETES_SERVICE_HOST"):
+        in_cluster({}, tmp_path)
+    with pytest.raises(CredentialsError, match="does the pod mount its token"):
+        in_cluster({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)
