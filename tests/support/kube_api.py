@@ -29,6 +29,8 @@ class Collection:
     asked: list[str] = field(default_factory=list)
     """Resource version of every watch."""
     watches: set[asyncio.Queue[Plain | None]] = field(default_factory=set)
+    history: list[tuple[int, Plain]] = field(default_factory=list)
+    """What every watch from an older version is told first."""
 
     def put(self, one: Plain) -> None:
         name = one["metadata"]["name"]
@@ -52,7 +54,9 @@ class Collection:
     def _tell(self, kind: str, one: Plain) -> None:
         self.version += 1
         one["metadata"]["resourceVersion"] = str(self.version)
-        self._say({"type": kind, "object": json.loads(json.dumps(one))})
+        event = {"type": kind, "object": json.loads(json.dumps(one))}
+        self.history.append((self.version, event))
+        self._say(event)
 
     def _say(self, event: Plain | None) -> None:
         for watch in self.watches:
@@ -121,10 +125,14 @@ def _list(collection: Collection) -> web.Response:
 
 
 async def _watch(collection: Collection, request: web.Request) -> web.StreamResponse:
-    collection.asked.append(request.query["resourceVersion"])
+    asked = request.query["resourceVersion"]
+    collection.asked.append(asked)
     response = web.StreamResponse()
     await response.prepare(request)
     events: asyncio.Queue[Plain | None] = asyncio.Queue()
+    for version, event in collection.history:
+        if version > int(asked):
+            events.put_nowait(event)
     collection.watches.add(events)
     try:
         while (event := await events.get()) is not None:
