@@ -3,7 +3,7 @@
     PYTHONPATH=fairshare python bench/bench_dlpm_pass.py
 
 Matching prefixes is the engine's and not part of it. Each line is the median over fresh, equal queues; the
-two policies alternate. The target (DESIGN §9) is under 2 ms for a pass.
+two policies alternate. CPU time, since other work on the machine is none of the pass. The target (DESIGN §9) is under 2 ms for a pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from statistics import median
-from time import perf_counter
+from time import process_time
 
 from evenkeel_fairshare.replica.contract import Outcome, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
@@ -74,8 +74,8 @@ def queue(scenario: Scenario) -> list[Request]:
 
 
 def pass_s(policy: ReplicaPolicy, admitted: int) -> float:
-    """Seconds of one pass in which the engine takes `admitted` requests and then has no room."""
-    start = perf_counter()
+    """CPU seconds of one pass in which the engine takes `admitted` requests and then has no room."""
+    start = process_time()
     conversation = policy.admissions(0.0)
     request = next(conversation, None)
     room = admitted
@@ -88,13 +88,13 @@ def pass_s(policy: ReplicaPolicy, admitted: int) -> float:
             request = conversation.send(Outcome.ADMITTED)
     except StopIteration:
         pass
-    elapsed = perf_counter() - start
+    elapsed = process_time() - start
     assert room == 0, "the pass must have admitted what the scenario says"
     return elapsed
 
 
 def measure(make: Callable[[], ReplicaPolicy], scenario: Scenario) -> float:
-    """Seconds of one pass over a fresh queue."""
+    """CPU seconds of one pass over a fresh queue."""
     policy = make()
     for request in queue(scenario):
         policy.arrive(request, 0.0)

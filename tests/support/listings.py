@@ -1,6 +1,7 @@
 """The papers' listings, as literally as Python allows and as slow as they look, to test the policies against.
 
-Only what a listing leaves open follows ALGORITHMS §1.13. Nothing here is shared with the policies.
+Only what a listing leaves open follows ALGORITHMS §1.13. Nothing here is shared with the policies, but that
+`WalkedDlpm` has the accounts of `Dlpm`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.dlpm import Dlpm
 
 
 class ListedVtc(ReplicaPolicy):
@@ -156,3 +158,33 @@ class ListedDlpm(ReplicaPolicy):
                     self.q[i] += self.quantum * self.w[i]  # line 7
             refilled = True
         return refilled
+
+
+class WalkedDlpm(Dlpm):
+    """DLPM on two levels that visits everybody in every walk, lines 17 to 24 as printed (§1.13 a)."""
+
+    name: ClassVar[str] = "DLPM walk by walk"
+
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        order = sorted(self._queue, key=lambda r: -r.matched_tokens)
+        moved = True
+        while order and moved:  # line 17
+            moved, passed_over = False, []
+            for r in order:
+                blocked = False
+                for account in self._queue[r].path:
+                    if not blocked and account.deficit <= 0:
+                        before = account.level.rounds
+                        account.level.refill()
+                        moved |= account.level.rounds > before
+                        blocked = account.deficit <= 0
+                if blocked:
+                    passed_over.append(r)
+                    continue
+                outcome = yield r
+                if outcome is Outcome.ADMITTED:
+                    self._admit(r)
+                    moved = True
+                elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
+                    return
+            order = passed_over

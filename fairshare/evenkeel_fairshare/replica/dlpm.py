@@ -10,8 +10,8 @@ The readings of what the listing leaves open are in docs/design/0001-replica-pol
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Generator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
@@ -24,6 +24,7 @@ from evenkeel_fairshare.replica.contract import (
 )
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.lpm import by_prefix
+from evenkeel_fairshare.replica.walks import later_walks
 
 
 class Dlpm(ReplicaPolicy):
@@ -59,31 +60,36 @@ class Dlpm(ReplicaPolicy):
         return Arrival.QUEUED
 
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
-        """Lines 16 to 24. Ends when memory is full, or with a walk that admits nobody.
+        """Lines 16 to 24. Ends when memory is full, or when nobody else is or gets positive (§1.13 a)."""
+        for request in self._eligible():
+            outcome = yield request
+            if outcome is Outcome.ADMITTED:
+                self._admit(request)
+            elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
+                return
 
-        A walk that refills proposes somebody, so refills alone are no reason for another walk.
-        """
+    def _eligible(self) -> Iterator[Request]:
+        """Lines 17 to 20: each positive one whom a walk comes to. Looks at the deficits anew for each."""
         order = by_prefix(self._queue)
-        admitted = True
-        while admitted and order:
-            admitted = False
-            passed_over = []
-            for request in order:
-                client = self._queue[request]
-                for node in client.path:
-                    if node.rank > node.level.rounds:  # not positive
-                        node.level.refill()
-                        if node.rank > node.level.rounds:
-                            passed_over.append(request)
-                            break
-                else:
-                    outcome = yield request
-                    if outcome is Outcome.ADMITTED:
-                        self._admit(request, client)
-                        admitted = True
-                    elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
-                        return
-            order = passed_over
+        passed_over: defaultdict[Account, list[int]] = defaultdict(list)
+        refilled: set[DeficitLevel] = (
+            set()
+        )  # asked since the last proposal: nothing can have changed
+        for position, request in enumerate(order):
+            client = self._queue[request]
+            for node in client.path:
+                level = node.level
+                if node.rank > level.rounds:  # not positive
+                    if level not in refilled:
+                        level.refill()
+                        refilled.add(level)
+                    if node.rank > level.rounds:
+                        passed_over[client].append(position)
+                        break
+            else:
+                yield request
+                refilled.clear()
+        yield from later_walks(self.tenants, order, passed_over)
 
     def progress(self, request: Request, tokens: int) -> None:
         """Line 26, per token produced (§1.13 e)."""
@@ -161,10 +167,9 @@ class Dlpm(ReplicaPolicy):
             client.start_from(request.seed)
         return client
 
-    def _admit(self, request: Request, client: Account) -> None:
+    def _admit(self, request: Request) -> None:
         """Lines 22 to 24."""
-        del self._queue[request]
-        self._running[request] = client
+        client = self._running[request] = self._queue.pop(request)
         cost = self._cost.input_cost(request.extend_tokens) if request.charge_input else 0.0
         for node in client.path:
             node.admit(cost)
