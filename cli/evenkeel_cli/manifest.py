@@ -9,20 +9,23 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Generic, TypeVar
 
-from evenkeel_contract.decode import decode
-from evenkeel_contract.faults import Fault, did_you_mean, show
+from evenkeel_contract.decode import salvage
+from evenkeel_contract.faults import Fault, did_you_mean, show, without_echoes
 from evenkeel_contract.render import KeyHashes, serves
 from evenkeel_contract.spec import FairInferenceService, InferenceTenant, Runtime
 from evenkeel_contract.spec.common import DnsName
-from evenkeel_contract.validate import parse_service, parse_tenant
+from evenkeel_contract.validate import salvage_service, salvage_tenant
+from evenkeel_simulator.server.settings import argument_faults
 
 from evenkeel_cli.locally import not_honoured
-from evenkeel_cli.yamlfile import Document, YamlFault, parse_documents
+from evenkeel_cli.yamlfile import Document, Place, YamlFault, given_twice, parse_documents
+
+_Resource = TypeVar("_Resource")
 
 KINDS: Final = ("FairInferenceService", "InferenceTenant", "Secret")
 
@@ -106,60 +109,92 @@ def parse_manifest(data: bytes, name: str) -> Manifest:
     return reading.finish()
 
 
+@dataclass(frozen=True, slots=True)
+class _Read(Generic[_Resource]):
+    """A resource as far as it could be read."""
+
+    document: Document
+    resource: _Resource
+    faults: Sequence[Fault]
+
+    def without_echoes(self, found: Iterable[Fault]) -> Iterator[Fault]:
+        """Those of `found` that are not about what is faulty already."""
+        return without_echoes(found, self.faults)
+
+
 class _Reading:
-    """Collects the resources of a file and the faults of each, then what is wrong between them."""
+    """Collects the resources of a file and the faults of each, then what is wrong between them.
+
+    A faulty resource is kept as far as it could be read, so that one reading names every fault.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lines: list[str] = []
         self.warnings: list[str] = []
-        self.services: list[tuple[Document, FairInferenceService]] = []
-        self.tenants: list[tuple[Document, InferenceTenant]] = []
         self.secrets: dict[tuple[str, str, str], str] = {}
-        self.unread = False
-        """Whether some resource could not be read, so that calling another one missing would mislead."""
+        self._found: list[tuple[Place, str]] = []
+        """Every fault: where, and in words."""
+        self._services: list[_Read[FairInferenceService]] = []
+        self._tenants: list[_Read[InferenceTenant]] = []
+        self._some_unknown = False
+        """Whether some document may be the service that is missed."""
+        self._some_nameless = False
+        """Whether some document may be a Secret that is missed."""
+        self._half_read: set[tuple[str, str]] = set()
+        """Secrets (namespace, name) that may hold more than was read."""
 
     def add(self, document: Document) -> None:
+        for place, key in document.repeated:
+            self._found.append((place, f"{self.name}:{place.line}: {given_twice(key)}"))
         data = document.data if isinstance(document.data, Mapping) else {}
         kind = data.get("kind")
         faults: Sequence[Fault]
         if kind == "FairInferenceService":
-            service, faults = parse_service(document.data)
-            if service is not None:
-                self.services.append((document, service))
-                self.warnings += not_honoured(data)
+            service, faults = salvage_service(document.data)
+            self._services.append(_Read(document, service, faults))
+            self.warnings += not_honoured(data)
         elif kind == "InferenceTenant":
-            tenant, faults = parse_tenant(document.data)
-            if tenant is not None:
-                self.tenants.append((document, tenant))
+            tenant, faults = salvage_tenant(document.data)
+            self._tenants.append(_Read(document, tenant, faults))
         elif kind == "Secret":
             faults = self._add_secret(document.data)
         else:
             faults = self._other(document, kind)
-        self.unread = self.unread or bool(faults)
-        self.report(document, faults)
+            self._some_unknown = self._some_unknown or bool(faults)
+            if faults and not {"data", "stringData"}.isdisjoint(data):
+                self._some_nameless = True
+        self._report(document, faults)
 
-    def report(self, document: Document, faults: Sequence[Fault]) -> None:
+    def _report(self, document: Document, faults: Iterable[Fault]) -> None:
         for fault in faults:
-            line = document.line_of(fault.path)
-            where = f"{self.name}:{line}: document {document.number}{_title(document.data)}"
-            self.lines.append(f"{where} {fault}")
+            place = document.place_of(fault.path)
+            where = f"{self.name}:{place.line}: document {document.number}{_title(document.data)}"
+            self._found.append((place, f"{where} {fault}"))
 
     def _add_secret(self, data: object) -> Sequence[Fault]:
-        secret, faults = decode(Secret, data)
-        if secret is None:
-            return faults
-        found: list[Fault] = []
-        entries = dict(secret.string_data)
+        secret, faults = salvage(Secret, data)
+        found = list(faults)
+        faulty = {fault.path for fault in faults}
+        identity = (secret.metadata.namespace, secret.metadata.name)
+        entries = {
+            key: text
+            for key, text in secret.string_data.items()
+            if f"stringData.{key}" not in faulty
+        }
         for key, text in secret.data.items():
             try:
-                entries.setdefault(key, base64.b64decode(text, validate=True).decode())
+                if f"data.{key}" not in faulty:
+                    entries.setdefault(key, base64.b64decode(text, validate=True).decode())
             except (binascii.Error, UnicodeDecodeError, ValueError):
                 found.append(
                     Fault(f"data.{key}", "is not text in base64; stringData takes it plain")
                 )
         for key, text in entries.items():
-            self.secrets[(secret.metadata.namespace, secret.metadata.name, key)] = text
+            self.secrets[(*identity, key)] = text
+        if any(fault.path.startswith("metadata") for fault in found):
+            self._some_nameless = True
+        elif found:
+            self._half_read.add(identity)
         return found
 
     def _other(self, document: Document, kind: object) -> Sequence[Fault]:
@@ -176,11 +211,13 @@ class _Reading:
 
     def finish(self) -> Manifest:
         self._between()
-        if self.lines:
-            raise ManifestFaults(self.lines)
-        service = self.services[0][1]
-        served = tuple(tenant for _, tenant in self.tenants if serves(service, tenant))
-        for _, tenant in self.tenants:
+        if self._found:
+            self._found.sort(key=lambda found: found[0])  # stable: in the order of the file
+            raise ManifestFaults([text for _, text in self._found])
+        service = self._services[0].resource
+        tenants = [read.resource for read in self._tenants]
+        served = tuple(tenant for tenant in tenants if serves(service, tenant))
+        for tenant in tenants:
             if tenant not in served:
                 self.warnings.append(
                     f"InferenceTenant {tenant.metadata.namespace}/{tenant.metadata.name} is not "
@@ -194,38 +231,42 @@ class _Reading:
         )
 
     def _between(self) -> None:
-        if not self.services and not self.unread:
-            self.lines.append(f"{self.name}: has no FairInferenceService")
-        for document, _ in self.services[1:]:
-            self.report(
-                document,
-                [Fault("kind", "a file may hold one FairInferenceService; remove this one")],
-            )
-        for document, service in self.services[:1]:
-            self.report(document, list(_not_local(service)))
+        if not self._services and not self._some_unknown:
+            self._found.append((Place(0, 0), f"{self.name}: has no FairInferenceService"))
+        for further in self._services[1:]:
+            message = "a file may hold one FairInferenceService; remove this one"
+            self._report(further.document, [Fault("kind", message)])
+        for first in self._services[:1]:
+            self._report(first.document, first.without_echoes(_not_local(first.resource)))
         seen: set[tuple[str, str]] = set()
         owners: dict[str, str] = {}
-        for document, tenant in self.tenants:
-            identity = (tenant.metadata.namespace, tenant.metadata.name)
-            if identity in seen:
-                self.report(document, [Fault("metadata.name", f"{identity[1]!r} is given twice")])
-            seen.add(identity)
-            self.report(document, list(self._keys(tenant, owners)))
+        for read in self._tenants:
+            self._report(read.document, read.without_echoes(self._twice(read.resource, seen)))
+            self._report(read.document, read.without_echoes(self._keys(read.resource, owners)))
+
+    @staticmethod
+    def _twice(tenant: InferenceTenant, seen: set[tuple[str, str]]) -> Iterator[Fault]:
+        identity = (tenant.metadata.namespace, tenant.metadata.name)
+        if identity in seen:
+            message = f"{identity[1]!r} is given twice"
+            yield Fault("metadata.name", message, about=("metadata.namespace",))
+        seen.add(identity)
 
     def _keys(self, tenant: InferenceTenant, owners: dict[str, str]) -> Iterator[Fault]:
         """Faults of a tenant's API keys; `owners` remembers whose a key is."""
         for index, key in enumerate(tenant.spec.api_keys):
             path = f"spec.apiKeys[{index}].secretRef"
             ref = key.secret_ref
-            text = self.secrets.get((tenant.metadata.namespace, ref.name, ref.key))
-            if text is None and self.unread:
-                continue
+            secret = (tenant.metadata.namespace, ref.name)
+            text = self.secrets.get((*secret, ref.key))
             if text is None:
-                yield Fault(
-                    path,
-                    f"no Secret {tenant.metadata.namespace}/{ref.name} with an entry {ref.key!r} "
-                    f"in this file; add a document of kind Secret with stringData",
-                )
+                if not self._some_nameless and secret not in self._half_read:
+                    yield Fault(
+                        path,
+                        f"no Secret {'/'.join(secret)} with an entry {ref.key!r} in this file; "
+                        f"add a document of kind Secret with stringData",
+                        about=("metadata.namespace",),
+                    )
                 continue
             if not text or not text.isascii() or not text.isprintable() or " " in text:
                 yield Fault(path, "the key must be ASCII without blanks or control characters")
@@ -241,6 +282,10 @@ def _not_local(service: FairInferenceService) -> Iterator[Fault]:
             f"{service.spec.engine.runtime.value} cannot run as a local process yet; "
             "use runtime: Simulator",
         )
+        return
+    for index, message in argument_faults(service.spec.engine.args):
+        path = "spec.engine.args" if index is None else f"spec.engine.args[{index}]"
+        yield Fault(path, message)
 
 
 def _title(data: object) -> str:

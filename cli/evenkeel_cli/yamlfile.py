@@ -1,7 +1,7 @@
 """A YAML file → its documents, each with the line of every path, so that a fault can be found and mended.
 
 Place in the flow: **file** → `manifest` → what runs. Stricter than YAML itself: a key given twice is a fault
-(YAML lets the last one win), and dates stay text.
+(YAML lets the last one win; here the first does, so that the rest can still be checked), and dates stay text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import yaml
 
@@ -21,6 +21,13 @@ class YamlFault(ValueError):
     """A file that cannot be read as YAML; the message begins with the file and the line."""
 
 
+class Place(NamedTuple):
+    """Both from 1; 0 stands for the whole file."""
+
+    line: int
+    column: int
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One document of a file."""
@@ -29,17 +36,19 @@ class Document:
     """From 1."""
     data: object
     node: yaml.Node
+    repeated: tuple[tuple[Place, str], ...] = ()
+    """Every key that a mapping holds already, by name."""
 
-    def line_of(self, path: str) -> int:
-        """The line, from 1, of the field at `path`, or of the nearest that is there."""
+    def place_of(self, path: str) -> Place:
+        """Where the field at `path` is, or the nearest that is there."""
         node = self.node
-        line: int = node.start_mark.line + 1
+        place = _place(node)
         for step in _steps(path):
             found = _child(node, step)
             if found is None:
                 break
-            line, node = found
-        return line
+            place, node = found
+        return place
 
 
 def read_documents(path: Path) -> list[Document]:
@@ -48,11 +57,20 @@ def read_documents(path: Path) -> list[Document]:
         data = path.read_bytes()
     except OSError as error:
         raise YamlFault(f"{path}: cannot be read: {error.strerror or error}") from error
-    return parse_documents(data, str(path))
+    documents = parse_documents(data, str(path))
+    for document in documents:
+        for place, key in document.repeated:
+            raise YamlFault(f"{path}:{place.line}: {given_twice(key)}")
+    return documents
+
+
+def given_twice(key: str) -> str:
+    """What is wrong with a repeated key."""
+    return f"{key!r} is given twice in one mapping"
 
 
 def parse_documents(data: bytes, name: str) -> list[Document]:
-    """All documents of a file's bytes that are not empty; raises `YamlFault`."""
+    """All documents of a file's bytes that are not empty; raises `YamlFault` for what is no YAML."""
     if len(data) > MAX_BYTES:
         raise YamlFault(f"{name}: is longer than {MAX_BYTES} bytes")
     try:
@@ -75,24 +93,35 @@ def _documents(data: bytes) -> Iterator[Document]:
         while loader.check_node():
             number += 1
             node = cast(yaml.Node, loader.get_node())  # there is one, as check_node said
-            yield Document(number, loader.construct_document(node), node)
+            loader.repeated.clear()
+            data_of_node = loader.construct_document(node)
+            yield Document(number, data_of_node, node, tuple(loader.repeated))
     finally:
         loader.dispose()
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML without dates and without keys given twice."""
+    """Safe YAML without dates; of keys given twice it keeps the first and notes the others."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.repeated: list[tuple[Place, str]] = []
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[object] = set()
-        for key_node, _ in getattr(node, "value", ()):
-            key = getattr(key_node, "value", None)
-            if isinstance(key, str) and key in seen and key != "<<":
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key!r} is given twice in one mapping", key_node.start_mark
-                )
-            seen.add(key if isinstance(key, str) else id(key_node))
+        if isinstance(node, yaml.MappingNode):
+            node.value = list(self._first_of_each(node.value))
         return super().construct_mapping(node, deep)
+
+    def _first_of_each(self, pairs: Any) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+        seen: set[str] = set()
+        for key_node, value_node in pairs:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key is not None and key in seen and key != "<<":
+                self.repeated.append((_place(key_node), key))
+                continue
+            if key is not None:
+                seen.add(key)
+            yield key_node, value_node
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -109,14 +138,18 @@ def _steps(path: str) -> Iterator[str | int]:
         yield int(index) if index else name or quoted.strip("'\"")
 
 
-def _child(node: yaml.Node, step: str | int) -> tuple[int, yaml.Node] | None:
-    """Line of the entry and its value."""
+def _place(node: yaml.Node) -> Place:
+    return Place(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _child(node: yaml.Node, step: str | int) -> tuple[Place, yaml.Node] | None:
+    """Where the entry is, and its value."""
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
         if step < len(node.value):
             entry = node.value[step]
-            return entry.start_mark.line + 1, entry
+            return _place(entry), entry
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if getattr(key, "value", None) == step:
-                return key.start_mark.line + 1, value
+                return _place(key), value
     return None

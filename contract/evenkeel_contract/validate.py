@@ -53,21 +53,34 @@ NO_FLAG_SHORTER_THAN: Final = 4  # of an abbreviated flag; `--h` could still mea
 
 def parse_service(data: object) -> tuple[FairInferenceService | None, tuple[Fault, ...]]:
     """Read a FairInferenceService: the resource, or None and every fault. Never raises."""
-    return _parse(FairInferenceService, data, SERVICE_RULES)
+    service, faults = salvage_service(data)
+    return (None if faults else service), faults
 
 
 def parse_tenant(data: object) -> tuple[InferenceTenant | None, tuple[Fault, ...]]:
     """Read an InferenceTenant: the resource, or None and every fault. Never raises."""
-    return _parse(InferenceTenant, data, TENANT_RULES)
+    tenant, faults = salvage_tenant(data)
+    return (None if faults else tenant), faults
 
 
-def _parse(
+def salvage_service(data: object) -> tuple[FairInferenceService, tuple[Fault, ...]]:
+    """Like `parse_service`, but always with a resource, for rules between resources: its faulty fields are
+    made up, and what a rule finds goes through `without_echoes`.
+    """
+    return _salvage(FairInferenceService, data, SERVICE_RULES)
+
+
+def salvage_tenant(data: object) -> tuple[InferenceTenant, tuple[Fault, ...]]:
+    """Like `salvage_service`, of an InferenceTenant."""
+    return _salvage(InferenceTenant, data, TENANT_RULES)
+
+
+def _salvage(
     cls: type[_Resource], data: object, rules: Sequence[Callable[[_Resource], Iterable[Fault]]]
-) -> tuple[_Resource | None, tuple[Fault, ...]]:
+) -> tuple[_Resource, tuple[Fault, ...]]:
     resource, faults = salvage(cls, data)
     found = [fault for rule in rules for fault in rule(resource)]
-    faults += tuple(without_echoes(found, faults))
-    return (None if faults else resource), faults
+    return resource, faults + tuple(without_echoes(found, faults))
 
 
 def replicas_and_autoscaling_are_both_given(service: FairInferenceService) -> Iterator[Fault]:

@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ import pytest
 from evenkeel_cli.manifest import load_manifest
 from evenkeel_cli.up.state import FleetRecord
 from evenkeel_contract.adminstate import STATE_PATH, RouterState, decode_state
+from evenkeel_simulator.engine.profiles import PROFILES
 
 DEADLINE_S = 60.0
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
@@ -258,19 +260,33 @@ class asking:
             self._statuses.append(response.status_code if complete else 0)
 
 
-def test_a_change_that_cannot_run_leaves_the_fleet_as_it_was(start: Callable[..., Up]) -> None:
+def test_a_change_that_cannot_run_leaves_the_fleet_as_it_was(
+    start: Callable[..., Up], tmp_path: Path
+) -> None:
     up = start()
     up.until_ready()
     before = up.pids()
-    up.edit("--speed=20", "--speed=backwards")
+    profile = tmp_path / "profile.json"
+    os.mkfifo(profile)
+    good = msgspec.json.encode(PROFILES["a10g-llama2-7b"])
+    threading.Thread(target=say, args=(profile, good, b"{}"), daemon=True).start()
+    up.edit("--speed=20", f"--profile={profile}")
     up.until_said("the change was not made")
-    assert "--speed" in up.output, "the replica's own words"
+    assert "argument --profile" in up.output, "the replica's own words"
     assert up.pids() == before
     assert up.ask().status_code == 200
     up.edit("name: sample", "name: other")
-    up.edit("--speed=backwards", "--speed=20")
+    up.edit(f"--profile={profile}", "--speed=20")
     up.until_said("default/sample runs; stop it to run another service")
     assert up.stop() == 0
+
+
+def say(pipe: Path, first: bytes, then: bytes) -> None:
+    """One thing to who reads a pipe first, another to all who come after: a file that changed in between."""
+    later = pipe.with_suffix(".later")
+    later.write_bytes(then)
+    pipe.write_bytes(first)
+    later.replace(pipe)
 
 
 def test_a_second_signal_kills_what_the_first_let_finish(start: Callable[..., Up]) -> None:

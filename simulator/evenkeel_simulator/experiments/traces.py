@@ -1,6 +1,7 @@
 """Traces from files: CSV and Mooncake JSONL, plain or gzip.
 
-Place in the flow: file → **rows** → clients → programs. A fault names file, line and field (`TraceError`).
+Place in the flow: file → **rows** → clients → programs. A fault names file, line and field; of many the first
+are named and all are counted (`TraceError`).
 
 CSV has a header with `client,arrival_s,input_tokens,output_tokens` and, if prefixes are known, `hash_ids`:
 integers between spaces, one per block of 512 tokens, the last block possibly partial, equal ids for equal
@@ -30,13 +31,14 @@ from evenkeel_simulator.experiments.workload import Call, Program
 BLOCK_TOKENS = 512
 """Tokens of a block in Mooncake's traces."""
 COLUMNS = ("client", "arrival_s", "input_tokens", "output_tokens")
-
+SHOWN_FAULTS = 20
+_QUOTED = 60  # characters of a faulty value that a message repeats
 
 _Value = TypeVar("_Value")
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read; the message names file, line and field."""
+    """A trace that cannot be read; the message names file, line and field of the first faults, one a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,39 @@ class _Line(msgspec.Struct):
 def read_trace(path: Path) -> list[Row]:
     """All rows of a trace in the order of their arrivals; raises `TraceError`."""
     text = _read(path)
-    rows = list(_jsonl(text, path) if text.lstrip().startswith("{") else _csv(text, path))
+    faults = _Faults(path)
+    read = _jsonl if text.lstrip().startswith("{") else _csv
+    rows = [row for row in read(text, faults) if row is not None]
+    faults.raise_any()
     if not rows:
         raise TraceError(f"{path}: holds no request")
     rows.sort(key=lambda row: row.arrival_s)
     return rows
+
+
+class _Faults:
+    """What is wrong with a trace: the first faults in words, and how many there are."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = 0
+        self._first: list[str] = []
+
+    def note(self, line: int, message: str) -> None:
+        """One more; it does not stop the reading."""
+        self.count += 1
+        if len(self._first) < SHOWN_FAULTS:
+            self._first.append(f"{self.path}, line {line}: {message}")
+
+    def raise_any(self) -> None:
+        """Raise `TraceError` if there is one."""
+        if not self.count:
+            return
+        words = list(self._first)
+        if self.count > 1:
+            which = "" if self.count == len(words) else f"; the first {len(words)}"
+            words.insert(0, f"{self.path}: {self.count:,} faults{which}:")
+        raise TraceError("\n".join(words))
 
 
 def _read(path: Path) -> str:
@@ -87,37 +117,50 @@ def _read(path: Path) -> str:
         raise TraceError(f"{path}: byte {error.start} is not UTF-8") from error
 
 
-def _csv(text: str, path: Path) -> Iterator[Row]:
+def _csv(text: str, faults: _Faults) -> Iterator[Row | None]:
     reader = csv.DictReader(StringIO(text))
     names = reader.fieldnames or []
     missing = [name for name in COLUMNS if name not in names and name != "client"]
     if missing:
-        raise TraceError(
-            f"{path}, line 1: no column {', '.join(missing)}; "
-            f"a trace has {','.join(COLUMNS)}[,hash_ids]"
-        )
+        columns = ",".join(COLUMNS)
+        faults.note(1, f"no column {', '.join(missing)}; a trace has {columns}[,hash_ids]")
+        return
     try:
         for values in reader:
-            yield _csv_row(values, reader.line_num, path)
+            yield _csv_row(values, reader.line_num, faults)
     except csv.Error as error:
-        raise TraceError(f"{path}, line {reader.line_num}: {error}") from error
+        faults.note(reader.line_num, str(error))
 
 
-def _csv_row(values: dict[str, str | None], line: int, path: Path) -> Row:
-    where = f"{path}, line {line}"
+def _csv_row(values: dict[str, str | None], line: int, faults: _Faults) -> Row | None:
+    before = faults.count
     client = values.get("client")
     if client is not None and not client.strip():
-        raise TraceError(f"{where}: client is empty")
+        faults.note(line, "client is empty")
+
+    def parse(name: str, kind: Callable[[str], _Value], neutral: _Value) -> _Value:
+        text = values.get(name)
+        if text is None:
+            faults.note(line, f"{name} is missing")
+            return neutral
+        try:
+            return kind(text)
+        except ValueError:
+            wanted = _KINDS.get(kind, "whole numbers between spaces")
+            faults.note(line, f"{name} is {text[:_QUOTED]!r}, not {wanted}")
+            return neutral
+
     row = Row(
         line=line,
         client=client,
         session=str(line) if client is None else client,
-        arrival_s=_parse(values, "arrival_s", float, where),
-        input_tokens=_parse(values, "input_tokens", int, where),
-        output_tokens=_parse(values, "output_tokens", int, where),
-        hash_ids=_parse({"hash_ids": "", **values}, "hash_ids", _integers, where),
+        arrival_s=parse("arrival_s", float, 0.0),
+        input_tokens=parse("input_tokens", int, 1),
+        output_tokens=parse("output_tokens", int, 1),
+        hash_ids=parse("hash_ids", _integers, []) if values.get("hash_ids") else [],
     )
-    return _checked(row, where, ("arrival_s", "input_tokens", "output_tokens"))
+    echoes = faults.count > before  # of what stands in for a field that could not be read
+    return _checked(row, faults, ("arrival_s", "input_tokens", "output_tokens"), blocks=not echoes)
 
 
 def _integers(text: str) -> list[int]:
@@ -127,62 +170,50 @@ def _integers(text: str) -> list[int]:
 _KINDS: Mapping[object, str] = {float: "a number", int: "a whole number"}
 
 
-def _parse(
-    values: Mapping[str, str | None], name: str, parse: Callable[[str], _Value], where: str
-) -> _Value:
-    text = values[name]
-    if text is None:
-        raise TraceError(f"{where}: {name} is missing")
-    try:
-        return parse(text)
-    except ValueError:
-        kind = _KINDS.get(parse, "whole numbers between spaces")
-        raise TraceError(f"{where}: {name} is {text!r}, not {kind}") from None
-
-
-def _jsonl(text: str, path: Path) -> Iterator[Row]:
+def _jsonl(text: str, faults: _Faults) -> Iterator[Row | None]:
     decoder = msgspec.json.Decoder(_Line)
     for number, line_text in enumerate(text.splitlines(), start=1):
         if not line_text.strip():
             continue
-        where = f"{path}, line {number}"
         try:
             line = decoder.decode(line_text)
         except msgspec.MsgspecError as error:
-            raise TraceError(f"{where}: {error}") from error
+            faults.note(number, str(error))
+            continue
         client = None if line.client is None else str(line.client)
         named = line.session if line.session is not None else client
-        yield _checked(
-            Row(
-                line=number,
-                client=client,
-                session=str(number if named is None else named),
-                arrival_s=line.timestamp / 1e3,
-                input_tokens=line.input_length,
-                output_tokens=line.output_length,
-                hash_ids=line.hash_ids,
-            ),
-            where,
-            ("timestamp", "input_length", "output_length"),
+        row = Row(
+            line=number,
+            client=client,
+            session=str(number if named is None else named),
+            arrival_s=line.timestamp / 1e3,
+            input_tokens=line.input_length,
+            output_tokens=line.output_length,
+            hash_ids=line.hash_ids,
         )
+        yield _checked(row, faults, ("timestamp", "input_length", "output_length"), blocks=True)
 
 
-def _checked(row: Row, where: str, names: tuple[str, str, str]) -> Row:
-    """The row, if an engine could make sense of it; `names` are those of the file."""
+def _checked(row: Row, faults: _Faults, names: tuple[str, str, str], *, blocks: bool) -> Row | None:
+    """The row, if an engine could make sense of it; `names` are those of the file.
+
+    `blocks`: check the number of hash ids too.
+    """
+    before = faults.count
     arrival, input_name, output_name = names
     if not 0 <= row.arrival_s < float("inf"):
-        raise TraceError(f"{where}: {arrival} is {row.arrival_s}, must be at least 0 and finite")
-    if row.input_tokens < 1:
-        raise TraceError(f"{where}: {input_name} is {row.input_tokens}, must be at least 1")
-    if row.output_tokens < 1:
-        raise TraceError(f"{where}: {output_name} is {row.output_tokens}, must be at least 1")
-    blocks = -(-row.input_tokens // BLOCK_TOKENS)
-    if row.hash_ids and len(row.hash_ids) != blocks:
-        raise TraceError(
-            f"{where}: hash_ids has {len(row.hash_ids)} entries, {input_name} {row.input_tokens} "
-            f"makes {blocks} blocks of {BLOCK_TOKENS} tokens"
+        faults.note(row.line, f"{arrival} is {row.arrival_s}, must be at least 0 and finite")
+    for name, tokens in ((input_name, row.input_tokens), (output_name, row.output_tokens)):
+        if tokens < 1:
+            faults.note(row.line, f"{name} is {tokens}, must be at least 1")
+    wanted = -(-row.input_tokens // BLOCK_TOKENS)
+    if blocks and row.input_tokens >= 1 and row.hash_ids and len(row.hash_ids) != wanted:
+        faults.note(
+            row.line,
+            f"hash_ids has {len(row.hash_ids)} entries, {input_name} {row.input_tokens} "
+            f"makes {wanted} blocks of {BLOCK_TOKENS} tokens",
         )
-    return row
+    return row if faults.count == before else None
 
 
 def hash_clients(clients: int, *, seed: int = 0) -> Callable[[Row], str]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -112,24 +112,65 @@ class Settings:
 def parse_arguments(arguments: Sequence[str]) -> Settings:
     """Settings from the command line; exits with status 2 and a sentence on a fault."""
     parser = _parser()
-    flags = vars(parser.parse_args(arguments))
     try:
-        engine = EngineConfig(
-            admission=flags.pop("admission"),
-            max_running=flags.pop("max_running_requests"),
-            prefill_tokens=flags.pop("chunked_prefill_size") or None,
-            mixed=flags.pop("enable_mixed_chunk"),
-        )
-        return Settings(engine=engine, **flags)
+        return _settings(parser, arguments)
     except ValueError as error:
         parser.error(str(error))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def argument_faults(arguments: Sequence[str]) -> Iterator[tuple[int | None, str]]:
+    """What a replica would refuse of `arguments`, one `--flag=value` each: (index, message) of every fault.
+
+    The index is None where each of them is fine and all together are not.
+    """
+    parser = _parser(_Checker, add_help=False)
+
+    def fault(some: Sequence[str]) -> str | None:
+        try:
+            _settings(parser, ["--model=any", *some])
+        except ValueError as error:
+            return str(error)
+        return None
+
+    together = fault(arguments)
+    if together is None:  # one alone may still be wrong: a tiny profile beside a larger pool
+        return
+    alone = [(index, fault([argument])) for index, argument in enumerate(arguments)]
+    found = [(index, message) for index, message in alone if message is not None]
+    if found:
+        yield from found
+    else:
+        yield None, together
+
+
+class _Checker(argparse.ArgumentParser):
+    """A parser that raises, where the usual one ends the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _settings(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Settings:
+    """Raises `ValueError` for values that cannot be."""
+    flags = vars(parser.parse_args(arguments))
+    engine = EngineConfig(
+        admission=flags.pop("admission"),
+        max_running=flags.pop("max_running_requests"),
+        prefill_tokens=flags.pop("chunked_prefill_size") or None,
+        mixed=flags.pop("enable_mixed_chunk"),
+    )
+    return Settings(engine=engine, **flags)
+
+
+def _parser(
+    kind: type[argparse.ArgumentParser] = argparse.ArgumentParser, *, add_help: bool = True
+) -> argparse.ArgumentParser:
+    parser = kind(
         prog="python -m evenkeel_simulator.server",
         description="A simulated SGLang replica on the wall clock.",
         argument_default=argparse.SUPPRESS,  # the defaults are those of Settings
+        add_help=add_help,
+        allow_abbrev=False,  # a beginning of a flag that only Evenkeel may set must not set it
     )
     network = parser.add_argument_group("network (port 0: the system chooses)")
     network.add_argument("--model", required=True, help="served model name")

@@ -84,6 +84,57 @@ CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
             ),
         ],
     ),
+    "every fault of every document, in the order of the file": (
+        (
+            SECRET.replace("chat: sk-chat", "other: 5"),
+            TENANT.replace("weight: 4", "weight: none") + "  limits: {maxConcurent: 1}\n",
+            SERVICE.replace(
+                "replicas: 2", "replicas: two, args: [--profile=tpu, --port=1, --fast]"
+            ),
+            TENANT.replace("ads", "seo").replace("name: keys", "name: lost"),
+            TENANT.replace("ads", "seo").replace("weight: 4", "weight: 4\n  weight: 5"),
+        ),
+        [
+            'f.yaml:4: document 1 (Secret keys) stringData.other: must be a string, not 5; put it in quotes ("…")',
+            "f.yaml:10: document 2 (InferenceTenant ads) spec.weight: must be an integer, not 'none'",
+            (
+                "f.yaml:14: document 2 (InferenceTenant ads) spec.limits.maxConcurent: unknown field; "
+                "did you mean maxConcurrent?"
+            ),
+            (
+                "f.yaml:21: document 3 (FairInferenceService sample) spec.engine.replicas: must be an "
+                "integer, not 'two'"
+            ),
+            (
+                "f.yaml:21: document 3 (FairInferenceService sample) spec.engine.args[0]: argument "
+                "--profile: 'tpu' is neither one of a10g-llama2-7b, a100-llama2-13b, "
+                "a100-llama3.1-8b, a10g-llama3.2-3b nor a file that can be read"
+            ),
+            (
+                "f.yaml:21: document 3 (FairInferenceService sample) spec.engine.args[1]: --port is "
+                "set by Evenkeel from the rest of the spec; remove it"
+            ),
+            (
+                "f.yaml:21: document 3 (FairInferenceService sample) spec.engine.args[2]: "
+                "unrecognized arguments: --fast"
+            ),
+            (
+                "f.yaml:30: document 4 (InferenceTenant seo) spec.apiKeys[0].secretRef: no Secret "
+                "default/lost with an entry 'chat' in this file; add a document of kind Secret with "
+                "stringData"
+            ),
+            "f.yaml:34: document 5 (InferenceTenant seo) metadata.name: 'seo' is given twice",
+            "f.yaml:37: 'weight' is given twice in one mapping",
+        ],
+    ),
+    "a Secret whose name is unknown may be the one that is missed": (
+        (SERVICE, TENANT, SECRET.replace("{name: keys}", "{}")),
+        ["f.yaml:19: document 3 (Secret) metadata.name: is required"],
+    ),
+    "of a Secret of a misspelt kind nothing is called missing": (
+        (SERVICE, TENANT, SECRET.replace("Secret", "Secrets")),
+        [("f.yaml:18: document 3 (Secrets keys) kind: 'Secrets' is unknown; did you mean Secret?")],
+    ),
     "an empty file": (("",), ["f.yaml: has no FairInferenceService"]),
     "no service": ((TENANT, SECRET), ["f.yaml: has no FairInferenceService"]),
     "two services": (

@@ -9,7 +9,12 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import Rejoin
 from evenkeel_simulator.engine.config import AdmissionRule
 from evenkeel_simulator.engine.profiles import PROFILES
-from evenkeel_simulator.server.settings import Settings, parse_arguments
+from evenkeel_simulator.server.settings import Settings, argument_faults, parse_arguments
+
+PROFILE = (
+    '{"prefill_ms": 1, "prefill_token_ms": 1, "decode_ms": 1, "decode_request_ms": 0,'
+    ' "decode_kv_token_ms": 0, "kv_tokens": 500}'
+)
 
 
 def test_the_least_one_must_say_is_the_model() -> None:
@@ -80,10 +85,7 @@ def test_every_flag_arrives() -> None:
 
 def test_a_profile_may_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "own.json"
-    file.write_text(
-        '{"prefill_ms": 1, "prefill_token_ms": 1, "decode_ms": 1, "decode_request_ms": 0,'
-        ' "decode_kv_token_ms": 0, "kv_tokens": 500}'
-    )
+    file.write_text(PROFILE)
     assert parse_arguments(["--model", "m", "--profile", str(file)]).pool_tokens == 500
 
 
@@ -125,3 +127,22 @@ def test_a_profile_that_is_none_is_named(
 def test_settings_of_ones_own_are_checked_too() -> None:
     with pytest.raises(ValueError, match="replica_policy must be one of"):
         Settings(model="m", replica_policy="LUCK")
+
+
+def test_every_argument_that_a_replica_would_refuse_is_named() -> None:
+    flags = ["--speed=0", "--profile=tpu", "--kv-tokens=100", "--help", "--replica=x", "--speed=2"]
+    found = dict(argument_faults(flags))
+    assert found.keys() == {0, 1, 3, 4}
+    assert found[0] == "speed is 0.0, must be positive and finite"
+    assert "'tpu' is neither one of" in found[1]
+    assert found[3] == "unrecognized arguments: --help"
+    assert found[4] == "unrecognized arguments: --replica=x"  # no beginnings of flags
+    assert list(argument_faults(["--profile=a10g-llama2-7b", "--enable-mixed-chunk"])) == []
+
+
+def test_arguments_that_are_fine_together_have_no_faults(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.json"
+    file.write_text(PROFILE.replace("500", "50"))
+    ((index, message),) = argument_faults([f"--profile={file}"])
+    assert (index, message) == (0, "kv_tokens is 50, must be at least 64")
+    assert list(argument_faults([f"--profile={file}", "--kv-tokens=4096"])) == []

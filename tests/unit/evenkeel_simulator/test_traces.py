@@ -79,6 +79,34 @@ def test_a_fault_names_file_line_and_field(tmp_path: Path, text: str | bytes, wa
     assert want in str(caught.value)
 
 
+def test_every_fault_is_counted_and_the_first_twenty_are_named(tmp_path: Path) -> None:
+    lines = [HEADER, "a,1,5,6", " ,soon,0,6", *(f"a,{n},5,none" for n in range(30)), "a,1,5,6"]
+    path = write(tmp_path, "\n".join(lines))
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    count, *first = str(caught.value).splitlines()
+    assert count == f"{path}: 33 faults; the first 20:"
+    assert first[:4] == [
+        f"{path}, line 3: client is empty",
+        f"{path}, line 3: arrival_s is 'soon', not a number",
+        f"{path}, line 3: input_tokens is 0, must be at least 1",
+        f"{path}, line 4: output_tokens is 'none', not a whole number",
+    ]
+    assert len(first) == 20
+
+
+def test_a_few_faults_are_all_named_and_lines_of_json_too(tmp_path: Path) -> None:
+    path = write(tmp_path, "\n".join([LINE % (-1, "[3]"), LINE % (0, "[3,4]"), "{oops"]))
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    assert str(caught.value).splitlines() == [
+        f"{path}: 3 faults:",
+        f"{path}, line 1: timestamp is -0.001, must be at least 0 and finite",
+        f"{path}, line 1: hash_ids has 1 entries, input_length 1000 makes 2 blocks of 512 tokens",
+        f"{path}, line 3: JSON is malformed: object keys must be strings (byte 1)",
+    ]
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="nowhere.csv: cannot be read"):
         read_trace(tmp_path / "nowhere.csv")
