@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from evenkeel_contract.reportbook import ReportBook
 from evenkeel_fairshare.replica.contract import Arrival
 
 from evenkeel_simulator.engine.model import Engine
@@ -22,7 +23,6 @@ from evenkeel_simulator.server.kv_events import KvPublisher, KvRecorder
 from evenkeel_simulator.server.metrics import EngineMetrics
 from evenkeel_simulator.server.pages import pages_of
 from evenkeel_simulator.server.parse import Ask, BadRequest
-from evenkeel_simulator.server.reports import ReportBook
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.settings import Settings
 from evenkeel_simulator.server.speech import Wish, seed_of, speak

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from evenkeel_contract.reportbook import ReportBook
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, ReportRequest
 from evenkeel_fairshare.replica.accounts import ClientTotals
 from evenkeel_fairshare.replica.contract import ClientState
-from evenkeel_simulator.server.reports import ReportBook
 from hypothesis import given
 from hypothesis import strategies as st
 

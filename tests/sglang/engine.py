@@ -1,0 +1,216 @@
+"""Runs the real SGLang of `make sglang` as a child process, and speaks to it.
+
+Place in the flow: test → **Engine** → `python -m sglang.launch_server` on the CPU, with the plug-in installed
+from this tree. An engine starts in about 20 seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+ROOT = Path(__file__).parents[2]
+READY_S = 180.0
+STOP_S = 60.0
+
+# Without a GPU: no kernels, no compiler, one thread (two engines on two cores would fight over them).
+CPU_ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+CPU_FLAGS = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--grammar-backend", "none", "--dtype", "float32", "--host", "127.0.0.1"),
+    *("--enable-metrics", "--enable-cache-report", "--sleep-on-idle", "--random-seed", "0"),
+)
+
+
+def engine_environment() -> Path | None:
+    """The folder of `make sglang`, or that in EVENKEEL_SGLANG; None where neither is."""
+    folder = Path(os.environ.get("EVENKEEL_SGLANG", ROOT / ".venv-sglang"))
+    return folder if (folder / "bin/python").exists() and (folder / "model").exists() else None
+
+
+class EngineError(RuntimeError):
+    """The engine ended or was not ready in time; the message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one `/generate`."""
+
+    client: str
+    output_ids: tuple[int, ...]
+    cached_tokens: int
+    finished_s: float
+    """Since the engine was let go (`run_queue`)."""
+
+
+class Engine:
+    """One engine process."""
+
+    def __init__(
+        self,
+        *flags: str,
+        log: Path,
+        environment: Mapping[str, str] = {},
+        sglang: str | None = None,
+        wait: bool = True,
+    ) -> None:
+        """`flags` follow those of the CPU; `sglang`: another version laid beside the installed one."""
+        folder = engine_environment()
+        assert folder is not None
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = log
+        path = [str(folder / f"sglang-{sglang}")] if sglang else []
+        self._output = log.open("ab")
+        self.process = subprocess.Popen(
+            [
+                *(str(folder / "bin/python"), "-m", "sglang.launch_server"),
+                *("--model-path", str(folder / "model"), "--port", str(self.port)),
+                *CPU_FLAGS,
+                *flags,
+            ],
+            env={
+                **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+                **CPU_ENVIRONMENT,
+                **({"PYTHONPATH": os.pathsep.join(path)} if path else {}),
+                **environment,
+            },
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that its own children can be ended with it
+        )
+        if wait:
+            try:
+                self._await_ready()
+            except EngineError:
+                self.stop()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    @property
+    def log(self) -> str:
+        """All that the engine has printed."""
+        return self._log.read_text(errors="replace")
+
+    def stop(self) -> None:
+        """End the engine and its children."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait(STOP_S)
+        self._output.close()
+
+    def wait_ended(self, timeout_s: float = READY_S) -> int:
+        """The exit status of an engine that is expected to end by itself."""
+        return self.process.wait(timeout_s)
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of `/metrics` by its name with labels."""
+        lines = httpx.get(f"{self.url}/metrics").raise_for_status().text.splitlines()
+        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+    async def run_queue(self, asks: Sequence[Mapping[str, Any]]) -> list[Answer]:
+        """Fill the queue while the engine is paused, in this order, then let it go; answers in the same order."""
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=self.url, timeout=600, limits=limits) as http:
+            (await http.post("/pause_generation", json={"mode": "in_place"})).raise_for_status()
+            tasks = []
+            for index, ask in enumerate(asks, start=1):
+                tasks.append(asyncio.create_task(_ask(http, ask)))
+                await self._received(http, index)
+            (await http.post("/continue_generation", json={})).raise_for_status()
+            started_s = time.monotonic()
+            done = await asyncio.gather(*tasks)
+        return [
+            Answer(client, tuple(output), cached, finished_s - started_s)
+            for client, output, cached, finished_s in done
+        ]
+
+    async def _received(self, http: httpx.AsyncClient, count: int) -> None:
+        """The queue's order is that of arrival at the scheduler, so each is seen there before the next is sent."""
+
+    def _await_ready(self) -> None:
+        deadline_s = time.monotonic() + READY_S
+        while time.monotonic() < deadline_s:
+            if self.process.poll() is not None:
+                raise EngineError(f"the engine ended: {self.log[-3000:]}")
+            try:
+                if httpx.get(f"{self.url}/ready", timeout=2).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.5)
+        raise EngineError(f"the engine is not ready: {self.log[-3000:]}")
+
+
+async def _ask(
+    http: httpx.AsyncClient, ask: Mapping[str, Any]
+) -> tuple[str, list[int], int, float]:
+    response = await http.post("/generate", json=dict(ask))
+    finished_s = time.monotonic()
+    body = response.raise_for_status().json()
+    cached = body["meta_info"].get("cached_tokens") or 0
+    return str(ask.get("routing_key")), body["output_ids"], int(cached), finished_s
+
+
+def ask(
+    client: str,
+    input_ids: Sequence[int],
+    *,
+    output_tokens: int = 16,
+    weights: tuple[int, int] = (1, 1),
+    tenant: str | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """A `/generate` body of a client, its output of a forced length."""
+    suffix = f";s={seed}" if seed else ""
+    return {
+        "input_ids": list(input_ids),
+        "sampling_params": {
+            "max_new_tokens": output_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+        },
+        "routing_key": f"ek1;ns/{tenant or client}/{client};w={weights[0]},{weights[1]}{suffix}",
+    }
+
+
+def tokens(rng: random.Random, count: int) -> list[int]:
+    """Random words of the tiny model."""
+    return [rng.randrange(2, 1000) for _ in range(count)]
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
