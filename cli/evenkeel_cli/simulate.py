@@ -15,6 +15,7 @@ import evenkeel_simulator
 import msgspec
 import typer
 from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.replica.registry import POLICIES
 from evenkeel_simulator.experiments.fleet import Fleet
 from evenkeel_simulator.experiments.plots import plot_run
 from evenkeel_simulator.experiments.records import Record, write_csv
@@ -58,7 +59,7 @@ def _option(text: str) -> Any:
 TraceFile = Annotated[Path | None, _option("CSV or Mooncake JSONL, plain or gzip.")]
 WorkloadName = Annotated[str | None, _option("A workload by its name, or a YAML file.")]
 Replicas = Annotated[int | None, _option("Default: the workload's, or 1.")]
-ReplicaPolicyName = Annotated[str, typer.Option(help="FCFS, LPM, VTC or DLPM.")]
+ReplicaPolicyName = Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")]
 FleetPolicyName = Annotated[
     str, typer.Option(help="RoundRobin, PerClientRoundRobin, LeastLoaded or D2LPM.")
 ]

@@ -9,13 +9,14 @@ from evenkeel_fairshare.cost import QuadraticCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.abstract_engine import AbstractEngine, Job
-from tests.support.listings import ListedDlpm, ListedVtc
+from tests.support.listings import ListedDlpm, ListedLcf, ListedVtc
 from tests.support.loads import Load, loads
 
 QUADRATIC = QuadraticCost(extend=2, output=1, product=1, output_squared=3)
@@ -73,10 +74,14 @@ def accounts(policy: Dlpm):
     disturbances=st.integers(0, 1000),
     cost=st.sampled_from([None, QUADRATIC]),
     sweep_above=st.sampled_from([1, 1024]),
+    both=st.sampled_from([(Vtc, ListedVtc), (Lcf, ListedLcf)]),
 )
-def test_vtc_schedules_what_algorithm_2_lists(load, disturbances, cost, sweep_above):
-    policy = Vtc(cost=cost, sweep_above=sweep_above)  # forgetting clients changes nothing
-    listed = ListedVtc(cost)
+def test_vtc_schedules_what_algorithm_2_lists_and_lcf_that_without_the_lift(
+    load, disturbances, cost, sweep_above, both
+):
+    made, as_listed = both
+    policy = made(cost=cost, sweep_above=sweep_above)  # forgetting clients changes nothing
+    listed = as_listed(cost)
     assert schedule(policy, load, disturbances) == schedule(listed, load, disturbances)
     for client, state in policy.clients().items():
         assert -state.deficit == listed.c[client]

@@ -81,6 +81,15 @@ class ListedVtc(ReplicaPolicy):
             self.last = request.client
 
 
+class ListedLcf(ListedVtc):
+    """Algorithm 2 without lines 7 to 13."""
+
+    name: ClassVar[str] = "LCF as listed"
+
+    def _lift(self, u: str) -> None:
+        self.c.setdefault(u, 0.0)
+
+
 class ListedDlpm(ReplicaPolicy):
     """DLPM, Algorithm 1: flat, refills one quantum at a time over the whole list."""
 

@@ -28,6 +28,7 @@ class ReplicaPolicyName(Enum):
 
     DLPM = "DLPM"
     VTC = "VTC"
+    LCF = "LCF"  # for comparisons: newcomers are owed all that others got before
     LPM = "LPM"
     FCFS = "FCFS"
 

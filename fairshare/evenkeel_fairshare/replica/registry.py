@@ -12,6 +12,7 @@ from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.fcfs import Fcfs
+from evenkeel_fairshare.replica.lcf import ArtifactLcf, Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_fairshare.replica.vtc_artifact import ArtifactVtc
@@ -22,13 +23,13 @@ class ReplicaPolicyConfig:
     """What replica policies can be told; each takes what concerns it."""
 
     cost: Cost = field(default_factory=LinearCost)
-    """VTC, DLPM."""
+    """VTC, LCF, DLPM."""
     deficits: DeficitRules = field(default_factory=DeficitRules)
     """DLPM: quantum Q^u, rejoin, memory."""
     skip_misfit: bool = False
     """LPM, DLPM: go on past a request that does not fit."""
     artifact: bool = False
-    """VTC: the accounts of the paper's artifact, for reproducing its tables."""
+    """VTC, LCF: the accounts of the paper's artifact, for reproducing its tables."""
 
 
 POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = MappingProxyType(
@@ -36,6 +37,7 @@ POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = 
         Fcfs.name: lambda config: Fcfs(),
         Lpm.name: lambda config: Lpm(skip_misfit=config.skip_misfit),
         Vtc.name: lambda config: (ArtifactVtc if config.artifact else Vtc)(cost=config.cost),
+        Lcf.name: lambda config: (ArtifactLcf if config.artifact else Lcf)(cost=config.cost),
         Dlpm.name: lambda config: Dlpm(
             rules=config.deficits, cost=config.cost, skip_misfit=config.skip_misfit
         ),

@@ -27,7 +27,13 @@ CLAIM_PATH: Final = "/models/claim"
 # Routers hash whole pages; 16 tokens is what caches are usually cut into, and the simulator's default.
 PAGE_SIZE: Final = 16
 
-_SCHEDULE_POLICIES: Final = {"DLPM": "dlpm", "VTC": "vtc", "LPM": "lpm", "FCFS": "fcfs"}
+_SCHEDULE_POLICIES: Final = {
+    "DLPM": "dlpm",
+    "VTC": "vtc",
+    "LCF": "lcf",
+    "LPM": "lpm",
+    "FCFS": "fcfs",
+}
 
 
 def engine_arguments(spec: ServiceSpec, *, key_env: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_fairshare.replica.lpm import Lpm
-from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from tests.support.replica import admit, arrive, request
 
@@ -62,10 +62,11 @@ def test_a_retracted_request_is_the_first_among_its_equals():
 
 
 def test_who_needs_matches_says_so():
-    assert {name: make_policy(name).matches_prefix for name in ("FCFS", "LPM", "VTC", "DLPM")} == {
+    assert {name: make_policy(name).matches_prefix for name in POLICIES} == {
         "FCFS": False,
         "LPM": True,
         "VTC": False,
+        "LCF": False,
         "DLPM": True,
     }
 

@@ -1,0 +1,33 @@
+"""Least counter first: VTC without its lift (VTC paper, §5.1), to show what the lift is for.
+
+Place in the flow: as `vtc`. The surprising thing: whoever idled or is new is owed everything that the others
+got meanwhile, and starves them until that is made up for; so it must remember every client it ever saw.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from evenkeel_fairshare.replica.vtc import Counter, Vtc
+from evenkeel_fairshare.replica.vtc_artifact import ArtifactVtc
+
+
+class Lcf(Vtc):
+    """Algorithm 2 without lines 7 to 13. For comparisons: fair only among clients that never stop waiting."""
+
+    name: ClassVar[str] = "LCF"
+
+    def _lift(self, counter: Counter) -> None:
+        pass
+
+    def _forget(self) -> None:
+        pass
+
+
+class ArtifactLcf(ArtifactVtc):
+    """The same with the artifact's accounts."""
+
+    name: ClassVar[str] = "LCF"
+
+    def _lift(self, counter: Counter) -> None:
+        pass
