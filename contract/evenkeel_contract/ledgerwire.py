@@ -107,6 +107,7 @@ class LedgerDelta(msgspec.Struct, frozen=True, array_like=True):
     router: str
     """Incarnation of the router that answers."""
     members: tuple[str, ...]
+    live: tuple[str, ...]
     pages: tuple[PageDelta, ...]
     book: BookDelta | None
     demand: tuple[DemandDelta, ...]

@@ -33,6 +33,7 @@ from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
 from evenkeel_router.edge.reports import Reports
 from evenkeel_router.edge.server import TrafficServer
+from evenkeel_router.edge.tending import Tending
 from evenkeel_router.edge.upstream import Upstream
 from evenkeel_router.forward import Forwarder
 from evenkeel_router.pipeline import Pipeline
@@ -120,7 +121,9 @@ async def running(
         await stack.enter_async_context(background(log.run()))
         await stack.enter_async_context(background(discovery.run()))
         await stack.enter_async_context(background(watchtower.run(discovery)))
-        await stack.enter_async_context(background(Reports(state, watchtower.replaced).run()))
+        await stack.enter_async_context(background(Reports(state, watchtower).run()))
+        tending = Tending(state, lambda: frozenset((state.ledger.router,)))
+        await stack.enter_async_context(background(tending.run()))
         if source is not None:
             watching = _watch_config(state, discovery, source)
             await stack.enter_async_context(background(watching))

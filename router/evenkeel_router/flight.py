@@ -25,9 +25,10 @@ class Flight:
     """A request from its head to its end."""
 
     __slots__ = (
-        "attempts", "client", "estimate_tokens", "exchange", "expired", "first_byte_s", "outcome",
+        "attempts", "client", "estimate_tokens", "exchange", "expired", "first_byte_s", "incarnation",
+        "outcome",
         "path", "replica", "request_id", "retry_charged", "started_s", "status", "stream", "task",
-        "ticket", "totals", "usage",
+        "ticket", "totals", "usage", "worst",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, path: str, started_s: float) -> None:
@@ -48,6 +49,10 @@ class Flight:
         """Name of the last replica that it was sent to."""
         self.attempts = 0
         """Times it was sent."""
+        self.incarnation = ""
+        """What answers there, as the ledger knows it; empty: nothing is booked."""
+        self.worst = 0.0
+        """The most that this attempt can cost, weighted tokens."""
         self.retry_charged = False
         """A replica that failed may have charged the client already (R11)."""
         self.first_byte_s: float | None = None

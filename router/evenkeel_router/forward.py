@@ -77,7 +77,7 @@ class Forwarder:
             try:
                 answer = await self._attempt(flight, order, request, ticket)
             except Failed as failed:
-                self._end_attempt(flight)
+                self._end_attempt(flight, order)
                 if flight.attempts >= state.config.limits.max_attempts:
                     raise _failed(flight, failed) from failed
                 order.totals.retries += 1
@@ -125,10 +125,11 @@ class Forwarder:
             self._health.refused(member.name, str(error))
             return None
         state.fleet.dispatched(ticket)
+        key = self._book(flight, order, member.name)
         flight.attempts += 1
         flight.replica = member.name
         state.accounts.replica(member.name).requests += 1
-        outgoing = _outgoing(flight, order, request)
+        outgoing = _outgoing(flight, order, request, key)
         limits = state.config.limits
         silence_s = limits.first_token_timeout_s
         if not order.inference.stream:
@@ -141,6 +142,22 @@ class Forwarder:
             self._health.broken(member.name, str(error))
             raise Failed(str(error)) from error
         return await self._answer(flight, order, request, reply)
+
+    def _book(self, flight: Flight, order: Order, replica: str) -> str:
+        """The ledger hears of what is sent, the most that it can cost, and whereto; returns the client key."""
+        state, client = self._state, order.client
+        most, extend = order.inference.max_output_tokens, order.plan.dispatch.input_tokens
+        if most is None:
+            most = state.config.limits.max_output_tokens
+        cost = state.accounts.cost
+        flight.incarnation = state.books.incarnation(replica)
+        flight.worst = cost.input_cost(extend) + cost.output_cost(extend, 0, most)
+        # The seed first: whoever was sent to a replica without one counts as started from zero there.
+        key = state.books.key(
+            client, flight.incarnation, now_s=self._now(), retried=flight.retry_charged
+        )
+        state.books.dispatched(flight.incarnation, client.identity, worst=flight.worst)
+        return key
 
     async def _answer(
         self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply
@@ -218,9 +235,20 @@ class Forwarder:
             relay.end(Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed"))
         return relay.stream
 
-    def _end_attempt(self, flight: Flight) -> None:
-        """Give back what a failed attempt held; its charge too, as the next attempt pays (R11)."""
+    def _end_attempt(self, flight: Flight, order: Order) -> None:
+        """Give back what a failed attempt held; its charge of q too, as the next attempt pays.
+
+        The input may have been computed and charged there, and the next attempt says so (R11): so it counts there.
+        """
         if flight.ticket is not None:
+            self._state.books.ended(
+                flight.incarnation,
+                order.client,
+                _estimate(order.plan, 0),
+                worst=flight.worst,
+                input_paid=flight.retry_charged,
+            )
+            flight.incarnation = ""
             self._state.accounts.replica(flight.ticket.member.name).failures += 1
             self._state.fleet.finished(flight.ticket, NOTHING)
             flight.ticket = None
@@ -280,8 +308,8 @@ def _estimate(plan: Plan, output_tokens: int) -> Usage:
     return Usage(dispatch.input_tokens, cached, output_tokens)
 
 
-def _outgoing(flight: Flight, order: Order, request: web.BaseRequest) -> Outgoing:
-    key = order.client.retry_key if flight.retry_charged else order.client.key
+def _outgoing(flight: Flight, order: Order, request: web.BaseRequest, key: str) -> Outgoing:
+    """What is sent: the client's body, the client key, and where the request came from."""
     inference = order.inference
     headers = [(REQUEST_ID_HEADER, flight.request_id)]
     if inference.endpoint is Endpoint.GENERATE:

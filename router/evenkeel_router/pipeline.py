@@ -128,6 +128,13 @@ class Pipeline:
             flight.exchange.close()
         if flight.ticket is not None:
             state.fleet.finished(flight.ticket, usage)
+            state.books.ended(
+                flight.incarnation,
+                client,
+                usage,
+                worst=flight.worst,
+                input_paid=flight.retry_charged,
+            )
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens

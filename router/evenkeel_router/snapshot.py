@@ -10,8 +10,16 @@ import time
 from collections import defaultdict
 
 from evenkeel_contract import adminstate
-from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import TenantConfig
+from evenkeel_fairshare.ledger import tenant_of
+from evenkeel_fairshare.ledger.page import (
+    DEFICIT,
+    RUNNING,
+    SERVICE,
+    TENANT_DEFICIT,
+    WAITING,
+    Page,
+)
 
 from evenkeel_router.core.accounting import OTHER, ClientTotals
 from evenkeel_router.core.candidates import Member
@@ -43,7 +51,7 @@ def take(state: RouterState, now_s: float) -> adminstate.RouterState:
 def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.ReplicaState:
     totals = state.accounts.replica(member.name)
     seen = state.reports.get(member.name)
-    clients = seen.clients.values() if seen is not None else ()
+    page = _page(state, member)
     return adminstate.ReplicaState(
         name=member.name,
         url=state.replicas[member.name].url,
@@ -59,10 +67,14 @@ def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.Rep
         prefix_blocks=state.fleet.blocks(member),
         incarnation=seen.incarnation if seen is not None else "",
         policy=seen.policy if seen is not None else "",
-        waiting=sum(client.waiting for client in clients),
-        running=sum(client.running for client in clients),
+        waiting=_sum(page, WAITING),
+        running=_sum(page, RUNNING),
         report_age_s=now_s - seen.received_s if seen is not None else None,
     )
+
+
+def _sum(page: Page | None, column: int) -> int:
+    return int(sum(page.clients.column(column))) if page is not None else 0
 
 
 def _tenants(state: RouterState) -> tuple[adminstate.TenantState, ...]:
@@ -119,27 +131,32 @@ def _client(state: RouterState, totals: ClientTotals, weight: int) -> adminstate
 
 def _at_replicas(state: RouterState, identity: str) -> tuple[adminstate.ClientAtReplica, ...]:
     credit = state.fleet.policy.credit(identity)
+    tenant = tenant_of(identity)
     found = []
     for member in state.fleet:
-        seen = state.reports.get(member.name)
-        report = seen.clients.get(identity) if seen is not None else None
+        page = _page(state, member)
         held = None if member.slot is None else credit.get(member.slot)
-        if held is not None or report is not None:
-            found.append(_at_replica(member, held or 0.0, report))
+        if held is None and (page is None or identity not in page.clients):
+            continue
+        cell = page.clients.cell if page is not None else _nothing
+        found.append(
+            adminstate.ClientAtReplica(
+                replica=member.name,
+                credit=held or 0.0,
+                deficit=cell(identity, DEFICIT),
+                tenant_deficit=page.tenants.cell(tenant, TENANT_DEFICIT) if page else 0.0,
+                service=cell(identity, SERVICE),
+                waiting=int(cell(identity, WAITING)),
+                running=int(cell(identity, RUNNING)),
+            )
+        )
     return tuple(found)
 
 
-def _at_replica(
-    member: Member, credit: float, report: ClientReport | None
-) -> adminstate.ClientAtReplica:
-    if report is None:
-        return adminstate.ClientAtReplica(replica=member.name, credit=credit)
-    return adminstate.ClientAtReplica(
-        replica=member.name,
-        credit=credit,
-        deficit=report.deficit,
-        tenant_deficit=report.tenant_deficit,
-        service=report.service,
-        waiting=report.waiting,
-        running=report.running,
-    )
+def _page(state: RouterState, member: Member) -> Page | None:
+    """What the ledger knows of the process that answers at a replica."""
+    return state.ledger.pages.get(state.books.incarnation(member.name))
+
+
+def _nothing(client: str, column: int) -> float:
+    return 0.0

@@ -23,6 +23,7 @@ from evenkeel_fairshare.prefix.index import PrefixIndex
 
 from evenkeel_router.core.accounting import Accounts
 from evenkeel_router.core.admission import Admission
+from evenkeel_router.core.books import Books
 from evenkeel_router.core.candidates import Fleet
 from evenkeel_router.core.endpoints import Peer
 from evenkeel_router.core.identity import Directory
@@ -45,6 +46,11 @@ class Timing:
 
     probe_interval_s: float = 1.0
     report_interval_s: float = 1.0
+    settle_s: float = 30.0
+    """How long a router looks around after its start before it takes an incarnation for dead that nobody names."""
+    return_s: float = 30.0
+    """How long a replica that left the configuration may come back as if nothing had been."""
+    seal_interval_s: float = 10.0
     body_timeout_s: float = BODY_TIMEOUT_S
     keep_alive_s: float = KEEP_ALIVE_S
 
@@ -75,10 +81,11 @@ class RouterState:
             rules=carry_rules(config.scheduling),
             weights=ConfiguredWeights(config.tenancy),
         )
+        self.books = Books(self.ledger, cost=self.accounts.cost, return_s=self.timing.return_s)
         self.flights: set[Flight] = set()
         """What is between admission and its end."""
         self.reports: dict[str, Seen] = {}
-        """What each replica reported last, by name."""
+        """What each replica's last report says of the replica itself, by name."""
         self.started_unix = time.time()
         self.draining = False
         self.in_sync = False
@@ -97,7 +104,7 @@ class RouterState:
         if config.tenancy != before.tenancy:
             self.ledger.weights = ConfiguredWeights(config.tenancy)
         if config.scheduling != before.scheduling:
-            self.accounts.cost = cost_of(config.scheduling)
+            self.accounts.cost = self.books.cost = cost_of(config.scheduling)
             self.ledger.rules = carry_rules(config.scheduling)
             self.fleet.replace_policy(policy_of(config.scheduling))
         if config.prefix != before.prefix:

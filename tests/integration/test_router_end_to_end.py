@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.key import decode
+from evenkeel_fairshare.ledger import Totals
 from evenkeel_router.app import Router
 
 from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet, until
@@ -80,10 +81,11 @@ async def test_a_client_key_reaches_the_replicas_scheduler_on_every_endpoint() -
         await client.post(
             "/generate", json={"text": "Hi", "sampling_params": {"max_new_tokens": 4}}
         )
-        await until(lambda: "r0" in router.state.reports, "a report")
-        seen = router.state.reports["r0"].clients
-        await until(lambda: "ns/acme/chat" in seen, "the client in a report")
-        await until(lambda: seen["ns/acme/chat"].requests == 2, "both requests in the report")
+        page = router.state.ledger.pages[router.state.books.incarnation("r0")]
+        requests = 1 + Totals._fields.index("requests")
+        await until(
+            lambda: page.clients.cell("ns/acme/chat", requests) == 2, "both requests in the report"
+        )
     key = decode(router.state.directory.declared(router.state.config.tenancy.tenants[0])[0].key)
     assert (key.tenant_weight, key.client_weight) == (2, 3)
 

@@ -10,7 +10,7 @@ from evenkeel_contract.ledgerwire import (
     decode_delta,
     decode_digest,
 )
-from evenkeel_fairshare.ledger import Delta, Digest, Sealer, Totals
+from evenkeel_fairshare.ledger import Delta, Digest, ReplicaRow, Sealer, Totals
 from evenkeel_router.core.exchange import digest_from_wire, digest_to_wire, from_wire, to_wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,6 +65,24 @@ def test_a_page_that_is_folded_and_forgotten_between_two_parts_is_in_the_book():
     for part in (first, *parts):
         there.merge(part)
     assert there.served(BOB) == here.served(BOB) == Totals(service=18)
+
+
+def test_a_page_of_many_rows_travels_in_pieces_of_which_only_the_last_claims_to_be_all():
+    here, there = ledger("router-1"), ledger("router-2")
+    names = [f"ns/t/{n}" for n in range(25)]
+    here.observe("one", since=0, sequence=3, rows=[ReplicaRow(n, Totals(service=1)) for n in names])
+    for name in names:
+        here.received("one", name, Totals(service=2))
+    here.drained("one")
+    *parts, last, rest = here.parts(rows=10)
+    assert max(len(page.clients) for part in (*parts, last) for page in part.pages) == 10
+    for part in parts:
+        there.merge(sent(part))
+    assert there.digest().pages["one"].head == 0
+    there.merge(sent(last))
+    there.merge(sent(rest))
+    assert content(there) | {"adopted": 0} == content(here) | {"adopted": 0}
+    assert there.digest().pages == here.digest().pages
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 5, 13])

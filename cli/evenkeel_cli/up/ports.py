@@ -13,13 +13,16 @@ from evenkeel_cli.up.errors import PortTaken
 
 _RANGE: Final = (20_000, 32_000)
 """Below the ports that systems give to outgoing connections: one of those could take what was just free."""
+_given: set[int] = set()
+"""Ports that this process chose and that may not be in use yet: nobody else of the fleet gets them."""
 
 
 def free_port(host: str) -> int:
     """A port that was free just now. Whoever gets it must cope with losing it again."""
     candidates = random.sample(range(*_RANGE), 200)
     for port in candidates:
-        if is_free(host, port):
+        if port not in _given and is_free(host, port):
+            _given.add(port)
             return port
     raise PortTaken(f"no port from {_RANGE[0]} to {_RANGE[1]} on {host} is free")
 

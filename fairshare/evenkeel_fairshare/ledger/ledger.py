@@ -15,7 +15,7 @@ that the caller takes for alive, so that two routers may differ for a while with
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evenkeel_fairshare.ledger.book import EMPTY_BOOK, Book, BookDelta, Rank
 from evenkeel_fairshare.ledger.closing import (
@@ -67,6 +67,8 @@ class Delta:
     router: str
     members: tuple[str, ...]
     """Whom the router takes for routers of the service, itself included."""
+    live: tuple[str, ...]
+    """Incarnations that the router takes for alive."""
     pages: tuple[PageDelta, ...]
     book: BookDelta | None
     demand: tuple[DemandDelta, ...]
@@ -95,6 +97,10 @@ class Ledger:
         """Routers of the service, this one included; `sealing` is told and says so here."""
         self.members_of: dict[str, frozenset[str]] = {}
         """By router: what it said of `members` itself, and not through others."""
+        self.live: frozenset[str] = frozenset()
+        """Incarnations that this router takes for alive; told to peers, and of no influence on figures here."""
+        self.live_of: dict[str, frozenset[str]] = {}
+        """By router: what it said of `live` itself."""
         self.touched: set[str] = set()
         """Clients with a changed row since the last book; `sealing` empties it."""
         self.stale: set[str] = set()
@@ -209,19 +215,24 @@ class Ledger:
         pages = (self._page_delta(name, has) for name in self.pages)
         return self._rest(has, tuple(page for page in pages if page is not None))
 
-    def parts(self, has: Digest | None = None) -> Iterator[Delta]:
-        """What `delta` says in several deltas, a page each and then the rest; every one may be merged alone.
+    def parts(self, has: Digest | None = None, *, rows: int = 2000) -> Iterator[Delta]:
+        """What `delta` says in deltas of about `rows` rows, the rest last; every one may be merged alone.
 
         The ledger may change between two of them. The book comes last: a page that is folded and forgotten
         meanwhile is in it, one that is folded after its own part is skipped by whoever merges both.
         """
         has = has or Digest()
-        members = tuple(sorted(self.members))
+        nothing = Delta(
+            self.router, self._members(), tuple(self.live), (), None, (), {}, 0, 0, {}, {}
+        )
         for name in list(self.pages):
             page = self._page_delta(name, has) if name in self.pages else None
-            if page is not None:
-                yield Delta(self.router, members, (page,), None, (), {}, 0, 0, {}, {})
+            for part in page.split(rows) if page is not None else ():
+                yield replace(nothing, pages=(part,))
         yield self._rest(has, ())
+
+    def _members(self) -> tuple[str, ...]:
+        return tuple(sorted(self.members))
 
     def _page_delta(self, name: str, has: Digest) -> PageDelta | None:
         return self.pages[name].delta(name, has.pages.get(name, PageDigest()))
@@ -230,7 +241,8 @@ class Ledger:
         lifts_base = has.lifts.get(self.router, 0)
         return Delta(
             router=self.router,
-            members=tuple(sorted(self.members)),
+            members=self._members(),
+            live=tuple(self.live),
             pages=pages,
             book=self.book.delta(has.book),
             demand=tuple(
@@ -264,6 +276,7 @@ class Ledger:
             cursor = max(self._lift_cursors.get(delta.router, 0), delta.lifts_head)
             self._lift_cursors[delta.router] = cursor
         self.members_of[delta.router] = frozenset(delta.members)
+        self.live_of[delta.router] = frozenset(delta.live)
         for router, rank in delta.adopted.items():
             self.adopted[router] = max(rank, self.adopted.get(router, rank))
         if delta.book is not None and (book := self.book.adopt(delta.book)) is not None:
@@ -284,7 +297,7 @@ class Ledger:
             del self._demand[gone]
         for gone in self.adopted.keys() - routers - {self.router}:
             del self.adopted[gone]
-        for known in (self._lift_cursors, self.members_of):
+        for known in (self._lift_cursors, self.members_of, self.live_of):
             for gone in known.keys() - routers:
                 del known[gone]
 

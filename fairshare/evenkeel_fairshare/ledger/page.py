@@ -11,7 +11,7 @@ incarnations are, and every router writes into `closed_by` when it is done with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from evenkeel_fairshare.ledger.table import Rows, Table
@@ -129,6 +129,17 @@ class AccountDelta:
     marks: Rows
     tenant_marks: Rows
 
+    def split(self, rows: int) -> Iterator[AccountDelta]:
+        """The same in deltas of at most `rows` rows of clients, as `PageDelta.split`."""
+        nothing = AccountDelta(self.router, self.base, self.base, Rows(), Rows(), Rows(), Rows())
+        *pieces, last = self.clients.split(rows)
+        *marks, last_marks = self.marks.split(rows)
+        for piece in pieces:
+            yield replace(nothing, clients=piece)
+        for piece in marks:
+            yield replace(nothing, marks=piece)
+        yield replace(self, clients=last, marks=last_marks)
+
 
 @dataclass(frozen=True, slots=True)
 class PageDelta:
@@ -141,6 +152,26 @@ class PageDelta:
     tenants: Rows
     accounts: tuple[AccountDelta, ...]
     closed_by: tuple[str, ...]
+
+    def split(self, rows: int) -> Iterator[PageDelta]:
+        """The same in deltas of about `rows` rows. Only the last of several claims to be complete up to `head`.
+
+        So merge them in this order, and none after one that was lost: else what was lost is not asked for again.
+        """
+        nothing = replace(
+            self, head=self.base, clients=Rows(), tenants=Rows(), accounts=(), closed_by=()
+        )
+        *pieces, last = self.clients.split(rows)
+        for piece in pieces:
+            yield replace(nothing, clients=piece)
+        small = []
+        for account in self.accounts:
+            for part in account.split(rows):
+                if len(part.clients) + len(part.marks) < rows // 2:
+                    small.append(part)
+                else:
+                    yield replace(nothing, accounts=(part,))
+        yield replace(self, clients=last, accounts=tuple(small))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import nan
 
 from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.page import (
     DEFICIT,
+    PROMISED,
     TENANT_DEFICIT,
+    TENANT_PROMISED,
     Page,
     tenant_of,
 )
@@ -114,8 +117,19 @@ def promise(
                 other.tenant_seed(tenant) is None for other in _others(ledger, incarnation, joiners)
             ),
         )
-    ledger.promised(incarnation, client, seed=seed, tenant_seed=tenant_seed)
+    if not _noted(page, ledger.router, client, seed=seed, tenant_seed=tenant_seed):
+        ledger.promised(incarnation, client, seed=seed, tenant_seed=tenant_seed)
     return Seed(seed, tenant_seed)
+
+
+def _noted(page: Page, router: str, client: str, *, seed: float, tenant_seed: float) -> bool:
+    account = page.accounts.get(router)
+    if account is None or client not in account.clients:
+        return False
+    return (
+        account.clients.cell(client, PROMISED) == seed
+        and account.tenants.cell(tenant_of(client), TENANT_PROMISED, nan) == tenant_seed
+    )
 
 
 def _share(carried: float, max_debt: float, max_credit: float, joiners: int) -> float:

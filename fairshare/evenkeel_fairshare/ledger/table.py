@@ -31,6 +31,16 @@ class Rows:
     def __len__(self) -> int:
         return len(self.names)
 
+    def split(self, rows: int) -> list[Rows]:
+        """The same in pieces of at most `rows`; one piece, perhaps empty, at least."""
+        if len(self.names) <= rows:
+            return [self]
+        size = len(self.cells) // len(self.names)
+        return [
+            Rows(self.names[at : at + rows], self.cells[at * size : (at + rows) * size])
+            for at in range(0, len(self.names), rows)
+        ]
+
 
 class Table:
     """Rows of `1 + totals + state` doubles by name."""
@@ -79,6 +89,10 @@ class Table:
         """One number of a row."""
         start = self._slots.get(name)
         return default if start is None else self._cells[start + column]
+
+    def column(self, column: int) -> array[float]:
+        """One number of every row, in no promised order."""
+        return self._cells[column :: self.width]
 
     def put(self, name: str, row: Sequence[float]) -> bool:
         """Join one row; whether anything changed. Raises `ValueError` for what is not a finite number."""

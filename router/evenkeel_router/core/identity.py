@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
-from evenkeel_contract.key import ClientKey, ClientKeyError
+from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
 from evenkeel_contract.routerconfig import Anonymous, TenancyConfig, TenantConfig, TenantLimits
+from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.tenancy import Weights
 
 from evenkeel_router.core.errors import Refusal, invalid
@@ -42,11 +43,23 @@ class Client:
     name: str
     weight: float
     """What scales Q^w: the tenant's weight times its own."""
+    tenant_weight: float
+    client_weight: float
     key: str
     """The client key, as it travels."""
     retry_key: str
     """The same for a retry that the fleet's own failure caused (R11)."""
     limits: TenantLimits
+
+    def seeded(self, seed: Seed, *, retried: bool) -> str:
+        """The client key with the seeds of a replica that never saw the client (R5)."""
+        # Behind the weights come the seeds, and `;f` last: the grammar has them in this order.
+        text = self.key
+        if seed.client:
+            text += f";s={seed.client:.0f}"
+        if seed.tenant:
+            text += f";t={seed.tenant:.0f}"
+        return f"{text};f" if retried else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +199,16 @@ def client_of(tenant: TenantConfig, name: str) -> Client:
         tenant_weight=tenant.weight,
         client_weight=weight,
     )
+    # It must have room for seeds, which nobody knows yet.
+    replace(key, seed=-MAX_SEED, tenant_seed=-MAX_SEED, retried_by_fleet=True).encode()
     return Client(
         identity=key.identity,
         tenant_identity=key.tenant_identity,
         tenant=tenant.name,
         name=name,
         weight=Weights(tenant.weight, weight).fleet,
+        tenant_weight=float(tenant.weight),
+        client_weight=float(weight),
         key=key.encode(),
         retry_key=replace(key, retried_by_fleet=True).encode(),
         limits=tenant.limits,

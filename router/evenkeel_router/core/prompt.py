@@ -50,6 +50,7 @@ class Prompt(NamedTuple):
     """Of all of them."""
     tokens: int | None
     """Of all of them, where token ids were sent."""
+    prompts: int = 1
 
 
 def of_messages(messages: list[Message], tools: bytes) -> Prompt:
@@ -82,7 +83,7 @@ def of_input(given: str | Sequence[str | int | list[int]], field: str) -> Prompt
         return Prompt(text, len(text), len(given))
     texts = [one.encode() if isinstance(one, str) else msgspec.json.encode(one) for one in given]
     tokens = sum(len(one) for one in given if isinstance(one, list))
-    return Prompt(texts[0], sum(map(len, texts)), tokens or None)
+    return Prompt(texts[0], sum(map(len, texts)), tokens or None, len(texts))
 
 
 def _part(part: Part) -> str:

@@ -26,6 +26,10 @@ from evenkeel_router.core.errors import Refusal, invalid
 from evenkeel_router.core.outcomes import Outcome
 
 MAX_CHOICES: Final = 128  # OpenAI's bound of `n`
+DEFAULT_COMPLETION: Final = (
+    16  # tokens that a completion has at most where none are named; OpenAI's
+)
+DEFAULT_GENERATED: Final = 128  # the same for `/generate`; SGLang's
 
 
 class Endpoint(Enum):
@@ -58,6 +62,8 @@ class Inference:
     """Of all prompts, for the estimate of input tokens."""
     prompt_tokens: int | None
     """Exact where the client sent token ids."""
+    max_output_tokens: int | None
+    """Of all choices together; None where the client names no bound."""
     stream: bool
     wants_usage: bool
     """Whether the client itself asked for the usage event of a stream."""
@@ -150,16 +156,15 @@ def with_client_key(body: bytes, key: str) -> bytes:
 def _completions(body: bytes, limits: Limits) -> Inference:
     fields = _COMPLETIONS.decode(body)
     _check_output("max_tokens", fields.max_tokens, limits)
-    return _openai(
-        Endpoint.COMPLETIONS, body, fields, prompt.of_input(fields.prompt, "prompt"), limits
-    )
+    text = prompt.of_input(fields.prompt, "prompt")
+    bound = DEFAULT_COMPLETION if fields.max_tokens is None else fields.max_tokens
+    return _openai(Endpoint.COMPLETIONS, body, fields, text, limits, bound)
 
 
 def _embeddings(body: bytes, limits: Limits) -> Inference:
     fields = _EMBEDDINGS.decode(body)
-    return _openai(
-        Endpoint.EMBEDDINGS, body, fields, prompt.of_input(fields.input, "input"), limits
-    )
+    text = prompt.of_input(fields.input, "input")
+    return _openai(Endpoint.EMBEDDINGS, body, fields, text, limits, 0)
 
 
 def _chat(body: bytes, limits: Limits) -> Inference:
@@ -171,12 +176,17 @@ def _chat(body: bytes, limits: Limits) -> Inference:
             "messages is empty; send at least one.", code="invalid_value", param="messages"
         )
     tools = b"" if fields.tools is UNSET else bytes(fields.tools)
-    return _openai(Endpoint.CHAT, body, fields, prompt.of_messages(fields.messages, tools), limits)
+    bound = fields.max_completion_tokens
+    if bound is None:
+        bound = fields.max_tokens
+    text = prompt.of_messages(fields.messages, tools)
+    return _openai(Endpoint.CHAT, body, fields, text, limits, bound)
 
 
 def _openai(
-    endpoint: Endpoint, body: bytes, fields: _OpenAI, text: prompt.Prompt, limits: Limits
-) -> Inference:
+    endpoint: Endpoint, body: bytes, fields: _OpenAI, text: prompt.Prompt, limits: Limits,
+    bound: int | None,
+) -> Inference:  # fmt: skip
     if fields.model != limits.model:
         message = (
             f"The model {fields.model!r} does not exist; this service serves {limits.model!r}."
@@ -199,6 +209,7 @@ def _openai(
         text=text.first,
         prompt_bytes=text.size_bytes,
         prompt_tokens=text.tokens,
+        max_output_tokens=None if bound is None else bound * (fields.n or 1) * text.prompts,
         stream=stream,
         wants_usage=wants_usage,
         stripped=stripped,
@@ -230,10 +241,18 @@ def _generate(body: bytes, limits: Limits) -> Inference:
         text=text.first,
         prompt_bytes=text.size_bytes,
         prompt_tokens=text.tokens,
+        max_output_tokens=sum(map(_bound, sampling))
+        if isinstance(sampling, list)
+        else _bound(sampling or _Sampling()) * text.prompts,
         stream=bool(fields.stream),
         wants_usage=True,  # it is part of every event
         stripped=stripped,
     )
+
+
+def _bound(sampling: _Sampling) -> int:
+    tokens = sampling.max_new_tokens
+    return (DEFAULT_GENERATED if tokens is None else tokens) * (sampling.n or 1)
 
 
 def _check_utf8(body: bytes) -> None:

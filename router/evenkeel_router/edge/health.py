@@ -8,11 +8,14 @@ Place in the flow: discovery → **health** → fleet.
 | `/ready` answers anything else      | not routable (starting, draining); its cache still counts           |
 | `/ready` times out three times      | the same: once may be a busy moment                                 |
 | no connection, by probe or request  | lost: cache and credit are gone with the process (R6)               |
-| a request broke off                 | not routable until its next good probe, which follows at once       |
+| a probe or a request broke off      | not routable until its next good probe, which follows at once       |
 | another incarnation reports         | lost, and joins again at its next good probe                        |
 | discovery withholds it (draining)   | not routable, at once and whatever probes say; its cache counts     |
 
-The surprising thing: `/health` is never asked. It makes SGLang generate a token and takes a second.
+The surprising thing: a replica that makes reports does not join before its first one, since only a report says which
+process it is, and so what clients start from there (R5). One that says nothing for `REPORT_PATIENCE_S` joins all
+the same; what it serves until it reports is in no ledger but its own. `/health` is never asked: it makes SGLang generate a
+token and takes a second.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)
 SILENT_PROBES: Final = 3
+REPORT_PATIENCE_S: Final = 5.0
+FOR_GOOD: Final = ("terminating", "draining")
+"""Why nothing goes to a replica that will not come back; other reasons (`core.endpoints`) pass."""
 
 
 class Health(Protocol):
@@ -48,12 +54,16 @@ class Health(Protocol):
 class _Watch:
     """One replica under watch."""
 
-    __slots__ = ("kick", "replica", "silent", "task")
+    __slots__ = ("kick", "replica", "reported", "silent", "task", "unknown_since_s")
 
     def __init__(self, replica: ReplicaConfig) -> None:
         self.replica = replica
         self.kick = asyncio.Event()
         self.silent = 0
+        self.reported = False
+        """Whether a report named the process that is there now."""
+        self.unknown_since_s: float | None = None
+        """Ready since then, and not joined because no report came."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -64,6 +74,7 @@ class Watchtower:
         self._state = state
         self._prober = prober
         self._watches: dict[str, _Watch] = {}
+        self._now = asyncio.get_running_loop().time
 
     async def run(self, discovery: Discovery) -> None:
         """Follow a discovery until cancelled."""
@@ -96,6 +107,8 @@ class Watchtower:
         if why:
             _log.info("nothing new goes to replica %s: %s", member.name, why)
             self._state.fleet.unready(member)
+            if why in FOR_GOOD:
+                self._state.books.drains(member.name)
         else:
             watch.kick.set()
 
@@ -112,7 +125,10 @@ class Watchtower:
             await asyncio.gather(watch.task, return_exceptions=True)
         member = self._state.fleet.member(name)
         if member is not None:
+            if member.joined:
+                self._state.books.drains(name)
             self._state.fleet.remove(member)
+        self._state.books.leaves(name, self._now())
         del self._state.replicas[name]
         self._state.accounts.forget_replica(name)
 
@@ -128,20 +144,53 @@ class Watchtower:
         fleet = self._state.fleet
         watch.silent = watch.silent + 1 if verdict is Verdict.SILENT else 0
         if verdict is Verdict.READY:
-            if not member.routable and not member.withheld:
+            if not (member.routable or member.withheld) and self._is_known(watch, member):
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
                 self._state.room.open()
         elif verdict is Verdict.GONE:
             if member.joined:
                 _log.warning("replica %s is gone", member.name)
-            fleet.lost(member)
-        elif verdict is Verdict.NOT_READY or watch.silent >= SILENT_PROBES:
+            self._end_life(watch, member)
+        elif verdict is not Verdict.SILENT or watch.silent >= SILENT_PROBES:
             if member.routable:
                 _log.warning("replica %s is not ready", member.name)
+                if verdict is Verdict.NOT_READY:  # by its own word: it drains
+                    self._state.books.drains(member.name)
             fleet.unready(member)
 
+    def _is_known(self, watch: _Watch, member: Member) -> bool:
+        """Whether it is known which process answers, or nobody will ever say."""
+        books, name, now_s = self._state.books, member.name, self._now()
+        if watch.reported:
+            return True
+        if watch.replica.reports is None:
+            if not member.joined:
+                books.meets_unreported(name, now_s)
+            return True
+        if watch.unknown_since_s is None:
+            watch.unknown_since_s = now_s
+        if now_s - watch.unknown_since_s < REPORT_PATIENCE_S:
+            return False
+        _log.warning("replica %s makes no reports: what it serves is not counted", name)
+        books.leaves(name, now_s)
+        return True
+
+    def _end_life(self, watch: _Watch, member: Member) -> None:
+        watch.reported = False
+        watch.unknown_since_s = None
+        self._state.fleet.lost(member)
+        if watch.replica.reports is None:  # nobody will ever say whether it was the same process
+            self._state.books.leaves(member.name, self._now())
+
     # What the pipeline and the reports tell.
+
+    def reported(self, name: str) -> None:
+        """A report named the process that answers there."""
+        watch = self._watches.get(name)
+        if watch is not None and not watch.reported:
+            watch.reported = True
+            watch.kick.set()
 
     def refused(self, name: str, why: str) -> None:
         """Nobody listens there: lost until a probe succeeds."""
@@ -163,7 +212,7 @@ class Watchtower:
         member, watch = self._state.fleet.member(name), self._watches.get(name)
         if member is not None and watch is not None and member.joined:
             _log.warning("replica %s is lost: %s", name, why)
-            self._state.fleet.lost(member)
+            self._end_life(watch, member)
             watch.kick.set()
 
 

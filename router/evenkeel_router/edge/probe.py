@@ -20,6 +20,7 @@ class Verdict(Enum):
 
     READY = "ready"
     NOT_READY = "not ready"  # it says so: starting, or draining
+    BROKEN = "broken"  # the answer broke off
     SILENT = "silent"  # no answer in time: busy, perhaps
     GONE = "gone"  # nobody listens
 
@@ -51,7 +52,7 @@ class HttpProber:
         except aiohttp.ClientConnectorError:
             return Verdict.GONE
         except (aiohttp.ClientError, OSError):
-            return Verdict.NOT_READY
+            return Verdict.BROKEN
 
 
 def prober_session() -> aiohttp.ClientSession:

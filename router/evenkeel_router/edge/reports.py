@@ -1,17 +1,17 @@
 """Pulling replicas' reports: cumulative totals per client, over ZeroMQ (design R3, contract/reports.py).
 
-Place in the flow: replica → **reports** → `/v1/state` (and, with the ledger, R5). One question and one answer
-a second for each replica that makes reports. Totals are cumulative, so a lost answer costs nothing.
+Place in the flow: replica → **reports** → ledger → seeds, figures. One question and one answer a second for each
+replica that makes reports. Totals are cumulative, so a lost answer costs nothing.
 
 The surprising thing: a report from another incarnation is the first sign that a replica was restarted
-between two probes; its cache is gone, and health must know.
+between two probes; its cache is gone, and health must know. And no replica joins before its first report, so one
+that has not joined is asked more often.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
 import zmq
@@ -27,20 +27,24 @@ from evenkeel_contract.reports import (
 from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.core.reported import Seen
+from evenkeel_router.edge.health import Watchtower
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S: Final = 2.0
+JOINING_TIMEOUT_S: Final = 0.3
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
+PIECE: Final = 500
+"""Clients that are taken into the ledger in one go, about a millisecond: requests come first."""
 
 
 class Reports:
     """Asks all replicas, for ever."""
 
-    def __init__(self, state: RouterState, replaced: Callable[[str], None]) -> None:
-        """`replaced` is told the name of a replica whose process is another one than before."""
+    def __init__(self, state: RouterState, watchtower: Watchtower) -> None:
+        """`watchtower` is told which replicas report, and which do from another process than before."""
         self._state = state
-        self._replaced = replaced
+        self._watchtower = watchtower
         self._context = zmq.asyncio.Context()
         self._tasks: dict[ReplicaConfig, asyncio.Task[None]] = {}
 
@@ -75,36 +79,81 @@ class Reports:
                 answered = True
                 while answered:
                     answered = await self._ask(replica.name, socket)
-                    await asyncio.sleep(self._state.timing.report_interval_s)
+                    await asyncio.sleep(self._pause_s(replica.name))
             except zmq.ZMQError as error:
                 _log.warning("no reports from replica %s: %s", replica.name, error)
                 await asyncio.sleep(self._state.timing.report_interval_s)
             finally:
                 socket.close()
 
+    def _has_joined(self, name: str) -> bool:
+        member = self._state.fleet.member(name)
+        return member is not None and member.joined
+
+    def _pause_s(self, name: str) -> float:
+        interval_s = self._state.timing.report_interval_s
+        return interval_s if self._has_joined(name) else min(interval_s, JOINING_TIMEOUT_S)
+
     async def _ask(self, name: str, socket: zmq.asyncio.Socket) -> bool:
         """One question; False where the socket is better thrown away (an answer may come late)."""
-        seen = self._state.reports.get(name)
-        question = ReportRequest(
-            version=REPORT_VERSION,
-            incarnation=seen.incarnation if seen is not None else "",
-            since=seen.sequence if seen is not None else 0,
-        )
-        await socket.send(encode(question))
-        if not await socket.poll(round(ANSWER_TIMEOUT_S * 1000)):
+        await socket.send(encode(self._question(name)))
+        timeout_s = ANSWER_TIMEOUT_S if self._has_joined(name) else JOINING_TIMEOUT_S
+        if not await socket.poll(round(timeout_s * 1000)):
             return False
         frames: list[bytes] = await socket.recv_multipart()
         try:
-            self._take(name, decode_report(frames[-1]))
-        except ReportError as error:
+            await self._take(name, decode_report(frames[-1]))
+        except (ReportError, ValueError) as error:
             _log.warning("a report of replica %s does not hold: %s", name, error)
             return False
         return True
 
-    def _take(self, name: str, report: Report) -> None:
+    def _question(self, name: str) -> ReportRequest:
         seen = self._state.reports.get(name)
-        if seen is None or seen.incarnation != report.incarnation:
-            if seen is not None:
-                self._replaced(name)
-            seen = self._state.reports[name] = Seen(report.incarnation)
-        seen.merge(report, asyncio.get_running_loop().time())
+        if seen is None:
+            return ReportRequest(REPORT_VERSION, incarnation="", since=0)
+        since = seen.sequence
+        if (
+            seen.counted
+        ):  # as far as the ledger is complete: peers may know more, a damaged report less
+            since = int(self._state.ledger.sequence(seen.incarnation))
+        return ReportRequest(REPORT_VERSION, incarnation=seen.incarnation, since=since)
+
+    async def _take(self, name: str, report: Report) -> None:
+        if name not in self._state.replicas:
+            return  # no longer configured
+        now_s, seen = asyncio.get_running_loop().time(), self._state.reports.get(name)
+        if seen is not None and seen.incarnation != report.incarnation:
+            self._watchtower.replaced(name)
+        books = self._state.books
+        counted = books.meets(name, report.incarnation, policy=report.policy, now_s=now_s)
+        if not counted and (seen is None or seen.counted):
+            _log.error("replica %s was given up before: what it serves is not counted", name)
+        self._state.reports[name] = Seen(
+            incarnation=report.incarnation,
+            policy=report.policy,
+            sequence=report.sequence,
+            received_s=now_s,
+            counted=counted,
+        )
+        if counted:
+            await self._observe(report)
+        self._watchtower.reported(name)
+
+    async def _observe(self, report: Report) -> None:
+        """In pieces; those before the last claim nothing, so that one that is cut off is asked for again."""
+        clients, at = report.clients, 0
+        while len(clients) - at > PIECE:
+            self._piece(report, at, None)
+            at += PIECE
+            await asyncio.sleep(0)
+        self._piece(report, at, report.since)
+
+    def _piece(self, report: Report, at: int, since: int | None) -> None:
+        self._state.books.observe(
+            report.incarnation,
+            report.clients[at : at + PIECE],
+            policy=report.policy,
+            sequence=report.sequence,
+            since=since,
+        )

@@ -1,0 +1,206 @@
+"""This router's part in the ledger: which incarnations live, what it sends them, what it gets (design R3, R5, R6, R11).
+
+Place in the flow: probes and reports → **who lives** → seeds in client keys → dispatched → ended → ledger → peers.
+
+An incarnation is known by its reports. It departs when another one answers in its place or when its replica is no
+longer configured; losing a connection is no departure, since the process may be well. It is closed, for ever, when it
+departed and nothing is open there any more; one that only left the configuration could come back, so that waits.
+
+The surprising thing: pages of incarnations that this router never met arrive from peers and stores. It closes those
+too, once nobody takes them for alive: else no page that a router which is gone had known would ever be folded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from evenkeel_contract.reports import ClientReport
+from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.fleet.contract import Usage
+from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Totals, promise
+
+from evenkeel_router.core.identity import Client
+
+SEEDED_POLICY: Final = "DLPM"
+"""The replica policy that keeps deficits, and starts them from seeds."""
+JOINING_S: Final = 10.0
+"""Replicas that come within this time join together (R5): what a client carries is spread over them."""
+
+
+class Books:
+    """One router's ledger. Deterministic; times are handed in."""
+
+    def __init__(self, ledger: Ledger, *, cost: Cost, return_s: float = 30.0) -> None:
+        """`return_s`: how long a replica that left the configuration may come back as if nothing had been."""
+        self.ledger = ledger
+        self.cost = cost
+        self._return_s = return_s
+        self.alive: frozenset[str] = frozenset()
+        """Incarnations that this router or a peer takes for alive."""
+        self._at: dict[str, str] = {}
+        """Replica → the incarnation that answers there."""
+        self._seeded: set[str] = set()
+        self._came_s: dict[str, float] = {}
+        self._left_s: dict[str, float] = {}
+        """Departed and not closed yet; when they may be closed."""
+        self._open: Counter[str] = Counter()
+        self._unreported = 0
+
+    # Who lives.
+
+    def incarnation(self, replica: str) -> str:
+        """What answers there; empty where nobody knows, and then nothing is booked."""
+        return self._at.get(replica, "")
+
+    def meets(self, replica: str, incarnation: str, *, policy: str, now_s: float) -> bool:
+        """A report names who answers at `replica`. Whether it is counted: not if it was closed before."""
+        if self._at.get(replica) != incarnation:
+            self._depart(replica, now_s)
+            if self._is_closed(incarnation):
+                return False
+            self._at[replica] = incarnation
+            self._came_s[incarnation] = now_s
+            self._left_s.pop(incarnation, None)
+        if policy == SEEDED_POLICY:
+            self._seeded.add(incarnation)
+        self._look_around()
+        return True
+
+    def meets_unreported(self, replica: str, now_s: float) -> None:
+        """A replica without reports joins: what this router gets from it is all that will ever be known."""
+        self._unreported += 1
+        name = f"~{replica}@{self.ledger.router}#{self._unreported}"
+        self.meets(replica, name, policy="", now_s=now_s)
+
+    def drains(self, replica: str) -> None:
+        """This router sends nothing there any more, and lets it finish."""
+        incarnation = self._at.get(replica)
+        if incarnation is not None:
+            self.ledger.drained(incarnation)
+
+    def leaves(self, replica: str, now_s: float) -> None:
+        """No longer configured, or nobody says who answers there."""
+        self._depart(replica, now_s + self._return_s)
+        self._look_around()
+
+    def close(self, now_s: float, *, settled: bool) -> None:
+        """Close what departed and has nothing open. `settled`: whether this router has had time to look around."""
+        for incarnation, at_s in list(self._left_s.items()):
+            if now_s >= at_s and not self._open[incarnation]:
+                del self._left_s[incarnation]
+                self.ledger.closed(incarnation)
+        self._look_around()
+        ledger = self.ledger
+        if not ledger.live_of.keys() >= ledger.members - {ledger.router}:
+            return  # somebody has not said yet who is alive
+        for incarnation, page in list(ledger.open_pages()):
+            if (
+                incarnation not in self.alive
+                and incarnation not in self._left_s
+                and ledger.router not in page.closed_by
+                and not self._open[incarnation]
+                and (settled or page.closed_by)
+            ):
+                ledger.closed(incarnation)
+        self._open = +self._open
+        for gone in [name for name in self._came_s if name not in self.alive]:
+            del self._came_s[gone]
+            self._seeded.discard(gone)
+
+    def _depart(self, replica: str, close_s: float) -> None:
+        incarnation = self._at.pop(replica, None)
+        if incarnation is not None and incarnation not in self._at.values():
+            self._left_s[incarnation] = close_s
+
+    def _is_closed(self, incarnation: str) -> bool:
+        page = self.ledger.pages.get(incarnation)
+        if page is not None and self.ledger.router in page.closed_by:
+            return True
+        return incarnation in self.ledger.book.folded
+
+    def _look_around(self) -> None:
+        ledger = self.ledger
+        ledger.live = frozenset(self._at.values())
+        theirs = (live for router, live in ledger.live_of.items() if router in ledger.members)
+        self.alive = ledger.live.union(*theirs) - self._left_s.keys()
+
+    # What replicas say.
+
+    def row(self, report: ClientReport, *, policy: str) -> ReplicaRow:
+        """A client's report as the ledger takes it. Deficits of other policies than DLPM mean something else."""
+        keeps = policy == SEEDED_POLICY
+        return ReplicaRow(
+            report.client,
+            Totals(
+                report.extend_tokens,
+                report.cached_tokens,
+                report.output_tokens,
+                report.service,
+                report.normalised,
+                report.tenant_normalised,
+                report.requests,
+            ),
+            deficit=report.deficit if keeps else 0.0,
+            tenant_deficit=report.tenant_deficit if keeps else 0.0,
+            seed=report.seed if keeps else 0.0,
+            tenant_seed=report.tenant_seed if keeps else 0.0,
+            waiting=report.waiting,
+            running=report.running,
+        )
+
+    def observe(
+        self, incarnation: str, reports: Sequence[ClientReport], *, policy: str, sequence: int,
+        since: int | None,
+    ) -> None:  # fmt: skip
+        """Take a report, or a piece of one: `since` is None for all pieces but the last."""
+        rows = [self.row(report, policy=policy) for report in reports]
+        # A piece claims to be complete from `sequence` on, which is nothing.
+        base = sequence if since is None else since
+        self.ledger.observe(incarnation, since=base, sequence=sequence, rows=rows)
+
+    # What this router does.
+
+    def key(self, client: Client, incarnation: str, *, now_s: float, retried: bool) -> str:
+        """The client key for a request to `incarnation`: with its seed until a report shows the client there."""
+        plain = client.retry_key if retried else client.key
+        if incarnation not in self._seeded:
+            return plain
+        page = self.ledger.pages.get(incarnation)
+        if page is not None and client.identity in page.clients:
+            return plain
+        joiners = [name for name, came_s in self._came_s.items() if now_s - came_s < JOINING_S]
+        seed = promise(self.ledger, client.identity, incarnation, live=self.alive, joiners=joiners)
+        return client.seeded(seed, retried=retried)
+
+    def dispatched(self, incarnation: str, client: str, *, worst: float) -> None:
+        """A request is on its way that can cost `worst` at most."""
+        if incarnation:
+            self._open[incarnation] += 1
+            self.ledger.dispatched(incarnation, client, worst=worst)
+
+    def ended(
+        self, incarnation: str, client: Client, usage: Usage | None, *, worst: float,
+        input_paid: bool,
+    ) -> None:  # fmt: skip
+        """A request is over there, having used `usage`. `input_paid`: elsewhere, before a failure (R11)."""
+        if not incarnation:
+            return
+        self._open[incarnation] -= 1
+        totals = Totals()
+        if usage is not None and usage.input_tokens:
+            extend = usage.input_tokens - usage.cached_tokens
+            service = self.cost.output_cost(extend, 0, usage.output_tokens)
+            if not input_paid:
+                service += self.cost.input_cost(extend)
+            totals = Totals(
+                extend_tokens=extend,
+                cached_tokens=usage.cached_tokens,
+                output_tokens=usage.output_tokens,
+                service=service,
+                normalised=service / client.client_weight,
+                tenant_normalised=service / client.tenant_weight,
+                requests=1,
+            )
+        self.ledger.received(incarnation, client.identity, totals, released=worst)

@@ -1,0 +1,121 @@
+"""The ledger with real parts: seeds that replicas apply, and what departed replicas leave behind."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import httpx
+from evenkeel_contract.routerconfig import SchedulingConfig
+from evenkeel_fairshare.ledger.page import DEFICIT, SEED
+from evenkeel_router.app import Router, running
+from evenkeel_simulator.server.app import running_server
+
+from tests.support.routers import (
+    KEY,
+    MODEL,
+    PATIENCE_S,
+    QUICK,
+    config_for,
+    replica_of,
+    routable,
+    simulated,
+    until,
+)
+
+CHAT, ANONYMOUS = "ns/acme/chat", "ns/anonymous/anonymous"
+TIMING = replace(QUICK, settle_s=0.1, return_s=0.1, seal_interval_s=0.2)
+
+
+async def ask(
+    router: Router, *, key: str | None = KEY, tokens: int = 40, prompt: str = "x"
+) -> None:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with httpx.AsyncClient(timeout=PATIENCE_S, headers=headers) as client:
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True}
+        response = await client.post(f"{router.url}/v1/completions", json=body)
+        assert response.status_code == 200, response.text
+
+
+def cell(router: Router, replica: str, client: str, column: int) -> float:
+    page = router.state.ledger.pages.get(router.state.books.incarnation(replica))
+    return page.clients.cell(client, column) if page is not None else 0.0
+
+
+async def test_what_a_client_owes_where_a_replica_left_it_owes_where_the_next_one_comes() -> None:
+    async with AsyncExitStack() as stack:
+        # So small a quantum that a request of 40 tokens leaves a debt.
+        old = await stack.enter_async_context(running_server(simulated(client_quantum=10)))
+        config = config_for(replica_of(old, "old"), scheduling=SchedulingConfig(client_quantum=10))
+        router = await stack.enter_async_context(running(config, timing=TIMING))
+        await routable(router, 1)
+        await ask(router)
+        await until(lambda: cell(router, "old", CHAT, DEFICIT) < 0, "a report of the debt")
+        owed = cell(router, "old", CHAT, DEFICIT)
+        served = router.state.ledger.served(CHAT).service
+        new = await stack.enter_async_context(running_server(simulated(client_quantum=10)))
+        router.discovery.update(replace(config, replicas=(replica_of(new, "new"),)))
+        await until(lambda: router.state.books.incarnation("new") != "", "its first report")
+        await routable(router, 1)
+        await ask(router, tokens=1)
+        await until(lambda: cell(router, "new", CHAT, SEED) != 0, "a report of the seed")
+        assert cell(router, "new", CHAT, SEED) == owed
+        assert router.state.ledger.served(CHAT).service > served
+        await until(lambda: len(router.state.ledger.pages) == 1, "the old page to be folded")
+        assert router.state.ledger.book.client(CHAT).totals.service == served
+        assert router.state.ledger.served(CHAT).service > served
+
+
+async def test_a_crashed_incarnation_counts_what_was_reported_or_received_whatever_is_more() -> (
+    None
+):
+    slow = replace(TIMING, report_interval_s=0.1, settle_s=3600.0)
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(AsyncExitStack())
+        first = await server.enter_async_context(running_server(simulated()))
+        router = await stack.enter_async_context(
+            running(config_for(replica_of(first)), timing=slow)
+        )
+        await routable(router, 1)
+        ledger = router.state.ledger
+        await ask(router)
+        incarnation = router.state.books.incarnation("r0")
+        await until(lambda: ledger.pages[incarnation].head > 0, "a report")
+        reported = ledger.served(CHAT).service
+        # The replica ends before it can say what this one cost; the router received it.
+        page = ledger.pages[incarnation]
+        await ask(router, tokens=60)
+        received = sum(account.clients.cell(CHAT, 4) for account in page.accounts.values())
+        assert ledger.served(CHAT).service == max(page.clients.cell(CHAT, 4), received)
+        assert received > reported
+        await server.aclose()
+        router.discovery.update(config_for())
+        await until(lambda: bool(page.closed_by), "it to be closed")
+        assert ledger.served(CHAT).service == max(page.clients.cell(CHAT, 4), received)
+
+
+async def test_a_new_weight_counts_from_now_on_and_rewrites_nothing() -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(running_server(simulated()))
+        router = await stack.enter_async_context(
+            running(config_for(replica_of(server)), timing=TIMING)
+        )
+        await routable(router, 1)
+        ledger = router.state.ledger
+        await ask(router)
+        await until(lambda: cell(router, "r0", CHAT, 4) > 0, "a report")
+        before = ledger.served(CHAT)
+        assert before.normalised == before.service / 3
+        (acme,) = router.state.config.tenancy.tenants
+        chat, *others = acme.clients
+        heavier = replace(acme, clients=(replace(chat, weight=6), *others))
+        tenancy = replace(router.state.config.tenancy, tenants=(heavier,))
+        router.state.apply(replace(router.state.config, tenancy=tenancy))
+        assert ledger.served(CHAT) == before
+        assert ledger.weights.client(CHAT) == 6
+        await ask(router, tokens=60, prompt="another prompt altogether")
+        await until(lambda: cell(router, "r0", CHAT, 4) > before.service, "the next report")
+        await until(lambda: not router.state.flights, "the request to end")
+        after = ledger.served(CHAT)
+        more = after.service - before.service
+        assert abs(after.normalised - before.normalised - more / 6) < 1e-6

@@ -1,0 +1,190 @@
+"""Which incarnations live, what they are told of clients, and what is booked of what they did."""
+
+from __future__ import annotations
+
+from evenkeel_contract.key import decode
+from evenkeel_contract.reports import ClientReport
+from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
+from evenkeel_fairshare.ledger import CarryRules, Ledger, Sealer
+from evenkeel_router.core.books import Books
+from evenkeel_router.core.identity import client_of
+
+TENANT = TenantConfig(
+    namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)
+)
+A, B = client_of(TENANT, "a"), client_of(TENANT, "b")
+
+
+def books(router: str = "here") -> Books:
+    ledger = Ledger(router, rules=CarryRules(quantum=100, max_debt=500))
+    ledger.members = frozenset({router})
+    return Books(ledger, cost=LinearCost(), return_s=30.0)
+
+
+def meet(of: Books, replica: str, incarnation: str, now_s: float = 0.0) -> bool:
+    return of.meets(replica, incarnation, policy="DLPM", now_s=now_s)
+
+
+def report(client: str, service: float, deficit: float, seed: float = 0.0) -> ClientReport:
+    return ClientReport(
+        client, 0, 0, 0, service, service, service, 1, deficit, deficit, 0, 0, seed, seed
+    )
+
+
+def tell(of: Books, incarnation: str, *reports: ClientReport, sequence: int = 1) -> None:
+    of.observe(incarnation, reports, policy="DLPM", sequence=sequence, since=0)
+
+
+def key(of: Books, incarnation: str, client: object = A, *, retried: bool = False) -> object:
+    assert client in (A, B)
+    return decode(of.key(A if client is A else B, incarnation, now_s=0.0, retried=retried))
+
+
+def test_what_a_client_owed_where_another_process_answers_now_it_starts_from() -> None:
+    of = books()
+    meet(of, "r0", "first")
+    tell(of, "first", report(A.identity, 70, -60), report(B.identity, 20, -20))
+    meet(of, "r0", "second", now_s=5.0)
+    a, b = decode(of.key(A, "second", now_s=5.0, retried=False)), key(of, "second", B)
+    assert (a.seed, b.seed) == (-60, -20)
+    assert a.tenant_seed < 0
+    again = decode(of.key(A, "second", now_s=99.0, retried=True))
+    assert (again.seed, again.tenant_seed, again.retried_by_fleet) == (-60, a.tenant_seed, True)
+
+
+def test_a_key_has_no_seed_once_the_replica_knows_the_client() -> None:
+    of = books()
+    meet(of, "r0", "first")
+    tell(of, "first", report(A.identity, 70, -60))
+    meet(of, "r0", "second")
+    tell(of, "second", report(A.identity, 0, -60, seed=-60))
+    assert of.key(A, "second", now_s=0.0, retried=False) == A.key
+    assert of.key(A, "second", now_s=0.0, retried=True) == A.retry_key
+
+
+def test_what_is_carried_is_spread_over_those_who_join_together() -> None:
+    of = books()
+    meet(of, "r0", "old")
+    tell(of, "old", report(A.identity, 90, -90))
+    of.meets("r0", "new", policy="DLPM", now_s=100.0)
+    of.meets("r1", "other", policy="DLPM", now_s=101.0)
+    first = decode(of.key(A, "new", now_s=102.0, retried=False))
+    second = decode(of.key(A, "other", now_s=102.0, retried=False))
+    assert (first.seed, second.seed) == (-45, -45)
+
+
+def test_policies_without_deficits_are_told_no_seeds_and_leave_no_debts() -> None:
+    of = books()
+    of.meets("r0", "vtc", policy="VTC", now_s=0.0)
+    of.observe("vtc", [report(A.identity, 90, -9000)], policy="VTC", sequence=1, since=0)
+    of.meets("r0", "next", policy="VTC", now_s=1.0)
+    assert of.key(A, "next", now_s=1.0, retried=False) == A.key
+    of.meets("r0", "fair", policy="DLPM", now_s=2.0)
+    assert key(of, "fair").seed == 0
+
+
+def test_a_request_is_open_until_it_ends_and_counts_what_it_used() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    of.dispatched("one", A.identity, worst=1000)
+    assert of.ledger.served(A.identity).service == 0
+    of.ended("one", A, Usage(30, 10, 5), worst=1000, input_paid=False)
+    served = of.ledger.served(A.identity)
+    assert (served.extend_tokens, served.cached_tokens, served.output_tokens) == (20, 10, 5)
+    assert (served.service, served.normalised, served.tenant_normalised) == (30, 7.5, 15)
+    assert served.requests == 1
+
+
+def test_a_retry_pays_its_output_only_and_nothing_pays_nothing() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    for usage in (Usage(30, 10, 5), NOTHING, None):
+        of.dispatched("one", A.identity, worst=10)
+        of.ended("one", A, usage, worst=10, input_paid=True)
+    assert of.ledger.served(A.identity).service == 10
+
+
+def test_a_departed_incarnation_is_closed_when_nothing_is_open_there() -> None:
+    of = books()
+    meet(of, "r0", "first")
+    of.dispatched("first", A.identity, worst=10)
+    meet(of, "r0", "second", now_s=1.0)
+    of.close(2.0, settled=False)
+    assert not of.ledger.pages["first"].closed_by
+    of.ended("first", A, None, worst=10, input_paid=False)
+    of.close(3.0, settled=False)
+    assert of.ledger.pages["first"].closed_by == {"here"}
+
+
+def test_a_replica_that_left_the_configuration_may_come_back_for_a_while() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", report(A.identity, 5, -5))
+    of.leaves("r0", 10.0)
+    assert of.alive == frozenset()
+    of.close(39.0, settled=True)
+    assert meet(of, "r0", "one", now_s=39.5)
+    assert of.alive == {"one"}
+    of.leaves("r0", 50.0)
+    of.close(80.0, settled=True)
+    assert of.ledger.pages["one"].closed_by == {"here"}
+
+
+def test_what_was_given_up_for_good_is_not_counted_again() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", report(A.identity, 5, -5))
+    of.leaves("r0", 0.0)
+    of.close(30.0, settled=True)
+    sealer = Sealer(of.ledger)
+    assert sealer.seal(["here"], live=(), now_s=30.0)
+    sealer.collect(["here"])
+    assert not meet(of, "r0", "one", now_s=31.0)
+    assert of.incarnation("r0") == ""
+    of.dispatched("", A.identity, worst=10)
+    of.ended("", A, Usage(1, 0, 1), worst=10, input_paid=False)
+    assert of.key(A, "", now_s=31.0, retried=False) == A.key
+    assert of.ledger.served(A.identity).service == 5
+
+
+def test_a_page_of_somebody_else_is_closed_once_nobody_takes_it_for_alive() -> None:
+    here, there = books("here"), books("there")
+    for one in (here, there):
+        one.ledger.members = frozenset({"here", "there"})
+    meet(there, "r0", "one")
+    tell(there, "one", report(A.identity, 5, -5))
+    here.close(0.0, settled=True)
+    assert not here.ledger.pages  # and with nothing heard of the other, nothing is closed either
+    here.ledger.merge(there.ledger.delta())
+    here.close(1.0, settled=True)
+    assert here.alive == {"one"}
+    meet(there, "r0", "two", now_s=2.0)
+    there.close(2.0, settled=True)
+    here.ledger.merge(there.ledger.delta(here.ledger.digest()))
+    here.close(3.0, settled=False)
+    assert here.ledger.pages["one"].closed_by == {"here", "there"}
+    assert here.alive == {"two"}
+
+
+def test_a_router_that_has_just_started_takes_nobody_for_dead() -> None:
+    of = books()
+    tell(of, "from a file", report(A.identity, 5, -5))
+    of.close(1.0, settled=False)
+    assert not of.ledger.pages["from a file"].closed_by
+    of.close(31.0, settled=True)
+    assert of.ledger.pages["from a file"].closed_by == {"here"}
+
+
+def test_replicas_without_reports_count_by_what_the_router_got() -> None:
+    of = books()
+    of.meets_unreported("r0", 0.0)
+    first = of.incarnation("r0")
+    of.dispatched(first, A.identity, worst=10)
+    of.ended(first, A, Usage(4, 0, 3), worst=10, input_paid=False)
+    of.leaves("r0", 1.0)
+    of.meets_unreported("r0", 2.0)
+    assert of.incarnation("r0") != first
+    assert of.key(A, first, now_s=0.0, retried=False) == A.key
+    assert of.ledger.served(A.identity).service == 10
