@@ -12,12 +12,13 @@ from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
+from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.abstract_engine import AbstractEngine, Job
-from tests.support.listings import ListedDlpm, ListedLcf, ListedVtc
-from tests.support.loads import Load, loads
+from tests.support.listings import ListedDlpm, ListedLcf, ListedPredictedVtc, ListedVtc
+from tests.support.loads import Load, loads, run
 
 QUADRATIC = QuadraticCost(extend=2, output=1, product=1, output_squared=3)
 
@@ -85,6 +86,35 @@ def test_vtc_schedules_what_algorithm_2_lists_and_lcf_that_without_the_lift(
     assert schedule(policy, load, disturbances) == schedule(listed, load, disturbances)
     for client, state in policy.clients().items():
         assert -state.deficit == listed.c[client]
+
+
+@given(
+    load=loads(tenants=2, weighted=True),
+    disturbances=st.integers(0, 1000),
+    cost=st.sampled_from([None, QUADRATIC]),
+)
+def test_vtc_with_prediction_schedules_what_algorithm_3_lists(load, disturbances, cost):
+    policy, listed = PredictedVtc(cost=cost), ListedPredictedVtc(cost)
+    assert schedule(policy, load, disturbances) == schedule(listed, load, disturbances)
+    assert {client: -state.deficit for client, state in policy.clients().items()} == listed.c
+
+
+@given(load=loads(), cost=st.sampled_from([None, QUADRATIC]), oracle=st.booleans())
+def test_with_and_without_prediction_finished_requests_cost_the_same(load, cost, oracle):
+    """Clients that are there from the start and always wait are never lifted: counters are what they paid."""
+    together = Load(
+        load.memory_tokens, tuple(replace(sending, step=0) for sending in load.sendings)
+    )
+
+    def know(job: Job) -> None:
+        job.expected_output_tokens = job.true_output_tokens if oracle else None
+
+    paid = [
+        {client: state.deficit for client, state in policy.clients().items()}
+        for policy in (Vtc(cost=cost), PredictedVtc(cost=cost))
+        if run(policy, together, cost=cost, prepare=know)
+    ]
+    assert paid[0] == paid[1]
 
 
 @given(load=loads())

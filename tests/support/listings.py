@@ -39,8 +39,7 @@ class ListedVtc(ReplicaPolicy):
             r = next(r for r in self.queue if r.client == k)  # line 21
             if (yield r) is Outcome.NO_ROOM:
                 return
-            if r.charge_input:
-                self._charge(r, self.cost.input_cost(r.input_tokens + r.output_tokens))
+            self._admit(r)
             self._remove(r)
 
     def progress(self, request: Request, tokens: int) -> None:
@@ -72,6 +71,10 @@ class ListedVtc(ReplicaPolicy):
                 lifted = min(self.c[i] for i in waiting)  # lines 12, 13
             self.c[u] = max(self.c[u], lifted)
 
+    def _admit(self, r: Request) -> None:
+        if r.charge_input:  # line 24
+            self._charge(r, self.cost.input_cost(r.input_tokens + r.output_tokens))
+
     def _charge(self, request: Request, cost: float) -> None:
         self.c[request.client] += cost / self.w[request.client]
 
@@ -79,6 +82,47 @@ class ListedVtc(ReplicaPolicy):
         self.queue.remove(request)
         if all(r.client != request.client for r in self.queue):
             self.last = request.client
+
+
+class ListedPredictedVtc(ListedVtc):
+    """VTC, Algorithm 3, with the mean of the last five of the client for a predictor."""
+
+    name: ClassVar[str] = "VTC with prediction as listed"
+
+    def __init__(self, cost: Cost | None = None) -> None:
+        super().__init__(cost)
+        self.over: dict[str, list[int]] = {}
+        self.predicted: dict[Request, int] = {}
+
+    def progress(self, request: Request, tokens: int) -> None:
+        now = request.output_tokens
+        for n in range(now - tokens + 1, now + 1):
+            if n > self.predicted[request]:  # line 31
+                self._charge(request, self.cost.output_cost(request.input_tokens, n - 1, n))
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        self._refund(request)
+        super().requeue(request, now_s)
+
+    def leave(self, request: Request, now_s: float) -> None:
+        if request not in self.queue:
+            self._refund(request)
+            self.over.setdefault(request.client, []).append(request.output_tokens)
+        super().leave(request, now_s)
+
+    def _admit(self, r: Request) -> None:
+        super()._admit(r)
+        last = self.over.get(r.client, [])[-5:]
+        mean = round(sum(last) / len(last)) if last else 0
+        self.predicted[r] = max(min(mean, r.max_output_tokens), r.output_tokens)
+        self._charge(
+            r, self.cost.output_cost(r.input_tokens, r.output_tokens, self.predicted[r])
+        )  # line 25
+
+    def _refund(self, request: Request) -> None:
+        made, paid = request.output_tokens, self.predicted[request]
+        if made < paid:  # line 33
+            self._charge(request, -self.cost.output_cost(request.input_tokens, made, paid))
 
 
 class ListedLcf(ListedVtc):

@@ -31,7 +31,7 @@ class Scheduling:
     """How the service is shared. A request costs we·extend + wq·output weighted tokens."""
 
     replica_policy: ReplicaPolicyName = ReplicaPolicyName.DLPM
-    """The order within a replica; only DLPM and VTC are fair."""
+    """The order within a replica; only DLPM, VTC and VTCPredict are fair."""
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
     """The choice of a replica."""
     input_token_weight: Weight = 1

@@ -16,6 +16,7 @@ from evenkeel_fairshare.replica.lcf import ArtifactLcf, Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_fairshare.replica.vtc_artifact import ArtifactVtc
+from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class ReplicaPolicyConfig:
     """What replica policies can be told; each takes what concerns it."""
 
     cost: Cost = field(default_factory=LinearCost)
-    """VTC, LCF, DLPM."""
+    """VTC, VTCPredict, LCF, DLPM."""
     deficits: DeficitRules = field(default_factory=DeficitRules)
     """DLPM: quantum Q^u, rejoin, memory."""
     skip_misfit: bool = False
@@ -37,6 +38,7 @@ POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = 
         Fcfs.name: lambda config: Fcfs(),
         Lpm.name: lambda config: Lpm(skip_misfit=config.skip_misfit),
         Vtc.name: lambda config: (ArtifactVtc if config.artifact else Vtc)(cost=config.cost),
+        PredictedVtc.name: lambda config: PredictedVtc(cost=config.cost),
         Lcf.name: lambda config: (ArtifactLcf if config.artifact else Lcf)(cost=config.cost),
         Dlpm.name: lambda config: Dlpm(
             rules=config.deficits, cost=config.cost, skip_misfit=config.skip_misfit

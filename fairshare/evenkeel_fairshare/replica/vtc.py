@@ -73,10 +73,7 @@ class Vtc(ReplicaPolicy):
             request = next(iter(counter.queue))
             if (yield request) is not Outcome.ADMITTED:
                 return
-            self._charge(counter, self._input_cost(request))
-            self._running[request] = counter
-            counter.running += 1
-            self._dequeue(request, counter)
+            self._admit(request, counter)
 
     def progress(self, request: Request, tokens: int) -> None:
         """Line 30, and Algorithm 4, line 22."""
@@ -121,6 +118,13 @@ class Vtc(ReplicaPolicy):
             client: ClientState(-counter.rank, 0.0, counter.waiting)
             for client, counter in self._counters.items()
         }
+
+    def _admit(self, request: Request, counter: Counter) -> None:
+        """Lines 24 and 25."""
+        self._charge(counter, self._input_cost(request))
+        self._running[request] = counter
+        counter.running += 1
+        self._dequeue(request, counter)
 
     def _tie(self, client: str) -> Any:
         """What decides among equal counters: the lowest goes first."""

@@ -30,6 +30,7 @@ PAGE_SIZE: Final = 16
 _SCHEDULE_POLICIES: Final = {
     "DLPM": "dlpm",
     "VTC": "vtc",
+    "VTCPredict": "vtcpredict",
     "LCF": "lcf",
     "LPM": "lpm",
     "FCFS": "fcfs",

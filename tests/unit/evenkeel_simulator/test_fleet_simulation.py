@@ -138,7 +138,10 @@ def test_a_prefix_evicted_and_computed_again_while_a_request_waits_is_back_in_th
 @pytest.mark.parametrize(
     ("change", "want"),
     [
-        ({"replica_policy": "SJF"}, "replica policy 'SJF' is not one of FCFS, LPM, VTC, LCF, DLPM"),
+        (
+            {"replica_policy": "SJF"},
+            "replica policy 'SJF' is not one of FCFS, LPM, VTC, VTCPredict, LCF, DLPM",
+        ),
         ({"fleet_policy": "x"}, "fleet policy 'x' is not one of RoundRobin"),
         ({"replicas": 0}, "replicas is 0, must be at least 1"),
         ({"quantum": 0.0}, "quantum is 0.0"),

@@ -66,6 +66,7 @@ def test_who_needs_matches_says_so():
         "FCFS": False,
         "LPM": True,
         "VTC": False,
+        "VTCPredict": False,
         "LCF": False,
         "DLPM": True,
     }

@@ -1,0 +1,93 @@
+"""VTC with length prediction: output is charged when it is foreseen, not when it has come (VTC §4.4, Algorithm 3).
+
+Place in the flow: as `vtc`; **admissions** prepays, progress charges what goes beyond, leave gives the rest back.
+A client's next request is then not admitted on a counter that does not know yet what its last ones will cost.
+
+The surprising thing: counters fall. What was given back to a client may take the level that others are lifted
+to down with it, by at most what that client had prepaid; whoever was forgotten comes back no lower than that.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Collection
+from typing import ClassVar, Final
+
+from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
+from evenkeel_fairshare.replica.vtc import Counter, Vtc
+
+RECENT: Final = 5
+"""The paper's predictor is the mean of as many requests of the client."""
+
+
+class PredictedVtc(Vtc):
+    """Algorithm 3. What a finished request pays in all is what it pays under VTC, whatever was foreseen.
+
+    Foreseen is `Request.expected_output_tokens` where the engine knows it (an oracle), else the mean length of
+    the client's last five; nothing before the first is over. `remembered`: clients whose lengths are kept.
+    """
+
+    name: ClassVar[str] = "VTCPredict"
+
+    def __init__(
+        self, *, cost: Cost | None = None, sweep_above: int = 1024, remembered: int = 65_536
+    ) -> None:
+        super().__init__(cost=cost, sweep_above=sweep_above)
+        self._prepaid: dict[Request, int] = {}
+        """Of those that run: how many output tokens are paid for, made or not."""
+        self._lengths: OrderedDict[str, deque[int]] = OrderedDict()
+        self._remembered = remembered
+
+    def progress(self, request: Request, tokens: int) -> None:
+        """Line 30 for what was not foreseen."""
+        after = request.output_tokens
+        prepaid = self._prepaid[request]
+        if after > prepaid:
+            cost = self._cost.output_cost(request.input_tokens, prepaid, after)
+            self._charge(self._running[request], cost)
+            self._prepaid[request] = after
+
+    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
+        ReplicaPolicy.progress_all(self, requests, tokens)  # each has its own foresight
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        self._give_back(request)
+        super().requeue(request, now_s)
+
+    def leave(self, request: Request, now_s: float) -> None:
+        if request in self._running:
+            self._give_back(request)
+            self._learn(request)
+        super().leave(request, now_s)
+
+    def _admit(self, request: Request, counter: Counter) -> None:
+        """Lines 24 and 25."""
+        super()._admit(request, counter)
+        made = request.output_tokens
+        foreseen = max(made, self._foresee(request))
+        self._prepaid[request] = foreseen
+        self._charge(counter, self._cost.output_cost(request.input_tokens, made, foreseen))
+
+    def _give_back(self, request: Request) -> None:
+        """What was foreseen and does not come."""
+        counter, made = self._running[request], request.output_tokens
+        foreseen = self._prepaid.pop(request)
+        self._charge(counter, -self._cost.output_cost(request.input_tokens, made, foreseen))
+        if counter.waiting:
+            self._queued.add(counter)
+
+    def _foresee(self, request: Request) -> int:
+        """Output tokens, never more than there may be."""
+        if request.expected_output_tokens is not None:
+            return request.expected_output_tokens
+        lengths = self._lengths.get(request.client)
+        mean = round(sum(lengths) / len(lengths)) if lengths else 0
+        return min(mean, request.max_output_tokens)
+
+    def _learn(self, request: Request) -> None:
+        lengths = self._lengths.setdefault(request.client, deque(maxlen=RECENT))
+        lengths.append(request.output_tokens)
+        self._lengths.move_to_end(request.client)
+        if len(self._lengths) > self._remembered:
+            self._lengths.popitem(last=False)
