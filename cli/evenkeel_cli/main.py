@@ -16,23 +16,23 @@ import typer
 VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "up": (
         "evenkeel_cli.up.command",
-        "Run a file's FairInferenceService on this machine and follow the file.",
+        "Run a file's fleet on this machine, and follow the file.",
     ),
     "top": (
         "evenkeel_cli.top.command",
-        "Show live shares, deficits, hit rates and queues of a running fleet.",
+        "Show live shares, deficits, hit rates and queues of a fleet.",
     ),
     "replay": (
         "evenkeel_cli.replay.command",
-        "Send a trace to an OpenAI endpoint at real timing, and report per client.",
+        "Send a trace to an OpenAI endpoint, and report per client.",
     ),
     "demo": (
         "evenkeel_cli.demo.command",
-        "Flood a local fleet, with and without fair scheduling, and show what the others feel.",
+        "Flood a local fleet, with and without fair scheduling.",
     ),
     "simulate": (
         "evenkeel_cli.simulate",
-        "Run a trace or a workload through a simulated fleet in virtual time.",
+        "Run a trace or a workload through a fleet in virtual time.",
     ),
 }
 """Verb → the module with the function of that name, and the first line of its help."""
@@ -51,6 +51,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # boxes leave half of a terminal's 80 columns to the texts
     )
     app.callback()(_options)
     asked = next((word for word in arguments if not word.startswith("-")), None)

@@ -117,7 +117,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     workloads: Workloads = None,
     traces: Traces = Path(),
 ) -> None:
-    """Run a trace or a workload through a simulated fleet in virtual time."""
+    """Run a trace or a workload through a fleet in virtual time."""
     try:
         spec = _find_spec(workload, trace, workloads)
         setup = Setup(

@@ -105,7 +105,8 @@ class Forwarder:
             )
         except TimeoutError as error:
             waited_s = self._state.config.limits.queue_timeout_s
-            message = f"No replica was ready within {waited_s:g} s."
+            why = self._state.fleet.why_unroutable()
+            message = f"No replica was ready within {waited_s:g} s: {why}."
             raise Refusal(
                 Outcome.UNAVAILABLE, message, code="no_replica", retry_after_s=RETRY_AFTER_S
             ) from error

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -53,12 +54,24 @@ pytestmark = pytest.mark.usefixtures("source_path")
 
 @asynccontextmanager
 async def fleet(folder: Path) -> AsyncIterator[Fleet]:
-    listen = ListenConfig(traffic_port=0, probe_port=0, admin_port=0)
+    first = three_free_ports()
+    listen = ListenConfig(traffic_port=first, probe_port=first + 1, admin_port=first + 2)
     manifest = parse_manifest(FILE, "f.yaml")
     async with running_fleet(
         manifest, listen=listen, state_root=folder, say=lambda _: None
     ) as running:
         yield running
+
+
+def three_free_ports() -> int:
+    """The first of three in a row, as `up --port` takes them."""
+    while True:
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            with suppress(OSError, OverflowError):
+                for port in (first + 1, first + 2):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                return int(first)
 
 
 async def evenkeel(*arguments: object, folder: Path) -> tuple[int, str, str]:
@@ -119,6 +132,23 @@ async def test_a_trace_is_replayed_reported_and_seen_by_top(tmp_path: Path) -> N
             folder=tmp_path,
         )
         assert "3 failed with 401: " in output
+        assert "say who sends: --api-keys FILE" in output
+        status, output, errors = await evenkeel(
+            *("replay", "--trace", "trace.jsonl", "--clients", "hash:2", "--url", running.url),
+            folder=tmp_path,
+        )
+        assert status == 1
+        assert "status 401" in errors
+        assert "say who sends: --api-keys FILE" in errors
+        # Of a router's ports the right one is named; of anything else, how to find it.
+        for url in (running.url, f"http://127.0.0.1:{running.listen.probe_port}"):
+            status, output, errors = await evenkeel("top", "--once", "--url", url, folder=tmp_path)
+            assert status == 1
+            assert f"the admin port is another one: --url {running.admin_url}" in errors
+        replica = next(iter(running.replicas.values())).url
+        status, output, errors = await evenkeel("top", "--once", "--url", replica, folder=tmp_path)
+        assert status == 1
+        assert "answers with status 404; " in errors
         # A trusted header names a client that nobody declared.
         status, output, errors = await evenkeel(
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:1", "--limit", 2),
@@ -204,6 +234,11 @@ async def _served(running: Fleet) -> bool:
         ),
         (["top", "--once", "--url", "127.0.0.1:9"], 1, "does not answer"),
         (["top", "--once", "--url", "http://["], 1, "does not answer"),
+        (
+            ["top", "--once", "--url", "http://a:99999"],
+            1,
+            "is no address like http://127.0.0.1:8082",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -414,7 +414,9 @@ async def test_where_nobody_is_routable_a_request_waits_and_then_is_503() -> Non
         response = await client.post("/v1/completions", json=BODY)
         assert response.status_code == 503
         assert response.headers["retry-after"] == "1"
-        assert error_of(response.content)["code"] == "no_replica"
+        error = error_of(response.content)
+        assert error["code"] == "no_replica"
+        assert error["message"] == "No replica was ready within 0.2 s: of 1 replicas 1 not ready."
         assert outcomes(router) == {Outcome.UNAVAILABLE: 1}
         await settled(router)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from evenkeel_cli.up import launcher as launcher_module
 from evenkeel_cli.up import ports
 from evenkeel_cli.up.errors import AlreadyRunning, NotReady, PortTaken
 from evenkeel_cli.up.keeper import Keeper
@@ -256,4 +257,29 @@ async def test_a_changed_file_is_noticed_once_it_stands_still(tmp_path: Path) ->
         waiting = asyncio.create_task(anext(seen))
         file.write_bytes(b"three")
         assert await waiting == b"three"
+        waiting = asyncio.create_task(anext(seen))
+        file.unlink()  # for good, this time
+        assert await waiting == "No such file or directory"
+        waiting = asyncio.create_task(anext(seen))
+        file.write_bytes(b"three")
+        assert await waiting == b"three"
     await seen.aclose()
+
+
+async def test_the_log_of_a_process_begins_anew_where_it_grows_too_long(
+    folder: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher_module, "MAX_LOG_BYTES", 4096)
+    log, old = folder.log_of("replica-0"), folder.old_log_of("replica-0")
+    old.write_text("of an earlier run")
+    async with keeping(folder) as (keeper, launcher, _):
+        await keeper.get_ready(DEADLINE_S)
+        assert not old.exists()
+        said = log.read_text()
+        with log.open("ab") as more:
+            more.write(b"x" * 5000)
+        await until(lambda: old.exists() and log.stat().st_size == 0)
+        assert old.read_text() == said + "x" * 5000
+        assert keeper.pid is not None
+        os.kill(keeper.pid, signal.SIGTERM)
+        await until(lambda: "draining" in launcher.tail("replica-0"))  # it still writes there

@@ -281,6 +281,35 @@ def test_a_change_that_cannot_run_leaves_the_fleet_as_it_was(
     assert up.stop() == 0
 
 
+def test_a_fleet_of_nobody_and_a_file_that_goes_and_comes_back_are_said_to_be_so(
+    start: Callable[..., Up], tmp_path: Path
+) -> None:
+    text = FILE.replace("replicas: 2", "replicas: 0").replace(
+        "scheduling:", "router: {limits: {queueTimeout: 1s}}\n  scheduling:"
+    )
+    (tmp_path / "fleet.yaml").write_text(text)
+    up = start()
+    up.until_ready()
+    assert "no replica runs, as the file says 0: nothing is routable" in up.output
+    answer = up.ask()
+    assert answer.status_code == 503
+    assert answer.json()["error"]["message"] == (
+        "No replica was ready within 1 s: no replica is configured."
+    )
+    (log,) = (tmp_path / ".evenkeel").glob("*/router.log")
+    assert "nothing is routable: no replica is configured" in log.read_text()
+    up.file.unlink()
+    up.until_said(
+        "fleet.yaml cannot be read: No such file or directory; the fleet runs on as it was"
+    )
+    up.file.write_text(text)
+    up.until_said("fleet.yaml is back")
+    up.edit("replicas: 0", "replicas: 1")
+    up.until_said("fleet.yaml applied")
+    assert up.ask().status_code == 200
+    assert up.stop() == 0
+
+
 def say(pipe: Path, first: bytes, then: bytes) -> None:
     """One thing to who reads a pipe first, another to all who come after: a file that changed in between."""
     later = pipe.with_suffix(".later")

@@ -41,11 +41,11 @@ def demo(
         float, typer.Option(min=1.0, max=600.0, help="Seconds in which requests arrive.")
     ] = Flood().duration_s,
 ) -> None:
-    """Flood a local fleet, with and without fair scheduling, and show what the others feel.
+    """Flood a local fleet, with and without fair scheduling.
 
     Three ordinary clients and one that sends ten times as much share three simulated replicas: first
     the ordinary ones alone, then all under round robin + LPM, then all under D2LPM + DLPM. Real
-    processes, real requests, about three minutes.
+    processes, real requests, about three minutes. It shows what the ordinary ones feel.
     """
     console = Console()
     flood = Flood(duration_s=duration)

@@ -34,9 +34,11 @@ from evenkeel_cli.replay.clients import (
 from evenkeel_cli.replay.report import make_report, table_of, write_report
 from evenkeel_cli.replay.run import Outcome, Run
 from evenkeel_cli.replay.sender import (
+    UNAUTHENTICATED,
     Sender,
     SenderError,
     api_root,
+    credentials_hint,
     open_session,
     served_model,
 )
@@ -53,7 +55,7 @@ def _option(text: str) -> Any:
 
 Trace = Annotated[Path, typer.Option(help="CSV or Mooncake JSONL, plain or gzip.")]
 Url = Annotated[str, typer.Option(help="Where to send.")]
-Speed = Annotated[float, typer.Option(help="2: the trace arrives in half the time.")]
+Speed = Annotated[float, typer.Option(help="1: at the trace's own timing; 2: in half the time.")]
 Clients = Annotated[str | None, _option("hash:N spreads the trace's sessions over N clients.")]
 ApiKeys = Annotated[
     Path | None, _option("Client → API key as a YAML or JSON mapping, or an Evenkeel file.")
@@ -88,7 +90,7 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
     out: Out = None,
     seed: Seed = 0,
 ) -> None:
-    """Send a trace to an OpenAI endpoint at real timing, and report per client."""
+    """Send a trace to an OpenAI endpoint, and report per client."""
     errors = Console(stderr=True)
     try:
         work = _programs(trace, clients, speed, limit, seed)
@@ -195,6 +197,8 @@ async def _replay(plan: _Plan, work: Sequence[Program], console: Console) -> int
             interrupted=interrupted,
         )
     console.print(table_of(report, run.outcomes), highlight=False)
+    if str(UNAUTHENTICATED) in report.errors:
+        console.print(credentials_hint(named=bool(headers)), highlight=False, soft_wrap=True)
     if plan.out is not None:
         write_report(report, plan.out)
         console.print(f"written to {plan.out}", highlight=False)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import aiohttp
 
+UNAUTHENTICATED: Final = 401
 _READ_TIMEOUT_S: Final = 300.0
 _CONNECT_TIMEOUT_S: Final = 10.0
 _ERROR_CHARS: Final = 200
@@ -203,7 +204,10 @@ async def served_model(session: aiohttp.ClientSession, url: str, headers: Mappin
         async with session.get(f"{url}/models", headers=headers) as response:
             data = await response.read()
             if response.status != 200:
-                raise SenderError(f"{url}/models: status {response.status}: {_message(data)}")
+                words = f"{url}/models: status {response.status}: {_message(data)}"
+                if response.status == UNAUTHENTICATED:
+                    words += f"\n{credentials_hint(named=bool(headers))}"
+                raise SenderError(words)
     except (aiohttp.ClientError, TimeoutError) as error:
         raise SenderError(f"{url} cannot be reached: {error or type(error).__name__}") from error
     models = _json(data).get("data")
@@ -211,6 +215,18 @@ async def served_model(session: aiohttp.ClientSession, url: str, headers: Mappin
         if isinstance(model, dict) and isinstance(model.get("id"), str):
             return str(model["id"])
     raise SenderError(f"{url}/models names no model; give --model")
+
+
+def credentials_hint(*, named: bool) -> str:
+    """What to do about a 401; `named`: requests carried a key or a header."""
+    if named:
+        return (
+            "are these the endpoint's keys? --api-keys also takes the file that `evenkeel up` runs"
+        )
+    return (
+        "say who sends: --api-keys FILE (a mapping from client to API key, or the file that "
+        "`evenkeel up` runs), or --client-header for a router that trusts this machine"
+    )
 
 
 def api_root(url: str) -> str:

@@ -18,6 +18,7 @@ from rich.markup import escape
 from evenkeel_cli.top.table import render
 from evenkeel_cli.top.view import View, make_view
 
+LAST_PORT = 65535
 _TIMEOUT_S = 5.0
 
 
@@ -37,20 +38,33 @@ def top(
         typer.Option(help="Bearer token of the admin port.", envvar="EVENKEEL_ADMIN_TOKEN"),
     ] = None,
 ) -> None:
-    """Show live shares, deficits, hit rates and queues of a running fleet."""
-    address = url if url.startswith(("http://", "https://")) else f"http://{url}"
+    """Show live shares, deficits, hit rates and queues of a fleet."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        asyncio.run(_top(address.rstrip("/"), headers, interval, once, json))
+        asyncio.run(_top(_address(url), headers, interval, once, json))
     except KeyboardInterrupt:
         return
     except TopError as error:
-        Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", highlight=False)
+        Console(stderr=True).print(
+            f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         raise typer.Exit(1) from error
 
 
+def _address(text: str) -> httpx.URL:
+    """An address as somebody typed it, with or without `http://`; raises `TopError`."""
+    given = text if text.startswith(("http://", "https://")) else f"http://{text}"
+    try:
+        url = httpx.URL(given)
+    except httpx.InvalidURL as error:
+        raise TopError(f"--url {text}: {error}") from error
+    if not url.host or not 0 < (url.port or ADMIN_PORT) <= LAST_PORT:
+        raise TopError(f"--url {text} is no address like http://127.0.0.1:{ADMIN_PORT}")
+    return url
+
+
 async def _top(
-    url: str, headers: dict[str, str], interval_s: float, once: bool, as_json: bool
+    url: httpx.URL, headers: dict[str, str], interval_s: float, once: bool, as_json: bool
 ) -> None:
     async with httpx.AsyncClient(
         base_url=url, headers=headers, timeout=_TIMEOUT_S, trust_env=False
@@ -98,9 +112,33 @@ async def _read(client: httpx.AsyncClient) -> RouterState:
         ) from error
     if response.status_code in (401, 403):
         raise TopError(f"{client.base_url} wants a token; give --token")
-    if response.status_code != 200:
-        raise TopError(f"{client.base_url}{STATE_PATH} answers with status {response.status_code}")
     try:
-        return decode_state(response.content)
+        if response.status_code == 200:
+            return decode_state(response.content)
+        fault = f"answers with status {response.status_code}"
     except StateError as error:
-        raise TopError(f"{client.base_url}{STATE_PATH}: {error}") from error
+        fault = str(error)
+    raise TopError(f"{client.base_url}{STATE_PATH}: {fault}; {await _hint(client)}")
+
+
+async def _hint(client: httpx.AsyncClient) -> str:
+    """Where the admin port is: beside the one that was given, or where it is unless chosen otherwise."""
+    host, port = client.base_url.host, client.base_url.port or 80
+    for candidate in (port + 1, port + 2, ADMIN_PORT):
+        url = client.base_url.copy_with(port=candidate)
+        if candidate != port and candidate <= LAST_PORT and await _is_admin_port(client, url):
+            return f"the admin port is another one: --url {url}"
+    return (
+        f"this is not a router's admin port; `evenkeel up` prints its address beside `watch` "
+        f"(unless chosen otherwise http://{host}:{ADMIN_PORT}); give it with --url"
+    )
+
+
+async def _is_admin_port(client: httpx.AsyncClient, url: httpx.URL) -> bool:
+    try:
+        response = await client.get(url.join(STATE_PATH))
+        if response.status_code == 200:
+            decode_state(response.content)
+        return response.status_code in (200, 401, 403)
+    except (httpx.HTTPError, httpx.InvalidURL, StateError):
+        return False

@@ -35,7 +35,7 @@ def up(
     ] = None,
     state_dir: Annotated[Path, typer.Option(help="Logs, and what runs.")] = Path(".evenkeel"),
 ) -> None:
-    """Run a file's FairInferenceService on this machine and follow the file.
+    """Run a file's fleet on this machine, and follow the file.
 
     Replicas and a router run as processes of this machine. They are watched and started again; edits of the
     file are applied as they are saved; Ctrl-C stops all of it in order.

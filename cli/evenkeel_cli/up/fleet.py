@@ -126,6 +126,12 @@ class Fleet:
         old = [self.replicas.pop(name) for name in plan.retire]
         self.replicas.update((replica.name, replica) for replica in new)
         await self._route(manifest)
+        if not self.replicas:
+            wait = manifest.service.spec.router.limits.queue_timeout.text
+            self._say(
+                f"no replica runs, as the file says 0: nothing is routable; requests wait up to "
+                f"{wait} and then get 503"
+            )
         # 3. What is old ends, with its work done.
         await self._stop((replica.keeper for replica in old), REPLICA_GRACE_S)
         for replica in old:

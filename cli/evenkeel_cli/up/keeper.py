@@ -142,6 +142,7 @@ class Keeper:
             # Any answer is a sign of life: a router without replicas is not ready, and works.
             answered = await self._probe(child.program.probe_url) is not None
             misses = 0 if answered else misses + 1
+            self._launcher.bound_log(self.name)
         if not self._stopping.is_set():
             self._say(f"{self.name}: has not answered {_MISSES} times; killed")
             child.send(signal.SIGKILL)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -14,6 +16,8 @@ from typing import Final
 from evenkeel_cli.up.state import FleetRecord, ProcessRecord, StateFolder, started_s
 
 _TAIL_BYTES: Final = 8192
+MAX_LOG_BYTES: Final = 16 * 1024 * 1024
+"""Of one log; beyond it, it begins anew and what it held is `….log.1`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,17 @@ class Launcher:
             return ""
         return "\n".join(text.splitlines()[-lines:])
 
+    def bound_log(self, name: str) -> None:
+        """Keep a process's log within bounds, however long and much it writes.
+
+        Copied and emptied, as the process has it open to append; lines that it writes in between are lost.
+        """
+        path = self.folder.log_of(name)
+        with suppress(OSError):  # no room for a copy, say: a log is not worth a fleet
+            if path.stat().st_size > MAX_LOG_BYTES:
+                shutil.copyfile(path, self.folder.old_log_of(name))
+                os.truncate(path, 0)
+
     def close(self) -> None:
         """Let go of the lifeline."""
         for end in self._pipe:
@@ -103,6 +118,7 @@ class Launcher:
         if name not in self._logged:
             self._logged.add(name)
             path.unlink(missing_ok=True)
+            self.folder.old_log_of(name).unlink(missing_ok=True)
         return path
 
     def _remember(self, record: ProcessRecord) -> None:

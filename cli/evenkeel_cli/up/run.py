@@ -73,8 +73,15 @@ class _Run:
         ) as fleet:
             self._fleet = fleet
             self._console.print(banner(manifest, fleet), highlight=False, soft_wrap=True)
-            async for changed in changes(self._path, data):
-                manifest = await self._follow(fleet, manifest, changed)
+            name, readable = self._path.name, True
+            async for found in changes(self._path, data):
+                if isinstance(found, bytes):
+                    if not readable:
+                        self._say(f"{name} is back")
+                    manifest = await self._follow(fleet, manifest, found)
+                else:
+                    self._say(f"{name} cannot be read: {found}; the fleet runs on as it was")
+                readable = isinstance(found, bytes)
 
     async def _follow(self, fleet: Fleet, running: Manifest, data: bytes) -> Manifest:
         """Apply a changed file; the manifest that runs afterwards, the old one where that failed."""

@@ -79,6 +79,10 @@ class StateFolder:
         """What a process says."""
         return self.path / f"{name}.log"
 
+    def old_log_of(self, name: str) -> Path:
+        """What it said before its log grew too long."""
+        return self.path / f"{name}.log.1"
+
     def write(self, record: FleetRecord) -> None:
         """Remember the processes of this run."""
         replace_file(self.path / "state.json", msgspec.json.encode(record))

@@ -14,23 +14,31 @@ from typing import Final
 INTERVAL_S: Final = 0.3
 
 
-async def changes(path: Path, seen: bytes) -> AsyncIterator[bytes]:
-    """The contents of `path` whenever they differ from the last (at first from `seen`), without end.
+Contents = bytes | str
+"""What a file holds, or why it cannot be read."""
 
-    New contents must stand still for one interval, so that a file half written is not taken for a
-    change. A file that is gone is no change: it may come back.
+
+async def changes(path: Path, seen: Contents) -> AsyncIterator[Contents]:
+    """What `path` holds whenever it differs from the last (at first from `seen`), without end.
+
+    It must stand still for one interval, so that neither a file half written nor one that an editor
+    is about to put in its place is taken for a change.
     """
-    pending: bytes | None = None
+    pending: Contents | None = None
     while True:
         await asyncio.sleep(INTERVAL_S)
-        try:
-            data = path.read_bytes()  # noqa: ASYNC240 - a small local file, as quick as a stat
-        except OSError:
-            continue
-        if data == seen:
+        found = _read(path)
+        if found == seen:
             pending = None
-        elif data == pending:
-            seen, pending = data, None
-            yield data
+        elif found == pending:
+            seen, pending = found, None
+            yield found
         else:
-            pending = data
+            pending = found
+
+
+def _read(path: Path) -> Contents:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return error.strerror or str(error)

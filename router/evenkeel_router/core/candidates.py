@@ -88,6 +88,21 @@ class Fleet:
         """Blocks of prompts that are counted on being cached at a replica."""
         return 0 if member.slot is None else self.index.held(member.slot)
 
+    def why_unroutable(self) -> str:
+        """Why requests have nowhere to go, for a person."""
+        members = list(self._members.values())
+        if not members:
+            return "no replica is configured"
+        absent = sum(not member.joined for member in members)
+        withheld = sum(member.joined and bool(member.withheld) for member in members)
+        counts = {
+            "not there": absent,
+            "to get nothing new": withheld,
+            "not ready": len(members) - absent - withheld,
+        }
+        words = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        return f"of {len(members)} replicas {words}"
+
     def add(self, name: str) -> Member:
         """A replica is configured. It joins when it first answers."""
         member = self._members[name] = Member(name)

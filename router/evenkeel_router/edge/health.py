@@ -54,11 +54,15 @@ class Health(Protocol):
 class _Watch:
     """One replica under watch."""
 
-    __slots__ = ("kick", "replica", "reported", "silent", "task", "unknown_since_s")
+    __slots__ = (
+        "kick", "probed", "replica", "reported", "silent", "task", "unknown_since_s",
+    )  # fmt: skip
 
     def __init__(self, replica: ReplicaConfig) -> None:
         self.replica = replica
         self.kick = asyncio.Event()
+        self.probed = False
+        """Whether it is known to take requests, or not to."""
         self.silent = 0
         self.reported = False
         """Whether a report named the process that is there now."""
@@ -75,6 +79,8 @@ class Watchtower:
         self._prober = prober
         self._watches: dict[str, _Watch] = {}
         self._now = asyncio.get_running_loop().time
+        self._routable: bool | None = None
+        """Whether anything was, when somebody last looked; None before the first probes."""
 
     async def run(self, discovery: Discovery) -> None:
         """Follow a discovery until cancelled."""
@@ -98,6 +104,7 @@ class Watchtower:
                 self._add(one.replica)
             self._state.replicas[name] = self._watches[name].replica = one.replica
             self._withhold(self._watches[name], one.withheld)
+        self._notice()
 
     def _withhold(self, watch: _Watch, why: str) -> None:
         member = self._state.fleet.member(watch.replica.name)
@@ -158,6 +165,24 @@ class Watchtower:
                 if verdict is Verdict.NOT_READY:  # by its own word: it drains
                     self._state.books.drains(member.name)
             fleet.unready(member)
+        # One that is ready and waits for its report only is neither there nor missing yet.
+        watch.probed = watch.probed or verdict is not Verdict.READY or member.routable
+        self._notice()
+
+    def _notice(self) -> None:
+        """Say so when the last replica that takes requests is lost, or the first is found."""
+        routable = bool(self._state.fleet.routable)
+        if routable is self._routable or not all(watch.probed for watch in self._watches.values()):
+            return
+        if not routable:
+            _log.warning(
+                "nothing is routable: %s; requests wait up to %g s and then get 503",
+                self._state.fleet.why_unroutable(),
+                self._state.config.limits.queue_timeout_s,
+            )
+        elif self._routable is not None:
+            _log.info("requests are routed again")
+        self._routable = routable
 
     def _is_known(self, watch: _Watch, member: Member) -> bool:
         """Whether it is known which process answers, or nobody will ever say."""
@@ -206,6 +231,7 @@ class Watchtower:
         if member is not None and watch is not None and member.routable:
             _log.warning("replica %s broke a request off: %s", name, why)
             self._state.fleet.unready(member)
+            self._notice()
             watch.kick.set()
 
     def _lose(self, name: str, why: str) -> None:
@@ -213,6 +239,7 @@ class Watchtower:
         if member is not None and watch is not None and member.joined:
             _log.warning("replica %s is lost: %s", name, why)
             self._end_life(watch, member)
+            self._notice()
             watch.kick.set()
 
 

@@ -27,6 +27,15 @@ def test_every_verb_has_help(verb: str) -> None:
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.parametrize("arguments", [[], *([verb] for verb in main.VERBS)])
+def test_help_fits_a_terminal_of_80_columns_and_cuts_nothing(arguments: list[str]) -> None:
+    asked = [*arguments, "--help"]
+    text = CliRunner().invoke(main.build(asked), asked, env={"COLUMNS": "80"}).output
+    assert max(map(len, text.splitlines())) <= 80
+    assert "..." not in text.replace("[ARGS]...", "")
+    assert "…" not in text
+
+
 def test_an_unknown_verb_is_a_usage_error() -> None:
     assert CliRunner().invoke(main.build(["upp"]), ["upp"]).exit_code == 2
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from evenkeel_router.app import Router, running
 from evenkeel_router.edge.health import SILENT_PROBES, Watchtower
 from evenkeel_router.edge.probe import HttpProber, Verdict, prober_session
@@ -39,6 +41,32 @@ async def test_a_replica_joins_when_it_is_ready_and_is_lost_when_it_is_gone() ->
         prober.verdicts["r0"] = Verdict.READY
         await routable(router, 1)
         assert member.lives == 2
+
+
+async def test_it_is_said_once_that_nothing_is_routable_and_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    prober = FakeProber({"r0": Verdict.READY})
+    with caplog.at_level(logging.INFO, "evenkeel_router.edge.health"):
+        async with watched(prober) as router:
+            await routable(router, 1)
+            for verdict, word in ((Verdict.NOT_READY, "not ready"), (Verdict.GONE, "not there")):
+                prober.verdicts["r0"] = verdict
+                await routable(router, 0)
+                await until(lambda: word in router.state.fleet.why_unroutable(), word)  # noqa: B023
+            prober.verdicts["r0"] = Verdict.READY
+            await routable(router, 1)
+            await until(lambda: "routed again" in caplog.text, "it to be said")
+    said = [line for line in caplog.messages if "routable" in line or "routed" in line]
+    assert said == [
+        "nothing is routable: of 1 replicas 1 not ready; requests wait up to 120 s and then get 503",
+        "requests are routed again",
+    ]
+
+
+async def test_a_fleet_of_nobody_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(config_for(), timing=QUICK):
+        await until(lambda: "nothing is routable: no replica is configured" in caplog.text, "it")
 
 
 async def test_silence_counts_only_when_it_lasts() -> None:
