@@ -239,7 +239,9 @@ async def test_other_routers_are_found_through_their_headless_service(
     async with open_api(access) as api, following(api) as router:
         fleet.add("router-a")
         fleet.endpoints("llama-router-peers", "router-a")
-        await until(lambda: [one.name for one in router.state.peers] == ["router-a"], "the peer")
+        await until(
+            lambda: [one.name for one in router.state.peers or ()] == ["router-a"], "the peer"
+        )
 
 
 async def test_a_configuration_changes_at_once_and_a_bad_one_changes_nothing(

@@ -20,6 +20,8 @@ import msgspec
 
 LEDGER_PATH: Final = "/v1/ledger"
 LEDGER_VERSION: Final = 1
+LENGTH_BYTES: Final = 4
+"""In front of each of several messages."""
 
 _MAX_FLOAT: Final = 1.7976931348623157e308
 Finite = Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
@@ -123,7 +125,6 @@ class LedgerMessageError(ValueError):
 
 
 _VERSION: Final = bytes([LEDGER_VERSION])
-_LENGTH_BYTES: Final = 4
 _encoder = msgspec.msgpack.Encoder()
 _digest = msgspec.msgpack.Decoder(LedgerDigest)
 _delta = msgspec.msgpack.Decoder(LedgerDelta)
@@ -154,14 +155,14 @@ def decode_delta(data: bytes) -> LedgerDelta:
 
 def frame(message: bytes) -> bytes:
     """An encoded message as one of several."""
-    return len(message).to_bytes(_LENGTH_BYTES, "little") + message
+    return len(message).to_bytes(LENGTH_BYTES, "little") + message
 
 
 def unframe(data: bytes) -> Iterator[bytes]:
     """The messages that `frame` joined; raises `LedgerMessageError` where one is cut short."""
     at = 0
     while at < len(data):
-        begin = at + _LENGTH_BYTES
+        begin = at + LENGTH_BYTES
         end = begin + int.from_bytes(data[at:begin], "little")
         if begin > len(data) or end > len(data):
             raise LedgerMessageError(f"a message at byte {at} is cut short")

@@ -30,6 +30,7 @@ from evenkeel_router.edge.health import Watchtower
 from evenkeel_router.edge.kubeapi import Api
 from evenkeel_router.edge.kubediscovery import KubernetesDiscovery
 from evenkeel_router.edge.logs import RequestLog
+from evenkeel_router.edge.peers import Peers
 from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
 from evenkeel_router.edge.reports import Reports
 from evenkeel_router.edge.server import TrafficServer
@@ -45,7 +46,7 @@ from evenkeel_router.stores.keeping import Keeping
 _log = logging.getLogger(__name__)
 BACKLOG: Final = 4096
 CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, or after, a drain
-FIRST_READING_S: Final = 3.0  # for the ledger's store, before requests come
+FIRST_READING_S: Final = 3.0  # for the ledger's store, and for peers, before requests come
 LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's time is up
 
 
@@ -122,11 +123,16 @@ async def running(
         await stack.enter_async_context(background(discovery.run()))
         await stack.enter_async_context(background(watchtower.run(discovery)))
         await stack.enter_async_context(background(Reports(state, watchtower).run()))
-        tending = Tending(state, lambda: frozenset((state.ledger.router,)))
+        peers = Peers(state, session)
+        await stack.enter_async_context(background(peers.run()))
+        tending = Tending(state, peers.members)
         await stack.enter_async_context(background(tending.run()))
         if source is not None:
             watching = _watch_config(state, discovery, source)
             await stack.enter_async_context(background(watching))
+
+        with suppress(TimeoutError):
+            await asyncio.wait_for(peers.all_asked.wait(), FIRST_READING_S)
 
         # 4. The ports: probes first, so that somebody can ask while the rest opens.
         listen = config.listen

@@ -90,8 +90,8 @@ class RouterState:
         self.draining = False
         self.in_sync = False
         """Whether discovery has said at least once which replicas there are."""
-        self.peers: tuple[Peer, ...] = ()
-        """The other routers of the service, where discovery finds them."""
+        self.peers: tuple[Peer, ...] | None = None
+        """The other routers of the service, where discovery finds them; None until it did."""
         self.config_faults: tuple[str, ...] = ()
         """Of a newer configuration that did not hold; empty while the newest one runs."""
 

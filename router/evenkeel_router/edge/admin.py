@@ -1,7 +1,7 @@
 """The probe port and the admin port.
 
 Place in the flow: beside the way of requests. Probes and metrics (8081) are open, as a kubelet and a scraper
-want them; the state of tenants and clients (8082) asks for a bearer token.
+want them; the state of tenants and clients, and the ledger for peers (8082), ask for a bearer token.
 """
 
 from __future__ import annotations
@@ -9,18 +9,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from evenkeel_contract.adminstate import STATE_PATH, encode_state
+from evenkeel_contract.ledgerwire import (
+    LEDGER_PATH,
+    LedgerMessageError,
+    decode_digest,
+    encode,
+    frame,
+)
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from evenkeel_router.core.errors import Refusal, error_body
+from evenkeel_router.core.errors import Refusal, error_body, invalid
+from evenkeel_router.core.exchange import digest_from_wire, to_wire
 from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.snapshot import take
 from evenkeel_router.state import RouterState
 
 STATE = web.AppKey("state", RouterState)
+MAX_DIGEST_BYTES: Final = 64 * 1024 * 1024
 METRICS = web.AppKey("metrics", CollectorRegistry)
 
 
@@ -35,10 +45,11 @@ def probe_app(state: RouterState, metrics: CollectorRegistry) -> web.Application
 
 
 def admin_app(state: RouterState) -> web.Application:
-    """`/v1/state`, behind the admin token."""
-    app = web.Application(middlewares=[_token])
+    """`/v1/state` and `/v1/ledger`, behind the admin token."""
+    app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
     app[STATE] = state
     app.router.add_get(STATE_PATH, _state)
+    app.router.add_post(LEDGER_PATH, _ledger)
     return app
 
 
@@ -63,6 +74,24 @@ async def _metrics(request: web.Request) -> web.Response:
 async def _state(request: web.Request) -> web.Response:
     state = take(request.app[STATE], asyncio.get_running_loop().time())
     return web.Response(body=encode_state(state), content_type="application/json")
+
+
+async def _ledger(request: web.Request) -> web.StreamResponse:
+    """What a peer lacks, in parts; requests are served in between."""
+    try:
+        has = digest_from_wire(decode_digest(await request.read()))
+    except LedgerMessageError as error:
+        refusal = invalid(f"The body is no digest: {error}.", code="invalid_digest")
+        return web.Response(
+            status=refusal.status, body=error_body(refusal), content_type="application/json"
+        )
+    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    await response.prepare(request)
+    for part in request.app[STATE].ledger.parts(has):
+        await response.write(frame(encode(to_wire(part))))
+        await asyncio.sleep(0)
+    await response.write_eof()
+    return response
 
 
 @web.middleware
