@@ -1,0 +1,138 @@
+"""What the operator generates: the engines' keys and the routers' admin token, and how they are exchanged.
+
+A rotation keeps the old engine key until no engine asks for it any more: routers know both meanwhile, and each
+engine's pod says by a label which one it asks for. No request fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from evenkeel_contract.names import GROUP, ROUTER_COMPONENT, credentials_name
+
+from evenkeel_operator.core.objects import Object, annotations_of
+from evenkeel_operator.manifests.metadata import manifest_for
+from evenkeel_operator.manifests.subject import EngineKeyRef
+
+ROTATE_ANNOTATION: Final = f"{GROUP}/rotate"
+"""On a FairInferenceService: a new value asks for new keys. On the Secret: the value that it was made for."""
+_CURRENT_ANNOTATION: Final = f"{GROUP}/engine-key"
+_TOKEN_ENTRY: Final = "admin-token"
+_KEY_PREFIX: Final = "engine-key-"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKey:
+    """A key of the engines."""
+
+    key: str
+
+    @property
+    def id(self) -> str:
+        """Tells keys apart without giving them away: 32 of 256 bits of a hash."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What is in the Secret."""
+
+    admin_token: str
+    engine_keys: tuple[EngineKey, ...]
+    """The last one is what engines are started with."""
+    rotation: str = ""
+    """The annotation's value that they were made for."""
+
+    def __repr__(self) -> str:
+        return f"Credentials(engine_keys={[key.id for key in self.engine_keys]})"
+
+    @property
+    def current(self) -> EngineKey:
+        return self.engine_keys[-1]
+
+    @property
+    def admin_token_sha256(self) -> str:
+        return hashlib.sha256(self.admin_token.encode()).hexdigest()
+
+
+def next_credentials(
+    stored: Credentials | None,
+    *,
+    rotation: str,
+    old_keys_are_in_use: bool,
+    fresh: Callable[[], str],
+) -> Credentials:
+    """What shall be in the Secret: what is there, unless nothing is, or a rotation was asked for."""
+    if stored is None:
+        return Credentials(fresh(), (EngineKey(fresh()),), rotation)
+    if rotation != stored.rotation:
+        # Of a rotation during a rotation, engines with the oldest key would be cut off: keep all.
+        keys = (*stored.engine_keys, EngineKey(fresh()))
+        return Credentials(fresh(), keys, rotation)
+    if len(stored.engine_keys) > 1 and not old_keys_are_in_use:
+        return replace(stored, engine_keys=(stored.current,))
+    return stored
+
+
+def read_credentials(secret: Object | None) -> Credentials | None:
+    """From the Secret; None where it is absent or not whole, so that it is made anew."""
+    if secret is None:
+        return None
+    data = {name: _decode(value) for name, value in (secret.get("data") or {}).items()}
+    token = data.get(_TOKEN_ENTRY)
+    current = annotations_of(secret).get(_CURRENT_ANNOTATION, "")
+    keys = [
+        EngineKey(value)
+        for name, value in sorted(data.items())
+        if name.startswith(_KEY_PREFIX) and value
+    ]
+    keys = [key for key in keys if f"{_KEY_PREFIX}{key.id}" in data]
+    newest = [key for key in keys if key.id == current]
+    if not token or not newest:
+        return None
+    older = [key for key in keys if key.id != current]
+    rotation = annotations_of(secret).get(ROTATE_ANNOTATION, "")
+    return Credentials(token, (*older, *newest), rotation)
+
+
+def credentials_secret(
+    credentials: Credentials, *, service: str, namespace: str, owner: dict[str, Any]
+) -> dict[str, Any]:
+    """The Secret."""
+    found = manifest_for(
+        api="v1",
+        kind="Secret",
+        name=credentials_name(service),
+        namespace=namespace,
+        service=service,
+        component=ROUTER_COMPONENT,
+        owner=owner,
+    )
+    found["metadata"]["annotations"] = {
+        _CURRENT_ANNOTATION: credentials.current.id,
+        ROTATE_ANNOTATION: credentials.rotation,
+    }
+    found["type"] = "Opaque"
+    entries = {f"{_KEY_PREFIX}{key.id}": key.key for key in credentials.engine_keys}
+    entries[_TOKEN_ENTRY] = credentials.admin_token
+    found["data"] = {name: b64encode(value.encode()).decode() for name, value in entries.items()}
+    return found
+
+
+def engine_key_ref(credentials: Credentials, *, service: str) -> EngineKeyRef:
+    """What the engines' pods refer to."""
+    current = credentials.current.id
+    return EngineKeyRef(
+        secret=credentials_name(service), entry=f"{_KEY_PREFIX}{current}", id=current
+    )
+
+
+def _decode(value: object) -> str:
+    try:
+        return b64decode(str(value), validate=True).decode()
+    except ValueError:
+        return ""

@@ -1,0 +1,76 @@
+"""Objects of the cluster as plain data, and the few questions that are asked of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Object = Mapping[str, Any]
+"""An object as the API server gave it. Never changed."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """One object within a namespace."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Where objects of a kind are found."""
+
+    api: str
+    """As in `apiVersion`."""
+    plural: str
+
+    @property
+    def group(self) -> str:
+        """Empty for the core group."""
+        return self.api.rpartition("/")[0]
+
+
+# Every kind of object that the operator makes. The first column of RBAC, watches and clean-up.
+KINDS: Final[Mapping[str, Kind]] = {
+    "ConfigMap": Kind("v1", "configmaps"),
+    "Secret": Kind("v1", "secrets"),
+    "Service": Kind("v1", "services"),
+    "ServiceAccount": Kind("v1", "serviceaccounts"),
+    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
+    "Deployment": Kind("apps/v1", "deployments"),
+    "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
+    "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "NetworkPolicy": Kind("networking.k8s.io/v1", "networkpolicies"),
+    "Ingress": Kind("networking.k8s.io/v1", "ingresses"),
+    "HTTPRoute": Kind("gateway.networking.k8s.io/v1", "httproutes"),
+    "PodMonitor": Kind("monitoring.coreos.com/v1", "podmonitors"),
+}
+OPTIONAL_GROUPS: Final = frozenset({"gateway.networking.k8s.io", "monitoring.coreos.com"})
+"""API groups that a cluster may lack."""
+
+
+def ref_of(item: Object) -> Ref:
+    """Kind and name."""
+    return Ref(str(item["kind"]), str(item["metadata"]["name"]))
+
+
+def is_controlled_by(item: Object, uid: str) -> bool:
+    """Whether the owner with this uid made the object."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    return any(owner.get("uid") == uid and owner.get("controller") for owner in owners)
+
+
+def labels_of(item: Object) -> Mapping[str, str]:
+    """The object's labels, perhaps none."""
+    return item["metadata"].get("labels") or {}
+
+
+def annotations_of(item: Object) -> Mapping[str, str]:
+    """The object's annotations, perhaps none."""
+    return item["metadata"].get("annotations") or {}
