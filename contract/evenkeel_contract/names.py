@@ -79,3 +79,13 @@ def router_name(service: str) -> str:
 def router_peers_name(service: str) -> str:
     """The routers' headless Service, by which they find each other; not ready ones included."""
     return f"{service}-router-peers"
+
+
+def credentials_name(service: str) -> str:
+    """The Secret with what the operator generates: the engines' keys and the routers' admin token."""
+    return f"{service}-credentials"
+
+
+def accepted_name(service: str) -> str:
+    """The ConfigMap with the spec that runs: the last good one (design §3)."""
+    return f"{service}-accepted"

@@ -7,22 +7,20 @@ engine's pod says by a label which one it asks for. No request fails.
 from __future__ import annotations
 
 import hashlib
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from evenkeel_contract.names import GROUP, ROUTER_COMPONENT, credentials_name
+from evenkeel_contract.names import GROUP
 
 from evenkeel_operator.core.objects import Object, annotations_of
-from evenkeel_operator.manifests.metadata import manifest_for
-from evenkeel_operator.manifests.subject import EngineKeyRef
 
 ROTATE_ANNOTATION: Final = f"{GROUP}/rotate"
 """On a FairInferenceService: a new value asks for new keys. On the Secret: the value that it was made for."""
-_CURRENT_ANNOTATION: Final = f"{GROUP}/engine-key"
-_TOKEN_ENTRY: Final = "admin-token"
-_KEY_PREFIX: Final = "engine-key-"
+CURRENT_ANNOTATION: Final = f"{GROUP}/engine-key"
+TOKEN_ENTRY: Final = "admin-token"
+KEY_PREFIX: Final = "engine-key-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,52 +81,20 @@ def read_credentials(secret: Object | None) -> Credentials | None:
     if secret is None:
         return None
     data = {name: _decode(value) for name, value in (secret.get("data") or {}).items()}
-    token = data.get(_TOKEN_ENTRY)
-    current = annotations_of(secret).get(_CURRENT_ANNOTATION, "")
+    token = data.get(TOKEN_ENTRY)
+    current = annotations_of(secret).get(CURRENT_ANNOTATION, "")
     keys = [
         EngineKey(value)
         for name, value in sorted(data.items())
-        if name.startswith(_KEY_PREFIX) and value
+        if name.startswith(KEY_PREFIX) and value
     ]
-    keys = [key for key in keys if f"{_KEY_PREFIX}{key.id}" in data]
+    keys = [key for key in keys if f"{KEY_PREFIX}{key.id}" in data]
     newest = [key for key in keys if key.id == current]
     if not token or not newest:
         return None
     older = [key for key in keys if key.id != current]
     rotation = annotations_of(secret).get(ROTATE_ANNOTATION, "")
     return Credentials(token, (*older, *newest), rotation)
-
-
-def credentials_secret(
-    credentials: Credentials, *, service: str, namespace: str, owner: dict[str, Any]
-) -> dict[str, Any]:
-    """The Secret."""
-    found = manifest_for(
-        api="v1",
-        kind="Secret",
-        name=credentials_name(service),
-        namespace=namespace,
-        service=service,
-        component=ROUTER_COMPONENT,
-        owner=owner,
-    )
-    found["metadata"]["annotations"] = {
-        _CURRENT_ANNOTATION: credentials.current.id,
-        ROTATE_ANNOTATION: credentials.rotation,
-    }
-    found["type"] = "Opaque"
-    entries = {f"{_KEY_PREFIX}{key.id}": key.key for key in credentials.engine_keys}
-    entries[_TOKEN_ENTRY] = credentials.admin_token
-    found["data"] = {name: b64encode(value.encode()).decode() for name, value in entries.items()}
-    return found
-
-
-def engine_key_ref(credentials: Credentials, *, service: str) -> EngineKeyRef:
-    """What the engines' pods refer to."""
-    current = credentials.current.id
-    return EngineKeyRef(
-        secret=credentials_name(service), entry=f"{_KEY_PREFIX}{current}", id=current
-    )
 
 
 def _decode(value: object) -> str:

@@ -56,11 +56,11 @@ def router_role_binding(subject: Subject) -> Manifest:
 
 
 def _account(subject: Subject, name: str, component: str) -> Manifest:
-    found = manifest(subject, api="v1", kind="ServiceAccount", name=name, component=component)
+    found = manifest(subject.owner, api="v1", kind="ServiceAccount", name=name, component=component)
     found["automountServiceAccountToken"] = False  # pods that want one say so
     return found
 
 
 def _head(subject: Subject, api: str, kind: str) -> Manifest:
     name = router_name(subject.name)
-    return manifest(subject, api=api, kind=kind, name=name, component=ROUTER_COMPONENT)
+    return manifest(subject.owner, api=api, kind=kind, name=name, component=ROUTER_COMPONENT)

@@ -52,7 +52,7 @@ PORTS: Final = {
 
 def engine_deployment(subject: Subject, *, replicas: int) -> Manifest:
     """The replicas. `replicas` is given: from the spec, or from the scaler."""
-    match = selector(subject, ENGINE_COMPONENT)
+    match = selector(subject.owner, ENGINE_COMPONENT)
     pod = pod_template(
         subject,
         ENGINE_COMPONENT,
@@ -62,7 +62,7 @@ def engine_deployment(subject: Subject, *, replicas: int) -> Manifest:
     )
     rollout = subject.spec.engine.rollout
     found = manifest(
-        subject,
+        subject.owner,
         api="apps/v1",
         kind="Deployment",
         name=engine_name(subject.name),
@@ -88,7 +88,7 @@ def engine_deployment(subject: Subject, *, replicas: int) -> Manifest:
 def engine_service(subject: Subject) -> Manifest:
     """Headless, and with replicas that are not ready: routers judge for themselves (design §5)."""
     found = manifest(
-        subject,
+        subject.owner,
         api="v1",
         kind="Service",
         name=engine_name(subject.name),
@@ -98,7 +98,7 @@ def engine_service(subject: Subject) -> Manifest:
         "type": "ClusterIP",
         "clusterIP": "None",
         "publishNotReadyAddresses": False,
-        "selector": selector(subject, ENGINE_COMPONENT),
+        "selector": selector(subject.owner, ENGINE_COMPONENT),
         "ports": [
             {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
             for name, port in PORTS.items()

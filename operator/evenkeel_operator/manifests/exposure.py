@@ -92,7 +92,7 @@ def _head(
     subject: Subject, api: str, kind: str, *, annotations: dict[str, str] | None = None
 ) -> Manifest:
     return manifest(
-        subject,
+        subject.owner,
         api=api,
         kind=kind,
         name=router_name(subject.name),

@@ -7,31 +7,31 @@ from typing import Final
 
 from evenkeel_contract.names import COMPONENT_LABEL, SERVICE_LABEL
 
-from evenkeel_operator.manifests.subject import Manifest, Subject
+from evenkeel_operator.manifests.subject import Manifest, Owner
 
 MANAGER: Final = "evenkeel-operator"
 """The field manager of server-side apply, and the value of `app.kubernetes.io/managed-by`."""
 
 
-def selector(subject: Subject, component: str) -> dict[str, str]:
+def selector(owner: Owner, component: str) -> dict[str, str]:
     """The labels by which pods of a component are found. Immutable in a Deployment: never add to them."""
-    return {SERVICE_LABEL: subject.name, COMPONENT_LABEL: component}
+    return {SERVICE_LABEL: owner.name, COMPONENT_LABEL: component}
 
 
-def labels(subject: Subject, component: str) -> dict[str, str]:
+def labels(owner: Owner, component: str) -> dict[str, str]:
     """The labels of every generated object."""
     return {
         "app.kubernetes.io/name": f"evenkeel-{component}",
-        "app.kubernetes.io/instance": subject.name,
+        "app.kubernetes.io/instance": owner.name,
         "app.kubernetes.io/component": component,
         "app.kubernetes.io/part-of": "evenkeel",
         "app.kubernetes.io/managed-by": MANAGER,
-        **selector(subject, component),
+        **selector(owner, component),
     }
 
 
 def manifest(
-    subject: Subject,
+    owner: Owner,
     *,
     api: str,
     kind: str,
@@ -42,9 +42,9 @@ def manifest(
     """The head of an object; the caller adds its body."""
     metadata: Manifest = {
         "name": name,
-        "namespace": subject.namespace,
-        "labels": labels(subject, component),
-        "ownerReferences": [subject.owner],
+        "namespace": owner.namespace,
+        "labels": labels(owner, component),
+        "ownerReferences": [owner.reference],
     }
     if annotations:
         metadata["annotations"] = dict(annotations)

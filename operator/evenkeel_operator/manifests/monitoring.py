@@ -32,10 +32,14 @@ def pod_monitors(subject: Subject) -> list[Manifest]:
 
 def _monitor(subject: Subject, component: str, name: str, port: str) -> Manifest:
     found = manifest(
-        subject, api=f"{PROMETHEUS_GROUP}/v1", kind="PodMonitor", name=name, component=component
+        subject.owner,
+        api=f"{PROMETHEUS_GROUP}/v1",
+        kind="PodMonitor",
+        name=name,
+        component=component,
     )
     found["spec"] = {
-        "selector": {"matchLabels": selector(subject, component)},
+        "selector": {"matchLabels": selector(subject.owner, component)},
         "podTargetLabels": [SERVICE_LABEL],
         "podMetricsEndpoints": [{"port": port, "path": "/metrics"}],
     }

@@ -26,9 +26,9 @@ def engine_policy(subject: Subject) -> Manifest:
     Ingress only: where an engine fetches its model from is its owner's to say.
     """
     found = _head(subject, "NetworkPolicy", ENGINE_COMPONENT)
-    routers = {"podSelector": {"matchLabels": selector(subject, ROUTER_COMPONENT)}}
+    routers = {"podSelector": {"matchLabels": selector(subject.owner, ROUTER_COMPONENT)}}
     found["spec"] = {
-        "podSelector": {"matchLabels": selector(subject, ENGINE_COMPONENT)},
+        "podSelector": {"matchLabels": selector(subject.owner, ENGINE_COMPONENT)},
         "policyTypes": ["Ingress"],
         "ingress": [
             {
@@ -44,7 +44,9 @@ def engine_policy(subject: Subject) -> Manifest:
 def router_policy(subject: Subject) -> Manifest:
     """Into routers: anybody to the traffic port; scrapers to the probes; peers, and the operator, to admin."""
     found = _head(subject, "NetworkPolicy", ROUTER_COMPONENT)
-    peers: list[Manifest] = [{"podSelector": {"matchLabels": selector(subject, ROUTER_COMPONENT)}}]
+    peers: list[Manifest] = [
+        {"podSelector": {"matchLabels": selector(subject.owner, ROUTER_COMPONENT)}}
+    ]
     if subject.operator_namespace is not None:
         peers.append(
             {
@@ -55,7 +57,7 @@ def router_policy(subject: Subject) -> Manifest:
             }
         )
     found["spec"] = {
-        "podSelector": {"matchLabels": selector(subject, ROUTER_COMPONENT)},
+        "podSelector": {"matchLabels": selector(subject.owner, ROUTER_COMPONENT)},
         "policyTypes": ["Ingress"],
         "ingress": [
             {"ports": _ports(TRAFFIC_PORT)},
@@ -83,7 +85,7 @@ def router_budget(subject: Subject) -> Manifest:
 def _budget(subject: Subject, component: str) -> Manifest:
     found = _head(subject, "PodDisruptionBudget", component)
     found["spec"] = {
-        "selector": {"matchLabels": selector(subject, component)},
+        "selector": {"matchLabels": selector(subject.owner, component)},
         # A replica that is broken anyway must not keep its node from being drained.
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
@@ -94,7 +96,7 @@ def _head(subject: Subject, kind: str, component: str) -> Manifest:
     api = {"NetworkPolicy": "networking.k8s.io/v1", "PodDisruptionBudget": "policy/v1"}[kind]
     names = {ENGINE_COMPONENT: engine_name, ROUTER_COMPONENT: router_name}
     name = names[component](subject.name)
-    return manifest(subject, api=api, kind=kind, name=name, component=component)
+    return manifest(subject.owner, api=api, kind=kind, name=name, component=component)
 
 
 def _scrapers(subject: Subject) -> Manifest:

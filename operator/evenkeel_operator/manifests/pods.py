@@ -63,7 +63,7 @@ def pod_template(
     if subject.images.pull_secrets:
         pod = {**pod, "imagePullSecrets": [{"name": name} for name in subject.images.pull_secrets]}
     template = merge({"metadata": {}, "spec": pod}, _overlay(overlay, main=component))
-    ours = {**labels(subject, component), **extra_labels}
+    ours = {**labels(subject.owner, component), **extra_labels}
     given = template["metadata"].get("labels") or {}
     template["metadata"]["labels"] = {**given, **ours}
     return template

@@ -44,7 +44,7 @@ SERVICE_PORT: Final = 80
 
 def router_deployment(subject: Subject) -> Manifest:
     """The routers. What they are told is in a Secret that they watch: a change restarts none of them."""
-    match = selector(subject, ROUTER_COMPONENT)
+    match = selector(subject.owner, ROUTER_COMPONENT)
     router = subject.spec.router
     pod = pod_template(
         subject,
@@ -73,7 +73,7 @@ def router_service(subject: Subject) -> Manifest:
     found = _head(subject, "v1", "Service", router_name(subject.name))
     found["spec"] = {
         "type": "ClusterIP",
-        "selector": selector(subject, ROUTER_COMPONENT),
+        "selector": selector(subject.owner, ROUTER_COMPONENT),
         "ports": [
             {
                 "name": HTTP_PORT_NAME,
@@ -94,7 +94,7 @@ def router_peers_service(subject: Subject) -> Manifest:
         "type": "ClusterIP",
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": selector(subject, ROUTER_COMPONENT),
+        "selector": selector(subject.owner, ROUTER_COMPONENT),
         "ports": [
             {
                 "name": ADMIN_PORT_NAME,
@@ -172,4 +172,4 @@ def _from_pod(name: str, path: str) -> Manifest:
 
 
 def _head(subject: Subject, api: str, kind: str, name: str) -> Manifest:
-    return manifest(subject, api=api, kind=kind, name=name, component=ROUTER_COMPONENT)
+    return manifest(subject.owner, api=api, kind=kind, name=name, component=ROUTER_COMPONENT)

@@ -22,7 +22,7 @@ def cache_claim(subject: Subject) -> Manifest | None:
     if cache is None:
         return None
     found = manifest(
-        subject,
+        subject.owner,
         api="v1",
         kind="PersistentVolumeClaim",
         name=engine_name(subject.name),
@@ -44,7 +44,7 @@ def state_claim(subject: Subject) -> Manifest | None:
         return None
     size = _DEFAULT_STATE_SIZE if state.file is None else str(state.file.size.to_plain())
     found = manifest(
-        subject,
+        subject.owner,
         api="v1",
         kind="PersistentVolumeClaim",
         name=router_name(subject.name),

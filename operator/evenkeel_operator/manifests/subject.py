@@ -20,6 +20,27 @@ Manifest = dict[str, Any]
 DEFAULT_DRAIN_S: Final = 300
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The FairInferenceService that everything generated goes with."""
+
+    name: str
+    namespace: str
+    uid: str
+
+    @property
+    def reference(self) -> Manifest:
+        """The owner reference."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "FairInferenceService",
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
     """Which images run."""
@@ -73,17 +94,14 @@ class Subject:
     @property
     def drain_s(self) -> int:
         """How long a replica or a router that leaves may finish its work."""
-        scaling = self.spec.autoscaling
-        return DEFAULT_DRAIN_S if scaling is None else max(1, round(scaling.drain_timeout.seconds))
+        return drain_s(self.spec)
 
     @property
-    def owner(self) -> Manifest:
-        """The owner reference: what is generated goes with the service."""
-        return {
-            "apiVersion": API_VERSION,
-            "kind": "FairInferenceService",
-            "name": self.name,
-            "uid": self.uid,
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
+    def owner(self) -> Owner:
+        return Owner(self.name, self.namespace, self.uid)
+
+
+def drain_s(spec: ServiceSpec) -> int:
+    """How long what leaves may finish its work; routers are told the same as the kubelet."""
+    scaling = spec.autoscaling
+    return DEFAULT_DRAIN_S if scaling is None else max(1, round(scaling.drain_timeout.seconds))

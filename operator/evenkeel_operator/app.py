@@ -1,0 +1,178 @@
+"""The operator, put together: who leads watches, and makes passes.
+
+    credentials → probes → lease → watches → store → worklist → passes
+
+Who does not lead watches nothing and holds nothing. Who loses the lease ends: the kubelet starts it anew, with an
+empty memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from random import Random
+from typing import Any, Final
+
+import kopf
+
+from evenkeel_operator import handlers, metrics
+from evenkeel_operator.cluster.apply import Applier
+from evenkeel_operator.cluster.client import KubeClient, connected
+from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_operator.cluster.lease import Lease
+from evenkeel_operator.cluster.observe import Observer
+from evenkeel_operator.cluster.store import SERVICE, Key, Store
+from evenkeel_operator.cluster.worklist import Worklist
+from evenkeel_operator.core.objects import Object
+from evenkeel_operator.probes import serving
+from evenkeel_operator.reconcile import Means, ServicePass
+from evenkeel_operator.settings import Settings
+from evenkeel_operator.tenantpass import TenantPass
+
+_log = logging.getLogger(__name__)
+
+# Optional APIs come and go with people who install them; a minute late is early enough.
+APIS_INTERVAL_S: Final = 60.0
+SECRET_BYTES: Final = 32
+
+
+async def run(settings: Settings) -> int:
+    """Run until a signal, or until the lease is lost. The exit code."""
+    async with connected() as client, serving(settings.probe_host, settings.probe_port) as port:
+        _log.info("probes and metrics on port %d", port)
+        lease = Lease(
+            client,
+            namespace=settings.namespace,
+            name=settings.lease,
+            identity=settings.identity,
+            clock=_now,
+        )
+        if not await _elected(lease):
+            return 0
+        metrics.LEADER.set(1)
+        try:
+            return await _lead(client, lease, settings)
+        finally:
+            metrics.LEADER.set(0)
+            await lease.release()
+
+
+async def _elected(lease: Lease) -> bool:
+    """Wait for the lease; False where a signal came first."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    waiting = asyncio.create_task(stop.wait())
+    election = asyncio.create_task(lease.acquire())
+    try:
+        await asyncio.wait((waiting, election), return_when=asyncio.FIRST_COMPLETED)
+        return election.done() and not stop.is_set()
+    finally:
+        for task in (waiting, election):
+            task.cancel()
+        await asyncio.gather(waiting, election, return_exceptions=True)
+
+
+async def _lead(client: KubeClient, lease: Lease, settings: Settings) -> int:
+    """Act until a signal (kopf takes them from here on), or until the lease is lost."""
+    leader = Leader(client, settings)
+    await leader.observer.look_at_apis()
+    stop = asyncio.Event()
+    watching = asyncio.create_task(
+        kopf.operator(
+            registry=handlers.registry(leader.on_event),
+            settings=handlers.settings(),
+            clusterwide=not settings.watched_namespaces,
+            namespaces=settings.watched_namespaces,
+            stop_flag=stop,
+        )
+    )
+    keeping = asyncio.create_task(lease.keep())
+    async with _background(leader.work(), leader.follow_apis()):
+        await asyncio.wait((watching, keeping), return_when=asyncio.FIRST_COMPLETED)
+    lost = keeping.done()
+    stop.set()
+    keeping.cancel()
+    await asyncio.gather(watching, keeping, return_exceptions=True)
+    if not lost and watching.exception() is not None:
+        _log.critical("watching failed", exc_info=watching.exception())
+        return 1
+    return 1 if lost else 0
+
+
+class Leader:
+    """What the one that acts holds: a memory, a list of what to do, and passes."""
+
+    def __init__(self, client: KubeClient, settings: Settings) -> None:
+        self.store = Store()
+        self.observer = Observer(client, self.store)
+        self.worklist = Worklist(rng=Random())
+        self._workers = settings.workers
+        means = Means(
+            client=client,
+            store=self.store,
+            observer=self.observer,
+            applier=Applier(client, self.store),
+            defaults=settings.defaults,
+            clock=_now,
+            monotonic_s=asyncio.get_running_loop().time,
+            fresh=lambda: secrets.token_urlsafe(SECRET_BYTES),
+        )
+        self._services, self._tenants = ServicePass(means), TenantPass(means)
+
+    def on_event(self, event: str | None, kind: str, item: Object) -> None:
+        """Every event of every watch comes here."""
+        for key in self.store.see(event, kind, item):
+            self.worklist.add(key)
+
+    async def work(self) -> None:
+        """Make passes until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._workers):
+                group.create_task(self.worklist.work(self.make_pass))
+
+    async def make_pass(self, key: Key) -> float | None:
+        """One pass over one resource, counted and timed."""
+        make = self._services if key.kind == SERVICE else self._tenants
+        outcome = "failed"
+        try:
+            with metrics.PASS_SECONDS.labels(key.kind).time():
+                after_s = await make(key)
+            outcome = "done"
+            return after_s
+        finally:
+            metrics.PASSES.labels(key.kind, outcome).inc()
+
+    async def follow_apis(self) -> None:
+        """Pass over every service when an optional API has come or gone."""
+        while True:
+            await asyncio.sleep(APIS_INTERVAL_S)
+            try:
+                if await self.observer.look_at_apis():
+                    _log.info("optional APIs are now: %s", sorted(self.observer.apis) or "none")
+                    for key in self.store.all_service_keys():
+                        self.worklist.add(key)
+            except ClusterError as error:
+                _log.warning("cannot ask for API groups: %s", error)
+
+
+@asynccontextmanager
+async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Tasks for the time of the context. A pass that is cut off is made again by whoever leads next."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

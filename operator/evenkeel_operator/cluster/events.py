@@ -1,0 +1,53 @@
+"""Events for people: what `kubectl describe` shows under a resource.
+
+Place in the pass: after status, and only where something changed: an event is a write.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from datetime import datetime
+from typing import Final
+
+from evenkeel_operator.cluster.client import KubeClient
+from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_operator.core.objects import Object
+from evenkeel_operator.manifests.metadata import MANAGER
+
+_log = logging.getLogger(__name__)
+_MAX_MESSAGE: Final = 1024  # what the API server takes
+
+
+async def tell(
+    client: KubeClient, about: Object, *, reason: str, message: str, bad: bool, now: datetime
+) -> None:
+    """One event. That it cannot be written is logged: nothing depends on it."""
+    metadata = about["metadata"]
+    stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}",
+            "namespace": metadata["namespace"],
+        },
+        "involvedObject": {
+            "apiVersion": about["apiVersion"],
+            "kind": about["kind"],
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        },
+        "type": "Warning" if bad else "Normal",
+        "reason": reason,
+        "message": message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…",
+        "action": "Reconcile",
+        "eventTime": stamp,
+        "reportingComponent": MANAGER,
+        "reportingInstance": MANAGER,
+    }
+    try:
+        await client.create(event)
+    except ClusterError as error:
+        _log.warning("the event %s about %s was lost: %s", reason, metadata["name"], error)

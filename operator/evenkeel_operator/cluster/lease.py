@@ -1,0 +1,142 @@
+"""A Lease elects one of several operators: the one whose name stands in it, as long as it renews it.
+
+As in client-go: a candidate trusts its own clock only, and counts the lease's time from when it saw it change. The
+`kubernetes` package has an elector too; it ends its process when a connection breaks, and does not give the lease
+back, so that a rolling update would stand still for the lease's whole time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from evenkeel_operator.cluster.client import KubeClient
+from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_operator.core.objects import Object
+
+_log = logging.getLogger(__name__)
+
+KIND: Final = "Lease"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTiming:
+    """As client-go's defaults."""
+
+    duration_s: float = 15.0
+    """How long others wait after the last renewal."""
+    renew_deadline_s: float = 10.0
+    """How long the holder tries before it stops acting; below the duration, so that two never act."""
+    retry_s: float = 2.0
+
+
+class Lease:
+    """One candidate's view."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], datetime],
+        timing: LeaseTiming | None = None,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._clock = clock
+        self._timing = timing or LeaseTiming()
+        self._seen: tuple[Any, float] = (None, 0.0)
+        """The record as it was last seen to change, and when, on our own clock."""
+
+    async def acquire(self) -> None:
+        """Return once this candidate is the leader."""
+        while not await self._attempt():  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(self._timing.retry_s)
+        _log.info("%s leads", self._identity)
+
+    async def keep(self) -> None:
+        """Renew, and return when that has failed for too long: whoever called stops acting at once."""
+        loop = asyncio.get_running_loop()
+        renewed_s = loop.time()
+        while loop.time() - renewed_s < self._timing.renew_deadline_s:
+            await asyncio.sleep(self._timing.retry_s)
+            try:
+                async with asyncio.timeout(self._timing.renew_deadline_s):
+                    if await self._attempt():
+                        renewed_s = loop.time()
+            except TimeoutError:
+                continue
+        _log.error("%s lost the lease", self._identity)
+
+    async def release(self) -> None:
+        """Let somebody else in at once."""
+        try:
+            lease = await self._client.get(KIND, self._namespace, self._name)
+            if lease is not None and _holder(lease) == self._identity:
+                await self._client.replace(_with_spec(lease, holderIdentity=""))
+                _log.info("%s gave the lease back", self._identity)
+        except ClusterError as error:
+            _log.warning("the lease was not given back, it runs out by itself: %s", error)
+
+    async def _attempt(self) -> bool:
+        """Whether the lease is ours now."""
+        try:
+            lease = await self._client.get(KIND, self._namespace, self._name)
+            if lease is None:
+                await self._client.create(self._new())
+                return True
+            if not self._may_take(lease):
+                return False
+            await self._client.replace(self._taken(lease))
+        except ClusterError as error:  # somebody was quicker, or nobody answers
+            _log.debug("the lease was not taken: %s", error)
+            return False
+        return True
+
+    def _may_take(self, lease: Object) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        if lease.get("spec") != self._seen[0]:
+            self._seen = (lease.get("spec"), now_s)
+        duration_s = float((lease.get("spec") or {}).get("leaseDurationSeconds") or 0)
+        run_out = now_s - self._seen[1] >= duration_s
+        return _holder(lease) in ("", self._identity) or run_out
+
+    def _taken(self, lease: Object) -> dict[str, Any]:
+        spec = lease.get("spec") or {}
+        changes: dict[str, Any] = {"renewTime": self._stamp()}
+        if _holder(lease) != self._identity:
+            changes |= {
+                "holderIdentity": self._identity,
+                "acquireTime": changes["renewTime"],
+                "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1,
+                "leaseDurationSeconds": round(self._timing.duration_s),
+            }
+        return _with_spec(lease, **changes)
+
+    def _new(self) -> dict[str, Any]:
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": KIND,
+            "metadata": {"name": self._name, "namespace": self._namespace},
+        }
+        return self._taken(lease)
+
+    def _stamp(self) -> str:
+        return self._clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _holder(lease: Object) -> str:
+    return str((lease.get("spec") or {}).get("holderIdentity") or "")
+
+
+def _with_spec(lease: Object, **changes: Any) -> dict[str, Any]:
+    spec = {**(lease.get("spec") or {}), **changes}
+    return {**lease, "kind": KIND, "apiVersion": "coordination.k8s.io/v1", "spec": spec}

@@ -1,0 +1,158 @@
+"""What a pass sees: one frozen value, gathered before anything is decided.
+
+Place in the pass: **observe** → judge → desired → plan → apply → status. From the store where it knows, from the
+API server where it does not.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evenkeel_contract.names import (
+    COMPONENT_LABEL,
+    ENGINE_COMPONENT,
+    ROUTER_COMPONENT,
+    SERVICE_LABEL,
+)
+from evenkeel_contract.spec import FairInferenceService
+from evenkeel_contract.spec.common import SecretKeyRef
+
+from evenkeel_operator.cluster.client import KubeClient
+from evenkeel_operator.cluster.store import SERVICE, TENANT, Key, Store
+from evenkeel_operator.core.objects import KINDS, OPTIONAL_GROUPS, Object, Ref
+from evenkeel_operator.core.tenants import (
+    SecretHashes,
+    Tenant,
+    read_tenants,
+    secrets_named_by,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One service and all that concerns it."""
+
+    raw: Object
+    """The FairInferenceService."""
+    children: Mapping[Ref, Object]
+    tenants: tuple[Tenant, ...]
+    secrets: SecretHashes
+
+    @property
+    def uid(self) -> str:
+        return str(self.raw["metadata"]["uid"])
+
+    @property
+    def is_leaving(self) -> bool:
+        """It is being deleted: its objects go with it, and none is made anew."""
+        return "deletionTimestamp" in self.raw["metadata"]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The tenants of a namespace and the Secrets they name."""
+
+    tenants: tuple[Tenant, ...]
+    secrets: SecretHashes
+
+
+class Observer:
+    """Gathers; decides nothing."""
+
+    def __init__(self, client: KubeClient, store: Store) -> None:
+        self._client = client
+        self._store = store
+        self.apis: frozenset[str] = frozenset()
+        """Optional API groups that the cluster has."""
+
+    async def service(self, key: Key, *, afresh: bool = False) -> Observed | None:
+        """A service, or None where there is none. Afresh: whatever the store says, ask the API server."""
+        raw = self._store.service(key)
+        if raw is None or afresh:
+            raw = await self._client.get(SERVICE, key.namespace, key.name)
+            if raw is None:
+                self._store.forget_service(key)
+                return None
+            self._store.remember_service(raw)
+            self._store.forget_children(key)
+        around = await self.neighbours(key.namespace)
+        return Observed(
+            raw=raw,
+            children=await self._children(key),
+            tenants=around.tenants,
+            secrets=around.secrets,
+        )
+
+    async def neighbours(self, namespace: str) -> Neighbours:
+        """All tenants of a namespace."""
+        raw = self._store.tenants(namespace)
+        if raw is None:
+            self._store.remember_tenants(namespace, await self._client.list_all(TENANT, namespace))
+            raw = self._store.tenants(namespace) or ()
+        tenants = read_tenants(raw)
+        secrets = {
+            name: await self._hashes(namespace, name) for name in sorted(secrets_named_by(tenants))
+        }
+        return Neighbours(tenants, secrets)
+
+    async def services(self, namespace: str) -> tuple[Object, ...]:
+        """All services of a namespace."""
+        known = self._store.services(namespace)
+        if known is None:
+            self._store.remember_services(
+                namespace, await self._client.list_all(SERVICE, namespace)
+            )
+            known = self._store.services(namespace) or ()
+        return known
+
+    async def redis_url(self, service: FairInferenceService) -> str | None:
+        """The address of store Redis; None where it is not used, or its Secret is not there."""
+        redis = service.spec.router.state.redis
+        if redis is None:
+            return None
+        return await self._entry(service.metadata.namespace, redis.url_secret_ref)
+
+    async def pods(self, key: Key, component: str) -> list[Object]:
+        """The pods of a component; asked only while something is not as it should be."""
+        assert component in (ENGINE_COMPONENT, ROUTER_COMPONENT)
+        selector = f"{SERVICE_LABEL}={key.name},{COMPONENT_LABEL}={component}"
+        return await self._client.list_all("Pod", key.namespace, selector=selector)
+
+    async def look_at_apis(self) -> bool:
+        """Ask which optional APIs there are; whether that changed."""
+        before = self.apis
+        self.apis = await self._client.api_groups() & OPTIONAL_GROUPS
+        return before != self.apis
+
+    async def _children(self, key: Key) -> Mapping[Ref, Object]:
+        known = self._store.children(key)
+        if known is not None:
+            return known
+        found: list[Object] = []
+        for kind, where in KINDS.items():
+            if where.group in OPTIONAL_GROUPS and where.group not in self.apis:
+                continue
+            selector = f"{SERVICE_LABEL}={key.name}"
+            found += await self._client.list_all(kind, key.namespace, selector=selector)
+        self._store.remember_children(key, found)
+        return self._store.children(key) or {}
+
+    async def _hashes(self, namespace: str, name: str) -> Mapping[str, str] | None:
+        known, hashes = self._store.hashes(namespace, name)
+        if not known:
+            secret = await self._client.get("Secret", namespace, name)
+            self._store.remember_secret(namespace, name, secret)
+            hashes = self._store.hashes(namespace, name)[1]
+        return hashes
+
+    async def _entry(self, namespace: str, ref: SecretKeyRef) -> str | None:
+        # Looked at through its hash too, so that a change of it is an event that concerns the service.
+        await self._hashes(namespace, ref.name)
+        secret = await self._client.get("Secret", namespace, ref.name)
+        encoded = ((secret or {}).get("data") or {}).get(ref.key)
+        try:
+            return b64decode(str(encoded), validate=True).decode().strip() if encoded else None
+        except ValueError:
+            return None

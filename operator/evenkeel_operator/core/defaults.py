@@ -1,0 +1,33 @@
+"""What the platform says for all services: the operator's settings, as far as decisions depend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from evenkeel_contract.spec import Runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """Settings of the operator."""
+
+    version: str
+    """Of the operator; what the annotation `evenkeel.dev/upgrade` may name."""
+    router_image: str
+    sglang_image: str
+    simulator_image: str
+    pull_policy: str | None = None
+    """None: the cluster's default."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets in the service's namespace."""
+    scrapers: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the namespaces that may read metrics; empty: all."""
+    operator_namespace: str | None = None
+    prometheus_urls: tuple[str, ...] = ()
+    """Beginnings of the addresses that a scaler may read; empty: any. The operator reads them with its own
+    network position, so a tenant could otherwise have it ask anything."""
+
+    def image(self, runtime: Runtime) -> str:
+        """The default engine image."""
+        return self.simulator_image if runtime is Runtime.SIMULATOR else self.sglang_image

@@ -1,0 +1,53 @@
+"""The reasons of conditions and events: one CamelCase word each, for programs; never renamed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Ready, EnginesReady, RouterReady
+ALL_READY: Final = "AllReady"  # every pod that is wanted takes requests
+SERVING: Final = "Serving"  # Ready: at least one engine and one router do
+STARTING: Final = "Starting"  # pods are there, not (all) ready yet
+NOT_CREATED: Final = "NotCreated"  # nothing was made yet
+NO_REPLICAS: Final = "NoReplicas"  # none is wanted
+ENGINES_NOT_READY: Final = "EnginesNotReady"
+ROUTER_NOT_READY: Final = "RouterNotReady"
+
+# Why pods are not ready
+UNSCHEDULABLE: Final = "Unschedulable"  # no node has room, or GPUs
+IMAGE_CANNOT_BE_PULLED: Final = "ImageCannotBePulled"
+CANNOT_START: Final = "CannotStart"  # a Secret or volume that a container needs is missing
+CRASHING: Final = "Crashing"
+PODS_REFUSED: Final = "PodsRefused"  # by a quota or an admission webhook
+ROLLOUT_STUCK: Final = "RolloutStuck"
+
+# Progressing
+ROLLING_OUT: Final = "RollingOut"
+STABLE: Final = "Stable"
+
+# Degraded
+AS_PROMISED: Final = "AsPromised"
+OLD_SPEC_RUNS: Final = "OldSpecRuns"  # the wanted spec is not good
+FEWER_REPLICAS: Final = "FewerReplicas"
+NAME_TAKEN: Final = "NameTaken"  # an object of somebody else's has a name that is ours
+API_ABSENT: Final = "ApiAbsent"  # something was asked for that the cluster has no API for
+CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # for one Secret
+SECRET_MISSING: Final = "SecretMissing"
+REFUSED: Final = "Refused"  # by the API server
+
+# SpecValid
+VALID: Final = "Valid"
+INVALID: Final = "Invalid"
+
+# ScalingActive
+NOT_CONFIGURED: Final = "NotConfigured"  # spec.autoscaling is absent
+NO_SCALER: Final = "NoScaler"  # this operator does not scale by itself
+
+# InferenceTenant's Ready
+KEYS_KNOWN: Final = "KeysKnown"
+KEYS_MISSING: Final = "KeysMissing"
+KEYS_CLASH: Final = "KeysClash"
+
+# Events
+REVERTED: Final = "Reverted"  # a foreign change of what the operator owns was put back
+KEYS_ROTATED: Final = "KeysRotated"

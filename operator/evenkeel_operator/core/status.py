@@ -1,0 +1,156 @@
+"""`status` of both resources, as plain data, and whether it is worth a write.
+
+Place in the pass: findings → **status** → one write, if it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from evenkeel_contract.decode import salvage, to_plain
+from evenkeel_contract.faults import Fault
+from evenkeel_contract.names import COMPONENT_LABEL, ENGINE_COMPONENT, SERVICE_LABEL, router_name
+from evenkeel_contract.render import serves
+from evenkeel_contract.spec import (
+    Condition,
+    ConditionStatus,
+    FairInferenceService,
+    InferenceTenant,
+    ServiceStatus,
+    TenantCondition,
+    TenantStatus,
+)
+from evenkeel_contract.spec.status import RouterStatus, ServedBy
+
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.conditions import Findings, dated, spec_verdict, verdicts
+from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.tenants import Roster
+
+
+def service_status(
+    raw: Object,
+    found: Findings,
+    *,
+    running: FairInferenceService | None,
+    image: str | None,
+    now: str,
+) -> dict[str, Any]:
+    """What the FairInferenceService `raw` is to say of itself."""
+    generation = int(raw["metadata"].get("generation", 0))
+    before = conditions_of(raw)
+    status = ServiceStatus(
+        observed_generation=generation,
+        replicas=found.engines.pods,
+        ready_replicas=found.engines.ready,
+        selector=engine_selector(str(raw["metadata"]["name"])),
+        url=None if running is None else url_of(running),
+        image=image,
+        router=RouterStatus(ready_replicas=found.routers.ready),
+        conditions=tuple(
+            dated(
+                (verdict.type.value, verdict.status, verdict.reason, verdict.message),
+                before,
+                generation=generation,
+                now=now,
+            )
+            for verdict in verdicts(found)
+        ),
+    )
+    plain: dict[str, Any] = to_plain(status)
+    return plain
+
+
+def tenant_status(
+    raw: Object,
+    *,
+    tenant: InferenceTenant | None,
+    faults: Sequence[Fault],
+    roster: Roster,
+    services: Iterable[FairInferenceService],
+    now: str,
+) -> dict[str, Any]:
+    """What the InferenceTenant `raw` is to say of itself."""
+    generation = int(raw["metadata"].get("generation", 0))
+    before = conditions_of(raw)
+    valid = spec_verdict(faults)
+    found = (
+        _keys_verdict(str(raw["metadata"]["name"]), faults, roster),
+        (TenantCondition.SPEC_VALID.value, valid.status, valid.reason, valid.message),
+    )
+    serving = (
+        () if tenant is None else (item.metadata.name for item in services if serves(item, tenant))
+    )
+    status = TenantStatus(
+        observed_generation=generation,
+        conditions=tuple(dated(v, before, generation=generation, now=now) for v in found),
+        services=tuple(ServedBy(name=name) for name in sorted(serving)),
+    )
+    plain: dict[str, Any] = to_plain(status)
+    return plain
+
+
+def _keys_verdict(
+    name: str, faults: Sequence[Fault], roster: Roster
+) -> tuple[str, ConditionStatus, str, str]:
+    ready = TenantCondition.READY.value
+    if faults:
+        message = "the spec has faults; routers go by the last good one"
+        return ready, ConditionStatus.FALSE, reasons.INVALID, message
+    missing = sorted(key for tenant, key in roster.missing if tenant == name)
+    if missing:
+        message = f"no Secret holds the keys {', '.join(missing)}: they admit nobody"
+        return ready, ConditionStatus.FALSE, reasons.KEYS_MISSING, message
+    clashing = sorted(key for tenant, key in roster.clashing if tenant == name)
+    if clashing:
+        message = f"the keys {', '.join(clashing)} are the same as others: they admit nobody"
+        return ready, ConditionStatus.FALSE, reasons.KEYS_CLASH, message
+    return ready, ConditionStatus.TRUE, reasons.KEYS_KNOWN, "routers know all keys"
+
+
+def conditions_of(raw: Object) -> tuple[Condition, ...]:
+    """Those that the object has; what cannot be read is as good as absent."""
+    listed = (raw.get("status") or {}).get("conditions") or ()
+    found = (salvage(Condition, condition) for condition in listed)
+    return tuple(condition for condition, faults in found if not faults)
+
+
+def differs(status: Mapping[str, Any], raw: Object) -> bool:
+    """Whether the object says anything else than `status`, in what `status` is about."""
+    present = raw.get("status") or {}
+    owned = {field: present[field] for field in _OWNED if field in present}
+    ours = {condition["type"] for condition in status["conditions"]}
+    # Others may add conditions of their own; a list of Kubernetes' kind keeps its order.
+    listed = present.get("conditions") or ()
+    owned["conditions"] = [c for c in listed if isinstance(c, dict) and c.get("type") in ours]
+    return owned != status
+
+
+_OWNED = (
+    "observedGeneration",
+    "replicas",
+    "readyReplicas",
+    "selector",
+    "url",
+    "image",
+    "router",
+    "conditions",
+    "services",
+)
+
+
+def engine_selector(service: str) -> str:
+    """The engines' pods, as text: what an HPA reads."""
+    return f"{SERVICE_LABEL}={service},{COMPONENT_LABEL}={ENGINE_COMPONENT}"
+
+
+def url_of(service: FairInferenceService) -> str:
+    """Where clients send requests: from outside where it is exposed, else from inside the cluster."""
+    exposure = service.spec.exposure
+    if exposure.ingress is not None:
+        scheme = "https" if exposure.ingress.tls else "http"
+        return f"{scheme}://{exposure.ingress.host}"
+    if exposure.http_route is not None and exposure.http_route.hostnames:
+        return f"http://{exposure.http_route.hostnames[0]}"
+    return f"http://{router_name(service.metadata.name)}.{service.metadata.namespace}.svc"

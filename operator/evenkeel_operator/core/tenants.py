@@ -1,0 +1,121 @@
+"""Who may use a service: tenants and the hashes of their keys, as routers are told.
+
+Place in the pass: tenants + Secrets → **roster** → RouterConfig. A tenant whose spec does not hold keeps what its
+routers know of it, like a service does; a key that two claim admits nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from evenkeel_contract.faults import Fault
+from evenkeel_contract.render import KeyHashes
+from evenkeel_contract.routerconfig import RouterConfig, TenantConfig
+from evenkeel_contract.spec import InferenceTenant
+from evenkeel_contract.validate import parse_tenant
+
+from evenkeel_operator.core.objects import Object
+
+SecretHashes = Mapping[str, Mapping[str, str] | None]
+"""Secret of the namespace → entry → SHA-256 of the key in it; None: there is no such Secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One InferenceTenant as it was read."""
+
+    name: str
+    resource: InferenceTenant | None
+    """None where it has faults."""
+    faults: tuple[Fault, ...]
+
+
+def read_tenants(raw: Iterable[Object]) -> tuple[Tenant, ...]:
+    """By name."""
+    found = []
+    for item in sorted(raw, key=lambda item: str(item["metadata"]["name"])):
+        plain = {key: value for key, value in item.items() if key != "status"}
+        resource, faults = parse_tenant(plain)
+        found.append(Tenant(str(item["metadata"]["name"]), resource, faults))
+    return tuple(found)
+
+
+def secrets_named_by(tenants: Iterable[Tenant]) -> frozenset[str]:
+    """The Secrets that hold their keys."""
+    good = (tenant.resource for tenant in tenants if tenant.resource is not None)
+    return frozenset(key.secret_ref.name for item in good for key in item.spec.api_keys)
+
+
+def hash_entries(secret: Object) -> dict[str, str]:
+    """Entry → SHA-256 of its key. The key itself is not kept.
+
+    White space at both ends is no part of a key: `echo key > file` leaves a line break that no client sends.
+    """
+    found = {}
+    for name, encoded in (secret.get("data") or {}).items():
+        try:
+            key = b64decode(str(encoded), validate=True).strip()
+        except ValueError:
+            continue
+        if key:
+            found[str(name)] = hashlib.sha256(key).hexdigest()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The tenants that can be told to routers."""
+
+    tenants: tuple[InferenceTenant, ...]
+    hashes: KeyHashes
+    clashing: frozenset[tuple[str, str]]
+    """(tenant, key) of keys that are the same as another one: left out of `hashes`."""
+    missing: frozenset[tuple[str, str]]
+    """(tenant, key) of keys whose Secret or entry is not there."""
+
+
+def make_roster(tenants: Sequence[Tenant], secrets: SecretHashes) -> Roster:
+    """All good tenants of a namespace with the hashes of their keys."""
+    good = tuple(tenant.resource for tenant in tenants if tenant.resource is not None)
+    claims = {
+        (item.metadata.name, key.name): (
+            item.metadata.namespace,
+            key.secret_ref.name,
+            key.secret_ref.key,
+        )
+        for item in good
+        for key in item.spec.api_keys
+    }
+    found = {claim: (secrets.get(ref[1]) or {}).get(ref[2]) for claim, ref in claims.items()}
+    counts = Counter(sha256 for sha256 in found.values() if sha256 is not None)
+    clashing = {claim for claim, sha256 in found.items() if sha256 and counts[sha256] > 1}
+    return Roster(
+        tenants=good,
+        hashes={
+            claims[claim]: sha256
+            for claim, sha256 in found.items()
+            if sha256 is not None and claim not in clashing
+        },
+        clashing=frozenset(clashing),
+        missing=frozenset(claim for claim, sha256 in found.items() if sha256 is None),
+    )
+
+
+def keep_faulty(
+    config: RouterConfig, before: RouterConfig | None, tenants: Sequence[Tenant]
+) -> tuple[TenantConfig, ...]:
+    """The tenants of `config`, and of `before` those whose spec does not hold now."""
+    faulty = {tenant.name for tenant in tenants if tenant.resource is None}
+    known = () if before is None else before.tenancy.tenants
+    taken = {key.sha256 for item in config.tenancy.tenants for key in item.api_keys}
+    kept = [
+        item
+        for item in known
+        # A good tenant may hold the key by now: then the old entry would make it two identities.
+        if item.name in faulty and taken.isdisjoint(key.sha256 for key in item.api_keys)
+    ]
+    return tuple(sorted((*config.tenancy.tenants, *kept), key=lambda item: item.name))

@@ -1,0 +1,46 @@
+"""Which changes of conditions people should hear of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from evenkeel_contract.spec import ServiceCondition
+
+from evenkeel_operator.core.objects import Object
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One event."""
+
+    reason: str
+    message: str
+    bad: bool
+
+
+# Condition → the status that is bad. The others follow from these, and would say everything twice.
+_TOLD: Final = {
+    ServiceCondition.SPEC_VALID.value: "False",
+    ServiceCondition.READY.value: "False",
+    ServiceCondition.DEGRADED.value: "True",
+}
+
+
+def worth_telling(raw: Object, status: Mapping[str, Any]) -> Iterator[News]:
+    """What is new in `status`: a condition with another status or reason than `raw` has.
+
+    That something new is not ready yet, or not degraded, is no news.
+    """
+    before = {item["type"]: item for item in (raw.get("status") or {}).get("conditions") or ()}
+    for condition in status["conditions"]:
+        if condition["type"] not in _TOLD:
+            continue
+        bad = condition["status"] == _TOLD[condition["type"]]
+        old = before.get(condition["type"])
+        if old is None and (not bad or condition["type"] == ServiceCondition.READY.value):
+            continue
+        same = old is not None and all(old.get(f) == condition[f] for f in ("status", "reason"))
+        if not same:
+            yield News(condition["reason"], condition["message"], bad)

@@ -1,0 +1,57 @@
+"""kopf's part: watches. Every event of every kind leads to the same place; nothing is decided here.
+
+As kopf's author advises for level-based operators: `on.event` only, so that kopf keeps no progress in the objects,
+adds no finalizers, and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import kopf
+from evenkeel_contract.names import GROUP, SERVICE_LABEL, VERSION
+
+from evenkeel_operator.cluster.store import SERVICE, TENANT
+from evenkeel_operator.core.objects import KINDS, Object
+
+OnEvent = Callable[[str | None, str, Object], None]
+"""Event (None: it was there already), kind, object."""
+
+# The server ends a watch after some minutes anyway; ours end first, so that a dead connection is noticed.
+WATCH_S: Final = 300
+
+
+def registry(on_event: OnEvent) -> kopf.OperatorRegistry:
+    """Handlers for both resources, for Secrets, and for everything that is made."""
+    found = kopf.OperatorRegistry()
+    watched = {SERVICE: (GROUP, VERSION, "fairinferenceservices")}
+    watched[TENANT] = (GROUP, VERSION, "inferencetenants")
+    for kind, where in KINDS.items():
+        group, _, version = where.api.rpartition("/")
+        watched[kind] = (group, version, where.plural)
+    for kind, (group, version, plural) in watched.items():
+        kopf.on.event(group, version, plural, registry=found)(_handler(kind, on_event))
+    return found
+
+
+def _handler(kind: str, on_event: OnEvent) -> Any:
+    async def seen(event: Any, **_: Any) -> None:
+        on_event(event["type"], kind, event["object"])
+
+    seen.__name__ = f"saw_{kind.lower()}"
+    return seen
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf, told to write nothing and to ask for no more than is needed."""
+    found = kopf.OperatorSettings()
+    found.posting.enabled = False
+    found.peering.standalone = True
+    found.watching.server_timeout = WATCH_S
+    found.batching.worker_limit = None
+    for kind, where in KINDS.items():
+        if kind != "Secret":  # of tenants' Secrets nobody but their owner knows the labels
+            group, _, version = where.api.rpartition("/")
+            found.watching.label_selectors[group, version, where.plural] = SERVICE_LABEL
+    return found

@@ -1,0 +1,45 @@
+"""The Secret with what the operator generated (`core/credentials`)."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+from evenkeel_contract.names import ROUTER_COMPONENT, credentials_name
+
+from evenkeel_operator.core.credentials import (
+    CURRENT_ANNOTATION,
+    KEY_PREFIX,
+    ROTATE_ANNOTATION,
+    TOKEN_ENTRY,
+    Credentials,
+)
+from evenkeel_operator.manifests.metadata import manifest
+from evenkeel_operator.manifests.subject import EngineKeyRef, Manifest, Owner
+
+
+def credentials_secret(owner: Owner, credentials: Credentials) -> Manifest:
+    """Engines read their key from it; routers are told through their configuration."""
+    found = manifest(
+        owner,
+        api="v1",
+        kind="Secret",
+        name=credentials_name(owner.name),
+        component=ROUTER_COMPONENT,
+        annotations={
+            CURRENT_ANNOTATION: credentials.current.id,
+            ROTATE_ANNOTATION: credentials.rotation,
+        },
+    )
+    found["type"] = "Opaque"
+    entries = {f"{KEY_PREFIX}{key.id}": key.key for key in credentials.engine_keys}
+    entries[TOKEN_ENTRY] = credentials.admin_token
+    found["data"] = {name: b64encode(value.encode()).decode() for name, value in entries.items()}
+    return found
+
+
+def engine_key_ref(owner: Owner, credentials: Credentials) -> EngineKeyRef:
+    """What the engines' pods refer to."""
+    current = credentials.current.id
+    return EngineKeyRef(
+        secret=credentials_name(owner.name), entry=f"{KEY_PREFIX}{current}", id=current
+    )

@@ -1,0 +1,271 @@
+"""The pass over one FairInferenceService: level-triggered, the same whatever happened.
+
+    observe → judge → rehearse → desired → plan → apply → status
+
+It looks at what is and at what is wanted, never at what changed; so it may be cut off anywhere and started again.
+A pass over an unchanged service reads from memory and writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from evenkeel_contract.faults import Fault
+from evenkeel_contract.names import (
+    API_VERSION,
+    ENGINE_COMPONENT,
+    ROUTER_COMPONENT,
+    ROUTER_CONFIG_KEY,
+    accepted_name,
+    credentials_name,
+    engine_name,
+    router_name,
+)
+from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
+
+from evenkeel_operator.cluster.apply import Applier, Outcome
+from evenkeel_operator.cluster.client import KubeClient
+from evenkeel_operator.cluster.events import tell
+from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.store import Key, Store
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.accepted import Judgement, judge, last_good, read_accepted
+from evenkeel_operator.core.conditions import Findings
+from evenkeel_operator.core.credentials import (
+    ROTATE_ANNOTATION,
+    Credentials,
+    next_credentials,
+    read_credentials,
+)
+from evenkeel_operator.core.defaults import Defaults
+from evenkeel_operator.core.objects import Object, Ref, annotations_of
+from evenkeel_operator.core.plan import make_plan
+from evenkeel_operator.core.scaling import Scaling, decide
+from evenkeel_operator.core.secretdata import entry_of
+from evenkeel_operator.core.status import differs, service_status
+from evenkeel_operator.core.tenants import make_roster
+from evenkeel_operator.core.transitions import worth_telling
+from evenkeel_operator.core.workload import Workload, workload
+from evenkeel_operator.desired import Desired, Inputs, desired
+from evenkeel_operator.manifests.engine import KEY_LABEL
+
+_log = logging.getLogger(__name__)
+
+# While pods are not ready nobody tells us why; their reasons are looked at this often.
+UNSETTLED_S: Final = 15.0
+# Watches miss what is deleted while they are down; so everything is listed afresh this often.
+RESYNC_S: Final = 900.0
+
+Clock = Callable[[], datetime]
+"""The time of day, for conditions and events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What passes work with."""
+
+    client: KubeClient
+    store: Store
+    observer: Observer
+    applier: Applier
+    defaults: Defaults
+    clock: Clock
+    monotonic_s: Callable[[], float]
+    fresh: Callable[[], str]
+    """A new secret, from a good source of chance."""
+
+
+class ServicePass:
+    """Passes over FairInferenceServices."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._listed_s: dict[Key, float] = {}
+        self._refusals: dict[Key, tuple[Object, tuple[Fault, ...]]] = {}
+        """Specs that the API server refused in a rehearsal, so that each is rehearsed once."""
+
+    async def __call__(self, key: Key) -> float | None:
+        """One pass; when the next is due without any event. Raises `ClusterError`."""
+        means = self._means
+        # 1. Observe: the service, its objects, its tenants, their keys.
+        seen = await means.observer.service(key, afresh=self._is_due_afresh(key))
+        if seen is None or seen.is_leaving:
+            self._forget(key)
+            return None if seen is None else RESYNC_S
+
+        # 2. Judge: the wanted spec, or the last good one. A new one is rehearsed before it may run.
+        judgement = await self._judge(key, seen)
+        scaling = decide(judgement.running.spec if judgement.running else None)
+
+        # 3. Desired: all objects, and the secrets that nobody but us makes up.
+        wanted = await self._desired(key, seen, judgement, scaling)
+
+        # 4. Plan and apply: nothing, where all is as it should be.
+        outcome = Outcome()
+        if wanted is not None:
+            residue = means.applier.residue(key)
+            plan = make_plan(wanted.manifests, seen.children, owner_uid=seen.uid, residue=residue)
+            outcome = await means.applier.carry_out(key, plan, owner_uid=seen.uid)
+
+        # 5. Status, and a word to people where something changed.
+        found = await self._findings(key, judgement, scaling, wanted, outcome)
+        await self._report(key, seen.raw, found, judgement, wanted, outcome)
+        settled = found.engines.settled and found.routers.settled
+        return RESYNC_S if settled or wanted is None else UNSETTLED_S
+
+    async def _judge(self, key: Key, seen: Observed) -> Judgement:
+        name = key.name
+        accepted = read_accepted(seen.children.get(Ref("ConfigMap", accepted_name(name))))
+        judgement = judge(seen.raw, accepted, self._means.defaults)
+        if not judgement.is_new:
+            self._refusals.pop(key, None)
+            return judgement
+        before = last_good(seen.raw, accepted)
+        spec = seen.raw.get("spec") or {}
+        known, faults = self._refusals.get(key, (None, ()))
+        if known != spec:
+            wanted = await self._desired(key, seen, judgement, decide(_spec_of(judgement)))
+            objects = () if wanted is None else wanted.manifests
+            faults = await self._means.applier.rehearse(objects, namespace=key.namespace)
+            self._refusals[key] = (spec, faults)
+        return judgement.refused(faults, before) if faults else judgement
+
+    async def _desired(
+        self, key: Key, seen: Observed, judgement: Judgement, scaling: Scaling
+    ) -> Desired | None:
+        """All objects; None where nothing may be made."""
+        if judgement.running is None or judgement.accepted is None:
+            return None
+        return desired(
+            Inputs(
+                service=judgement.running,
+                uid=seen.uid,
+                accepted=judgement.accepted,
+                credentials=await self._credentials(key, seen),
+                tenants=seen.tenants,
+                roster=make_roster(seen.tenants, seen.secrets),
+                config_before=_config_of(seen, router_name(key.name)),
+                redis_url=await self._means.observer.redis_url(judgement.running),
+                apis=self._means.observer.apis,
+                defaults=self._means.defaults,
+                replicas=scaling.replicas,
+            )
+        )
+
+    async def _credentials(self, key: Key, seen: Observed) -> Credentials:
+        ref = Ref("Secret", credentials_name(key.name))
+        stored = read_credentials(seen.children.get(ref))
+        if stored is None:
+            # Never make up a new key on the word of a memory that may be stale.
+            stored = read_credentials(
+                await self._means.client.get(ref.kind, key.namespace, ref.name)
+            )
+        engines = seen.children.get(Ref("Deployment", engine_name(key.name)))
+        return next_credentials(
+            stored,
+            rotation=annotations_of(seen.raw).get(ROTATE_ANNOTATION, ""),
+            old_keys_are_in_use=stored is not None and not _all_use(engines, stored.current.id),
+            fresh=self._means.fresh,
+        )
+
+    async def _findings(
+        self,
+        key: Key,
+        judgement: Judgement,
+        scaling: Scaling,
+        wanted: Desired | None,
+        outcome: Outcome,
+    ) -> Findings:
+        routers = judgement.running.spec.router.count if judgement.running else 0
+        return Findings(
+            faults=judgement.faults,
+            runs=wanted is not None,
+            engines=await self._workload(
+                key, engine_name(key.name), ENGINE_COMPONENT, scaling.replicas
+            ),
+            routers=await self._workload(key, router_name(key.name), ROUTER_COMPONENT, routers),
+            notes=(*outcome.notes, *(wanted.notes if wanted else ())),
+            scaling=scaling.note,
+        )
+
+    async def _workload(self, key: Key, name: str, component: str, wanted: int) -> Workload:
+        children = self._means.store.children(key) or {}
+        deployment = children.get(Ref("Deployment", name))
+        found = workload(deployment, wanted=wanted)
+        if deployment is None or found.settled:
+            return found
+        pods = await self._means.observer.pods(key, component)
+        return workload(deployment, wanted=wanted, pods=pods)
+
+    async def _report(
+        self,
+        key: Key,
+        raw: Object,
+        found: Findings,
+        judgement: Judgement,
+        wanted: Desired | None,
+        outcome: Outcome,
+    ) -> None:
+        means = self._means
+        now = means.clock()
+        status = service_status(
+            raw,
+            found,
+            running=judgement.running,
+            image=wanted.image if wanted else None,
+            now=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+        for change in outcome.reverted:
+            await tell(
+                means.client, raw, reason=reasons.REVERTED, message=change.why, bad=True, now=now
+            )
+        if not differs(status, raw):
+            return
+        for news in worth_telling(raw, status):
+            await tell(
+                means.client, raw, reason=news.reason, message=news.message, bad=news.bad, now=now
+            )
+        answer = await means.client.apply_status(status_manifest(raw, status))
+        means.store.remember_service(answer)
+
+    def _is_due_afresh(self, key: Key) -> bool:
+        now_s = self._means.monotonic_s()
+        due = key not in self._listed_s or now_s - self._listed_s[key] >= RESYNC_S
+        if due:
+            self._listed_s[key] = now_s
+        return due
+
+    def _forget(self, key: Key) -> None:
+        self._means.store.forget_children(key)
+        self._means.applier.forget(key)
+        self._listed_s.pop(key, None)
+        self._refusals.pop(key, None)
+
+
+def status_manifest(raw: Object, status: dict[str, Any]) -> dict[str, Any]:
+    """What is applied to `/status`."""
+    metadata = {"name": raw["metadata"]["name"], "namespace": raw["metadata"]["namespace"]}
+    return {"apiVersion": API_VERSION, "kind": raw["kind"], "metadata": metadata, "status": status}
+
+
+def _spec_of(judgement: Judgement) -> Any:
+    return judgement.running.spec if judgement.running else None
+
+
+def _all_use(engines: Object | None, key_id: str) -> bool:
+    """Whether every engine was started with the key."""
+    if engines is None:
+        return True
+    spec = engines["spec"]
+    label = (spec["template"]["metadata"].get("labels") or {}).get(KEY_LABEL)
+    return label == key_id and workload(engines, wanted=spec.get("replicas", 1)).settled
+
+
+def _config_of(seen: Observed, name: str) -> RouterConfig | None:
+    """What routers are told now."""
+    data = entry_of(seen.children.get(Ref("Secret", name)), ROUTER_CONFIG_KEY)
+    return None if data is None else parse_router_config(data)[0]

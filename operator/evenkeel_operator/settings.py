@@ -1,0 +1,134 @@
+"""What the operator is told at its start: one dataclass, and the command line that fills it.
+
+Nothing is read from the environment but POD_NAME and POD_NAMESPACE, which only the kubelet knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from evenkeel_operator.core.defaults import Defaults
+
+DEFAULT_LEASE: Final = "evenkeel-operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One operator."""
+
+    defaults: Defaults
+    identity: str
+    """Unique among operators: the pod's name."""
+    namespace: str
+    """Where the Lease is."""
+    lease: str = DEFAULT_LEASE
+    watched_namespaces: tuple[str, ...] = ()
+    """Empty: all."""
+    probe_host: str = "0.0.0.0"
+    probe_port: int = 8081
+    """`/livez`, `/readyz`, `/metrics`. 0: the system chooses."""
+    workers: int = 4
+    """Passes at a time. They wait for the API server most of the time."""
+    log_level: str = "info"
+
+
+def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Settings from the command line; exits with status 2 and a sentence on a fault."""
+    parser = _parser()
+    flags = parser.parse_args(arguments)
+    namespace = flags.namespace or environment.get("POD_NAMESPACE")
+    identity = flags.identity or environment.get("POD_NAME")
+    if not namespace or not identity:
+        parser.error(
+            "--namespace and --identity are needed outside a pod (POD_NAMESPACE, POD_NAME)"
+        )
+    return Settings(
+        defaults=Defaults(
+            version=_version(),
+            router_image=flags.router_image,
+            sglang_image=flags.sglang_image,
+            simulator_image=flags.simulator_image,
+            pull_policy=flags.image_pull_policy,
+            pull_secrets=tuple(flags.image_pull_secret),
+            scrapers=dict(flags.scraper_namespace_label),
+            operator_namespace=namespace,
+            prometheus_urls=tuple(flags.allow_prometheus),
+        ),
+        identity=identity,
+        namespace=namespace,
+        lease=flags.lease,
+        watched_namespaces=tuple(flags.watch_namespace),
+        probe_host=flags.probe_host,
+        probe_port=flags.probe_port,
+        workers=flags.workers,
+        log_level=flags.log_level,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="evenkeel-operator", description="Makes FairInferenceServices run on Kubernetes."
+    )
+    parser.add_argument("--namespace", help="of the Lease; default: POD_NAMESPACE")
+    parser.add_argument("--identity", help="of this process; default: POD_NAME")
+    parser.add_argument("--lease", default=DEFAULT_LEASE, help="name of the Lease")
+    parser.add_argument(
+        "--watch-namespace",
+        action="append",
+        default=[],
+        metavar="NAMESPACE",
+        help="serve this namespace only; may be given several times; default: all",
+    )
+    images = parser.add_argument_group("images")
+    images.add_argument("--router-image", required=True)
+    images.add_argument("--sglang-image", required=True, help="default of runtime SGLang")
+    images.add_argument("--simulator-image", required=True, help="default of runtime Simulator")
+    images.add_argument("--image-pull-policy", choices=("Always", "IfNotPresent", "Never"))
+    images.add_argument(
+        "--image-pull-secret", action="append", default=[], metavar="NAME", help="may be repeated"
+    )
+    parser.add_argument(
+        "--scraper-namespace-label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="KEY=VALUE",
+        help="namespaces with these labels may read metrics; default: all",
+    )
+    parser.add_argument(
+        "--allow-prometheus",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="addresses that spec.autoscaling.prometheus.url may begin with; default: any",
+    )
+    parser.add_argument("--probe-host", default="0.0.0.0", metavar="ADDRESS")
+    parser.add_argument("--probe-port", type=int, default=8081)
+    parser.add_argument("--workers", type=_positive, default=4, help="passes at a time")
+    levels = ("debug", "info", "warning", "error")
+    parser.add_argument("--log-level", choices=levels, default="info")
+    return parser
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
+
+
+def _version() -> str:
+    try:
+        return version("evenkeel")
+    except PackageNotFoundError:  # run from the source tree
+        return "0.0.0"

@@ -1,0 +1,65 @@
+"""The pass over one InferenceTenant: nothing is made for it; its status says what routers know of it.
+
+observe → judge → status
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC
+
+from evenkeel_contract.spec import FairInferenceService
+from evenkeel_contract.validate import parse_service
+
+from evenkeel_operator.cluster.store import Key
+from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.status import differs, tenant_status
+from evenkeel_operator.core.tenants import make_roster
+from evenkeel_operator.reconcile import RESYNC_S, Means, status_manifest
+
+
+class TenantPass:
+    """Passes over InferenceTenants."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._parsed: dict[str, dict[tuple[str, int], FairInferenceService | None]] = {}
+        """Namespace → uid and generation → the service: reading hundreds for every tenant costs most of a pass."""
+
+    async def __call__(self, key: Key) -> float | None:
+        """One pass; when the next is due without any event. Raises `ClusterError`."""
+        means = self._means
+        # 1. Observe: the tenants of the namespace, their keys, its services.
+        around = await means.observer.neighbours(key.namespace)
+        raw = means.store.tenant(key)
+        if raw is None:
+            return None
+        services = self._parse(key.namespace, await means.observer.services(key.namespace))
+
+        # 2. Judge: faults, keys that are missing or claimed twice.
+        own = next(tenant for tenant in around.tenants if tenant.name == key.name)
+        roster = make_roster(around.tenants, around.secrets)
+
+        # 3. Status.
+        status = tenant_status(
+            raw,
+            tenant=own.resource,
+            faults=own.faults,
+            roster=roster,
+            services=services,
+            now=means.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+        if differs(status, raw):
+            answer = await means.client.apply_status(status_manifest(raw, status))
+            means.store.remember_tenant(answer)
+        return RESYNC_S
+
+    def _parse(self, namespace: str, raw: Iterable[Object]) -> list[FairInferenceService]:
+        known, found = self._parsed.get(namespace, {}), {}
+        for item in raw:
+            metadata = item["metadata"]
+            where = (str(metadata["uid"]), int(metadata.get("generation", 0)))
+            plain = {key: value for key, value in item.items() if key != "status"}
+            found[where] = known[where] if where in known else parse_service(plain)[0]
+        self._parsed[namespace] = found
+        return [service for service in found.values() if service is not None]
