@@ -36,6 +36,7 @@ from evenkeel_operator.manifests.subject import (
     Manifest,
     Owner,
     Subject,
+    drain_s,
 )
 
 MAX_CONFIG_BYTES: Final = 1_000_000

@@ -12,6 +12,7 @@ from typing import Any, Final
 import kopf
 from evenkeel_contract.names import GROUP, SERVICE_LABEL, VERSION
 
+from evenkeel_operator.cluster.client import login
 from evenkeel_operator.cluster.store import SERVICE, TENANT
 from evenkeel_operator.core.objects import KINDS, Object
 
@@ -25,6 +26,7 @@ WATCH_S: Final = 300
 def registry(on_event: OnEvent) -> kopf.OperatorRegistry:
     """Handlers for both resources, for Secrets, and for everything that is made."""
     found = kopf.OperatorRegistry()
+    kopf.on.login(registry=found)(_login)
     watched = {SERVICE: (GROUP, VERSION, "fairinferenceservices")}
     watched[TENANT] = (GROUP, VERSION, "inferencetenants")
     for kind, where in KINDS.items():
@@ -33,6 +35,10 @@ def registry(on_event: OnEvent) -> kopf.OperatorRegistry:
     for kind, (group, version, plural) in watched.items():
         kopf.on.event(group, version, plural, registry=found)(_handler(kind, on_event))
     return found
+
+
+def _login(**_: Any) -> kopf.ConnectionInfo:
+    return login()
 
 
 def _handler(kind: str, on_event: OnEvent) -> Any:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 TRANSIENT: Final = frozenset({401, 408, 409, 425, 429})
+# How the API server answers an apply whose fields have wrong types: with status 500 [seen in 1.35].
+_MALFORMED: Final = "failed to create typed patch object"
 
 
 class ClusterError(Exception):
@@ -40,5 +42,5 @@ class Overloaded(ApiError):
 
 def api_error(status: int, message: str) -> ApiError:
     """The error for an HTTP status."""
-    transient = status in TRANSIENT or status >= 500
+    transient = status in TRANSIENT or (status >= 500 and not message.startswith(_MALFORMED))
     return (Overloaded if transient else Refused)(status, message)

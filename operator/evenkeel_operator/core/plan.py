@@ -47,7 +47,7 @@ class Change:
             return f"{self.ref}: absent"
         shown = "; ".join(str(found) for found in self.foreign[:_SHOWN])
         more = f" and {len(self.foreign) - _SHOWN} more" if len(self.foreign) > _SHOWN else ""
-        return f"{self.ref}: {shown + more if shown else 'the spec changed'}"
+        return f"{self.ref}: {shown + more if shown else 'is wanted otherwise now'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def engine_deployment(subject: Subject, *, replicas: int) -> Manifest:
 
 
 def engine_service(subject: Subject) -> Manifest:
-    """Headless, and with replicas that are not ready: routers judge for themselves (design §5)."""
+    """Headless; slices list replicas that are not ready too, and routers judge for themselves (design §5)."""
     found = manifest(
         subject.owner,
         api="v1",
@@ -97,7 +97,6 @@ def engine_service(subject: Subject) -> Manifest:
     found["spec"] = {
         "type": "ClusterIP",
         "clusterIP": "None",
-        "publishNotReadyAddresses": False,
         "selector": selector(subject.owner, ENGINE_COMPONENT),
         "ports": [
             {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}

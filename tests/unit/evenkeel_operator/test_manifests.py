@@ -38,7 +38,7 @@ def test_every_object_is_owned_and_labelled(sample: str) -> None:
     subject = sample_subject(sample)
     for item in build(subject).values():
         assert item["metadata"]["namespace"] == "team-ml"
-        assert item["metadata"]["ownerReferences"] == [subject.owner]
+        assert item["metadata"]["ownerReferences"] == [subject.owner.reference]
         assert item["metadata"]["labels"]["evenkeel.dev/service"] == subject.name
         assert len(item["metadata"]["name"]) <= 63
 

@@ -1,0 +1,100 @@
+"""A cluster in memory, at the operator's one seam to the network: it keeps what is applied, and counts writes.
+
+It does what server-side apply does for a single manager: fields of the last apply that the next one lacks go.
+It fails on demand, so that a pass can be cut off at every write.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from evenkeel_operator.cluster.client import KubeClient
+from evenkeel_operator.cluster.errors import Refused, Unreachable
+from evenkeel_operator.core.objects import Object
+
+Where = tuple[str, str, str]
+
+
+class FakeCluster(KubeClient):
+    """The verbs of `KubeClient` on a dictionary."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Where, dict[str, Any]] = {}
+        self.writes: list[str] = []
+        self.events: list[Object] = []
+        self.groups: frozenset[str] = frozenset()
+        self.fails_after: int | None = None
+        """Writes until the connection breaks, right after the last of them was carried out."""
+        self.refuses: Callable[[Object], str | None] = lambda _: None
+        self._versions = itertools.count(1)
+
+    def put(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        """Somebody else writes an object, whole."""
+        found = copy.deepcopy(dict(item))
+        found["metadata"]["resourceVersion"] = str(next(self._versions))
+        found["metadata"].setdefault("uid", f"uid-{found['metadata']['resourceVersion']}")
+        self.objects[_where(found)] = found
+        return found
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
+        wanted = dict(term.split("=") for term in selector.split(",") if term)
+        return [
+            copy.deepcopy(item)
+            for (k, n, _), item in self.objects.items()
+            if (k, n) == (kind, namespace)
+            and wanted.items() <= (item["metadata"].get("labels") or {}).items()
+        ]
+
+    async def apply(self, manifest: Object, *, rehearsal: bool = False) -> Object:
+        why = self.refuses(manifest)
+        if why is not None:
+            raise Refused(422, why)
+        if rehearsal:
+            return manifest
+        before = self.objects.get(_where(manifest), {})
+        found = copy.deepcopy(dict(manifest))
+        for kept in ("uid", "generation"):
+            if kept in before.get("metadata", {}):
+                found["metadata"][kept] = before["metadata"][kept]
+        if "status" in before:
+            found["status"] = before["status"]
+        if before.get("spec") != found.get("spec"):
+            found["metadata"]["generation"] = before.get("metadata", {}).get("generation", 0) + 1
+        return self._written(f"apply {found['kind']} {found['metadata']['name']}", found)
+
+    async def apply_status(self, manifest: Object) -> Object:
+        found = copy.deepcopy(self.objects[_where(manifest)])
+        found["status"] = {**found.get("status", {}), **manifest["status"]}
+        return self._written(f"status {found['kind']} {found['metadata']['name']}", found)
+
+    async def create(self, manifest: Object) -> Object:
+        self.events.append(manifest)
+        return manifest
+
+    async def delete(self, item: Object) -> None:
+        self.objects.pop(_where(item), None)
+        self._count(f"delete {item['kind']} {item['metadata']['name']}")
+
+    async def api_groups(self) -> frozenset[str]:
+        return self.groups
+
+    def _written(self, what: str, item: dict[str, Any]) -> Object:
+        written = self.put(item)
+        self._count(what)
+        return copy.deepcopy(written)
+
+    def _count(self, what: str) -> None:
+        self.writes.append(what)
+        if self.fails_after is not None and len(self.writes) >= self.fails_after:
+            raise Unreachable("the connection broke")
+
+
+def _where(item: Object) -> Where:
+    metadata = item["metadata"]
+    return str(item["kind"]), str(metadata["namespace"]), str(metadata["name"])

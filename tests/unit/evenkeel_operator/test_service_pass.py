@@ -1,0 +1,394 @@
+"""The pass over a service, on a cluster in memory: what is made, put back, left alone, and survives being cut off."""
+
+from __future__ import annotations
+
+import itertools
+from base64 import b64decode, b64encode
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
+from evenkeel_operator.cluster.apply import Applier
+from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_operator.cluster.observe import Observer
+from evenkeel_operator.cluster.store import SERVICE, TENANT, Key, Store
+from evenkeel_operator.core.defaults import Defaults
+from evenkeel_operator.core.objects import Object
+from evenkeel_operator.reconcile import Means, ServicePass
+from evenkeel_operator.tenantpass import TenantPass
+
+from tests.support.fake_cluster import FakeCluster
+from tests.support.subjects import document
+
+NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+KEY = Key(SERVICE, "team-ml", "simulated")
+DEFAULTS = Defaults(
+    version="1.0.0", router_image="router:1", sglang_image="sglang:1", simulator_image="sim:1"
+)
+
+
+class Operator:
+    """One life of an operator: its memory is empty at the start."""
+
+    def __init__(self, cluster: FakeCluster, defaults: Defaults = DEFAULTS) -> None:
+        self.store = Store()
+        observer = Observer(cluster, self.store)
+        observer.apis = cluster.groups
+        numbers = itertools.count(len(cluster.objects))
+        means = Means(
+            client=cluster,
+            store=self.store,
+            observer=observer,
+            applier=Applier(cluster, self.store),
+            defaults=defaults,
+            clock=lambda: NOW,
+            monotonic_s=lambda: 0.0,
+            fresh=lambda: f"secret-{next(numbers)}",
+        )
+        self.make_pass = ServicePass(means)
+        self.make_tenant_pass = TenantPass(means)
+        self._cluster = cluster
+
+    async def sees(self, item: Object, event: str = "MODIFIED") -> None:
+        """An event and the pass that it leads to."""
+        self.store.see(event, str(item["kind"]), item)
+        await self.make_pass(KEY)
+
+    async def edit(self, kind: str, name: str, **spec: Any) -> None:
+        """Somebody changes the spec of an object; the operator sees it."""
+        item = self._cluster.objects[kind, "team-ml", name]
+        generation = item["metadata"].get("generation", 1) + 1
+        metadata = {**item["metadata"], "generation": generation}
+        changed = {**item, "metadata": metadata, "spec": {**item["spec"], **spec}}
+        await self.sees(self._cluster.put(changed))
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """A cluster with the simulator's sample."""
+    found = FakeCluster()
+    plain = document("simulator.yaml")
+    plain["metadata"]["generation"] = 1
+    found.put(plain)
+    return found
+
+
+def condition(cluster: FakeCluster, type_: str) -> dict[str, Any]:
+    status = cluster.objects[SERVICE, "team-ml", "simulated"]["status"]
+    return next(item for item in status["conditions"] if item["type"] == type_)
+
+
+def told(cluster: FakeCluster) -> RouterConfig:
+    data = cluster.objects["Secret", "team-ml", "simulated-router"]["data"]["router.json"]
+    config, faults = parse_router_config(b64decode(data))
+    assert config is not None, faults
+    return config
+
+
+def become_ready(cluster: FakeCluster) -> list[Object]:
+    """What the Deployment controller and kubelets would do."""
+    changed = []
+    for (kind, _, _), item in list(cluster.objects.items()):
+        if kind == "Deployment":
+            count = item["spec"]["replicas"]
+            fields = ("replicas", "readyReplicas", "updatedReplicas", "availableReplicas")
+            status = dict.fromkeys(fields, count)
+            status["observedGeneration"] = item["metadata"]["generation"]
+            changed.append(cluster.put({**item, "status": status}))
+    return changed
+
+
+async def test_a_new_service_gets_all_its_objects_and_a_status(cluster: FakeCluster) -> None:
+    await Operator(cluster).make_pass(KEY)
+    kinds = {kind for kind, _, _ in cluster.objects}
+    assert {"Deployment", "Service", "Role", "NetworkPolicy", "PodDisruptionBudget"} <= kinds
+    assert condition(cluster, "SpecValid")["status"] == "True"
+    assert condition(cluster, "Progressing")["status"] == "True"
+    status = cluster.objects[SERVICE, "team-ml", "simulated"]["status"]
+    assert status["image"] == "sim:1"
+    assert status["url"] == "http://llm.example.com"
+
+
+async def test_a_second_pass_and_a_second_life_write_nothing(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    for item in become_ready(cluster):
+        await operator.sees(item)
+    assert condition(cluster, "Ready")["status"] == "True"
+    cluster.writes.clear()
+    await operator.make_pass(KEY)
+    await Operator(cluster).make_pass(KEY)
+    assert cluster.writes == []
+
+
+async def test_a_pass_cut_off_at_any_write_is_made_good_by_the_next_life(
+    cluster: FakeCluster,
+) -> None:
+    whole = FakeCluster()
+    whole.put(cluster.objects[SERVICE, "team-ml", "simulated"])
+    await Operator(whole).make_pass(KEY)
+    steps = len(whole.writes)
+    assert steps > 15
+    for step in range(1, steps + 1):
+        broken = FakeCluster()
+        broken.put(cluster.objects[SERVICE, "team-ml", "simulated"])
+        broken.fails_after = step
+        with pytest.raises(ClusterError):
+            await Operator(broken).make_pass(KEY)
+        credentials = broken.objects.get(("Secret", "team-ml", "simulated-credentials"))
+        broken.fails_after = None
+        await Operator(broken).make_pass(KEY)
+        assert broken.objects.keys() == whole.objects.keys()
+        if credentials is not None:  # no pod that runs is cut off
+            after = broken.objects["Secret", "team-ml", "simulated-credentials"]
+            assert after["data"] == credentials["data"]
+        broken.writes.clear()
+        await Operator(broken).make_pass(KEY)
+        assert broken.writes == []
+
+
+async def test_foreign_changes_are_put_back_and_told(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    await operator.edit("Deployment", "simulated-engine", replicas=7)
+    assert cluster.objects["Deployment", "team-ml", "simulated-engine"]["spec"]["replicas"] == 2
+    assert [event["reason"] for event in cluster.events] == ["Reverted"]
+    assert "spec.replicas: 7 is not 2" in cluster.events[0]["message"]
+
+
+async def test_an_object_of_somebody_else_is_not_taken_over(cluster: FakeCluster) -> None:
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "simulated-router", "namespace": "team-ml"},
+        "spec": {"ports": [{"port": 5432}]},
+    }
+    cluster.put(theirs)
+    await Operator(cluster).make_pass(KEY)
+    spec = cluster.objects["Service", "team-ml", "simulated-router"]["spec"]
+    assert spec == {"ports": [{"port": 5432}]}
+    assert condition(cluster, "Degraded")["reason"] == "NameTaken"
+    assert ("Deployment", "team-ml", "simulated-router") in cluster.objects
+
+
+async def test_a_bad_spec_leaves_what_runs_and_keeps_it_running(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    before = cluster.objects["Deployment", "team-ml", "simulated-engine"]["spec"]
+    bad = {"runtime": "Simulator", "replicas": -1, "args": ["speed"], "image": ""}
+    await operator.edit(SERVICE, "simulated", engine=bad)
+    assert cluster.objects["Deployment", "team-ml", "simulated-engine"]["spec"] == before
+    verdict = condition(cluster, "SpecValid")
+    assert verdict["status"] == "False"
+    for path in ("spec.engine.replicas", "spec.engine.args[0]", "spec.engine.image"):
+        assert path in verdict["message"]
+    assert condition(cluster, "Degraded")["reason"] == "OldSpecRuns"
+    # Also in another life, and although somebody tears it down meanwhile.
+    del cluster.objects["Deployment", "team-ml", "simulated-engine"]
+    await Operator(cluster).make_pass(KEY)
+    assert cluster.objects["Deployment", "team-ml", "simulated-engine"]["spec"] == before
+
+
+async def test_what_the_cluster_refuses_is_a_fault_of_the_spec_and_changes_nothing(
+    cluster: FakeCluster,
+) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    before = {where: item.get("spec") for where, item in cluster.objects.items()}
+    cluster.refuses = lambda item: (
+        "quantity is odd" if item["kind"] == "Deployment" and "engine" in str(item) else None
+    )
+    template = {"spec": {"resources": {"requests": {"cpu": "1.1.1"}}}}
+    await operator.edit(SERVICE, "simulated", engine={"runtime": "Simulator", "template": template})
+    verdict = condition(cluster, "SpecValid")
+    assert "spec.engine: is refused by the cluster: quantity is odd" in verdict["message"]
+    after = {where: item.get("spec") for where, item in cluster.objects.items()}
+    assert {k: v for k, v in after.items() if k[0] != SERVICE} == {
+        k: v for k, v in before.items() if k[0] != SERVICE
+    }
+
+
+async def test_a_service_whose_first_spec_is_bad_makes_nothing(cluster: FakeCluster) -> None:
+    plain = document("simulator.yaml")
+    plain["spec"]["engine"]["args"] = ["--tp=2"]
+    cluster.put(plain)
+    await Operator(cluster).make_pass(KEY)
+    assert {kind for kind, _, _ in cluster.objects} == {SERVICE}
+    assert condition(cluster, "Ready")["reason"] == "Invalid"
+
+
+async def test_a_service_that_is_being_deleted_is_left_to_the_garbage_collector(
+    cluster: FakeCluster,
+) -> None:
+    item = cluster.objects[SERVICE, "team-ml", "simulated"]
+    item["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
+    await Operator(cluster).make_pass(KEY)
+    assert cluster.writes == []
+
+
+async def test_what_is_wanted_no_more_is_deleted(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    assert ("Ingress", "team-ml", "simulated-router") in cluster.objects
+    await operator.edit(SERVICE, "simulated", exposure={})
+    assert ("Ingress", "team-ml", "simulated-router") not in cluster.objects
+
+
+async def test_the_engine_image_is_pinned_until_somebody_asks_for_a_newer_one(
+    cluster: FakeCluster,
+) -> None:
+    await Operator(cluster).make_pass(KEY)
+    later = Defaults(
+        version="2.0.0", router_image="router:2", sglang_image="sglang:2", simulator_image="sim:2"
+    )
+    await Operator(cluster, later).make_pass(KEY)
+    assert _image(cluster, "engine") == "sim:1"
+    assert _image(cluster, "router") == "router:2"
+    service = cluster.objects[SERVICE, "team-ml", "simulated"]
+    service["metadata"]["annotations"] = {"evenkeel.dev/upgrade": "2.0.0"}
+    await Operator(cluster, later).make_pass(KEY)
+    assert _image(cluster, "engine") == "sim:2"
+    del service["metadata"]["annotations"]
+    await Operator(cluster, DEFAULTS).make_pass(KEY)
+    assert _image(cluster, "engine") == "sim:2"
+
+
+def _image(cluster: FakeCluster, component: str) -> str:
+    deployment = cluster.objects["Deployment", "team-ml", f"simulated-{component}"]
+    image: str = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    return image
+
+
+async def test_keys_are_exchanged_without_a_moment_in_which_engines_and_routers_differ(
+    cluster: FakeCluster,
+) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    for item in become_ready(cluster):
+        await operator.sees(item)
+    secret = ("Secret", "team-ml", "simulated-credentials")
+    old = set(cluster.objects[secret]["data"])
+    service = cluster.objects[SERVICE, "team-ml", "simulated"]
+    metadata = {**service["metadata"], "annotations": {"evenkeel.dev/rotate": "1"}}
+    await operator.sees(cluster.put({**service, "metadata": metadata}))
+    both = set(cluster.objects[secret]["data"])
+    assert old < both  # the old key stays while engines start anew
+    for item in become_ready(cluster):
+        await operator.sees(item)
+    new = set(cluster.objects[secret]["data"])
+    assert len(new) == len(old)
+    assert new != old
+    cluster.writes.clear()
+    await Operator(cluster).make_pass(KEY)
+    assert cluster.writes == []
+
+
+def _tenant(**spec: Any) -> dict[str, Any]:
+    plain = document("tenant.yaml")
+    plain["metadata"] |= {"generation": 1, "uid": "uid-of-ads"}
+    plain["spec"] |= spec
+    return plain
+
+
+def _keys(**keys: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "ads-keys", "namespace": "team-ml"},
+        "data": {name: b64encode(key.encode()).decode() for name, key in keys.items()},
+    }
+
+
+async def test_keys_of_tenants_reach_routers_as_hashes_when_their_secret_changes(
+    cluster: FakeCluster,
+) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    tenant = cluster.put(_tenant())
+    await operator.sees(tenant, "ADDED")
+    assert told(cluster).tenancy.tenants[0].api_keys == ()
+    await operator.sees(cluster.put(_keys(chat="k1\n", batch="k2")), "ADDED")
+    first = {key.name: key.sha256 for key in told(cluster).tenancy.tenants[0].api_keys}
+    assert set(first) == {"chat-1", "batch-1"}
+    await operator.sees(cluster.put(_keys(chat="k1", batch="k3")))
+    second = {key.name: key.sha256 for key in told(cluster).tenancy.tenants[0].api_keys}
+    assert second["chat-1"] == first["chat-1"]  # a line break at the end is no part of a key
+    assert second["batch-1"] != first["batch-1"]
+    written = str([item for where, item in cluster.objects.items() if where[2] != "ads-keys"])
+    assert "k3" not in written
+    await operator.sees(cluster.objects["Secret", "team-ml", "ads-keys"], "DELETED")
+    assert told(cluster).tenancy.tenants[0].api_keys == ()
+
+
+async def test_a_tenant_says_what_routers_know_of_it(cluster: FakeCluster) -> None:
+    cluster.put(_tenant())
+    operator = Operator(cluster)
+    key = Key(TENANT, "team-ml", "ads")
+
+    async def ready() -> tuple[str, str]:
+        await operator.make_tenant_pass(key)
+        conditions = cluster.objects[TENANT, "team-ml", "ads"]["status"]["conditions"]
+        return conditions[0]["status"], conditions[0]["reason"]
+
+    assert await ready() == ("False", "KeysMissing")
+    operator.store.see("ADDED", "Secret", cluster.put(_keys(chat="same", batch="same")))
+    assert await ready() == ("False", "KeysClash")
+    operator.store.see("MODIFIED", "Secret", cluster.put(_keys(chat="a", batch="b")))
+    assert await ready() == ("True", "KeysKnown")
+    services = cluster.objects[TENANT, "team-ml", "ads"]["status"]["services"]
+    assert services == [{"name": "simulated"}]
+    cluster.writes.clear()
+    await operator.make_tenant_pass(key)
+    assert cluster.writes == []
+
+
+async def test_a_tenant_whose_spec_does_not_hold_keeps_what_routers_know(
+    cluster: FakeCluster,
+) -> None:
+    cluster.put(_tenant())
+    cluster.put(_keys(chat="a", batch="b"))
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    before = told(cluster).tenancy.tenants
+    assert len(before[0].api_keys) == 2
+    bad = _tenant(weight=0)
+    bad["metadata"]["generation"] = 2
+    await operator.sees(cluster.put(bad))
+    assert told(cluster).tenancy.tenants == before
+    await operator.sees(cluster.objects[TENANT, "team-ml", "ads"], "DELETED")
+    assert told(cluster).tenancy.tenants == ()
+
+
+async def test_an_api_that_comes_brings_its_objects(cluster: FakeCluster) -> None:
+    service = cluster.objects[SERVICE, "team-ml", "simulated"]
+    service["spec"]["exposure"] = {"httpRoute": {"parentRefs": [{"name": "gw"}]}}
+    await Operator(cluster).make_pass(KEY)
+    assert condition(cluster, "Degraded")["reason"] == "ApiAbsent"
+    cluster.groups = frozenset({"gateway.networking.k8s.io", "monitoring.coreos.com"})
+    await Operator(cluster).make_pass(KEY)
+    assert condition(cluster, "Degraded")["status"] == "False"
+    assert ("HTTPRoute", "team-ml", "simulated-router") in cluster.objects
+    assert ("PodMonitor", "team-ml", "simulated-engine") in cluster.objects
+
+
+async def test_what_the_server_spells_in_its_own_way_is_not_written_again_and_again(
+    cluster: FakeCluster,
+) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    item = cluster.objects["Deployment", "team-ml", "simulated-router"]
+    webhook = cluster.put
+
+    def mutating(found: Any) -> dict[str, Any]:
+        if found["kind"] == "Deployment" and found["metadata"]["name"] == "simulated-router":
+            found = {**found, "spec": {**found["spec"], "replicas": 9}}
+        return webhook(found)
+
+    cluster.put = mutating  # type: ignore[method-assign]
+    changed = {**item, "spec": {**item["spec"], "replicas": 9}}
+    await operator.sees(cluster.put(changed))
+    cluster.writes.clear()
+    for _ in range(3):
+        await operator.make_pass(KEY)
+    assert [what for what in cluster.writes if "Deployment" in what] == []
