@@ -46,7 +46,7 @@ mutation: env  ## A mutation run over the algorithms (hours); what survives and 
 	$(BIN)/python tests/mutation/run.py
 
 .PHONY: bench-router
-bench-router: env $(RIVAL)/.installed  ## This router against sglang-router on two cores (15 minutes; ARGS=--quick: one)
+bench-router: env $(RIVAL)/.installed  ## This router against sglang-router on two cores (20 minutes; ARGS=--quick: one)
 	$(BIN)/python -m bench.router.run --venv $(RIVAL) $(ARGS)
 
 # What some tests run for real, and are skipped without: a server of Redis, clocks that jump.

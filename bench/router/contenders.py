@@ -92,7 +92,10 @@ class Evenkeel(Contender):
 
     def version(self) -> str:
         """See `Contender`."""
-        return f"evenkeel ({_run('git', 'describe', '--always', '--dirty')})"
+        try:
+            return f"evenkeel ({_run('git', 'describe', '--always', '--dirty')})"
+        except (OSError, subprocess.CalledProcessError):  # no git, or a copy without its history
+            return "evenkeel"
 
 
 class SglangRouter(Contender):

@@ -51,6 +51,7 @@ SCENARIOS = (
     Scenario("unary closed loop", "unary"),
     Scenario("streams 100/s", "stream", 100),
     Scenario("streams 300/s", "stream", 300),
+    Scenario("streams 600/s", "stream", 600),
     Scenario("streams 200/s unaligned", "stream", 200, unaligned=True),
     Scenario("streams 100/s delayed acks", "stream", 100, delayed_ack=True),
     Scenario("mixed 300/s", "mixed", 300),
