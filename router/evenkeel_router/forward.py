@@ -193,13 +193,15 @@ class Forwarder:
         self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply
     ) -> web.StreamResponse:
         """Pass a stream on; raises `Failed` while nothing was sent, `Refusal` if its client does not read."""
-        relay = _Relay(flight, order, request, self._now)
+        relay = _Relay(flight, order, request, reply, self._now)
         idle_s = self._state.config.limits.idle_timeout_s
+        relay.stream.when_full(reply.hold)
         try:
-            while not await reply.relay(relay.feed, idle_s=idle_s):
-                if relay.scan.broken is not None:
-                    break
-                await _drain(relay.stream, idle_s)
+            ended = False
+            while not ended and relay.scan.broken is None:
+                if relay.stream.full:  # perhaps of the connection's last answer
+                    await _drain(relay.stream, idle_s)
+                ended = await reply.relay(relay.feed, idle_s=idle_s)
             relay.scan.close()
         except (BrokenError, SilenceError) as error:
             if not relay.scan.done:
@@ -210,6 +212,7 @@ class Forwarder:
             relay.end(going_away())
             return relay.stream
         finally:
+            relay.stream.when_full(None)
             if relay.stream.started:
                 flight.usage = relay.usage()
         if relay.scan.broken is not None:
@@ -262,11 +265,14 @@ class Forwarder:
 class _Relay:
     """From a replica's bytes to a client's stream."""
 
-    __slots__ = ("_flight", "_now", "_plan", "scan", "stream")
+    __slots__ = ("_flight", "_now", "_plan", "_reply", "scan", "stream")
 
-    def __init__(self, flight: Flight, order: Order, request: web.BaseRequest, now: Clock) -> None:
+    def __init__(
+        self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply, now: Clock
+    ) -> None:
         self._flight = flight
         self._plan = order.plan
+        self._reply = reply
         self._now = now
         inference = order.inference
         self.scan = EventScan(
@@ -275,18 +281,24 @@ class _Relay:
         )
         self.stream = Stream(request, headers=((REQUEST_ID_HEADER, flight.request_id),))
 
-    def feed(self, data: bytes, last: bool) -> bool:
-        """Pass on what is whole. False: broken, or the client must read first."""
+    def feed(self, data: bytes, last: bool) -> None:
+        """Pass on what is whole."""
         scan = self.scan
         events = scan.feed(data)
-        room = True
         if events:
-            flight = self._flight
-            if flight.first_byte_s is None:
-                flight.first_byte_s = self._now()
-                flight.status = 200
-            room = self.stream.send(events, last and scan.done)
-        return room and scan.broken is None
+            self.stream.send(events, last and scan.done)
+            if self._flight.first_byte_s is None:
+                self._begun()
+        if scan.broken is not None:
+            self._reply.hold()
+
+    def _begun(self) -> None:
+        """The client was sent something: from now on most chunks go by without `feed`."""
+        self._flight.first_byte_s = self._now()
+        self._flight.status = 200
+        client = self.stream.client
+        if client is not None:
+            self._reply.splice(self.scan.passes, client)
 
     def usage(self) -> Usage:
         """What the replica said, or as good an estimate as there is."""

@@ -361,12 +361,14 @@ async def test_a_client_that_does_not_read_is_dropped_and_its_work_aborted() -> 
         writer.close()
 
 
-async def test_a_client_that_reads_slowly_gets_everything() -> None:
-    event = EVENT.replace(b'"a"', b'"' + b"a" * 50_000 + b'"')
+@pytest.mark.parametrize("size_bytes", [50_000, 500])
+async def test_a_client_that_reads_slowly_gets_everything(size_bytes: int) -> None:
+    event = EVENT.replace(b'"a"', b'"' + b"a" * size_bytes + b'"')
+    count = 10_000_000 // size_bytes
 
     async def sends_much(asked: Asked) -> None:
         await asked.begin_stream()
-        for _ in range(200):
+        for _ in range(count):
             await asked.chunk(event)
         await asked.chunk(DONE)
         await asked.send(b"0\r\n\r\n")
@@ -380,7 +382,7 @@ async def test_a_client_that_reads_slowly_gets_everything() -> None:
         async for piece in response.aiter_bytes():
             size += len(piece)
             await asyncio.sleep(0)
-        assert size == 200 * len(event) + len(DONE)
+        assert size == count * len(event) + len(DONE)
 
 
 # Old and odd, but allowed.

@@ -4,21 +4,24 @@ Place in the flow: the last thing of the way. Subclasses of aiohttp's `StreamRes
 transport themselves: aiohttp keeps the connection (parsing, keep-alive, lingering), while building its
 headers and waiting for its writer cost a fifth of a proxied request.
 
-The surprising thing: writing never waits. Whoever writes a stream must look at what `Stream.send` returns and
+The surprising thing: writing never waits. Whoever writes a stream must stop when `Stream.when_full` calls and
 wait for `drain` before writing more, which bounds what a client that does not read can make the router hold.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11
+
+from evenkeel_router.edge.server import ClientConnection
+from evenkeel_router.edge.upstream import Sink
 
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
@@ -110,7 +113,7 @@ class Stream(_Written):
         keep_alive = request.keep_alive and self._chunked
         super().__init__(200, keep_alive=keep_alive)
         self._writer = request.writer
-        self._protocol = request.protocol
+        self._protocol = cast(ClientConnection, request.protocol)  # `server.py` makes no others
         self._finished = False
         framing = (("transfer-encoding", "chunked"),) if self._chunked else ()
         fixed = (("content-type", EVENT_STREAM), ("cache-control", "no-cache"), *framing)
@@ -122,21 +125,34 @@ class Stream(_Written):
         """Whether the client has been sent anything: from then on the status stands."""
         return self._head is None
 
-    def send(self, events: bytes, last: bool = False) -> bool:
-        """Write whole events, and with the `last` the end of the stream. To a client that is gone: nothing.
-
-        False: it reads too slowly; `drain` first. That is beyond uvloop's 64 KiB, and what the kernel holds.
-        """
+    def send(self, events: bytes, last: bool = False) -> None:
+        """Write whole events, and with the `last` the end of the stream. To a client that is gone: nothing."""
         transport = self._protocol.transport
         if transport is None or transport.is_closing():
-            return True
+            return
         data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
         if self._head is not None:
             data, self._head = self._head + data, None
         if last and self._chunked:
             data, self._finished = data + _LAST_CHUNK, True  # one write to the socket less
         transport.write(data)
-        return not transport.get_write_buffer_size() or not self._protocol.writing_paused
+
+    @property
+    def client(self) -> Sink | None:
+        """Where chunks may be written as they are, once the stream has started; None: nowhere."""
+        return self._protocol if self._chunked and self.started else None
+
+    def when_full(self, hold: Callable[[], None] | None) -> None:
+        """Have `hold` called when the client reads too slowly: beyond uvloop's 64 KiB, and what the kernel holds.
+
+        Whoever does must take it back: the connection outlives the stream.
+        """
+        self._protocol.on_full = hold
+
+    @property
+    def full(self) -> bool:
+        """Whether the client must read before more is written."""
+        return self._protocol.writing_paused
 
     async def drain(self) -> None:
         """Wait until the client has read enough to go on."""

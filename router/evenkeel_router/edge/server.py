@@ -32,13 +32,13 @@ class TrafficServer(web.Server):
         self._keep_alive_s = keep_alive_s
 
     def __call__(self) -> RequestHandler:
-        return _Connection(self, self._refuse, keep_alive_s=self._keep_alive_s)
+        return ClientConnection(self, self._refuse, keep_alive_s=self._keep_alive_s)
 
 
-class _Connection(RequestHandler):
+class ClientConnection(RequestHandler):
     """One client's connection."""
 
-    __slots__ = ("_refuse",)
+    __slots__ = ("_refuse", "on_full")
 
     def __init__(self, server: TrafficServer, refuse: Refuse, *, keep_alive_s: float) -> None:
         super().__init__(
@@ -48,6 +48,13 @@ class _Connection(RequestHandler):
             keepalive_timeout=keep_alive_s,
         )
         self._refuse = refuse
+        self.on_full: Callable[[], None] | None = None
+        """Called when the client reads too slowly for what is written."""
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self.on_full is not None:
+            self.on_full()
 
     def handle_error(
         self,

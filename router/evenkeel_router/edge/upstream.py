@@ -12,6 +12,7 @@ silence is never retried: the replica may still be working.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -45,11 +46,18 @@ class Outgoing:
     body: bytes
 
 
-Feed = Callable[[bytes, bool], bool]
-"""Takes the next bytes of a body as they come, and whether they are its last as far as is known.
+Feed = Callable[[bytes, bool], None]
+"""Takes the next bytes of a body as they come, and whether they are its last as far as is known."""
 
-False: no more until asked again.
-"""
+Passes = Callable[[bytes], bool]
+"""Whether a chunk of a stream, with its framing, may go to the client as it is; it then counts as fed."""
+
+
+class Sink(Protocol):
+    """A client's connection."""
+
+    @property
+    def transport(self) -> asyncio.Transport | None: ...
 
 
 class Reply(Protocol):
@@ -66,10 +74,16 @@ class Reply(Protocol):
         """The whole body; None for a stream of events, which `relay` hands over."""
 
     async def relay(self, feed: Feed, *, idle_s: float) -> bool:
-        """Hand over the stream's bytes as they come, until its end (True) or until `feed` says False.
+        """Hand over the stream's bytes as they come, until its end (True) or until `hold` (False).
 
-        After False the replica is not read until the next call. Raises `BrokenError`, `SilenceError`.
+        Raises `BrokenError`, `SilenceError`.
         """
+
+    def splice(self, passes: Passes, client: Sink) -> None:
+        """Chunks that `passes` may go straight to the client from now on. A reply need not do it."""
+
+    def hold(self) -> None:
+        """End the `relay` under way; the replica is not read until the next one."""
 
 
 class Exchange(Protocol):
@@ -100,6 +114,7 @@ class FakeReply:
     status: int = 200
     content_type: str = "application/json"
     _position: int = 0
+    _held: bool = False
 
     @property
     def body(self) -> bytes | None:
@@ -108,14 +123,20 @@ class FakeReply:
         return b"".join(part for part in self.parts if isinstance(part, bytes))
 
     async def relay(self, feed: Feed, *, idle_s: float) -> bool:
-        while self._position < len(self.parts):
+        self._held = False
+        while self._position < len(self.parts) and not self._held:
             part = self.parts[self._position]
             self._position += 1
             if isinstance(part, UpstreamError):
                 raise part
-            if not feed(part, self._position == len(self.parts)):
-                return False
-        return True
+            feed(part, self._position == len(self.parts))
+        return not self._held
+
+    def splice(self, passes: Passes, client: Sink) -> None:
+        return None
+
+    def hold(self) -> None:
+        self._held = True
 
 
 Answer = Callable[[ReplicaConfig, Outgoing], FakeReply | UpstreamError]

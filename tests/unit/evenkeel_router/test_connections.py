@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.edge import connections
+from evenkeel_router.edge import connections, wire
 from evenkeel_router.edge.connections import Connections
-from evenkeel_router.edge.upstream import BrokenError, ConnectError, Outgoing
+from evenkeel_router.edge.upstream import BrokenError, ConnectError, Outgoing, SilenceError
 
-from tests.support.nasty import OK, Asked, fine, nasty
+from tests.support.nasty import EVENT, OK, Asked, fine, nasty
 from tests.support.routers import PATIENCE_S, until
 
 REQUEST = Outgoing("/v1/completions", (("x-a", "b"),), b'{"model":"m"}')
@@ -92,7 +94,7 @@ async def test_what_a_replica_says_unasked_costs_it_the_connection() -> None:
 
 
 async def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MAX_REPLY_BYTES", 10_000)
+    monkeypatch.setattr(wire, "MAX_REPLY_BYTES", 10_000)
 
     async def floods(asked: Asked) -> None:
         await asked.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
@@ -113,9 +115,9 @@ async def test_a_stream_is_read_only_as_fast_as_it_is_taken() -> None:
         assert reply.body is None
         taken: list[bytes] = []
 
-        def one_at_a_time(data: bytes, last: bool) -> bool:
+        def one_at_a_time(data: bytes, last: bool) -> None:
             taken.append(data)
-            return False
+            reply.hold()
 
         while not await reply.relay(one_at_a_time, idle_s=PATIENCE_S):
             pass
@@ -125,3 +127,24 @@ async def test_a_stream_is_read_only_as_fast_as_it_is_taken() -> None:
         assert await ask(pool, server.config("r0")) == OK  # and then it is as good as before
         assert server.connections == 1
         pool.close()
+
+
+async def test_a_stream_that_comes_slowly_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "LOOK_S", 0.02)
+
+    async def dawdles(asked: Asked) -> None:
+        await asked.begin_stream()
+        for _ in range(8):
+            await asked.chunk(EVENT)
+            await asyncio.sleep(0.1)
+        await asked.hang()
+
+    async with nasty(dawdles) as server:
+        pool = Connections()
+        exchange = await pool.connect(server.config("r0"))
+        reply = await exchange.ask(REQUEST, silence_s=PATIENCE_S)
+        taken: list[bytes] = []
+        with pytest.raises(SilenceError):
+            await reply.relay(lambda data, last: taken.append(data), idle_s=0.5)
+        assert b"".join(taken) == EVENT * 8
+        exchange.close()

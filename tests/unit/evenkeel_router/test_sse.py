@@ -160,3 +160,48 @@ def test_an_endless_event_is_not_collected_for_ever(monkeypatch: pytest.MonkeyPa
     scanner.feed(b"x" * 50)
     assert scanner.broken
     assert "100 bytes" in scanner.broken
+
+
+def framed(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+@pytest.mark.parametrize("text_bytes", [0, 1, 200, 213, 214, 1000, 4000])
+def test_a_usual_event_alone_in_its_chunk_passes_without_being_taken_apart(text_bytes: int) -> None:
+    event = b'data: {"text":"%b","usage":null}\n\n' % (b"x" * text_bytes)
+    scanner = scan()
+    assert scanner.passes(framed(event))
+    assert scanner.events == 1
+
+
+UNUSUAL = {
+    "half of it": framed(CHUNK)[:-30],
+    "an upper-case size": b"%X\r\n%b\r\n" % (len(CHUNK), CHUNK),
+    "a size with a zero before it": b"0" + framed(CHUNK),
+    "a size that is too small": framed(CHUNK).replace(b"%x" % len(CHUNK), b"%x" % (len(CHUNK) - 1)),
+    "a size that is too large": framed(CHUNK).replace(b"%x" % len(CHUNK), b"%x" % (len(CHUNK) + 1)),
+    "a size with an extension": framed(CHUNK).replace(b"\r\n", b";a=b\r\n", 1),
+    "two chunks": framed(CHUNK) * 2,
+    "two events in a chunk": framed(CHUNK * 2),
+    "two events that look like one": framed(CHUNK.replace(b"usage\\", b"\n\ndata: {")),
+    "a larger event than there are sizes": framed(b"data: {" + b" " * 4096 + CHUNK[7:]),
+    "usage": framed(USAGE),
+    "the end mark": framed(DONE),
+    "a comment": framed(b": ping\n\n"),
+    "lines that end otherwise": framed(CHUNK.replace(b"\n", b"\r\n")),
+    "the last chunk": b"0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("chunk", UNUSUAL.values(), ids=list(UNUSUAL))
+def test_whatever_else_a_chunk_may_be_is_looked_at(chunk: bytes) -> None:
+    scanner = scan()
+    assert not scanner.passes(chunk)
+    assert scanner.events == 0
+
+
+def test_no_chunk_passes_before_half_an_event_after_the_end_or_on_generate() -> None:
+    held, ended, cumulative = scan(), scan(), scan(cumulative=True)
+    held.feed(CHUNK[:10])
+    ended.feed(CHUNK + DONE)
+    assert not any(scanner.passes(framed(CHUNK)) for scanner in (held, ended, cumulative))

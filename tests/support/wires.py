@@ -1,0 +1,115 @@
+"""A wire without a socket: what a replica sends, read by read, and what its client gets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from evenkeel_router.core.sse import EventScan
+from evenkeel_router.edge.upstream import Reply
+from evenkeel_router.edge.wire import Patience, Wire
+
+_T = TypeVar("_T")
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def framed(data: bytes) -> bytes:
+    """One chunk."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def unframed(chunks: bytes) -> bytes:
+    """The body in whole chunks."""
+    body = b""
+    while chunks:
+        size, _, chunks = chunks.partition(b"\r\n")
+        length = int(size, 16)
+        assert chunks[length : length + 2] == b"\r\n"
+        body, chunks = body + chunks[:length], chunks[length + 2 :]
+    return body
+
+
+class Line(asyncio.Transport):
+    """A transport that keeps what is written, and whether it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.reading = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def abort(self) -> None:
+        return None
+
+
+class _Pool:
+    def give_back(self, wire: Wire) -> None:
+        return None
+
+    def lost(self, wire: Wire) -> None:
+        return None
+
+
+@dataclass
+class Client:
+    """A client, which holds the stream up after some of the chunks that are spliced."""
+
+    reply: Reply
+    scan: EventScan
+    holds: list[bool]
+    spliced: int = 0
+    transport: Line = field(default_factory=Line)
+
+    def feed(self, data: bytes, last: bool) -> None:
+        events = self.scan.feed(data)
+        if events:
+            self.transport.write(framed(events))
+            self.reply.splice(self._passes, self)
+        if self.scan.broken is not None:
+            self.reply.hold()
+
+    def _passes(self, chunk: bytes) -> bool:
+        passed = self.scan.passes(chunk)
+        self.spliced += passed
+        if passed and self.holds and self.holds.pop():
+            self.reply.hold()
+        return passed
+
+
+async def streamed(reads: Iterable[bytes], holds: Iterable[bool] = ()) -> Client:
+    """A client whose stream is over, after these reads from its replica."""
+    replica, coming = Line(), iter(reads)
+    wire = Wire(_Pool(), Patience(), "http://replica")
+    wire.connection_made(replica)
+
+    async def reading(waiting: asyncio.Future[_T]) -> _T:
+        while True:
+            for _ in range(4):  # whoever is woken by a read is through before the next one
+                await asyncio.sleep(0)
+            if waiting.done():
+                return await waiting
+            piece = next(coming, None) if replica.reading else None
+            if piece is not None:
+                wire.data_received(piece)
+
+    reply = await reading(asyncio.ensure_future(wire.ask(b"POST / HTTP/1.1\r\n\r\n", 5.0)))
+    client = Client(reply, EventScan(cumulative=False, drops_usage=False), list(holds))
+    ended = False
+    while not ended and client.scan.broken is None:
+        ended = await reading(asyncio.ensure_future(reply.relay(client.feed, idle_s=5.0)))
+    wire.release()
+    client.scan.close()
+    return client

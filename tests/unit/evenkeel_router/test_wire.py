@@ -1,0 +1,50 @@
+"""Chunks that bypass the parser: which do, and which only look as if they might."""
+
+from __future__ import annotations
+
+from tests.support.nasty import DONE, EVENT
+from tests.support.wires import LAST_CHUNK, STREAM_HEAD, framed, streamed, unframed
+
+END = framed(DONE) + LAST_CHUNK
+
+
+async def test_usual_chunks_go_on_as_they_are_once_the_client_was_sent_something() -> None:
+    client = await streamed([STREAM_HEAD, *[framed(EVENT)] * 5, END])
+    assert client.spliced == 4
+    assert client.transport.written == [*[framed(EVENT)] * 5, framed(DONE)]
+    assert client.scan.events == 5
+
+
+async def test_after_a_chunk_that_did_not_come_whole_the_next_whole_one_goes_on_as_it_is() -> None:
+    whole = framed(EVENT)
+    reads = [whole[:9], whole[9:], whole, whole[:-1], whole[-1:], whole, whole + whole, whole]
+    client = await streamed([STREAM_HEAD, *reads, END])
+    assert client.spliced == 3
+    assert unframed(b"".join(client.transport.written)) == EVENT * 7 + DONE
+
+
+async def test_the_end_of_a_size_is_not_taken_for_a_whole_one() -> None:
+    """Only the parser knows that a digit came before: the chunk is larger by 0x1000, and goes on."""
+    event = EVENT.replace(b'"a"', b'"%b"' % (b"a" * 0x100))
+    rest = b": ".ljust(0x1000 - 4, b".") + b"\n\n"
+    looks_whole = framed(event)
+    reads = [framed(EVENT) + b"1", looks_whole, rest + b"\r\n", END]
+    client = await streamed([STREAM_HEAD, framed(EVENT), *reads])
+    assert client.spliced == 0
+    want = EVENT * 2 + event + b"\r\n" + rest + DONE
+    assert unframed(b"".join(client.transport.written)) == want
+
+
+async def test_what_looks_like_a_chunk_inside_a_chunk_is_not_one() -> None:
+    chunk = framed(EVENT + framed(EVENT) + EVENT)
+    at = chunk.index(framed(EVENT))
+    reads = [chunk[:at], framed(EVENT), chunk[at + len(framed(EVENT)) :]]
+    client = await streamed([STREAM_HEAD, framed(EVENT), *reads, END])
+    assert client.spliced == 0
+    assert client.scan.broken == "the replica's stream holds no events"
+
+
+async def test_nothing_goes_on_after_the_last_chunk() -> None:
+    client = await streamed([STREAM_HEAD, framed(EVENT), LAST_CHUNK, framed(EVENT)])
+    assert client.transport.written == [framed(EVENT)]
+    assert client.scan.broken == "the replica's stream ended before its last event"
