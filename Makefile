@@ -59,11 +59,33 @@ tools:  ## Install what some tests need beyond Python (Debian, root; says so and
 
 .PHONY: test
 test: env lint  ## Lint, types, layers, and every test that needs nothing but this machine (but the slow ones)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" --durations 10
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not sglang" --durations 10
 
 .PHONY: test-slow
 test-slow: env  ## Long random walks through churn
-	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang"
+
+# The engine has an environment of its own (5 GB): its dependencies are none of ours.
+ENGINE      := .venv-sglang
+ENGINE_FROM := sglang_plugin/cpu
+# uv, since pip takes ten minutes over it.
+ENGINE_INSTALL := $(ENGINE)/bin/uv pip install --quiet --python $(ENGINE)/bin/python
+$(ENGINE)/.installed: $(wildcard $(ENGINE_FROM)/*.txt $(ENGINE_FROM)/*.py $(ENGINE_FROM)/*/*/*.py) pyproject.toml
+	@test -x $(ENGINE)/bin/python || $(PYTHON) -m venv $(ENGINE)
+	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
+	$(ENGINE_INSTALL) -r $(ENGINE_FROM)/requirements.txt
+	$(ENGINE_INSTALL) --no-deps -r $(ENGINE_FROM)/engine.txt $(ENGINE_FROM)/sgl_kernel_stub
+	$(ENGINE_INSTALL) --no-deps --editable .
+	$(ENGINE_INSTALL) --no-deps --target $(ENGINE)/sglang-0.5.21 sglang==0.5.21
+	$(ENGINE)/bin/python $(ENGINE_FROM)/tiny_model.py $(ENGINE)/model
+	@touch $@
+
+.PHONY: sglang
+sglang: $(ENGINE)/.installed  ## The real engine for CPU in .venv-sglang, with a tiny model (5 GB, minutes; quick when nothing changed)
+
+.PHONY: test-sglang
+test-sglang: env sglang  ## The plug-in inside the real SGLang on this machine's CPU
+	$(BIN)/python -m pytest -m sglang tests/sglang $(ARGS)
 
 .PHONY: lint
 lint: env  ## ruff, mypy --strict, import-linter

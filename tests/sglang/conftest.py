@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sglang.engine import Engine, engine_environment
+from tests.sglang.engine import Engine, engine_environment, unused_port
 
 
 @pytest.fixture
@@ -24,3 +24,9 @@ def start(tmp_path: Path) -> Iterator[type[Engine]]:
                 stack.enter_context(self)
 
         yield Started
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    return unused_port()

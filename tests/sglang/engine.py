@@ -74,7 +74,7 @@ class Engine:
         """`flags` follow those of the CPU; `sglang`: another version laid beside the installed one."""
         folder = engine_environment()
         assert folder is not None
-        self.port = _free_port()
+        self.port = unused_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
         path = [str(folder / f"sglang-{sglang}")] if sglang else []
@@ -210,7 +210,8 @@ def tokens(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(2, 1000) for _ in range(count)]
 
 
-def _free_port() -> int:
+def unused_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -1,0 +1,110 @@
+"""What the plug-in inside SGLang is told: environment variables, and the name of the schedule policy.
+
+Written by whoever starts an engine (operator, `evenkeel up`), read by the plug-in. Variables and not flags, since
+SGLang hands its scheduler processes only the flags it knows itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+QUANTUM_VARIABLE: Final = "EVENKEEL_CLIENT_QUANTUM"
+INPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_INPUT_TOKEN_WEIGHT"
+OUTPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_OUTPUT_TOKEN_WEIGHT"
+REJOIN_VARIABLE: Final = "EVENKEEL_REJOIN"
+REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
+INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
+
+REJOINS: Final = ("KeepDebt", "Paper")
+_UPSTREAM: Final = frozenset({"fcfs", "lpm"})
+"""Names that SGLang has a policy of its own for."""
+
+
+def schedule_policy_flag(replica_policy: str) -> str:
+    """The value of SGLang's `--schedule-policy` for a policy of the API, say `dlpm` for `DLPM`.
+
+    Upstream's FCFS and LPM keep no accounts, so Evenkeel's own have names of their own.
+    """
+    name = replica_policy.lower()
+    return f"evenkeel-{name}" if name in _UPSTREAM else name
+
+
+class EngineSettingsError(ValueError):
+    """A variable that cannot be used; the message names it and what it may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """One engine's scheduling. Raises `EngineSettingsError`."""
+
+    client_quantum: float = 8000.0
+    """Q^u, weighted tokens."""
+    input_token_weight: float = 1.0
+    output_token_weight: float = 2.0
+    rejoin: str = "KeepDebt"
+    reports_port: int | None = None
+    """None: no reports."""
+    incarnation: str = ""
+    """Of the process, for tests; empty: a fresh one."""
+
+    def __post_init__(self) -> None:
+        for variable, value in (
+            (QUANTUM_VARIABLE, self.client_quantum),
+            (INPUT_WEIGHT_VARIABLE, self.input_token_weight),
+            (OUTPUT_WEIGHT_VARIABLE, self.output_token_weight),
+        ):
+            if not (value > 0 and math.isfinite(value)):
+                raise EngineSettingsError(f"{variable} is {value}; it must be a positive number")
+        if self.rejoin not in REJOINS:
+            raise EngineSettingsError(
+                f"{REJOIN_VARIABLE} is {self.rejoin!r}; it must be one of {', '.join(REJOINS)}"
+            )
+        if self.reports_port is not None and not 0 <= self.reports_port < 65536:
+            raise EngineSettingsError(
+                f"{REPORTS_PORT_VARIABLE} is {self.reports_port}; it must be a port, 0 to 65535"
+            )
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables that `from_environment` reads back."""
+        environment = {
+            QUANTUM_VARIABLE: f"{self.client_quantum:g}",
+            INPUT_WEIGHT_VARIABLE: f"{self.input_token_weight:g}",
+            OUTPUT_WEIGHT_VARIABLE: f"{self.output_token_weight:g}",
+            REJOIN_VARIABLE: self.rejoin,
+        }
+        if self.reports_port is not None:
+            environment[REPORTS_PORT_VARIABLE] = str(self.reports_port)
+        if self.incarnation:
+            environment[INCARNATION_VARIABLE] = self.incarnation
+        return environment
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> EngineSettings:
+        """Read the variables; those that are absent or empty keep their defaults."""
+        defaults = cls()
+        port = environment.get(REPORTS_PORT_VARIABLE, "")
+        return cls(
+            client_quantum=_number(environment, QUANTUM_VARIABLE, defaults.client_quantum),
+            input_token_weight=_number(
+                environment, INPUT_WEIGHT_VARIABLE, defaults.input_token_weight
+            ),
+            output_token_weight=_number(
+                environment, OUTPUT_WEIGHT_VARIABLE, defaults.output_token_weight
+            ),
+            rejoin=environment.get(REJOIN_VARIABLE) or defaults.rejoin,
+            reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
+            incarnation=environment.get(INCARNATION_VARIABLE, ""),
+        )
+
+
+def _number(environment: Mapping[str, str], variable: str, default: float) -> float:
+    text = environment.get(variable) or None
+    if text is None:
+        return default
+    try:
+        return float(text)
+    except ValueError:
+        raise EngineSettingsError(f"{variable} is {text!r}; it must be a number") from None

@@ -1,0 +1,149 @@
+"""What SGLang calls at each seam. Nothing is decided here: every hook hands on to `scheduling`.
+
+One scheduler lives in a process, so the hooks share one `Scheduling`; it is None in processes without one
+(tokenizer, detokenizer) and where another schedule policy was asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from argparse import ArgumentParser
+from collections.abc import Callable
+from typing import Any
+
+from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
+from evenkeel_contract.reportbook import ReportBook
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.replica.accounts import Accounts
+from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
+
+from evenkeel_sglang import seams
+from evenkeel_sglang.engine import EngineRequest
+from evenkeel_sglang.reports import ReportServer
+from evenkeel_sglang.scheduling import Scheduling
+
+logger = logging.getLogger(__name__)
+
+FLAGS = {schedule_policy_flag(name): name for name in POLICIES}
+"""`--schedule-policy` → replica policy."""
+
+_scheduling: Scheduling | None = None
+
+
+def add_flags(result: None, parser: ArgumentParser) -> None:
+    """After `ServerArgs.add_cli_args`: let `--schedule-policy` take Evenkeel's names."""
+    for action in parser._actions:
+        if action.dest == "schedule_policy":
+            action.choices = [*(action.choices or ()), *FLAGS]
+            return
+    raise seams.misfit("there is no flag --schedule-policy")
+
+
+def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:
+    """Around `Scheduler.init_schedule_policy`: put Evenkeel's policy in charge if it was asked for."""
+    global _scheduling
+    name = FLAGS.get(scheduler.schedule_policy)
+    if name is None:
+        original(scheduler)
+        return
+    flag, scheduler.schedule_policy = scheduler.schedule_policy, "fcfs"  # SGLang knows no other
+    try:
+        original(scheduler)
+    finally:
+        scheduler.schedule_policy = flag
+    settings = EngineSettings.from_environment(os.environ)
+    _scheduling = make_scheduling(name, settings, scheduler)
+    scheduler.policy.evenkeel_scheduler = scheduler
+    # Every tensor-parallel rank decides alike; one of them tells.
+    if scheduler.server_args.dp_size > 1:
+        raise seams.misfit("data-parallel ranks (--dp-size) would each keep deficits of their own")
+    if _is_first_rank():
+        _tell(name, settings, host=scheduler.server_args.host, scheduling=_scheduling)
+
+
+def calc_priority(
+    original: Callable[..., None],
+    policy: Any,
+    waiting_queue: list[EngineRequest],
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    """Around `SchedulePolicy.calc_priority`: open a pass instead of sorting."""
+    scheduler = getattr(policy, "evenkeel_scheduler", None)
+    if _scheduling is None or scheduler is None:
+        original(policy, waiting_queue, *args, **kwargs)
+    else:
+        scheduler.waiting_queue = _scheduling.begin_pass(waiting_queue)
+
+
+def add_request(
+    original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around `PrefillAdder.add_one_req`: note whether the request went in."""
+    result = original(adder, req, *args, **kwargs)
+    if _scheduling is not None:
+        admitted = bool(adder.can_run_list) and adder.can_run_list[-1] is req
+        _scheduling.tried(req, admitted=admitted)
+    return result
+
+
+def new_prefill(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around `Scheduler.get_new_batch_prefill`: the pass ends with it, however it was left."""
+    try:
+        return original(scheduler, *args, **kwargs)
+    finally:
+        if _scheduling is not None:
+            _scheduling.end_pass()
+
+
+def process_result(
+    original: Callable[..., None], scheduler: Any, batch: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Around `Scheduler.process_batch_result`: charge what the forward pass produced."""
+    batch_requests = list(batch.reqs)  # the engine removes those that finish
+    is_prefill = batch.forward_mode.is_extend()
+    original(scheduler, batch, *args, **kwargs)
+    if _scheduling is not None:
+        _scheduling.processed(batch_requests, is_prefill=is_prefill)
+
+
+def _is_first_rank() -> bool:
+    from sglang.srt.runtime_context import get_parallel
+
+    return bool(get_parallel().tp_rank == 0)
+
+
+def _tell(name: str, settings: EngineSettings, *, host: str, scheduling: Scheduling) -> None:
+    """Make it known which policy runs and whom it served."""
+    # Not at the top: samples go where SGLang says, once it has said so.
+    from evenkeel_sglang import metrics
+
+    metrics.active(name)
+    scheduling.refused = metrics.refused
+    reports = "no reports"
+    if settings.reports_port is not None:
+        book = ReportBook(incarnation=settings.incarnation or uuid.uuid4().hex, policy=name)
+        server = ReportServer(book, scheduling.snapshot, host=host, port=settings.reports_port)
+        reports = f"reports on port {server.port} as incarnation {book.incarnation}"
+    logger.info("evenkeel: policy %s orders the waiting queue; %s", name, reports)
+
+
+def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Scheduling:
+    """The policy `name` in charge of a scheduler's queue."""
+    cost = LinearCost(settings.input_token_weight, settings.output_token_weight)
+    deficits = DeficitRules(quantum=settings.client_quantum, rejoin=Rejoin(settings.rejoin))
+    match = seams.matcher()
+    tree_cache = scheduler.tree_cache
+
+    def matched_tokens(request: EngineRequest) -> int:
+        match(request, tree_cache)
+        return request.num_matched_prefix_tokens
+
+    return Scheduling(
+        make_policy(name, ReplicaPolicyConfig(cost=cost, deficits=deficits)),
+        Accounts(cost),
+        match=matched_tokens,
+    )

@@ -1,0 +1,27 @@
+"""SGLang's way in: the entry point `evenkeel` of the group `sglang.srt.plugins`.
+
+Called in every process of an engine before anything is served. Fails closed (see `seams`).
+"""
+
+from __future__ import annotations
+
+from evenkeel_sglang import seams
+
+
+def register() -> None:
+    """Check the seams and register a hook at each. Raises `SeamError`, which ends the process."""
+    seams.check()
+    # After the check: both would fail with less to say on a version without them.
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from evenkeel_sglang import hooks
+
+    for seam, hook, kind in (
+        (seams.ADD_FLAGS, hooks.add_flags, HookType.AFTER),
+        (seams.INIT_POLICY, hooks.init_policy, HookType.AROUND),
+        (seams.NEW_PREFILL, hooks.new_prefill, HookType.AROUND),
+        (seams.PROCESS_RESULT, hooks.process_result, HookType.AROUND),
+        (seams.CALC_PRIORITY, hooks.calc_priority, HookType.AROUND),
+        (seams.ADD_REQUEST, hooks.add_request, HookType.AROUND),
+    ):
+        HookRegistry.register(seam.path, hook, kind)

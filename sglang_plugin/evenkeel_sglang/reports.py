@@ -1,0 +1,52 @@
+"""The replica's totals per client, on request, from inside SGLang's scheduler process (design R3).
+
+Place in the flow: router's DEALER → **ROUTER socket in a thread of its own** → scheduling's snapshot → answer. A
+thread, since the scheduler's loop sleeps when idle and must not wait for routers when busy. Answers are built
+when asked for: nobody asking costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import zmq
+from evenkeel_contract.reportbook import Held, ReportBook, Served
+from evenkeel_contract.reports import ReportError, decode_request, encode
+
+logger = logging.getLogger(__name__)
+
+MAX_QUESTION_BYTES: Final = 4096
+
+Snapshot = Callable[[], tuple[Mapping[str, Served], Mapping[str, Held]]]
+
+
+class ReportServer:
+    """Answers routers until the process ends."""
+
+    def __init__(self, book: ReportBook, snapshot: Snapshot, *, host: str, port: int) -> None:
+        """Binds at once; port 0 lets the system choose. Raises `zmq.ZMQError` if the port is taken."""
+        self._book = book
+        self._snapshot = snapshot
+        self._socket = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_QUESTION_BYTES)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.IPV6, ":" in host)
+        address = f"[{host}]" if ":" in host else host
+        self._socket.bind(f"tcp://{address}:{port or '*'}")
+        self.port = int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rsplit(":", 1)[1])
+        threading.Thread(target=self._serve, name="evenkeel-reports", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            frames = self._socket.recv_multipart()
+            try:
+                question = decode_request(frames[-1])
+            except ReportError as error:
+                logger.warning("evenkeel: a question on the reports port is none: %s", error)
+                continue
+            self._book.update(*self._snapshot())
+            # Everything before the question is the way back: the asker, and an empty frame from a REQ.
+            self._socket.send_multipart([*frames[:-1], encode(self._book.answer(question))])

@@ -1,0 +1,257 @@
+"""A replica policy in charge of SGLang's waiting queue: one per scheduler process.
+
+Place in the flow: hooks → **scheduling** → policy. It keeps the policy's picture of who waits and who runs equal to
+the engine's, lets the policy's pass decide whom the engine tries next, and tells it what came of each.
+
+The surprising thing: nothing tells it of arrivals, aborts and retractions. SGLang has a dozen places that
+touch its queue, different ones in every version; before every pass the queue is compared with what the policy
+knows, which is the same for all of them and costs less than sorting it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
+from evenkeel_fairshare.replica.accounts import Accounts, ClientTotals
+from evenkeel_fairshare.replica.contract import ClientState, Outcome, ReplicaPolicy, Request
+
+from evenkeel_sglang.engine import EngineRequest, context_tokens, is_probe, prefix_tokens
+from evenkeel_sglang.matching import Matching
+
+
+@dataclass(slots=True, eq=False)
+class Scheduled(Request):
+    """The policy's request with the engine's behind it."""
+
+    engine: EngineRequest = field(kw_only=True)
+
+
+class WaitingQueue(list[EngineRequest]):
+    """SGLang's waiting queue, whose next walk is the policy's pass; every other use sees the list.
+
+    The engine walks it once per pass (`for req in self.waiting_queue`), with its own checks of memory in the
+    loop's body: so the pass can answer each of them before it proposes the next request.
+    """
+
+    def __init__(
+        self, waiting: Iterable[EngineRequest], proposals: Iterator[EngineRequest]
+    ) -> None:
+        super().__init__(waiting)
+        self._proposals: Iterator[EngineRequest] | None = proposals
+
+    def __iter__(self) -> Iterator[EngineRequest]:
+        proposals, self._proposals = self._proposals, None
+        return super().__iter__() if proposals is None else proposals
+
+    def disarm(self) -> None:
+        """The pass is over, walked or not."""
+        self._proposals = None
+
+
+class Scheduling:
+    """The policy's side of one scheduler. Called by one thread; `snapshot` by any."""
+
+    def __init__(
+        self,
+        policy: ReplicaPolicy,
+        accounts: Accounts,
+        *,
+        match: Callable[[EngineRequest], int],
+        refused: Callable[[str], None] = lambda reason: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`match` asks the cache for a waiting request's cached tokens; `refused` hears of client keys that
+        could not be read. The clock stamps arrivals; no order depends on it, so that all ranks agree."""
+        self.policy = policy
+        self._accounts = accounts
+        self._matching = Matching(match) if policy.matches_prefix else None
+        self.refused = refused
+        self._clock = clock
+        self._waiting: dict[EngineRequest, Scheduled] = {}
+        self._running: dict[EngineRequest, Scheduled] = {}
+        self._answer: Outcome | None = None
+        self._pass: Generator[EngineRequest, None, None] | None = None
+        self._queue: WaitingQueue | None = None
+        self._lock = threading.Lock()
+
+    def begin_pass(self, queue: Sequence[EngineRequest]) -> WaitingQueue:
+        """Compare the engine's queue with the policy's, and open a pass over it."""
+        self.end_pass()
+        with self._lock:
+            self._reconcile(queue)
+            if self._matching is not None:
+                for request, matched_tokens in self._matching.refresh().items():
+                    self._waiting[request].matched_tokens = matched_tokens
+        self._pass = self._proposals([request for request in queue if is_probe(request)])
+        self._queue = WaitingQueue(queue, self._pass)
+        return self._queue
+
+    def end_pass(self) -> None:
+        """The engine has stopped asking; the answer to its last question still counts."""
+        if self._pass is not None and self._queue is not None:
+            self._pass.close()
+            self._queue.disarm()
+            self._pass = self._queue = None
+
+    def tried(self, request: EngineRequest, *, admitted: bool) -> None:
+        """What came of the request that was proposed last."""
+        scheduled = self._waiting.get(request)
+        if scheduled is None:
+            return  # a probe
+        self._answer = Outcome.ADMITTED if admitted else Outcome.NO_ROOM
+        if admitted:
+            scheduled.matched_tokens = prefix_tokens(request)
+            scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
+
+    def processed(self, batch: Iterable[EngineRequest], *, is_prefill: bool) -> None:
+        """A forward pass over `batch` is through: charge new output, let go of who finished."""
+        with self._lock:
+            running = [scheduled for request in batch if (scheduled := self._running.get(request))]
+            grown = self._charge(running)
+            for scheduled in running:
+                request = scheduled.engine
+                if request.finished():
+                    self._leave(scheduled)
+                elif is_prefill and self._matching is not None:
+                    # Only the last chunk of an input makes a token.
+                    self._matching.computed(request, prefilled=scheduled in grown)
+
+    def snapshot(self) -> tuple[Mapping[str, ClientTotals], Mapping[str, ClientState]]:
+        """What every client was served, and what the policy holds against it. For reports; any thread."""
+        with self._lock:
+            for scheduled in self._running.values():
+                self._accounts.settle(scheduled)
+            return self._accounts.copy(), self.policy.clients()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def _proposals(self, probes: Sequence[EngineRequest]) -> Generator[EngineRequest, None, None]:
+        yield from probes
+        with self._lock:
+            admissions = self.policy.admissions(self._clock())
+            wanted = next(admissions, None)
+        try:
+            while wanted is not None:
+                if self._waits_for_another(wanted):
+                    self._answer = Outcome.LATER
+                else:
+                    self._answer = None
+                    yield self._engine_of(wanted)
+                with self._lock:
+                    wanted = self._settle(admissions, wanted)
+        finally:
+            # The engine broke off; if the last one went in, its input is to be charged.
+            if wanted is not None and self._answer is Outcome.ADMITTED:
+                with self._lock:
+                    self._settle(admissions, wanted)
+            admissions.close()
+
+    def _settle(
+        self, admissions: Generator[Request, Outcome, None], wanted: Request
+    ) -> Request | None:
+        """Tell the policy what came of its proposal; returns the next one."""
+        # No answer: the engine passed it over for a reason of its own (an adapter that is not loaded yet).
+        outcome = self._answer or Outcome.LATER
+        self._answer = None
+        if outcome is Outcome.ADMITTED:
+            scheduled = self._waiting.pop(self._engine_of(wanted))
+            self._running[scheduled.engine] = scheduled
+            self._accounts.admitted(scheduled, charged=scheduled.charge_input)
+            if self._matching is not None:
+                self._matching.begin(scheduled.engine)
+        try:
+            return admissions.send(outcome)
+        except StopIteration:
+            return None
+
+    def _waits_for_another(self, wanted: Request) -> bool:
+        if self._matching is None:
+            return False
+        return self._matching.is_being_computed(self._engine_of(wanted), wanted.matched_tokens)
+
+    def _engine_of(self, request: Request) -> EngineRequest:
+        assert isinstance(request, Scheduled)
+        return request.engine
+
+    def _reconcile(self, queue: Sequence[EngineRequest]) -> None:
+        now_s = self._clock()
+        present = set(queue)
+        for request in [request for request in self._waiting if request not in present]:
+            self._leave(self._waiting[request])  # aborted while it waited
+        for scheduled in [known for known in self._running.values() if known.engine.finished()]:
+            self._charge([scheduled])
+            self._leave(scheduled)  # aborted between two forward passes
+        for request in queue:
+            if request not in self._waiting and not is_probe(request):
+                self._arrive(request, now_s)
+
+    def _arrive(self, request: EngineRequest, now_s: float) -> None:
+        scheduled = self._running.pop(request, None)
+        if scheduled is not None:  # retracted: what it computes again is charged again (R11)
+            self._accounts.left(scheduled)
+            self.policy.requeue(scheduled, now_s)
+            if self._matching is not None:
+                self._matching.end(request)
+        else:
+            scheduled = self._identified(request, now_s)
+            self.policy.arrive(scheduled, now_s)
+        self._waiting[request] = scheduled
+        if self._matching is not None:
+            self._matching.add(request)
+
+    def _leave(self, scheduled: Scheduled) -> None:
+        request = scheduled.engine
+        if self._running.pop(request, None) is not None:
+            self._accounts.left(scheduled)
+            if self._matching is not None:
+                self._matching.cached(request)
+        else:
+            del self._waiting[request]
+            if self._matching is not None:
+                self._matching.discard(request)
+        self.policy.leave(scheduled, self._clock())
+
+    def _charge(self, running: Iterable[Scheduled]) -> set[Scheduled]:
+        """Charge output that is new, once per token; returns who has some."""
+        grown: dict[int, list[Scheduled]] = {}  # by tokens: one, but for speculative decoding
+        for scheduled in running:
+            new_tokens = len(scheduled.engine.output_ids) - scheduled.output_tokens
+            if new_tokens > 0:
+                scheduled.output_tokens += new_tokens
+                grown.setdefault(new_tokens, []).append(scheduled)
+        for new_tokens, group in grown.items():
+            self.policy.progress_all(group, new_tokens)
+        return {scheduled for group in grown.values() for scheduled in group}
+
+    def _identified(self, request: EngineRequest, now_s: float) -> Scheduled:
+        key = self._key(request.routing_key)
+        return Scheduled(
+            id=request.rid,
+            client=key.identity,
+            tenant=key.tenant_identity,
+            arrival_s=now_s,
+            input_tokens=len(request.origin_input_ids),
+            max_output_tokens=request.sampling_params.max_new_tokens or 0,
+            client_weight=key.client_weight,
+            tenant_weight=key.tenant_weight,
+            seed=key.seed,
+            tenant_seed=key.tenant_seed,
+            charge_input=not key.retried_by_fleet,
+            engine=request,
+        )
+
+    def _key(self, text: str | None) -> ClientKey:
+        """The owner; a request without a readable key is the unknown client's, at weight 1 (fails closed)."""
+        if text is None:
+            self.refused("missing")
+            return UNKNOWN
+        try:
+            return decode(text)
+        except ClientKeyError:
+            self.refused("malformed")
+            return UNKNOWN

@@ -1,0 +1,112 @@
+"""The places in SGLang that the plug-in hooks into, and the check that they are what it was written for.
+
+SGLang only logs a hook that does not fit and runs on with a policy of its own. An engine that silently serves
+without fairness is the one outcome that must not be, so the check comes first and ends the process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+SUPPORTED: Final = "0.5.21 and newer (0.5.21 and 0.5.23 are tested)"
+
+
+class SeamError(SystemExit):
+    """This SGLang is not one the plug-in fits. Not an `Exception`, so that no handler of SGLang's swallows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """One function of SGLang's and the parameters that the plug-in relies on, in their order."""
+
+    path: str
+    parameters: tuple[str, ...]
+
+
+ADD_FLAGS: Final = Seam("sglang.srt.server_args.ServerArgs.add_cli_args", ("parser",))
+INIT_POLICY: Final = Seam("sglang.srt.managers.scheduler.Scheduler.init_schedule_policy", ("self",))
+NEW_PREFILL: Final = Seam(
+    "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill", ("self", "running_batch")
+)
+PROCESS_RESULT: Final = Seam(
+    "sglang.srt.managers.scheduler.Scheduler.process_batch_result", ("self", "batch", "result")
+)
+CALC_PRIORITY: Final = Seam(
+    "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority",
+    ("self", "waiting_queue", "running_batch", "processed_tokens"),
+)
+ADD_REQUEST: Final = Seam(
+    "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req",
+    ("self", "req", "has_chunked_req", "truncation_align_size"),
+)
+SEAMS: Final[Sequence[Seam]] = (
+    ADD_FLAGS,
+    INIT_POLICY,
+    NEW_PREFILL,
+    PROCESS_RESULT,
+    CALC_PRIORITY,
+    ADD_REQUEST,
+)
+
+# Either of them matches a request against the cache: the first until 0.5.21, the second from 0.5.22 on.
+MATCHERS: Final = (
+    "sglang.srt.managers.schedule_policy.match_prefix_for_req",
+    "sglang.srt.mem_cache.common.match_kv_cache",
+)
+
+
+def check() -> None:
+    """Raises `SeamError` with the version, the seam and what is supported, if one does not fit."""
+    for seam in SEAMS:
+        found = resolve(seam.path)
+        parameters = tuple(inspect.signature(found).parameters)
+        if parameters != seam.parameters:
+            raise misfit(
+                f"{seam.path} takes ({', '.join(parameters)}), not ({', '.join(seam.parameters)})"
+            )
+    matcher()
+
+
+def matcher() -> Any:
+    """SGLang's function that matches a request: (request, cache) → sets `num_matched_prefix_tokens`."""
+    for path in MATCHERS:
+        try:
+            function = pkgutil.resolve_name(path)
+        except (ImportError, AttributeError):
+            continue
+        order = tuple(inspect.signature(function).parameters)[:2]
+        if order == ("req", "tree_cache"):
+            return function
+        if order == ("tree_cache", "req"):
+            return lambda req, tree_cache: function(tree_cache, req, include_req=True)
+        raise misfit(f"{path} begins with ({', '.join(order)})")
+    raise misfit(f"there is neither {' nor '.join(MATCHERS)}")
+
+
+def resolve(path: str) -> Any:
+    """The object behind a dotted path; raises `SeamError`."""
+    try:
+        return pkgutil.resolve_name(path)
+    except (ImportError, AttributeError) as error:
+        raise misfit(f"there is no {path} ({error})") from error
+
+
+def misfit(reason: str) -> SeamError:
+    """The error for a seam that does not fit."""
+    return SeamError(
+        f"evenkeel: this SGLang ({_installed()}) does not fit the plug-in: {reason}. "
+        f"Supported: {SUPPORTED}. Refusing to start, since requests would be served without "
+        "fairness; use a supported version, or start without the plug-in (SGLANG_PLUGINS=none)."
+    )
+
+
+def _installed() -> str:
+    try:
+        return version("sglang")
+    except PackageNotFoundError:
+        return "of unknown version"

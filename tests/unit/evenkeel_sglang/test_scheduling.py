@@ -1,0 +1,246 @@
+"""A policy in charge of an engine's queue, over an engine that is only a loop: walk, answer, forward, finish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from evenkeel_contract.key import UNKNOWN
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.replica.accounts import Accounts
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_sglang.engine import EngineRequest
+from evenkeel_sglang.scheduling import Scheduling
+
+QUANTUM = 100.0
+
+
+@dataclass
+class Sampling:
+    max_new_tokens: int = 4
+
+
+@dataclass(eq=False)
+class Req:
+    """The attributes of SGLang's `Req` that the plug-in reads."""
+
+    rid: str
+    routing_key: str | None
+    origin_input_ids: list[int]
+    output_ids: list[int] = field(default_factory=list)
+    extra_key: str | None = None
+    num_matched_prefix_tokens: int = 0
+    prefix_len: int = 0
+    sampling_params: Sampling = field(default_factory=Sampling)
+    is_over: bool = False
+
+    def finished(self) -> bool:
+        return self.is_over
+
+
+class Loop:
+    """What SGLang's scheduler does with its queue, in little: room for `slots` requests, no cache but `cached`."""
+
+    def __init__(self, policy: str = "DLPM", *, slots: int = 2) -> None:
+        self.slots = slots
+        self.cached: dict[str, int] = {}
+        self.matched: list[str] = []
+        self.refused: list[str] = []
+        self.waiting_queue: list[EngineRequest] = []
+        self.running: list[Req] = []
+        cost = LinearCost()
+        config = ReplicaPolicyConfig(cost=cost, deficits=DeficitRules(quantum=QUANTUM))
+        self.scheduling = Scheduling(
+            make_policy(policy, config),
+            Accounts(cost),
+            match=self.match,
+            refused=self.refused.append,
+        )
+
+    def match(self, request: EngineRequest) -> int:
+        self.matched.append(request.rid)
+        return self.cached.get(request.rid, 0)
+
+    def send(self, *requests: Req) -> None:
+        self.waiting_queue.extend(requests)
+
+    def step(self, *, skip: Iterable[str] = ()) -> list[str]:
+        """One prefill pass; returns whom it admitted, in order."""
+        self.waiting_queue = self.scheduling.begin_pass(self.waiting_queue)
+        admitted: list[Req] = []
+        for request in self.waiting_queue:
+            assert isinstance(request, Req)
+            if request.rid in skip:
+                continue  # as for an adapter that is not loaded
+            fits = len(self.running) + len(admitted) < self.slots
+            request.prefix_len = self.cached.get(request.rid, 0)
+            if fits:
+                admitted.append(request)
+            self.scheduling.tried(request, admitted=fits)
+            if not fits:
+                break
+        self.scheduling.end_pass()
+        self.waiting_queue = [request for request in self.waiting_queue if request not in admitted]
+        self.running += admitted
+        return [request.rid for request in admitted]
+
+    def forward(self, *, is_prefill: bool = False, finish: Iterable[str] = ()) -> None:
+        """One token for everybody who runs; `finish` do so."""
+        for request in self.running:
+            request.output_ids.append(7)
+            request.is_over = request.is_over or request.rid in finish
+        self.scheduling.processed(self.running, is_prefill=is_prefill)
+        self.running = [request for request in self.running if not request.is_over]
+
+
+def req(rid: str, client: str = "a", *, tokens: int = 60, weight: int = 1, base: int = 0) -> Req:
+    words = [base + index for index in range(tokens)]
+    return Req(
+        rid=rid, routing_key=f"ek1;ns/{client}/{client};w={weight},1", origin_input_ids=words
+    )
+
+
+def test_a_pass_charges_each_admission_before_it_proposes_the_next() -> None:
+    loop = Loop(slots=4)
+    # 60 tokens each against a quantum of 100: two of a, then a is in debt and b's turn comes.
+    loop.send(*(req(f"a{i}", "a", base=1000 * i) for i in range(3)))
+    loop.send(*(req(f"b{i}", "b", base=9000 + 1000 * i) for i in range(2)))
+    assert loop.step() == ["a0", "a1", "b0", "b1"]
+
+
+def test_everybody_else_sees_a_list() -> None:
+    loop = Loop(slots=0)
+    loop.send(req("a0"), req("a1", base=500))
+    loop.step()
+    assert [request.rid for request in loop.waiting_queue] == ["a0", "a1"]
+    assert len(loop.waiting_queue) == 2
+
+
+def test_a_pass_that_was_opened_but_not_walked_leaves_a_list() -> None:
+    loop = Loop()
+    loop.send(req("a0"))
+    queue = loop.scheduling.begin_pass(loop.waiting_queue)
+    loop.scheduling.end_pass()
+    assert [request.rid for request in queue] == ["a0"]
+    assert loop.step() == ["a0"]
+
+
+def test_output_is_charged_once_per_token_and_totals_add_up() -> None:
+    loop = Loop()
+    loop.send(req("a0"), req("a1", base=500))
+    loop.step()
+    loop.forward(is_prefill=True)
+    loop.forward(finish=["a0", "a1"])
+    totals, states = loop.scheduling.snapshot()
+    served = totals["ns/a/a"]
+    assert (served.extend_tokens, served.output_tokens, served.requests) == (120, 4, 2)
+    assert (served.service, served.running) == (120 + 2 * 4, 0)
+    # The identity: served = quanta given − what is left (DLPM, Theorem 4.1's proof).
+    assert (served.service + states["ns/a/a"].deficit) % QUANTUM == 0
+
+
+def test_only_what_the_cache_did_not_hold_is_charged() -> None:
+    loop = Loop()
+    loop.cached["a0"] = 48
+    loop.send(req("a0"))
+    loop.step()
+    served = loop.scheduling.snapshot()[0]["ns/a/a"]
+    assert (served.extend_tokens, served.cached_tokens) == (12, 48)
+
+
+def test_a_request_that_vanished_from_the_queue_has_left() -> None:
+    loop = Loop(slots=0)
+    loop.send(req("a0"))
+    loop.step()
+    assert loop.scheduling.snapshot()[1]["ns/a/a"].waiting == 1
+    loop.waiting_queue.clear()
+    loop.step()
+    assert "ns/a/a" not in loop.scheduling.snapshot()[1]
+    assert len(loop.scheduling) == 0
+
+
+def test_a_request_aborted_between_two_forward_passes_pays_for_what_it_got() -> None:
+    loop = Loop()
+    loop.send(req("a0"))
+    loop.step()
+    request = loop.running.pop()
+    request.output_ids.append(7)
+    request.is_over = True
+    loop.step()
+    served = loop.scheduling.snapshot()[0]["ns/a/a"]
+    assert (served.output_tokens, served.running) == (1, 0)
+
+
+def test_a_retracted_request_pays_for_what_it_computes_again() -> None:
+    loop = Loop(slots=1)
+    loop.send(req("a0"))
+    loop.step()
+    loop.forward(is_prefill=True)
+    loop.send(loop.running.pop())
+    assert loop.step() == ["a0"]
+    served = loop.scheduling.snapshot()[0]["ns/a/a"]
+    assert served.extend_tokens == 60 + 61  # the second time with the token it had produced
+    assert (served.output_tokens, served.running) == (1, 1)
+
+
+def test_the_fleets_own_retry_does_not_pay_its_input_twice() -> None:
+    loop = Loop()
+    retried = req("a0")
+    retried.routing_key = f"{retried.routing_key};f"
+    loop.send(retried)
+    loop.step()
+    loop.forward(is_prefill=True)
+    served = loop.scheduling.snapshot()[0]["ns/a/a"]
+    assert (served.extend_tokens, served.service) == (60, 2)
+
+
+def test_probes_go_first_and_belong_to_nobody() -> None:
+    loop = Loop(slots=1)
+    loop.send(req("a0"), Req("HEALTH_CHECK_1", None, [1]))
+    assert loop.step() == ["HEALTH_CHECK_1"]
+    loop.forward(finish=["HEALTH_CHECK_1"])
+    assert (loop.refused, loop.scheduling.snapshot()[0]) == ([], {})
+
+
+def test_a_request_without_a_readable_key_is_the_unknown_clients() -> None:
+    loop = Loop()
+    loop.send(Req("x", None, [1, 2]), Req("y", "ek1;nonsense", [3, 4]))
+    loop.step()
+    assert loop.refused == ["missing", "malformed"]
+    assert loop.scheduling.snapshot()[0][UNKNOWN.identity].requests == 2
+
+
+def test_the_first_seed_of_a_client_counts() -> None:
+    loop = Loop(slots=0)
+    for rid, seed in (("a0", -70), ("a1", -9000)):
+        seeded = req(rid)
+        seeded.routing_key = f"{seeded.routing_key};s={seed}"
+        loop.send(seeded)
+    loop.step()
+    state = loop.scheduling.snapshot()[1]["ns/a/a"]
+    assert (state.seed, state.deficit) == (-70, 30)  # one quantum of 100 on top
+
+
+def test_a_request_passed_over_by_the_engine_stays_and_others_enter() -> None:
+    loop = Loop()
+    loop.send(req("a0"), req("a1", base=500))
+    assert loop.step(skip=["a0"]) == ["a1"]
+    assert loop.step() == ["a0"]
+
+
+def test_requests_that_share_what_is_being_computed_wait_for_it() -> None:
+    loop = Loop(slots=3)
+    loop.send(req("a0"), req("b0", "b"), req("c0", "c", base=500))
+    assert loop.step() == ["a0", "c0"]  # b0 lacks the very tokens that a0 computes
+    loop.cached["b0"] = 48
+    loop.forward(is_prefill=True)
+    assert loop.step() == ["b0"]
+    assert loop.scheduling.snapshot()[0]["ns/b/b"].cached_tokens == 48
+
+
+def test_fcfs_matches_nobody() -> None:
+    loop = Loop("FCFS")
+    loop.send(req("a0"), req("a1"))
+    assert loop.step() == ["a0", "a1"]
+    assert loop.matched == []

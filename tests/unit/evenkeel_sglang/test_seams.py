@@ -1,0 +1,83 @@
+"""An SGLang that does not fit stops at the check, with what is needed to mend it."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+from evenkeel_sglang import seams
+
+
+class Fitting:
+    """Stands where SGLang's classes do, with the parameters that the plug-in was written for."""
+
+    def add_cli_args(parser) -> None: ...  # type: ignore[no-untyped-def]
+    def init_schedule_policy(self) -> None: ...
+    def get_new_batch_prefill(self, running_batch) -> None: ...  # type: ignore[no-untyped-def]
+    def process_batch_result(self, batch, result) -> None: ...  # type: ignore[no-untyped-def]
+    def calc_priority(self, waiting_queue, running_batch, processed_tokens) -> None: ...  # type: ignore[no-untyped-def]
+    def add_one_req(self, req, has_chunked_req, truncation_align_size) -> None: ...  # type: ignore[no-untyped-def]
+
+
+class Older(Fitting):
+    def calc_priority(self, waiting_queue, running_batch=None) -> None: ...  # type: ignore[no-untyped-def,override]
+
+
+def match_kv_cache(req, tree_cache) -> None: ...  # type: ignore[no-untyped-def]
+
+
+@pytest.fixture
+def sglang(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+    """Modules in the places of SGLang's."""
+    names = (
+        *("sglang", "sglang.srt", "sglang.srt.server_args", "sglang.srt.managers"),
+        *("sglang.srt.managers.scheduler", "sglang.srt.managers.schedule_policy"),
+        *("sglang.srt.mem_cache", "sglang.srt.mem_cache.common"),
+    )
+    modules = {name: ModuleType(name) for name in names}
+    for name, module in modules.items():
+        module.__path__ = []
+        monkeypatch.setitem(sys.modules, name, module)
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(modules[parent], child, module)
+    modules["sglang.srt.server_args"].ServerArgs = Fitting  # type: ignore[attr-defined]
+    modules["sglang.srt.managers.scheduler"].Scheduler = Fitting  # type: ignore[attr-defined]
+    policy = modules["sglang.srt.managers.schedule_policy"]
+    policy.SchedulePolicy = policy.PrefillAdder = Fitting  # type: ignore[attr-defined]
+    modules["sglang.srt.mem_cache.common"].match_kv_cache = match_kv_cache  # type: ignore[attr-defined]
+    return modules
+
+
+def test_what_fits_passes(sglang: dict[str, ModuleType]) -> None:
+    seams.check()
+
+
+def test_a_changed_signature_names_the_seam_and_what_is_supported(
+    sglang: dict[str, ModuleType],
+) -> None:
+    policy = sglang["sglang.srt.managers.schedule_policy"]
+    policy.SchedulePolicy = Older  # type: ignore[attr-defined]
+    with pytest.raises(SystemExit, match=r"calc_priority takes \(self, waiting_queue") as refused:
+        seams.check()
+    assert seams.SUPPORTED in str(refused.value)
+    assert "Refusing to start" in str(refused.value)
+
+
+def test_a_function_that_is_gone_is_named(sglang: dict[str, ModuleType]) -> None:
+    del sglang["sglang.srt.managers.scheduler"].Scheduler
+    with pytest.raises(
+        SystemExit, match=r"there is no sglang\.srt\.managers\.scheduler\.Scheduler"
+    ):
+        seams.check()
+
+
+def test_a_cache_that_cannot_be_asked_is_a_misfit(sglang: dict[str, ModuleType]) -> None:
+    del sglang["sglang.srt.mem_cache.common"].match_kv_cache
+    with pytest.raises(SystemExit, match="match_prefix_for_req nor"):
+        seams.check()
+
+
+def test_no_handler_of_exceptions_swallows_the_refusal() -> None:
+    assert not issubclass(seams.SeamError, Exception)
