@@ -1,4 +1,4 @@
-"""`python -m e2e.rig up | down | status | env`: a real two-node Kubernetes on a bare Debian machine.
+"""`python -m e2e.rig up | down | images | status | env`: a real two-node Kubernetes on a bare Debian machine.
 
 No container engine and no image registry is needed; root is. Everything lives in namespaces of its own.
 """
@@ -10,6 +10,7 @@ import sys
 
 from e2e.rig import cluster
 from e2e.rig.errors import RigError
+from e2e.rig.images import product_archives
 
 
 def main(arguments: list[str]) -> int:
@@ -17,12 +18,14 @@ def main(arguments: list[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("up", help="bring the cluster up (quick when it is up)")
     verbs.add_parser("down", help="tear it down; leaves nothing")
+    verbs.add_parser("images", help="build the product's images and load them into the cluster")
     verbs.add_parser("status", help="say whether it is up")
     verbs.add_parser("env", help="print what a shell needs: eval $(python -m e2e.rig env)")
     verb = parser.parse_args(arguments).verb
     actions = {
         "up": cluster.up,
         "down": cluster.down,
+        "images": lambda: cluster.load_images(product_archives()),
         "status": cluster.status,
         "env": cluster.environment,
     }

@@ -1,6 +1,7 @@
 """Images that the cluster needs before any other can run: built from our own binaries, imported into nodes.
 
-Nothing is pulled. `archive` is also how the tests' own images (operator, router, simulator) get in.
+Nothing is pulled. The product's own images (operator, router, simulator) are built from `images/Dockerfile` over
+a base made on the spot, again only when something that goes into them changed.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from e2e.rig.layout import CACHE
+from e2e.rig import base
+from e2e.rig.layout import CACHE, REPOSITORY
 from e2e.rig.processes import run
 from e2e.rig.settings import COREDNS_IMAGE, PAUSE_IMAGE, TRAEFIK_IMAGE
 
@@ -37,7 +40,56 @@ def system_archives(binaries: Path) -> list[Path]:
     return [_of_binary(image, (binaries / image.binary).resolve()) for image in SYSTEM_IMAGES]
 
 
-def archive(name: str, context: Path, *, containerfile: Path, key: str) -> Path:
+REGISTRY: Final = "evenkeel.dev/e2e"
+TAG: Final = "head"
+PRODUCTS: Final = {
+    "router": ("fairshare", "contract", "router"),
+    "operator": ("fairshare", "contract", "operator"),
+    "simulator": ("fairshare", "contract", "simulator"),
+}
+"""Targets of `images/Dockerfile`, and the folders whose packages they hold."""
+_RECIPE: Final = (
+    "images/Dockerfile", "images/requirements.py", "images/bytecode.py", ".dockerignore",
+    "pyproject.toml", "constraints.txt", "LICENSE",
+)  # fmt: skip
+# How this machine reaches its package index goes into the build, and not into the image.
+_LENT: Final = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
+
+
+def product_archives() -> list[Path]:
+    """An archive for each of the product's images, as `REGISTRY/<target>:TAG`."""
+    bases = {"BASE": base.RUNTIME, "BUILDER": base.BUILDER}
+    key = "".join(base.build(one) for one in bases.values()) + _digest(_RECIPE)
+    arguments = [f"--build-arg={name}={one.name}" for name, one in bases.items()]
+    arguments += [f"--volume={path}:{path}:ro" for path in _LENT if Path(path).exists()]
+    arguments += ["--layers", "--timestamp=0"]
+    return [
+        archive(
+            f"{REGISTRY}/{target}:{TAG}",
+            REPOSITORY,
+            containerfile=REPOSITORY / "images" / "Dockerfile",
+            key=key + _digest(folders),
+            arguments=(*arguments, f"--target={target}"),
+        )
+        for target, folders in PRODUCTS.items()
+    ]
+
+
+def _digest(paths: Iterable[str]) -> str:
+    """Of the content of files, and of all sources in folders."""
+    digest = hashlib.sha256()
+    for path in (REPOSITORY / name for name in paths):
+        files = sorted(path.glob("*/**/*")) if path.is_dir() else [path]
+        for file in files:
+            if file.is_file() and "__pycache__" not in file.parts:
+                content = hashlib.sha256(file.read_bytes()).hexdigest()
+                digest.update(f"{file.relative_to(REPOSITORY)}={content}\n".encode())
+    return digest.hexdigest()
+
+
+def archive(
+    name: str, context: Path, *, containerfile: Path, key: str, arguments: Sequence[str] = ()
+) -> Path:
     """Build `containerfile` in `context` as image `name`; `key` names what it was built from."""
     folder = CACHE / "images"
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +98,7 @@ def archive(name: str, context: Path, *, containerfile: Path, key: str) -> Path:
     if not target.exists():
         print(f"building image {name} …", flush=True)
         run("buildah", "build", "--runtime", "runc", "--network", "host", "--pull=never",
-            "--file", containerfile, "--tag", name, context)  # fmt: skip
+            "--file", containerfile, "--tag", name, *arguments, context)  # fmt: skip
         partial = target.with_suffix(".partial")
         partial.unlink(missing_ok=True)
         run("buildah", "push", name, f"docker-archive:{partial}:{name}")

@@ -10,6 +10,7 @@ from typing import Final
 KUBERNETES_VERSION: Final = "v1.35.4"
 
 SOURCE: Final = Path(__file__).parent
+REPOSITORY: Final = SOURCE.parents[1]
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "evenkeel" / "e2e"
 STATE: Final = Path(os.environ.get("E2E_STATE", "/var/tmp/evenkeel-e2e"))
 """Everything that one cluster leaves on disk; `down` removes it."""

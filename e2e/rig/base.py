@@ -1,0 +1,128 @@
+"""Base images where nothing can be pulled: Python and its libraries, unpacked from the machine's own Debian.
+
+In the manner of distroless: no shell, no package manager, no setuid program, one user who is not root. apt works
+out what is needed against an empty system, so nothing depends on what happens to be installed here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from e2e.rig.layout import REPOSITORY
+from e2e.rig.processes import run
+
+_PYTHON: Final = (
+    "python3-minimal",
+    "libpython3-stdlib",
+    "libstdc++6",  # of wheels with compiled parts
+    "ca-certificates",
+    "netbase",
+    "media-types",
+    "tzdata",
+)
+# Needed by packages' scripts, which do not run here.
+_UNNEEDED: Final = frozenset({"dpkg", "tar", "debconf", "openssl", "debianutils", "gcc-12-base"})
+
+_CONTAINERFILE: Final = """FROM scratch
+ADD root.tar /
+ENV PATH=/usr/local/bin:/usr/bin:/bin SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """One base image."""
+
+    name: str
+    packages: tuple[str, ...]
+
+
+RUNTIME: Final = Base("evenkeel.dev/e2e/base:1", _PYTHON)
+BUILDER: Final = Base(
+    "evenkeel.dev/e2e/builder:1", (*_PYTHON, "dash", "coreutils", "python3", "python3-pip")
+)
+
+
+def build(base: Base) -> str:
+    """Make sure that the image is in buildah's store; returns a key of what is in it."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        apt = _apt(folder)
+        listed = run(*apt, "--print-uris", "-qq", *base.packages)
+        recipe = Path(__file__).read_text() + (REPOSITORY / "images" / "bytecode.py").read_text()
+        key = hashlib.sha256((listed + recipe).encode()).hexdigest()[:16]
+        tagged = f"{base.name}-{key}"
+        if not run("buildah", "images", "--quiet", "--filter", f"reference={tagged}").strip():
+            print(f"building image {base.name} …", flush=True)
+            run(*apt, "--download-only", "--yes", "-qq", *base.packages)
+            _unpack(folder)
+            (folder / "Containerfile").write_text(_CONTAINERFILE)
+            run("buildah", "build", "--timestamp", "0", "--tag", tagged, folder)
+        run("buildah", "tag", tagged, base.name)
+    _forget_older(base, tagged)
+    return key
+
+
+def _forget_older(base: Base, tagged: str) -> None:
+    for image in run("buildah", "images", "--format", "{{.Name}}:{{.Tag}}").split():
+        if image.startswith(f"{base.name}-") and image != tagged:
+            run("buildah", "rmi", image)
+
+
+def _apt(folder: Path) -> tuple[str, ...]:
+    (folder / "status").touch()  # as if nothing were installed
+    (folder / "debs" / "partial").mkdir(parents=True)
+    options = (
+        f"Dir::State::status={folder}/status",
+        f"Dir::Cache::archives={folder}/debs",
+        "Debug::NoLocking=1",
+        "APT::Install-Recommends=0",
+        "APT::Sandbox::User=root",  # the folder is ours alone
+    )
+    return ("apt-get", *(word for option in options for word in ("-o", option)), "install")
+
+
+def _unpack(folder: Path) -> None:
+    root = folder / "root"
+    root.mkdir()
+    for package in sorted((folder / "debs").glob("*.deb")):
+        if package.name.split("_")[0] not in _UNNEEDED:
+            run("dpkg-deb", "--extract", package, root)
+    for rest in ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian"):
+        run("rm", "-rf", root / rest)
+    certificates = sorted((root / "usr/share/ca-certificates/mozilla").glob("*.crt"))
+    (root / "etc/ssl/certs").mkdir(parents=True, exist_ok=True)
+    together = "".join(one.read_text() for one in certificates)
+    (root / "etc/ssl/certs/ca-certificates.crt").write_text(together)
+    (root / "etc/passwd").write_text(
+        "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532::/tmp:/sbin/nologin\n"
+    )
+    (root / "etc/group").write_text("root:x:0:\nnonroot:x:65532:\n")
+    _compile(root)
+    (root / "tmp").mkdir()
+    (root / "tmp").chmod(0o1777)
+    run("tar", "--create", "--file", folder / "root.tar", "--directory", root, "--sort=name",
+        "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", ".")  # fmt: skip
+    run("rm", "-rf", root, folder / "debs")
+
+
+def _compile(root: Path) -> None:
+    """What Debian's package does after unpacking; without it, every start compiles half the standard library."""
+    library = "/usr/lib/python3.11"
+    shutil.copyfile(REPOSITORY / "images" / "bytecode.py", root / "bytecode.py")
+    run(
+        "env",
+        "PYTHONHASHSEED=0",
+        "chroot",
+        root,
+        "/usr/bin/python3",
+        "/bytecode.py",
+        library,
+        library,
+    )
+    (root / "bytecode.py").unlink()

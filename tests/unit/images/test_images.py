@@ -1,0 +1,73 @@
+"""What goes into the images: stated in three places that must agree, and compiled to the same bytes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from e2e.rig.images import PRODUCTS
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text()
+
+
+def stage(name: str) -> str:
+    """The lines of one stage."""
+    found = re.search(
+        rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL
+    )
+    assert found is not None, name
+    return found[1]
+
+
+def test_each_image_holds_the_packages_that_its_cache_key_counts_and_no_others() -> None:
+    for target, folders in PRODUCTS.items():
+        copied = re.findall(r"^COPY (\w+)/\w+ /site/", stage(f"{target}-site"), re.MULTILINE)
+        assert tuple(copied) == folders
+
+
+def test_everything_that_is_copied_is_in_the_build_context() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
+    for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
+        for source in sources.split():
+            assert source in allowed
+            assert (ROOT / source).exists()
+
+
+def test_no_image_runs_as_root_and_each_starts_its_own_part() -> None:
+    assert "USER 65532:65532" in stage("runtime")
+    for target in PRODUCTS:
+        assert f"FROM runtime AS {target}\n" in DOCKERFILE
+        assert f'ENTRYPOINT ["python3", "-m", "evenkeel_{target}' in stage(target)
+
+
+def test_an_image_installs_the_dependencies_of_its_extra_without_the_project() -> None:
+    script = ROOT / "images" / "requirements.py"
+    said = subprocess.run(
+        [sys.executable, script, "operator"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    names = {re.split(r"[^\w-]", line)[0] for line in said.stdout.splitlines()}
+    assert {"kopf", "msgspec", "xxhash"} <= names
+    assert not {"evenkeel", "pytest", "uvloop"} & names
+
+
+def test_bytecode_is_the_same_each_time_and_python_takes_it_unchecked(tmp_path: Path) -> None:
+    module = tmp_path / "evenkeel_example.py"
+    module.write_text("names = {'a', 'b', 'c', 'd'}\ndef f(x): return x in {'p', 'q', 'r'}\n")
+    (tmp_path / "template.py").write_text("class {{ name }}:")
+    compiled = Path(importlib.util.cache_from_source(str(module)))
+    made = set()
+    for _ in range(2):
+        script = [sys.executable, ROOT / "images" / "bytecode.py", tmp_path, "/opt/evenkeel"]
+        subprocess.run(script, env={"PYTHONHASHSEED": "0"}, check=True)
+        made.add(compiled.read_bytes())
+    assert len(made) == 1
+    module.write_text("raise AssertionError('the source was read')")
+    said = subprocess.run(
+        [sys.executable, "-c", "import evenkeel_example as e; print(e.f('q'))"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert said.stdout == "True\n"
