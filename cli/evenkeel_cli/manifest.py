@@ -18,7 +18,7 @@ from evenkeel_contract.decode import salvage
 from evenkeel_contract.faults import Fault, did_you_mean, show, without_echoes
 from evenkeel_contract.render import KeyHashes, serves
 from evenkeel_contract.spec import FairInferenceService, InferenceTenant, Runtime
-from evenkeel_contract.spec.common import DnsName
+from evenkeel_contract.spec.common import DnsName, SecretKeyRef
 from evenkeel_contract.validate import salvage_service, salvage_tenant
 from evenkeel_simulator.server.settings import argument_faults
 
@@ -238,11 +238,30 @@ class _Reading:
             self._report(further.document, [Fault("kind", message)])
         for first in self._services[:1]:
             self._report(first.document, first.without_echoes(_not_local(first.resource)))
+            self._report(first.document, first.without_echoes(self._store(first.resource)))
         seen: set[tuple[str, str]] = set()
         owners: dict[str, str] = {}
         for read in self._tenants:
             self._report(read.document, read.without_echoes(self._twice(read.resource, seen)))
             self._report(read.document, read.without_echoes(self._keys(read.resource, owners)))
+
+    def _store(self, service: FairInferenceService) -> Iterator[Fault]:
+        """The Secret with the address of the ledger's store must be in the file, too."""
+        redis = service.spec.router.state.redis
+        if redis is not None:
+            path, namespace = "spec.router.state.redis.urlSecretRef", service.metadata.namespace
+            yield from self._missing(path, namespace, redis.url_secret_ref)
+
+    def _missing(self, path: str, namespace: str, ref: SecretKeyRef) -> Iterator[Fault]:
+        secret = (namespace, ref.name)
+        known = (*secret, ref.key) in self.secrets
+        if not known and not self._some_nameless and secret not in self._half_read:
+            yield Fault(
+                path,
+                f"no Secret {'/'.join(secret)} with an entry {ref.key!r} in this file; "
+                f"add a document of kind Secret with stringData",
+                about=("metadata.namespace",),
+            )
 
     @staticmethod
     def _twice(tenant: InferenceTenant, seen: set[tuple[str, str]]) -> Iterator[Fault]:
@@ -257,16 +276,9 @@ class _Reading:
         for index, key in enumerate(tenant.spec.api_keys):
             path = f"spec.apiKeys[{index}].secretRef"
             ref = key.secret_ref
-            secret = (tenant.metadata.namespace, ref.name)
-            text = self.secrets.get((*secret, ref.key))
+            text = self.secrets.get((tenant.metadata.namespace, ref.name, ref.key))
             if text is None:
-                if not self._some_nameless and secret not in self._half_read:
-                    yield Fault(
-                        path,
-                        f"no Secret {'/'.join(secret)} with an entry {ref.key!r} in this file; "
-                        f"add a document of kind Secret with stringData",
-                        about=("metadata.namespace",),
-                    )
+                yield from self._missing(path, tenant.metadata.namespace, ref)
                 continue
             if not text or not text.isascii() or not text.isprintable() or " " in text:
                 yield Fault(path, "the key must be ASCII without blanks or control characters")

@@ -194,10 +194,17 @@ def _discovery(state: RouterState, api: Api | None) -> Discovery:
     )
 
 
+def _place(config: RouterConfig) -> tuple[object, ...]:
+    """Where the ledger is kept."""
+    return config.state.store, config.state.file, config.state.redis_url
+
+
 async def _watch_config(state: RouterState, discovery: Discovery, source: ConfigSource) -> None:
     def apply(config: RouterConfig) -> None:
         if config.listen != state.config.listen:
             _log.warning("a changed `listen` takes effect when the router restarts")
+        if _place(config) != _place(state.config):
+            _log.warning("another store of the ledger is used when the router restarts")
         state.apply(config)
         discovery.update(config)
 

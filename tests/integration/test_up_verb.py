@@ -117,9 +117,9 @@ class Up:
         assert old in text
         self.file.write_text(text.replace(old, new))
 
-    def ask(self, **changes: object) -> httpx.Response:
+    def ask(self, *, url: str | None = None, **changes: object) -> httpx.Response:
         return httpx.post(
-            f"{self.url}/v1/chat/completions",
+            f"{url or self.url}/v1/chat/completions",
             json={
                 "model": "m",
                 "messages": [{"role": "user", "content": "hello"}],
@@ -199,6 +199,30 @@ def test_what_is_killed_starts_again_and_requests_go_on(start: Callable[..., Up]
     up.until_said("router: ready again")
     assert up.ask().status_code == 200, "at the same address"
     assert up.stop() == 0
+
+
+def test_several_routers_run_and_their_number_follows_the_file(start: Callable[..., Up]) -> None:
+    up = start()
+    up.until_ready()
+    up.edit("scheduling:", "router: {replicas: 3}\n  scheduling:")
+    up.until_said("applied")
+    pids = up.pids()
+    assert sorted(name for name in pids if name.startswith("router")) == [
+        "router", "router-1", "router-2"
+    ]  # fmt: skip
+    urls = re.findall(r"router-\d: ready at (http://\S+) ", up.output)
+    for url in urls:
+        assert up.ask(url=url).status_code == 200
+    os.kill(pids["router-1"], signal.SIGKILL)
+    up.until_said("router-1: ready again")
+    assert [up.ask(url=url).status_code for url in urls] == [200, 200]
+    (folder,) = (up.folder / ".evenkeel").glob("*.*")
+    told = json.loads((folder / "router-2.json").read_bytes())
+    assert [peer["name"] for peer in told["state"]["peers"]] == ["router", "router-1"]
+    up.edit("{replicas: 3}", "{replicas: 1}")
+    up.until_said("applied", 2)
+    assert [name for name in up.pids() if name.startswith("router")] == ["router"]
+    assert json.loads((folder / "router.json").read_bytes())["state"]["peers"] == []
 
 
 async def test_edits_are_followed_without_losing_a_request(start: Callable[..., Up]) -> None:

@@ -26,6 +26,7 @@ def banner(manifest: Manifest, fleet: Fleet) -> RenderableType:
     key = next(iter(keys.values()), None)
     lines = [
         f"router  {fleet.url}/v1    model {manifest.service.spec.model.name}",
+        *(f"        {router.url}/v1    {router.name}" for router in fleet.routers[1:]),
         f"watch   evenkeel top --url {fleet.admin_url}",
         "stop    Ctrl-C",
         "",

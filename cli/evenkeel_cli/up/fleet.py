@@ -1,4 +1,4 @@
-"""A fleet of local processes: replicas and their router, kept as a manifest says.
+"""A fleet of local processes: replicas and their routers, kept as a manifest says.
 
 Place in the flow: manifest → `plan` → **fleet** → keepers → processes. What happens in a change, and why in this
 order: new replicas are ready before the router hears of them; the router has let go of old ones before they
@@ -16,12 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from evenkeel_contract.render import router_config
-from evenkeel_contract.routerconfig import (
-    ListenConfig,
-    ReplicaConfig,
-    RouterConfig,
-    dump_router_config,
-)
+from evenkeel_contract.routerconfig import ListenConfig, ReplicaConfig, RouterConfig
 
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up import ports
@@ -29,13 +24,13 @@ from evenkeel_cli.up.keeper import Keeper
 from evenkeel_cli.up.launcher import Launcher, Program
 from evenkeel_cli.up.plan import (
     REPLICA_MODULE,
-    ROUTER_MODULE,
     Arguments,
     plan_replicas,
     replica_arguments,
 )
 from evenkeel_cli.up.probes import Probes
-from evenkeel_cli.up.state import StateFolder, end, leftovers, replace_file
+from evenkeel_cli.up.routers import Router, count_of, further_listen, state_of
+from evenkeel_cli.up.state import StateFolder, end, leftovers
 
 Say = Callable[[str], None]
 
@@ -93,7 +88,7 @@ class Fleet:
     ) -> None:
         self.listen = listen
         self.replicas: dict[str, Replica] = {}
-        self.router: Keeper | None = None
+        self.routers: list[Router] = []
         self._folder = folder
         self._probes = probes
         self._say = say
@@ -139,9 +134,7 @@ class Fleet:
 
     async def stop(self) -> None:
         """End everything in order: the router drains while the replicas still serve it."""
-        if self.router is not None:
-            drain_s = self._config.drain_timeout_s if self._config else 0.0
-            await self._stop([self.router], drain_s + ROUTER_SLACK_S)
+        await self._stop_routers(self.routers)
         await self._stop(self._keepers, STOP_GRACE_S)
         self._launcher.close()
         self._folder.forget()
@@ -169,38 +162,65 @@ class Fleet:
         return replicas
 
     async def _route(self, manifest: Manifest) -> None:
-        config = router_config(
+        self._config = router_config(
             manifest.service,
             tenants=manifest.tenants,
             key_hashes=manifest.key_hashes,
             replicas=[replica.config() for replica in self.replicas.values()],
             listen=self.listen,
+            state=state_of(manifest, self._folder),
         )
-        self._publish(config)
-        if self.router is None:
-            self.router = self._keep("router", self._router_program)
-            await self.router.get_ready()
-            self._say(f"router: ready at {self.url} (process {self.router.pid})")
-        else:
-            names = frozenset(self.replicas)
-            if not await self._probes.routes(self.admin_url, names, ROUTING_LIMIT_S):
-                self._say(f"router: not all of {', '.join(sorted(names))} are in rotation yet")
-            state = await self._probes.state(self.admin_url)
-            for fault in state.config_faults if state is not None else ():
-                self._say(f"router: keeps its last configuration: {fault}")
+        running, wanted = list(self.routers), count_of(manifest)
+        new = [self._new_router(index) for index in range(len(running), wanted)]
+        self.routers += new
+        self._publish()
+        try:
+            await self._start_routers(new)
+        except BaseException:
+            self.routers = running
+            self._publish()
+            raise
+        await asyncio.gather(*(self._follow(router) for router in running[:wanted]))
+        # One that leaves goes on being a peer until it has ended: what it got meanwhile must be known.
+        leaving, self.routers = self.routers[wanted:], self.routers[:wanted]
+        await self._stop_routers(leaving)
+        self._publish()
 
-    def _publish(self, config: RouterConfig) -> None:
-        if config != self._config:
-            self._config = config
-            replace_file(self._folder.router_config, dump_router_config(config))
+    def _new_router(self, index: int) -> Router:
+        listen = further_listen(self.listen, index) if index else self.listen
+        return Router(index, listen, self._folder)
 
-    def _router_program(self) -> Program:
-        return Program(
-            name="router",
-            module=ROUTER_MODULE,
-            arguments=("--config", str(self._folder.router_config)),
-            probe_url=f"http://{self.listen.host}:{self.listen.probe_port}/readyz",
-        )
+    async def _start_routers(self, routers: list[Router]) -> None:
+        for router in routers:
+            router.keeper = self._keep(router.name, router.program)
+        try:
+            await asyncio.gather(*(router.keeper.get_ready() for router in routers))
+        except BaseException:
+            await self._stop((router.keeper for router in routers), STOP_GRACE_S)
+            raise
+        for router in routers:
+            self._say(
+                f"{router.name}: ready at {router.url} (process {router.keeper.pid}, "
+                f"admin {router.admin_url})"
+            )
+
+    async def _follow(self, router: Router) -> None:
+        """Wait until a router follows its new configuration."""
+        names = frozenset(self.replicas)
+        if not await self._probes.routes(router.admin_url, names, ROUTING_LIMIT_S):
+            self._say(f"{router.name}: not all of {', '.join(sorted(names))} are in rotation yet")
+        state = await self._probes.state(router.admin_url)
+        for fault in state.config_faults if state is not None else ():
+            self._say(f"{router.name}: keeps its last configuration: {fault}")
+
+    async def _stop_routers(self, routers: list[Router]) -> None:
+        drain_s = self._config.drain_timeout_s if self._config else 0.0
+        await self._stop((router.keeper for router in routers), drain_s + ROUTER_SLACK_S)
+
+    def _publish(self) -> None:
+        if self._config is not None:
+            for router in self.routers:
+                router.publish(self._config, self.routers)
 
     def _keep(self, name: str, make: Callable[[], Program]) -> Keeper:
         def make_and_publish() -> Program:
@@ -219,12 +239,13 @@ class Fleet:
         return keeper
 
     def _republish(self) -> None:
-        """Tell the router where replicas are now: one that starts again may have other ports."""
+        """Tell routers where replicas are now: one that starts again may have other ports."""
         if self._config is not None:
             replicas = sorted(
                 (replica.config() for replica in self.replicas.values()), key=lambda r: r.name
             )
-            self._publish(replace(self._config, replicas=tuple(replicas)))
+            self._config = replace(self._config, replicas=tuple(replicas))
+            self._publish()
 
 
 @asynccontextmanager

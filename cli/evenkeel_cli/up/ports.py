@@ -11,6 +11,7 @@ from evenkeel_contract.routerconfig import ListenConfig
 
 from evenkeel_cli.up.errors import PortTaken
 
+LAST: Final = 65_535
 _RANGE: Final = (20_000, 32_000)
 """Below the ports that systems give to outgoing connections: one of those could take what was just free."""
 _given: set[int] = set()

@@ -1,7 +1,7 @@
 """What a running fleet leaves on disk, so that the next run finds what a killed one left behind.
 
 A folder per service, `.evenkeel/<namespace>.<name>/`: `lock` (held while a supervisor lives), `state.json` (its
-processes), `router.json` (what the router is told), and a log per process. A leftover is ended only when its
+processes), `router.json` (what the router is told; a file for each), perhaps `ledger`, and a log per process. A leftover is ended only when its
 process id, its start time and the run id in its command line are all as written down.
 """
 
@@ -70,10 +70,14 @@ class StateFolder:
         """Give the folder back; it stays, with its logs."""
         os.close(self._lock)
 
+    def router_config(self, name: str) -> Path:
+        """What a router is told."""
+        return self.path / f"{name}.json"
+
     @property
-    def router_config(self) -> Path:
-        """What the router is told."""
-        return self.path / "router.json"
+    def ledger(self) -> Path:
+        """The ledger, where a file keeps it: it outlives the run."""
+        return self.path / "ledger"
 
     def log_of(self, name: str) -> Path:
         """What a process says."""

@@ -255,6 +255,20 @@ def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
         load_manifest(tmp_path / "none.yaml")
 
 
+REDIS = "  router: {state: {store: Redis, redis: {urlSecretRef: {name: redis, key: url}}}}\n"
+
+
+def test_the_address_of_a_store_must_be_in_the_file_too() -> None:
+    with pytest.raises(ManifestFaults) as caught:
+        read(SERVICE + REDIS)
+    (line,) = caught.value.lines
+    assert (
+        "spec.router.state.redis.urlSecretRef: no Secret default/redis with an entry 'url'" in line
+    )
+    secret = "kind: Secret\napiVersion: v1\nmetadata: {name: redis}\nstringData: {url: redis://h}\n"
+    assert read(SERVICE + REDIS, secret).secrets[("default", "redis", "url")] == "redis://h"
+
+
 def test_what_cannot_be_honoured_here_is_named() -> None:
     service = SERVICE + (
         "  router: {replicas: 3, prefix: {mode: Tokens}}\n"
@@ -264,7 +278,6 @@ def test_what_cannot_be_honoured_here_is_named() -> None:
     other = TENANT.replace("{name: ads}", "{name: ads, namespace: elsewhere}").split("  apiKeys")[0]
     warnings = read(service, other, "kind: Namespace\n").warnings
     assert warnings == (
-        "spec.router.replicas has no effect here: one router runs",
         "spec.slo has no effect here: nothing watches objectives",
         "spec.exposure has no effect here: the router listens on this machine",
         "spec.router.prefix.mode Tokens has no effect here: prompts are matched as Text",

@@ -1,0 +1,106 @@
+"""The routers of a local fleet: where each listens, what each is told, and who its peers are.
+
+Place in the flow: manifest → configuration → **routers** → a file each → processes. All are told the same but for
+where they listen, where the others do, and where a ledger is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from evenkeel_contract.routerconfig import (
+    ListenConfig,
+    PeerConfig,
+    RouterConfig,
+    StateConfig,
+    StateStore,
+    dump_router_config,
+)
+
+from evenkeel_cli.manifest import Manifest
+from evenkeel_cli.up import ports
+from evenkeel_cli.up.keeper import Keeper
+from evenkeel_cli.up.launcher import Program
+from evenkeel_cli.up.plan import ROUTER_MODULE
+from evenkeel_cli.up.state import StateFolder, replace_file
+
+STRIDE: Final = 10
+"""From one router's ports to the next one's: 8080 to 8082, 8090 to 8092, and so on."""
+
+
+class Router:
+    """One router: its ports, its configuration, its keeper."""
+
+    def __init__(self, index: int, listen: ListenConfig, folder: StateFolder) -> None:
+        self.name = f"router-{index}" if index else "router"
+        self.listen = listen
+        self.config: RouterConfig | None = None
+        self.keeper: Keeper
+        self._path: Path = folder.router_config(self.name)
+
+    @property
+    def url(self) -> str:
+        """Where clients send requests."""
+        return f"http://{self.listen.host}:{self.listen.traffic_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """Where `evenkeel top` and the other routers look."""
+        return f"http://{self.listen.host}:{self.listen.admin_port}"
+
+    def program(self) -> Program:
+        """What to run."""
+        return Program(
+            name=self.name,
+            module=ROUTER_MODULE,
+            arguments=("--config", str(self._path)),
+            probe_url=f"http://{self.listen.host}:{self.listen.probe_port}/readyz",
+        )
+
+    def publish(self, config: RouterConfig, routers: Sequence[Router]) -> None:
+        """Tell it what all are told, and who the others are."""
+        peers = tuple(
+            PeerConfig(name=other.name, url=other.admin_url)
+            for other in routers
+            if other is not self
+        )
+        own = replace(config, listen=self.listen, state=replace(config.state, peers=peers))
+        if own != self.config:
+            self.config = own
+            replace_file(self._path, dump_router_config(own))
+
+
+def further_listen(first: ListenConfig, index: int) -> ListenConfig:
+    """Where a further router listens: `STRIDE` ports on from the one before, or where it is free."""
+    wanted = [
+        port + STRIDE * index for port in (first.traffic_port, first.probe_port, first.admin_port)
+    ]
+    traffic, probe, admin = (
+        port
+        if port <= ports.LAST and ports.is_free(first.host, port)
+        else ports.free_port(first.host)
+        for port in wanted
+    )
+    return ListenConfig(host=first.host, traffic_port=traffic, probe_port=probe, admin_port=admin)
+
+
+def count_of(manifest: Manifest) -> int:
+    """How many routers run here. A cluster's default of two is for nodes that fail; this is one machine."""
+    return manifest.service.spec.router.replicas or 1
+
+
+def state_of(manifest: Manifest, folder: StateFolder) -> StateConfig:
+    """Where the ledger is kept: `File` means the fleet's folder."""
+    state = manifest.service.spec.router.state
+    if state.store is StateStore.FILE:
+        return StateConfig(store=state.store, file=str(folder.ledger.absolute()))
+    if state.store is StateStore.REDIS and state.redis is not None:
+        ref = state.redis.url_secret_ref
+        namespace = manifest.service.metadata.namespace
+        return StateConfig(
+            store=state.store, redis_url=manifest.secrets[(namespace, ref.name, ref.key)]
+        )
+    return StateConfig()
