@@ -23,11 +23,15 @@ from evenkeel_simulator.experiments.setup import Setup, engine_config, find_prof
 from evenkeel_simulator.experiments.summary import program_latencies, summarise
 from evenkeel_simulator.experiments.workload_file import make_workload, read_spec
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKLOADS = ROOT / "bench" / "workloads"
 TRACES = Path(os.environ.get("EVENKEEL_DATA", ROOT.parent / "shared" / "data"))
-CORE = ("tot-s1", "tot-s2", "mooncake-conversation", "mooncake-synthetic")
+COMPARED = (
+    *("tot-s1", "tot-s2", "mooncake-conversation", "mooncake-synthetic"),
+    *("tot-s1-diverse", "tot-s2-diverse", "judge-s1", "judge-s2", "qa-s1", "qa-s2"),
+)
 SYSTEMS: Mapping[str, tuple[str, str]] = {  # name: (fleet policy, replica policy)
     "D2LPM + DLPM": ("D2LPM", "DLPM"),
     "per-client RR + VTC": ("PerClientRoundRobin", "VTC"),
@@ -66,16 +70,9 @@ COLUMNS: Mapping[str, tuple[str, str]] = {  # field: (heading, format)
 }
 
 
-class Variant(msgspec.Struct, frozen=True, kw_only=True):
-    """Engines that differ from the default, to find out why."""
-
-    max_running: int | None = None
-    share_in_batch: bool = True
-
-
-def run(task: tuple[str, str, int, Variant]) -> Result:
+def run(task: tuple[str, str, int]) -> Result:
     """One workload under one system with one seed."""
-    workload, system, seed, variant = task
+    workload, system, seed = task
     spec = read_spec(WORKLOADS / f"{workload}.yaml")
     fleet_policy, replica_policy = SYSTEMS[system]
     setup = Setup(
@@ -83,11 +80,7 @@ def run(task: tuple[str, str, int, Variant]) -> Result:
         replicas=spec.replicas,
         fleet_policy=fleet_policy,
         replica_policy=replica_policy,
-        engine=engine_config(
-            kv_tokens=spec.kv_tokens,
-            max_running=variant.max_running,
-            share_in_batch=variant.share_in_batch,
-        ),
+        engine=engine_config(kv_tokens=spec.kv_tokens),
     )
     work = make_workload(workload, spec, seed=seed, traces=TRACES)
     records, makespan_s = simulate(setup, work)
@@ -121,83 +114,86 @@ def table(results: Sequence[Result]) -> str:
         lines[-1] += " |"
         lines.append("|---" + "|---:" * len(COLUMNS) + "|")
         for system in SYSTEMS:
-            cells = [cell(column) for column in columns(results, workload, system)]
+            cells = [
+                cell(form, _values(results, workload, system, name))
+                for name, (_, form) in COLUMNS.items()
+            ]
             lines.append(f"| {system} | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines)
 
 
-def columns(
-    results: Iterable[Result], workload: str, system: str
-) -> list[tuple[str, Sequence[float]]]:
-    """(format, values over seeds) of each column."""
-    own = [r for r in results if r.workload == workload and r.system == system]
-    return [(form, [getattr(r, name) for r in own]) for name, (_, form) in COLUMNS.items()]
-
-
-def cell(column: tuple[str, Sequence[float]]) -> str:
-    form, values = column
+def cell(form: str, values: Sequence[float]) -> str:
     spread = f" ± {form.format(stdev(values))}" if len(values) > 1 else ""
     return form.format(fmean(values)) + spread
 
 
 def plot(results: Sequence[Result], path: Path) -> None:
-    """A panel for each workload and measure, a mark for each system, a bar for its standard deviation."""
+    """A row for each measure, a group of marks for each workload, a bar for the standard deviation."""
     workloads = list(dict.fromkeys(result.workload for result in results))
     rows = (
-        ("throughput", "throughput (tokens/s)", "linear"),
+        ("throughput", "throughput, of D2LPM + DLPM's", "linear"),
         ("jain_service_rate", "Jain's index, service rate", "linear"),
-        ("well_latency_p99_s", "well-behaved p99 (s, log scale)", "log"),
+        ("well_latency_p50_s", "well-behaved program p50 (s)", "log"),
+        ("well_ttft_p99_s", "well-behaved TTFT p99 (s)", "log"),
     )
-    figure = Figure(figsize=(3.1 * len(workloads) + 1, 7.6), layout="constrained")
-    panels = figure.subplots(len(rows), len(workloads), squeeze=False)
-    for row, (name, label, scale) in enumerate(rows):
-        for column, workload in enumerate(workloads):
-            axes = panels[row][column]
-            tidy(axes, title="" if row else workload, x="", y="" if column else label)
-            for place, system in enumerate(SYSTEMS):
-                own = [r for r in results if r.workload == workload and r.system == system]
-                values = [getattr(result, name) for result in own]
-                spread = stdev(values) if len(values) > 1 else 0.0
-                axes.errorbar(
-                    [place],
-                    [fmean(values)],
-                    yerr=[spread],
-                    fmt="o",
-                    markersize=8,
-                    capsize=4,
-                    color=COLOURS[place],
-                    label=system,
-                )
-            axes.set_xticks([])
-            axes.set_xlim(-0.6, len(SYSTEMS) - 0.4)
-            axes.set_yscale(scale)
-            if scale == "linear":
-                axes.set_ylim(bottom=0)
-    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure = Figure(figsize=(0.95 * len(workloads) + 1.5, 9.5), layout="constrained")
+    panels = figure.subplots(len(rows), 1, sharex=True)
+    for axes, (name, label, scale) in zip(panels, rows, strict=True):
+        tidy(axes, title=label, x="", y="")
+        for place, system in enumerate(SYSTEMS):
+            means, spreads = [], []
+            for workload in workloads:
+                values = _values(results, workload, system, name)
+                unit = 1.0
+                if name == "throughput":
+                    unit = fmean(_values(results, workload, next(iter(SYSTEMS)), name))
+                means.append(fmean(values) / unit)
+                spreads.append(stdev(values) / unit if len(values) > 1 else 0.0)
+            axes.errorbar(
+                [column + 0.22 * (place - 1) for column in range(len(workloads))],
+                means,
+                yerr=spreads,
+                fmt="o",
+                markersize=6,
+                capsize=3,
+                color=COLOURS[place],
+                label=system,
+            )
+        axes.set_yscale(scale)
+        if scale == "linear":
+            axes.set_ylim(bottom=0)
+        else:
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+    panels[-1].set_xticks(range(len(workloads)), [w.replace("-", "\n", 1) for w in workloads])
+    handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path, dpi=144)
 
 
+def _values(results: Iterable[Result], workload: str, system: str, name: str) -> list[float]:
+    """One measure over seeds."""
+    own = (r for r in results if r.workload == workload and r.system == system)
+    return [getattr(result, name) for result in own]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fleets compared on contended workloads.")
-    parser.add_argument("--workloads", nargs="+", default=list(CORE))
+    parser.add_argument("--workloads", nargs="+", default=list(COMPARED))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--max-running", type=int, help="requests in a batch at most")
-    parser.add_argument("--no-share-in-batch", dest="share_in_batch", action="store_false")
     parser.add_argument("--resume", action="store_true", help="keep what --out holds already")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
     options = parser.parse_args()
-    variant = Variant(max_running=options.max_running, share_in_batch=options.share_in_batch)
     path = options.out / "fleet-comparison.json"
     results = read(path) if options.resume else []
     done = {(result.workload, result.system, result.seed) for result in results}
+    # Seed by seed over all workloads: an early end is a smaller sample of each.
     tasks = [
-        (workload, system, seed, variant)
-        for seed in range(
-            options.seeds
-        )  # all workloads seed by seed: an early end is a smaller sample
+        (workload, system, seed)
+        for seed in range(options.seeds)
         for workload in options.workloads
         for system in SYSTEMS
         if (workload, system, seed) not in done
