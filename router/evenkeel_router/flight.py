@@ -25,9 +25,8 @@ class Flight:
     """A request from its head to its end."""
 
     __slots__ = (
-        "attempts", "client", "estimate_tokens", "exchange", "expired", "first_byte_s", "incarnation",
-        "outcome",
-        "path", "replica", "request_id", "retry_charged", "started_s", "status", "stream", "task",
+        "attempts", "client", "estimate_tokens", "exchange", "expired", "failed", "first_byte_s",
+        "incarnation", "outcome", "path", "replica", "request_id", "retry_charged", "started_s", "status", "stream", "task",
         "ticket", "totals", "usage", "worst",
     )  # fmt: skip
 
@@ -53,6 +52,8 @@ class Flight:
         """What answers there, as the ledger knows it; empty: nothing is booked."""
         self.worst = 0.0
         """The most that this attempt can cost, weighted tokens."""
+        self.failed: tuple[str, ...] = ()
+        """Names of replicas that failed it: 5xx, garbage, or a broken connection before the first byte."""
         self.retry_charged = False
         """A replica that failed may have charged the client already (R11)."""
         self.first_byte_s: float | None = None

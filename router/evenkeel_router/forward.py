@@ -17,7 +17,8 @@ The surprising thing: a stream's first whole event is what commits to a replica,
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from aiohttp import web
 from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
@@ -29,7 +30,6 @@ from evenkeel_router.core.outcomes import Outcome, of_status
 from evenkeel_router.core.request import Endpoint, with_client_key
 from evenkeel_router.core.sse import EventScan
 from evenkeel_router.core.usage import GarbageError, of_reply
-from evenkeel_router.edge.clock import Clock
 from evenkeel_router.edge.health import Health
 from evenkeel_router.edge.replies import Stream, Whole
 from evenkeel_router.edge.upstream import (
@@ -45,6 +45,10 @@ from evenkeel_router.state import RouterState
 
 RETRY_AFTER_S: Final = 1.0
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
+
+
+_Begun: TypeAlias = Callable[[Flight, int], None]
+"""A request is being answered, with this status."""
 
 
 class Failed(Exception):
@@ -78,6 +82,7 @@ class Forwarder:
                 answer = await self._attempt(flight, order, request, ticket)
             except Failed as failed:
                 self._end_attempt(flight, order)
+                flight.failed += (ticket.member.name,)
                 if flight.attempts >= state.config.limits.max_attempts:
                     raise _failed(flight, failed) from failed
                 order.totals.retries += 1
@@ -178,8 +183,7 @@ class Forwarder:
             flight.usage = said or _estimate(order.plan, 0)
         else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
             raise Failed(f"the replica answered {status} with {reply.content_type or 'no type'}")
-        flight.first_byte_s = self._now()
-        flight.status = status
+        self._begun(flight, status)
         return Whole(
             request,
             status=status,
@@ -193,7 +197,7 @@ class Forwarder:
         self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply
     ) -> web.StreamResponse:
         """Pass a stream on; raises `Failed` while nothing was sent, `Refusal` if its client does not read."""
-        relay = _Relay(flight, order, request, reply, self._now)
+        relay = _Relay(flight, order, request, reply, self._begun)
         idle_s = self._state.config.limits.idle_timeout_s
         relay.stream.when_full(reply.hold)
         try:
@@ -221,6 +225,13 @@ class Forwarder:
             flight.outcome = Outcome.REPLICA_FAILED
         relay.stream.finish()
         return relay.stream
+
+    def _begun(self, flight: Flight, status: int) -> None:
+        """The client is being sent the first of its answer."""
+        flight.first_byte_s = self._now()
+        flight.status = status
+        if status == 200:
+            self._health.answered(flight.replica, flight.failed)
 
     def _break_off(
         self, flight: Flight, relay: _Relay, error: BrokenError | SilenceError
@@ -265,15 +276,15 @@ class Forwarder:
 class _Relay:
     """From a replica's bytes to a client's stream."""
 
-    __slots__ = ("_flight", "_now", "_plan", "_reply", "scan", "stream")
+    __slots__ = ("_begun", "_flight", "_plan", "_reply", "scan", "stream")
 
     def __init__(
-        self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply, now: Clock
+        self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply, begun: _Begun
     ) -> None:
         self._flight = flight
         self._plan = order.plan
         self._reply = reply
-        self._now = now
+        self._begun = begun
         inference = order.inference
         self.scan = EventScan(
             cumulative=inference.endpoint is Endpoint.GENERATE,
@@ -288,17 +299,12 @@ class _Relay:
         if events:
             self.stream.send(events, last and scan.done)
             if self._flight.first_byte_s is None:
-                self._begun()
+                self._begun(self._flight, 200)
+                client = self.stream.client
+                if client is not None:  # from now on most chunks go by without `feed`
+                    self._reply.splice(scan.passes, client)
         if scan.broken is not None:
             self._reply.hold()
-
-    def _begun(self) -> None:
-        """The client was sent something: from now on most chunks go by without `feed`."""
-        self._flight.first_byte_s = self._now()
-        self._flight.status = 200
-        client = self.stream.client
-        if client is not None:
-            self._reply.splice(self.scan.passes, client)
 
     def usage(self) -> Usage:
         """What the replica said, or as good an estimate as there is."""

@@ -117,6 +117,11 @@ class _RouterCollector(Collector):
         yield from (routable, load, blocks)
         sent = _counter("replica_request", "Requests sent to the replica.", _REPLICA)
         failed = _counter("replica_failure", "Requests that failed at the replica.", _REPLICA)
+        rests = _counter(
+            "replica_rest",
+            "Times that it got nothing for a while, failing what others answer.",
+            _REPLICA,
+        )
         given = _counter("replica_input_tokens", "Input tokens.", _REPLICA)
         cached = _counter("replica_cached_tokens", "Input tokens found cached.", _REPLICA)
         output = _counter("replica_output_tokens", "Output tokens.", _REPLICA)
@@ -124,10 +129,11 @@ class _RouterCollector(Collector):
             labels = (model, name)
             sent.add_metric(labels, totals.requests)
             failed.add_metric(labels, totals.failures)
+            rests.add_metric(labels, totals.rests)
             given.add_metric(labels, totals.input_tokens)
             cached.add_metric(labels, totals.cached_tokens)
             output.add_metric(labels, totals.output_tokens)
-        yield from (sent, failed, given, cached, output)
+        yield from (sent, failed, rests, given, cached, output)
 
     def _router(self) -> Iterator[Metric]:
         state = self._state

@@ -45,6 +45,8 @@ class Timing:
     """Durations that no configuration sets; tests do."""
 
     probe_interval_s: float = 1.0
+    rest_s: float = 1.0
+    """The first rest of a replica that fails what others answer."""
     report_interval_s: float = 1.0
     settle_s: float = 30.0
     """How long a router looks around after its start before it takes an incarnation for dead that nobody names."""

@@ -82,11 +82,12 @@ class ClientTotals:
 class ReplicaTotals:
     """One replica since the router knows it."""
 
-    __slots__ = ("cached_tokens", "failures", "input_tokens", "output_tokens", "requests")
+    __slots__ = ("cached_tokens", "failures", "input_tokens", "output_tokens", "requests", "rests")
 
     def __init__(self) -> None:
         self.requests = 0
         self.failures = 0
+        self.rests = 0
         self.input_tokens = 0
         self.cached_tokens = 0
         self.output_tokens = 0

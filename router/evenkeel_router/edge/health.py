@@ -9,6 +9,7 @@ Place in the flow: discovery → **health** → fleet.
 | `/ready` times out three times      | the same: once may be a busy moment                                 |
 | no connection, by probe or request  | lost: cache and credit are gone with the process (R6)               |
 | a probe or a request broke off      | not routable until its next good probe, which follows at once       |
+| it fails what others answer         | not routable for a while (`core.resting`), unless it is the last one |
 | another incarnation reports         | lost, and joins again at its next good probe                        |
 | discovery withholds it (draining)   | not routable, at once and whatever probes say; its cache counts     |
 
@@ -30,6 +31,7 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.core.candidates import Member
 from evenkeel_router.core.endpoints import Found
+from evenkeel_router.core.resting import Resting
 from evenkeel_router.edge.discovery import Discovery
 from evenkeel_router.edge.probe import Prober, Verdict, wait_for
 from evenkeel_router.state import RouterState
@@ -50,16 +52,20 @@ class Health(Protocol):
     def broken(self, name: str, why: str) -> None:
         """A request broke off."""
 
+    def answered(self, name: str, failed: Sequence[str]) -> None:
+        """A request got its first byte, after others had failed it."""
+
 
 class _Watch:
     """One replica under watch."""
 
     __slots__ = (
-        "kick", "probed", "replica", "reported", "silent", "task", "unknown_since_s",
+        "kick", "probed", "replica", "reported", "resting", "silent", "task", "unknown_since_s",
     )  # fmt: skip
 
-    def __init__(self, replica: ReplicaConfig) -> None:
+    def __init__(self, replica: ReplicaConfig, resting: Resting) -> None:
         self.replica = replica
+        self.resting = resting
         self.kick = asyncio.Event()
         self.probed = False
         """Whether it is known to take requests, or not to."""
@@ -122,7 +128,7 @@ class Watchtower:
     def _add(self, replica: ReplicaConfig) -> None:
         self._state.replicas[replica.name] = replica
         self._state.fleet.add(replica.name)
-        watch = self._watches[replica.name] = _Watch(replica)
+        watch = self._watches[replica.name] = _Watch(replica, Resting(self._state.timing.rest_s))
         watch.task = asyncio.create_task(self._probe_forever(watch))
 
     async def _remove(self, name: str, watch: _Watch) -> None:
@@ -151,7 +157,8 @@ class Watchtower:
         fleet = self._state.fleet
         watch.silent = watch.silent + 1 if verdict is Verdict.SILENT else 0
         if verdict is Verdict.READY:
-            if not (member.routable or member.withheld) and self._is_known(watch, member):
+            kept_out = member.routable or member.withheld or self._rests(watch)
+            if not kept_out and self._is_known(watch, member):
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
                 self._state.room.open()
@@ -184,6 +191,12 @@ class Watchtower:
             _log.info("requests are routed again")
         self._routable = routable
 
+    def _rests(self, watch: _Watch) -> bool:
+        """Whether it may: the last one to turn to may not."""
+        if not self._state.fleet.routable:
+            watch.resting.end()
+        return watch.resting.rests(self._now())
+
     def _is_known(self, watch: _Watch, member: Member) -> bool:
         """Whether it is known which process answers, or nobody will ever say."""
         books, name, now_s = self._state.books, member.name, self._now()
@@ -204,6 +217,7 @@ class Watchtower:
     def _end_life(self, watch: _Watch, member: Member) -> None:
         watch.reported = False
         watch.unknown_since_s = None
+        watch.resting = Resting(self._state.timing.rest_s)
         self._state.fleet.lost(member)
         if watch.replica.reports is None:  # nobody will ever say whether it was the same process
             self._state.books.leaves(member.name, self._now())
@@ -233,6 +247,27 @@ class Watchtower:
             self._state.fleet.unready(member)
             self._notice()
             watch.kick.set()
+
+    def answered(self, name: str, failed: Sequence[str]) -> None:
+        """One replica answered what others had failed: theirs was the fault."""
+        watch = self._watches.get(name)
+        if watch is not None:
+            watch.resting.answered()
+        for other in failed:
+            if other != name:
+                self._blame(other)
+
+    def _blame(self, name: str) -> None:
+        member, watch = self._state.fleet.member(name), self._watches.get(name)
+        if member is None or watch is None:
+            return
+        others = any(one.routable for one in self._state.fleet if one is not member)
+        rest_s = watch.resting.failed(self._now()) if others else 0.0
+        if rest_s:
+            _log.warning("replica %s rests for %g s: it fails what others answer", name, rest_s)
+            self._state.accounts.replica(name).rests += 1
+            self._state.fleet.unready(member)
+            self._notice()
 
     def _lose(self, name: str, why: str) -> None:
         member, watch = self._state.fleet.member(name), self._watches.get(name)
