@@ -1,4 +1,4 @@
-"""`make crds`: writes the CustomResourceDefinitions into this folder, one file each."""
+"""`make crds`: writes the CustomResourceDefinitions, one file each, into this folder and into the chart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any, Final
 import yaml
 from evenkeel_contract.crd import definitions
 
-FOLDER: Final = Path(__file__).parent
+FOLDERS: Final = (
+    Path(__file__).parent,
+    Path(__file__).parents[1] / "charts" / "evenkeel" / "files" / "crds",  # Helm reads nothing else
+)
 _HEADER: Final = "# Generated from contract/evenkeel_contract/spec by `make crds`. Do not edit.\n"
 
 
@@ -29,8 +32,9 @@ def files() -> dict[str, str]:
 
 
 def main() -> None:
-    for name, text in files().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    for folder in FOLDERS:
+        for name, text in files().items():
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ PRODUCTS: Final = {
 }
 """Targets of `images/Dockerfile`, and the folders whose packages they hold."""
 _RECIPE: Final = (
-    "images/Dockerfile", "images/requirements.py", "images/bytecode.py", ".dockerignore",
+    "images/Dockerfile", "images/project.py", "images/bytecode.py", ".dockerignore",
     "pyproject.toml", "constraints.txt", "LICENSE",
 )  # fmt: skip
 # How this machine reaches its package index goes into the build, and not into the image.

@@ -6,6 +6,8 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 from e2e.rig.images import PRODUCTS
@@ -45,13 +47,19 @@ def test_no_image_runs_as_root_and_each_starts_its_own_part() -> None:
 
 
 def test_an_image_installs_the_dependencies_of_its_extra_without_the_project() -> None:
-    script = ROOT / "images" / "requirements.py"
-    said = subprocess.run(
-        [sys.executable, script, "operator"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    script = [sys.executable, ROOT / "images" / "project.py", "requirements", "operator"]
+    said = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
     names = {re.split(r"[^\w-]", line)[0] for line in said.stdout.splitlines()}
     assert {"kopf", "msgspec", "xxhash"} <= names
     assert not {"evenkeel", "pytest", "uvloop"} & names
+
+
+def test_programs_in_an_image_know_their_version(tmp_path: Path) -> None:
+    script = [sys.executable, ROOT / "images" / "project.py", "metadata", tmp_path]
+    subprocess.run(script, cwd=ROOT, check=True)
+    (found,) = distributions(path=[str(tmp_path)])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (found.name, found.version) == (project["name"], project["version"])
 
 
 def test_bytecode_is_the_same_each_time_and_python_takes_it_unchecked(tmp_path: Path) -> None:

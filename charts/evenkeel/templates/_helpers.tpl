@@ -1,0 +1,97 @@
+{{/* The name of all objects: the release's, with "evenkeel" in it. */}}
+{{- define "evenkeel.name" -}}
+{{- if contains "evenkeel" .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-evenkeel" (.Release.Name | trunc 31) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "evenkeel.selector" -}}
+app.kubernetes.io/name: evenkeel-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "evenkeel.labels" -}}
+{{ include "evenkeel.selector" . }}
+app.kubernetes.io/part-of: evenkeel
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "evenkeel.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "evenkeel.name" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name is needed where serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* An image's whole name: (list . "router"). */}}
+{{- define "evenkeel.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index $root.Values.images (index . 1) -}}
+{{- $registry := required "images.registry is needed: where you pushed the images (images/README.md)" $root.Values.images.registry -}}
+{{- $name := printf "%s/%s" (trimSuffix "/" $registry) $image.repository -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $name $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (coalesce $image.tag $root.Values.images.tag $root.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What the operator may do in every namespace it serves; the same as evenkeel_operator/manifests/rights.py (a test compares). */}}
+{{- define "evenkeel.namespacedRules" -}}
+- apiGroups: [evenkeel.dev]
+  resources: [fairinferenceservices, inferencetenants]
+  verbs: [get, list, watch]
+- apiGroups: [evenkeel.dev]
+  resources: [fairinferenceservices/status, inferencetenants/status]
+  verbs: [patch]
+# To be named as owner of what is made.
+- apiGroups: [evenkeel.dev]
+  resources: [fairinferenceservices/finalizers]
+  verbs: [update]
+# What services are made of. The last of it gives routers their rights, which the operator must have itself.
+- apiGroups: [""]
+  resources: [configmaps, persistentvolumeclaims, secrets, serviceaccounts, services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [ingresses, networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [rolebindings, roles]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end -}}
+
+{{/* What it may see of the cluster: which namespaces and which APIs there are. */}}
+{{- define "evenkeel.clusterRules" -}}
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get, list, watch]
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  verbs: [get, list, watch]
+{{- end -}}

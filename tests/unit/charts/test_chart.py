@@ -1,0 +1,140 @@
+"""The chart: every value is described, refused when misspelt, and does what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from evenkeel_operator.settings import parse_arguments
+
+from tests.support.helm import CHART, REGISTRY, only, rendered, template
+
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+ENVIRONMENT = {"POD_NAME": "pod", "POD_NAMESPACE": "evenkeel-system"}
+
+
+def paths(values: Any, schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that is declared, with its schema."""
+    for name, value in values.items():
+        where = f"{path}.{name}".lstrip(".")
+        found = schema["properties"].get(name)
+        yield where, found
+        if isinstance(value, dict) and found and "properties" in found:
+            yield from paths(value, found, where)
+
+
+def test_every_value_has_a_description_in_the_schema_and_the_schema_has_no_others() -> None:
+    for path, schema in paths(VALUES, SCHEMA):
+        assert schema is not None, path
+        assert schema.get("description"), path
+        if "properties" in schema:
+            assert schema["additionalProperties"] is False, path
+    assert set(SCHEMA["properties"]) - {"global"} == set(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"replica": 1}, "replica"),
+        ({"images": {"registry": REGISTRY, "router": {"tga": "1"}}}, "tga"),
+        ({"images": {"registry": ""}}, "images.registry is needed"),
+        ({"logLevel": "loud"}, "logLevel"),
+        ({"watchNamespaces": ["Team A"]}, "watchNamespaces"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
+        ({"images": {"registry": REGISTRY, "router": {"digest": "sha256:1"}}}, "digest"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_and_named(values: dict[str, Any], fault: str) -> None:
+    text, said = template(**values)
+    assert not text
+    assert fault in said
+
+
+def arguments(**values: Any) -> list[str]:
+    container = only(rendered(**values), "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    found: list[str] = container["args"]
+    return found
+
+
+def test_the_operator_takes_what_the_chart_gives_it() -> None:
+    images = {"registry": REGISTRY + "/", "tag": "2.0", "pullPolicy": "Always", "pullSecrets": ["s"],
+              "router": {"digest": "sha256:" + "0" * 64}, "simulator": {"tag": "3.0"}}  # fmt: skip
+    settings = parse_arguments(
+        arguments(
+            images=images,
+            watchNamespaces=["a", "b"],
+            allowPrometheus=["http://prometheus.monitoring:9090"],
+            metrics={"scraperNamespaceLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+            workers=7,
+            logLevel="debug",
+        ),
+        ENVIRONMENT,
+    )
+    defaults = settings.defaults
+    assert defaults.router_image == f"{REGISTRY}/router@sha256:{'0' * 64}"
+    assert defaults.sglang_image == f"{REGISTRY}/sglang:2.0"
+    assert defaults.simulator_image == f"{REGISTRY}/simulator:3.0"
+    assert (defaults.pull_policy, defaults.pull_secrets) == ("Always", ("s",))
+    assert defaults.prometheus_urls == ("http://prometheus.monitoring:9090",)
+    assert defaults.scrapers == {"kubernetes.io/metadata.name": "monitoring"}
+    assert settings.watched_namespaces == ("a", "b")
+    assert (settings.lease, settings.workers, settings.log_level) == ("evenkeel", 7, "debug")
+
+
+def test_routers_let_the_operator_in_by_the_labels_that_the_chart_gives_it() -> None:
+    labels = only(rendered(), "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "evenkeel-operator"
+
+
+def test_the_api_comes_along_and_stays_unless_told_otherwise() -> None:
+    def definitions(**crds: bool) -> list[dict[str, Any]]:
+        objects = rendered(crds=crds)
+        return [one for one in objects if one["kind"] == "CustomResourceDefinition"]
+
+    kept, given_up = definitions(), definitions(keep=False)
+    assert len(kept) == len(given_up) == 2
+    for one in kept:
+        assert one["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert kept == given_up
+    sources = sorted((CHART.parents[1] / "crds").glob("*.yaml"))
+    assert kept == [yaml.safe_load(path.read_text()) for path in sources]
+    assert definitions(enabled=False) == []
+
+
+def test_with_a_list_of_namespaces_the_rights_end_there() -> None:
+    objects = rendered(watchNamespaces=["a", "b"])
+    everywhere = only(objects, "ClusterRole", "evenkeel")["rules"]
+    assert [rule["resources"] for rule in everywhere] == [
+        ["namespaces"],
+        ["customresourcedefinitions"],
+    ]
+    roles = [
+        one["metadata"]["namespace"]
+        for one in objects
+        if one["kind"] == "Role" and one["metadata"]["name"] == "evenkeel"
+    ]
+    assert roles == ["a", "b"]
+    assert only(objects, "ClusterRoleBinding")["subjects"][0]["namespace"] == "evenkeel-system"
+
+
+def test_nobody_gets_tenants_by_the_built_in_roles() -> None:
+    edit = only(rendered(), "ClusterRole", "evenkeel-edit")["rules"]
+    assert all("inferencetenants" not in rule["resources"] for rule in edit)
+
+
+def test_everything_that_may_be_left_out_can_be() -> None:
+    objects = rendered(
+        replicas=1,
+        crds={"enabled": False},
+        networkPolicy={"enabled": False},
+        serviceAccount={"create": False, "name": "mine"},
+    )
+    assert not {"NetworkPolicy", "PodDisruptionBudget", "ServiceAccount", "PodMonitor"} & {
+        one["kind"] for one in objects
+    }
+    pod = only(objects, "Deployment")["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "mine"
