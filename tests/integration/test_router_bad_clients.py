@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -154,8 +155,91 @@ async def test_a_body_over_the_limit_is_refused_however_it_is_sent() -> None:
         small = gzip.compress(json.dumps(BODY).encode())
         response = await client.post("/v1/completions", content=small, headers=packed)
         assert response.content == OK
-        response = await client.post("/v1/completions", content=b"not gzip", headers=packed)
-        assert (response.status_code, error_of(response.content)["code"]) == (400, "invalid_body")
+
+
+GOOD = gzip.compress(json.dumps(BODY).encode())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "want"),
+    [
+        ("gzip", GOOD, None),
+        ("deflate", zlib.compress(json.dumps(BODY).encode()), None),
+        ("identity", json.dumps(BODY).encode(), None),
+        ("gzip", b"not gzip", "invalid_body"),
+        ("gzip", GOOD[:-9], "invalid_body"),
+        ("gzip", GOOD + b"more", "invalid_body"),
+        ("gzip", b"", "invalid_body"),
+        ("br", b"x", "unsupported_encoding"),
+        ("gzip, gzip", gzip.compress(GOOD), "unsupported_encoding"),
+    ],
+)
+async def test_a_compressed_body_is_what_its_head_says_or_refused(
+    encoding: str, content: bytes, want: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with behind() as (router, _):
+        for late in (False, True):  # with its head, and after it
+            reader, writer = await connect(router)
+            head = (
+                f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{AUTH}\r\n"
+                f"Content-Encoding: {encoding}\r\nContent-Length: {len(content)}\r\n\r\n"
+            )
+            writer.write(head.encode())
+            if late:
+                await writer.drain()
+                await asyncio.sleep(0.01)
+            writer.write(content)
+            status, body = await _answer(reader)
+            assert status == (200 if want is None else 400)
+            assert want is None or error_of(body)["code"] == want
+            writer.close()
+        await until(lambda: router.state.budget.used_bytes == 0, "all bytes to be given back")
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_bomb_is_not_unpacked_beyond_the_limit_and_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unpacked_bytes = 0
+
+    class Counting:
+        def __init__(self, wbits: int) -> None:
+            self._real = decompressobj(wbits)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            nonlocal unpacked_bytes
+            piece = self._real.decompress(data, most)
+            unpacked_bytes += len(piece)
+            return piece
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+    decompressobj = zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    bomb = gzip.compress(bytes(100_000_000))
+    async with behind() as (router, _), http(router) as client:
+        packed = {"content-encoding": "gzip"}
+        response = await client.post("/v1/completions", content=bomb, headers=packed)
+        assert response.status_code == 413
+        assert (await client.post("/v1/completions", json=BODY)).status_code == 200
+        assert unpacked_bytes <= 16 * 2**20 + 256 * 1024
+
+
+async def test_a_body_that_stops_being_one_is_refused_at_once() -> None:
+    async with behind() as (router, _):
+        reader, writer = await connect(router)
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{ \r\n"
+        )
+        await until(lambda: router.state.budget.used_bytes == 2, "the first chunk")
+        writer.write(b"no number\r\n")
+        status, body = await _answer(reader)
+        assert (status, error_of(body)["code"]) == (400, "invalid_body")
+        assert await reader.read() == b"", "nothing after it can be trusted"
+        writer.close()
+        assert counted(router) == {Outcome.INVALID_REQUEST: 1}
+        assert router.state.budget.used_bytes == 0
 
 
 async def test_all_bodies_together_are_bounded() -> None:

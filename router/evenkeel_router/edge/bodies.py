@@ -3,22 +3,33 @@
 Place in the flow: head → **body** → parse. Most bodies have arrived with their head, and cost no wait.
 
 The surprising thing: what all requests hold together is bounded too (`Budget`). Without that, as many
-requests as may be in flight, each with the largest body allowed, would be 64 GiB.
+requests as may be in flight, each with the largest body allowed, would be 64 GiB. And compressed bodies are
+unpacked here, not by aiohttp: of a body that is refused it would unpack all the rest, a gigabyte for each megabyte
+that somebody sends, while everybody else waits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from typing import Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
+from multidict import istr
 
 from evenkeel_router.core.errors import Refusal, invalid
 from evenkeel_router.core.outcomes import Outcome
 
 BODY_TIMEOUT_S: Final = 60.0  # for the whole body, once its head is there
+INVALID_BODY: Final = "invalid_body"
+"""The code of a body after which nothing on the connection can be trusted."""
+
+_CONTENT_ENCODING: Final = istr("Content-Encoding")
+_PACKED: Final = ("gzip", "deflate")
+_GZIP_OR_ZLIB: Final = 47  # zlib's wbits: either header, any window
+_SLICE_BYTES: Final = 256 * 1024  # about a millisecond
 
 
 class Budget:
@@ -45,7 +56,20 @@ class Budget:
 async def read_body(
     request: web.BaseRequest, budget: Budget, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
-    """The whole body, taken from the budget: give back its length. Raises `Refusal`."""
+    """The whole body, unpacked, taken from the budget: give back its length. Raises `Refusal`."""
+    packed = _is_packed(request)
+    body = await _read(request, budget, limit_bytes=limit_bytes, timeout_s=timeout_s)
+    if not packed:
+        return body
+    try:
+        return await _unpack(body, budget, limit_bytes)
+    finally:
+        budget.give(len(body))
+
+
+async def _read(
+    request: web.BaseRequest, budget: Budget, *, limit_bytes: int, timeout_s: float
+) -> bytes:
     content = request.content
     try:
         if content.is_eof():
@@ -62,7 +86,8 @@ async def read_body(
         message = f"The body did not arrive within {timeout_s:g} s."
         raise invalid(message, code="body_timeout") from error
     except (RequestPayloadError, HttpProcessingError) as error:
-        raise invalid("The body is not framed as its head says.", code="invalid_body") from error
+        content.feed_eof()  # or else aiohttp would go on reading it, and log the same error once more
+        raise invalid("The body is not framed as its head says.", code=INVALID_BODY) from error
 
 
 async def _collect(request: web.BaseRequest, budget: Budget, limit_bytes: int) -> bytes:
@@ -76,6 +101,50 @@ async def _collect(request: web.BaseRequest, budget: Budget, limit_bytes: int) -
             taken_bytes += len(piece)
             pieces.append(piece)
     except BaseException:  # the client going away (cancellation) included
+        budget.give(taken_bytes)
+        raise
+    return b"".join(pieces)
+
+
+def _is_packed(request: web.BaseRequest) -> bool:
+    """Whether the body is compressed, in a way that is understood; raises `Refusal` otherwise."""
+    encodings = request.headers.getall(_CONTENT_ENCODING, ())
+    if not encodings:
+        return False
+    encoding = ", ".join(encodings).strip().lower()
+    if encoding not in ("", "identity", *_PACKED):
+        message = (
+            f"content-encoding {encoding[:40]!r} is not understood; send {' or '.join(_PACKED)}."
+        )
+        raise invalid(message, code="unsupported_encoding", param="content-encoding")
+    return encoding in _PACKED
+
+
+async def _unpack(packed: bytes, budget: Budget, limit_bytes: int) -> bytes:
+    """Slice by slice, and others have their turn in between: a kilobyte may unfold to a megabyte."""
+    stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+    pieces: list[bytes] = []
+    taken_bytes = 0
+    rest = packed
+    try:
+        while not stream.eof:
+            piece = stream.decompress(rest, _SLICE_BYTES)
+            rest = stream.unconsumed_tail
+            if not piece and not rest and not stream.eof:
+                raise zlib.error("it ends too early")
+            if taken_bytes + len(piece) > limit_bytes:
+                raise _too_large(limit_bytes)
+            budget.take(len(piece))
+            taken_bytes += len(piece)
+            pieces.append(piece)
+            await asyncio.sleep(0)
+        if stream.unused_data:
+            raise zlib.error("something follows it")
+    except zlib.error as error:
+        budget.give(taken_bytes)
+        message = f"The body is not compressed as its head says ({error})."
+        raise invalid(message, code=INVALID_BODY) from error
+    except BaseException:
         budget.give(taken_bytes)
         raise
     return b"".join(pieces)

@@ -23,6 +23,7 @@ from multidict import istr
 from evenkeel_router.core.errors import Refusal, error_body, invalid
 from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.core.request import Endpoint
+from evenkeel_router.edge.bodies import INVALID_BODY
 from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.edge.replies import JSON, Whole
 from evenkeel_router.flight import Flight
@@ -69,7 +70,7 @@ class Traffic:
                 return await self._pipeline.infer(flight, request, endpoint)
             return self._models(flight, request, path)
         except Refusal as refusal:
-            return self._refused(flight, request, refusal)
+            return self._refused(flight, request, refusal, close=refusal.code == INVALID_BODY)
         except asyncio.CancelledError:
             flight.outcome = Outcome.CLIENT_GONE
             raise

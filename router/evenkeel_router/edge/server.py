@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
 KEEP_ALIVE_S: Final = 75.0
 """Idle connections, and heads that come in too slowly. Longer than the 60 s of the usual load balancers."""
@@ -46,8 +46,19 @@ class ClientConnection(RequestHandler):
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]  # None is how aiohttp turns it off
             keepalive_timeout=keep_alive_s,
+            auto_decompress=False,  # `bodies` unpacks, within bounds
         )
         self._refuse = refuse
+
+    def data_received(self, data: bytes) -> None:
+        """What arrives. Where a body stops being one, aiohttp tells the next request, not the one it is of."""
+        super().data_received(data)
+        request = self._current_request
+        if request is None or request.content.is_eof() or not self._messages:
+            return
+        message, _ = self._messages[-1]
+        if isinstance(message, _ErrInfo):
+            request.content.set_exception(RequestPayloadError(message.message))
         self.on_full: Callable[[], None] | None = None
         """Called when the client reads too slowly for what is written."""
 
