@@ -20,6 +20,7 @@ VARIANTS = {
     "DLPM, tiny quantum": ("DLPM", ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
     "DLPM, paper": ("DLPM", ReplicaPolicyConfig(deficits=DeficitRules(rejoin=Rejoin.PAPER))),
     "VTC, artifact": ("VTC", ReplicaPolicyConfig(artifact=True)),
+    "DRR, tiny quantum": ("DRR", ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
     "LCF, artifact": ("LCF", ReplicaPolicyConfig(artifact=True)),
 }
 
@@ -206,13 +207,13 @@ def test_a_weight_that_is_not_positive_is_refused():
 
 def test_an_unknown_name_is_refused_with_those_there_are():
     with pytest.raises(
-        ValueError, match="'dlpm'; there are FCFS, LPM, VTC, VTCPredict, LCF, DLPM$"
+        ValueError, match="'dlpm'; there are FCFS, LPM, VTC, VTCPredict, LCF, DRR, DLPM$"
     ):
         make_policy("dlpm")
 
 
 def test_names_are_those_of_the_api():
-    assert set(POLICIES) == {"FCFS", "LPM", "VTC", "VTCPredict", "LCF", "DLPM"}
+    assert set(POLICIES) == {"FCFS", "LPM", "VTC", "VTCPredict", "LCF", "DRR", "DLPM"}
     assert all(make_policy(name).name == name for name in POLICIES)
 
 

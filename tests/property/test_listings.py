@@ -9,6 +9,7 @@ from evenkeel_fairshare.cost import QuadraticCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.drr import Drr
 from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.abstract_engine import AbstractEngine, Job
-from tests.support.listings import ListedDlpm, ListedLcf, ListedPredictedVtc, ListedVtc
+from tests.support.listings import ListedDlpm, ListedDrr, ListedLcf, ListedPredictedVtc, ListedVtc
 from tests.support.loads import Load, loads, run
 
 QUADRATIC = QuadraticCost(extend=2, output=1, product=1, output_squared=3)
@@ -115,6 +116,19 @@ def test_with_and_without_prediction_finished_requests_cost_the_same(load, cost,
         if run(policy, together, cost=cost, prepare=know)
     ]
     assert paid[0] == paid[1]
+
+
+@given(
+    load=loads(tenants=2, weighted=True),
+    disturbances=st.integers(0, 1000),
+    quantum=st.sampled_from([1, 7, 50, 400]),
+    cost=st.sampled_from([None, QUADRATIC]),
+)
+def test_drr_schedules_what_going_round_the_ring_makes_of_it(load, disturbances, quantum, cost):
+    policy = Drr(rules=DeficitRules(quantum=quantum), cost=cost)
+    listed = ListedDrr(quantum, cost)
+    assert schedule(policy, load, disturbances) == schedule(listed, load, disturbances)
+    assert {client: state.deficit for client, state in policy.clients().items()} == listed.c
 
 
 @given(load=loads())

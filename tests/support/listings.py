@@ -241,3 +241,78 @@ class WalkedDlpm(Dlpm):
                 elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
                     return
             order = passed_over
+
+
+class ListedDrr(ReplicaPolicy):
+    """Adapted DRR of the VTC paper's App. C.2: goes round the ring, one quantum at a time."""
+
+    name: ClassVar[str] = "DRR as listed"
+    matches_prefix: ClassVar[bool] = False
+
+    def __init__(self, quantum: float, cost: Cost | None = None) -> None:
+        self.quantum = quantum
+        self.cost = cost or LinearCost()
+        self.ring: dict[int, str] = {}
+        self.joined = 0
+        self.turn = 0
+        self.c: dict[str, float] = {}
+        self.w: dict[str, float] = {}
+        self.queue: list[Request] = []
+        self.batch: list[Request] = []
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        if request.client not in self.c:
+            self.joined += 1
+            self.ring[self.joined] = request.client
+            self.c[request.client] = 0.0
+        self.w[request.client] = request.tenant_weight * request.client_weight
+        self.queue.append(request)
+        return Arrival.QUEUED
+
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        while self.queue:
+            i = self.ring.get(self.turn)
+            own = [r for r in self.queue if r.client == i]
+            if i is None or not own or self.c[i] <= 0:
+                self._next_turn()
+                continue
+            if (yield own[0]) is Outcome.NO_ROOM:
+                return
+            self.queue.remove(own[0])
+            self.batch.append(own[0])
+            if own[0].charge_input:
+                self.c[i] -= self.cost.input_cost(own[0].input_tokens + own[0].output_tokens)
+
+    def progress(self, request: Request, tokens: int) -> None:
+        now = request.output_tokens
+        cost = self.cost.output_cost(request.input_tokens, now - tokens, now)
+        self.c[request.client] -= cost
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        self.batch.remove(request)
+        self.queue.insert(0, request)
+        request.charge_input = True
+
+    def leave(self, request: Request, now_s: float) -> None:
+        (self.queue if request in self.queue else self.batch).remove(request)
+        self._let_go(request.client)
+
+    def waiting(self) -> Iterable[Request]:
+        return self.queue
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def _next_turn(self) -> None:
+        self.turn = min((seat for seat in self.ring if seat > self.turn), default=min(self.ring))
+        i = self.ring[self.turn]
+        waits = any(r.client == i for r in self.queue)
+        if self.c[i] < 0 or (waits and self.c[i] == 0):
+            self.c[i] += self.quantum * self.w[i]
+        self._let_go(i)
+
+    def _let_go(self, i: str) -> None:
+        """Out of the ring, if it has neither requests nor debts."""
+        if self.c[i] >= 0 and all(r.client != i for r in (*self.queue, *self.batch)):
+            self.ring = {seat: client for seat, client in self.ring.items() if client != i}
+            del self.c[i]

@@ -29,6 +29,7 @@ class ReplicaPolicyName(Enum):
     DLPM = "DLPM"
     VTC = "VTC"
     VTC_PREDICT = "VTCPredict"  # VTC that charges output in advance, by the client's last lengths
+    DRR = "DRR"  # deficit round robin: turns in order of joining, a quantum each
     LCF = "LCF"  # for comparisons: newcomers are owed all that others got before
     LPM = "LPM"
     FCFS = "FCFS"

@@ -31,7 +31,7 @@ class Scheduling:
     """How the service is shared. A request costs we·extend + wq·output weighted tokens."""
 
     replica_policy: ReplicaPolicyName = ReplicaPolicyName.DLPM
-    """The order within a replica; only DLPM, VTC and VTCPredict are fair."""
+    """The order within a replica; only DLPM, VTC, VTCPredict and DRR are fair."""
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
     """The choice of a replica."""
     input_token_weight: Weight = 1
@@ -39,7 +39,7 @@ class Scheduling:
     output_token_weight: Weight = 2
     """wq: weight of an output token."""
     client_quantum: Positive = 8000
-    """Q^u, weighted tokens: how far a client may get ahead within a replica. Larger keeps more locality,
+    """Q^u, weighted tokens: how far a client may get ahead within a replica (DLPM, DRR). Larger keeps more locality,
     smaller is fairer over short times."""
     worker_quantum: Positive = 20000
     """Q^w, weighted tokens: how much of a client goes to the replicas that hold its prefixes before it is

@@ -11,6 +11,7 @@ from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.drr import Drr
 from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_fairshare.replica.lcf import ArtifactLcf, Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
@@ -24,9 +25,9 @@ class ReplicaPolicyConfig:
     """What replica policies can be told; each takes what concerns it."""
 
     cost: Cost = field(default_factory=LinearCost)
-    """VTC, VTCPredict, LCF, DLPM."""
+    """VTC, VTCPredict, LCF, DRR, DLPM."""
     deficits: DeficitRules = field(default_factory=DeficitRules)
-    """DLPM: quantum Q^u, rejoin, memory."""
+    """DLPM: quantum Q^u, rejoin, memory. DRR: quantum, memory."""
     skip_misfit: bool = False
     """LPM, DLPM: go on past a request that does not fit."""
     artifact: bool = False
@@ -40,6 +41,7 @@ POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = 
         Vtc.name: lambda config: (ArtifactVtc if config.artifact else Vtc)(cost=config.cost),
         PredictedVtc.name: lambda config: PredictedVtc(cost=config.cost),
         Lcf.name: lambda config: (ArtifactLcf if config.artifact else Lcf)(cost=config.cost),
+        Drr.name: lambda config: Drr(rules=config.deficits, cost=config.cost),
         Dlpm.name: lambda config: Dlpm(
             rules=config.deficits, cost=config.cost, skip_misfit=config.skip_misfit
         ),

@@ -31,6 +31,7 @@ _SCHEDULE_POLICIES: Final = {
     "DLPM": "dlpm",
     "VTC": "vtc",
     "VTCPredict": "vtcpredict",
+    "DRR": "drr",
     "LCF": "lcf",
     "LPM": "lpm",
     "FCFS": "fcfs",

@@ -68,6 +68,7 @@ def test_who_needs_matches_says_so():
         "VTC": False,
         "VTCPredict": False,
         "LCF": False,
+        "DRR": False,
         "DLPM": True,
     }
 

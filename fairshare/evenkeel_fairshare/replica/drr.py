@@ -1,0 +1,203 @@
+"""Deficit round robin for tokens: every client in its turn spends a quantum (VTC paper, App. C.2).
+
+Place in the flow: arrive → **admissions** → progress → leave. Clients sit in a ring in order of joining. Whose
+turn begins with nothing left gets a quantum; it is served while it has something left; output is deducted as it
+comes, so that many turns may pass until it has something left again. Flat: a weight is the tenant's times the
+client's own.
+
+The surprising thing: nobody goes round the ring. How many turns a client still needs is known when it is
+charged, so the next one to be served is the least (round, place in the ring): O(log n), however small the quantum.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.replica.contract import (
+    Arrival,
+    ClientState,
+    Outcome,
+    ReplicaPolicy,
+    Request,
+)
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.lowest import Lowest, Ranked
+
+
+@dataclass(slots=True, eq=False)
+class Seat(Ranked):
+    """A client's place in the ring (`tie`); its `rank` is the round in which it is served next."""
+
+    step: float = 0.0
+    """What a turn gives: the quantum times the weight."""
+    balance: float = 0.0
+    """C_i after its turn in round `turned`, weighted tokens; what later turns give is not in it."""
+    turned: int = 0
+    running: int = 0
+    """Requests in the batch."""
+    queue: OrderedDict[Request, None] = field(default_factory=OrderedDict)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing waiting and nothing running."""
+        return not (self.waiting or self.running)
+
+    @property
+    def quanta_wanted(self) -> int:
+        """Turns that will give it something: until C_i > 0, or until C_i >= 0 with nothing waiting."""
+        if self.waiting:
+            return max(0, int(-self.balance // self.step) + 1)
+        return max(0, -int(self.balance // self.step))
+
+
+class Drr(ReplicaPolicy):
+    """App. C.2. Input is charged in full, cached or not, as under VTC.
+
+    Who has nothing waiting and nothing running keeps its debt, which turns work off, and loses its credit. Without
+    debt it leaves the ring. Of debtors that left, beyond `rules.remembered` the smaller half is forgiven.
+    """
+
+    name: ClassVar[str] = "DRR"
+    matches_prefix: ClassVar[bool] = False
+
+    def __init__(self, *, rules: DeficitRules | None = None, cost: Cost | None = None) -> None:
+        self._rules = rules or DeficitRules()
+        self._cost: Cost = cost or LinearCost()
+        self._seats: dict[str, Seat] = {}
+        self._away: dict[str, Seat] = {}
+        """Those of `_seats` that are idle: they have debts."""
+        self._queued: Lowest[Seat] = Lowest()
+        self._waiting = 0
+        self._running: dict[Request, Seat] = {}
+        self._joined = 0
+        self._round = 0
+        self._place = 0
+        """Whose turn it is: all up to here had theirs in this round."""
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        seat = self._sit(request.client)
+        self._settle(seat)
+        seat.step = self._rules.quantum * request.tenant_weight * request.client_weight
+        self._enqueue(request, seat)
+        return Arrival.QUEUED
+
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        """Ends at the first request that does not fit; the next pass goes on with the same client's turn."""
+        while (seat := self._queued.find()) is not None:
+            self._round, self._place = int(seat.rank), seat.tie
+            request = next(iter(seat.queue))
+            if (yield request) is not Outcome.ADMITTED:
+                return
+            self._charge(seat, self._input_cost(request))
+            self._running[request] = seat
+            seat.running += 1
+            self._dequeue(request, seat)
+
+    def progress(self, request: Request, tokens: int) -> None:
+        after = request.output_tokens
+        cost = self._cost.output_cost(request.input_tokens, after - tokens, after)
+        self._charge(self._running[request], cost)
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        seat = self._running.pop(request)
+        seat.running -= 1
+        self._settle(seat)
+        self._enqueue(request, seat)
+        seat.queue.move_to_end(request, last=False)  # it came before all that wait
+        request.charge_input = True  # whoever paid the first time, it is computed again (R11)
+
+    def leave(self, request: Request, now_s: float) -> None:
+        seat = self._running.pop(request, None)
+        if seat is not None:
+            seat.running -= 1
+        else:
+            seat = self._seats[request.client]
+            self._dequeue(request, seat)
+        if seat.is_idle:
+            self._go(request.client, seat)
+
+    def waiting(self) -> Iterator[Request]:
+        for seat in self._seats.values():
+            yield from seat.queue
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def clients(self) -> Mapping[str, ClientState]:
+        """Everybody in the ring."""
+        states = {}
+        for client, seat in self._seats.items():
+            self._settle(seat)
+            if not seat.is_idle or seat.balance < 0:
+                states[client] = ClientState(seat.balance, 0.0, seat.waiting)
+        return states
+
+    def _sit(self, client: str) -> Seat:
+        """The client's seat; the last one in the ring for whoever has none, or worked off its debt meanwhile."""
+        seat = self._seats.get(client)
+        if self._away.pop(client, None) is not None and seat is not None:
+            self._settle(seat)
+            if seat.balance >= 0:
+                seat = None
+        if seat is None:
+            self._joined += 1
+            seat = Seat(tie=self._joined, turned=self._round - 1)
+            self._seats[client] = seat
+        return seat
+
+    def _go(self, client: str, seat: Seat) -> None:
+        self._settle(seat)
+        if seat.balance >= 0:
+            del self._seats[client]
+            return
+        self._away[client] = seat
+        if len(self._away) > self._rules.remembered:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Half of those that are away, the smallest debts first, among equals those that left first."""
+        for seat in self._away.values():
+            self._settle(seat)
+        by_debt = sorted(self._away, key=lambda client: self._away[client].balance, reverse=True)
+        for client in by_debt[: len(by_debt) // 2]:
+            del self._away[client], self._seats[client]
+
+    def _settle(self, seat: Seat) -> None:
+        """Bring the balance up to the turn that the ring is at; before anything changes what turns give."""
+        turned = self._round if seat.tie <= self._place else self._round - 1
+        if turned > seat.turned:
+            seat.balance += seat.step * min(turned - seat.turned, seat.quanta_wanted)
+            seat.turned = turned
+
+    def _charge(self, seat: Seat, cost: float) -> None:
+        self._settle(seat)
+        seat.balance -= cost
+        self._rank(seat)
+
+    def _rank(self, seat: Seat) -> None:
+        """Who has something left is served in the turn that it has, or in its next."""
+        its_turn = seat.tie == self._place
+        seat.rank = seat.turned + (seat.quanta_wanted or (0 if its_turn else 1))
+
+    def _input_cost(self, request: Request) -> float:
+        """After a retraction the output so far is part of what is computed again."""
+        if not request.charge_input:
+            return 0.0
+        return self._cost.input_cost(request.input_tokens + request.output_tokens)
+
+    def _enqueue(self, request: Request, seat: Seat) -> None:
+        seat.queue[request] = None
+        seat.waiting += 1
+        self._waiting += 1
+        self._rank(seat)
+        self._queued.add(seat)
+
+    def _dequeue(self, request: Request, seat: Seat) -> None:
+        self._settle(seat)
+        del seat.queue[request]
+        seat.waiting -= 1
+        self._waiting -= 1
