@@ -12,6 +12,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Coroutine
@@ -31,6 +32,7 @@ from evenkeel_router.edge.logs import start_logging
 
 _log = logging.getLogger("evenkeel_router")
 _YOUNG_OBJECTS: Final = 50_000
+_OTHER_FILES: Final = 100  # ports, logs, probes, reports
 
 
 def main() -> int:
@@ -126,8 +128,19 @@ def _signals() -> asyncio.Queue[signal.Signals]:
 async def _until_signalled(router: Router, signals: asyncio.Queue[signal.Signals]) -> None:
     """The first signal drains, a second one ends at once."""
     _relax_garbage_collection()
+    _allow_files(2 * router.state.config.limits.max_concurrent + _OTHER_FILES)
     await signals.get()
     await _first_of(router.drain(), signals.get())
+
+
+def _allow_files(needed: int) -> None:
+    """As many open files as the system lets this process have: each request is two connections."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if most != resource.RLIM_INFINITY and most < needed:
+        _log.warning(
+            "only %d files may be open; limits.maxConcurrent needs %d of them", most, needed
+        )
 
 
 def _relax_garbage_collection() -> None:

@@ -112,7 +112,7 @@ async def running(
                 await asyncio.wait_for(keeping.loaded.wait(), FIRST_READING_S)
 
         # 2. The way to replicas.
-        connections = Connections()
+        connections = Connections(lambda: state.config.limits.max_concurrent)
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
         watchtower = Watchtower(state, prober or HttpProber(session))

@@ -35,6 +35,7 @@ from evenkeel_router.edge.replies import Stream, Whole
 from evenkeel_router.edge.upstream import (
     BrokenError,
     ConnectError,
+    NoRoomError,
     Outgoing,
     Reply,
     SilenceError,
@@ -130,6 +131,10 @@ class Forwarder:
             state.fleet.refused(ticket)
             self._health.refused(member.name, str(error))
             return None
+        except NoRoomError as error:
+            flight.ticket = None
+            state.fleet.refused(ticket)
+            raise _no_room(str(error)) from error
         state.fleet.dispatched(ticket)
         key = self._book(flight, order, member.name)
         flight.attempts += 1
@@ -356,6 +361,11 @@ async def _drain(stream: Stream, idle_s: float) -> None:
 
 def _silent(message: str) -> Refusal:
     return Refusal(Outcome.TIMEOUT, message, code="replica_timeout")
+
+
+def _no_room(why: str) -> Refusal:
+    message = f"The router can open no more connections: {why}."
+    return Refusal(Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=RETRY_AFTER_S)
 
 
 def going_away() -> Refusal:

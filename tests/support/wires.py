@@ -62,6 +62,9 @@ class _Pool:
     def lost(self, wire: Wire) -> None:
         return None
 
+    def closed(self, wire: Wire) -> None:
+        return None
+
 
 @dataclass
 class Client:

@@ -2,10 +2,11 @@
 
     UpstreamError
       ConnectError       nothing was sent: refused, unreachable, no connection in time
+      NoRoomError        nothing was sent: this process has no room for another connection
       BrokenError        it was sent, and the connection broke or what came back was not HTTP
       SilenceError       it was sent, and nothing came for too long
 
-Place in the flow: select → **connect → exchange → relay** → account. The three errors differ in what may
+Place in the flow: select → **connect → exchange → relay** → account. The errors differ in what may
 follow: a connection that failed charges nobody, a broken one is retried as a retry of the fleet (R11), and
 silence is never retried: the replica may still be working.
 """
@@ -26,6 +27,10 @@ class UpstreamError(Exception):
 
 class ConnectError(UpstreamError):
     """No connection: nothing was sent."""
+
+
+class NoRoomError(UpstreamError):
+    """As many connections are open as may be."""
 
 
 class BrokenError(UpstreamError):
@@ -103,7 +108,7 @@ class Upstream(Protocol):
     """All replicas."""
 
     async def connect(self, replica: ReplicaConfig) -> Exchange:
-        """A connection to a replica; raises `ConnectError`."""
+        """A connection to a replica; raises `ConnectError`, `NoRoomError`."""
 
 
 @dataclass(slots=True)

@@ -55,6 +55,9 @@ class Owner(Protocol):
     def lost(self, wire: Wire) -> None:
         """An idle wire was closed by the replica."""
 
+    def closed(self, wire: Wire) -> None:
+        """A wire was closed, by whomever; may be said twice."""
+
 
 class Patience:
     """One timer for all wires that wait: a timer for each event of each stream would be seen in its cost."""
@@ -199,6 +202,7 @@ class Wire(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once."""
+        self._owner.closed(self)
         if self._transport is not None:
             self._transport.abort()
 
@@ -247,6 +251,7 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._owner.closed(self)
         if not self._busy:
             self._owner.lost(self)
         elif self._headed and not self._framed and exc is None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 
 import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.edge import connections, wire
 from evenkeel_router.edge.connections import Connections
-from evenkeel_router.edge.upstream import BrokenError, ConnectError, Outgoing, SilenceError
+from evenkeel_router.edge.upstream import (
+    BrokenError,
+    ConnectError,
+    NoRoomError,
+    Outgoing,
+    SilenceError,
+)
 
 from tests.support.nasty import EVENT, OK, Asked, fine, nasty
 from tests.support.routers import PATIENCE_S, until
@@ -148,3 +155,45 @@ async def test_a_stream_that_comes_slowly_is_not_silent(monkeypatch: pytest.Monk
             await reply.relay(lambda data, last: taken.append(data), idle_s=0.5)
         assert b"".join(taken) == EVENT * 8
         exchange.close()
+
+
+async def test_connections_are_bounded_and_the_longest_idle_one_makes_room() -> None:
+    async with nasty(fine) as one, nasty(fine) as other:
+        pool, first, second = Connections(lambda: 2), one.config("r0"), other.config("r1")
+        held = [await pool.connect(first) for _ in range(2)]
+        with pytest.raises(NoRoomError, match="2 connections to replicas are open"):
+            await pool.connect(second)
+        for exchange in held:
+            await exchange.ask(REQUEST, silence_s=PATIENCE_S)
+            exchange.close()
+        assert await ask(pool, second) == OK  # in the place of the one that was idle for longest
+        assert await ask(pool, first) == OK  # the other one is still there
+        assert (one.connections, other.connections) == (2, 1)
+        pool.close()
+
+
+async def test_a_connection_that_failed_or_broke_leaves_its_place() -> None:
+    async def dies(asked: Asked) -> None:
+        asked.reset()
+
+    async with nasty(dies) as server:
+        pool, replica = Connections(lambda: 1), server.config("r0")
+        for _ in range(2):
+            with pytest.raises(ConnectError):
+                await pool.connect(ReplicaConfig(name="r1", url="http://127.0.0.1:1"))
+            with pytest.raises(BrokenError):
+                await ask(pool, replica)
+        server.behave = fine
+        assert await ask(pool, replica) == OK
+        pool.close()
+
+
+async def test_a_process_without_files_left_does_not_blame_the_replica() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with nasty(fine) as server:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (5, hard))
+        try:
+            with pytest.raises(NoRoomError, match="Too many open files"):
+                await Connections().connect(server.config("r0"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -18,6 +18,7 @@ from evenkeel_router.edge.upstream import (
     ConnectError,
     FakeReply,
     FakeUpstream,
+    NoRoomError,
     Outgoing,
     SilenceError,
     UpstreamError,
@@ -91,6 +92,26 @@ async def test_a_refused_connection_is_no_attempt_and_charges_nobody() -> None:
         ((name, request),) = upstream.asked
         assert name == "r2"
         assert not decode(dict(request.headers)["x-smg-routing-key"]).retried_by_fleet
+
+
+async def test_without_room_for_a_connection_the_answer_is_503_and_no_replica_is_blamed() -> None:
+    class Full(FakeUpstream):
+        async def connect(self, replica: ReplicaConfig):  # type: ignore[no-untyped-def]
+            raise NoRoomError("too many open files")
+
+    upstream = Full(lambda replica, request: FakeReply([OK]))
+    async with (
+        running(
+            config_for(*replicas(2)), upstream=upstream, prober=FakeProber(), timing=QUICK
+        ) as router,
+        httpx.AsyncClient(base_url=router.url) as client,
+    ):
+        await routable(router, 2)
+        response = await client.post("/v1/completions", json=BODY)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert response.json()["error"]["code"] == "overloaded"
+        assert router.state.fleet.routable.bit_count() == 2
+        assert not any(router.state.fleet.outstanding)
 
 
 async def test_silence_is_never_tried_again() -> None:
