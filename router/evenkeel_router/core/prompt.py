@@ -8,7 +8,7 @@ be what the engine's chat template produces, only change where that would change
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -18,6 +18,7 @@ from evenkeel_router.core.errors import invalid
 Input: TypeAlias = str | list[str | int | list[int]]
 """A prompt, several, token ids, or several of those."""
 
+MAX_PROMPTS: Final = 2048  # of one request; OpenAI's bound of embeddings
 _START = "\x1e"  # before each message; control characters of ASCII that separate records and units
 _UNIT = "\x1f"
 
@@ -81,6 +82,9 @@ def of_input(given: str | Sequence[str | int | list[int]], field: str) -> Prompt
     if isinstance(given[0], int):
         text = msgspec.json.encode(given)
         return Prompt(text, len(text), len(given))
+    if len(given) > MAX_PROMPTS:
+        message = f"{field} holds {len(given)} prompts; send at most {MAX_PROMPTS} at a time."
+        raise invalid(message, code="invalid_value", param=field)
     texts = [one.encode() if isinstance(one, str) else msgspec.json.encode(one) for one in given]
     tokens = sum(len(one) for one in given if isinstance(one, list))
     return Prompt(texts[0], sum(map(len, texts)), tokens or None, len(texts))

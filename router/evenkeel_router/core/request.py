@@ -189,7 +189,8 @@ def _openai(
 ) -> Inference:  # fmt: skip
     if fields.model != limits.model:
         message = (
-            f"The model {fields.model!r} does not exist; this service serves {limits.model!r}."
+            f"The model {fields.model[:200]!r} does not exist; this service serves "
+            f"{limits.model!r}."
         )
         raise Refusal(Outcome.NOT_FOUND, message, code="model_not_found", param="model")
     _check_choices("n", fields.n)
@@ -226,6 +227,11 @@ def _generate(body: bytes, limits: Limits) -> Inference:
     text = prompt.of_input(given, "text" if given is fields.text else "input_ids")
     sampling = fields.sampling_params
     several = sampling if isinstance(sampling, list) else [sampling] if sampling else []
+    if len(several) > prompt.MAX_PROMPTS:
+        message = (
+            f"sampling_params holds {len(several)} entries; send at most {prompt.MAX_PROMPTS}."
+        )
+        raise invalid(message, code="invalid_value", param="sampling_params")
     for one in several:
         _check_output("sampling_params.max_new_tokens", one.max_new_tokens, limits)
         _check_choices("sampling_params.n", one.n)

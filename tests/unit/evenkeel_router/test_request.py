@@ -58,6 +58,14 @@ def test_what_is_no_json_object_is_refused(body: bytes, want_code: str) -> None:
         (Endpoint.COMPLETIONS, COMPLETION | {"model": None}, "model", "invalid_type"),
         (Endpoint.COMPLETIONS, COMPLETION | {"prompt": 7}, "prompt", "invalid_type"),
         (Endpoint.COMPLETIONS, COMPLETION | {"prompt": []}, "prompt", "invalid_value"),
+        (Endpoint.COMPLETIONS, COMPLETION | {"prompt": ["a"] * 2049}, "prompt", "invalid_value"),
+        (Endpoint.COMPLETIONS, COMPLETION | {"prompt": [[1]] * 2049}, "prompt", "invalid_value"),
+        (
+            Endpoint.GENERATE,
+            GENERATE | {"sampling_params": [{}] * 2049},
+            "sampling_params",
+            "invalid_value",
+        ),
         (Endpoint.COMPLETIONS, COMPLETION | {"max_tokens": "7"}, "max_tokens", "invalid_type"),
         (Endpoint.COMPLETIONS, COMPLETION | {"max_tokens": -1}, "max_tokens", "invalid_value"),
         (Endpoint.COMPLETIONS, COMPLETION | {"max_tokens": 1001}, "max_tokens", "invalid_value"),
@@ -117,6 +125,16 @@ def test_another_model_is_not_found() -> None:
         "model_not_found",
         "model",
     )
+
+
+def test_a_long_list_of_token_ids_is_one_prompt() -> None:
+    assert read(Endpoint.COMPLETIONS, COMPLETION | {"prompt": [7] * 5000}).prompt_tokens == 5000
+
+
+def test_of_a_model_that_is_not_there_no_more_is_said_back_than_a_name_may_be_long() -> None:
+    refusal = refused(Endpoint.CHAT, CHAT | {"model": "x" * 100_000})
+    assert refusal.code == "model_not_found"
+    assert len(refusal.message) < 300
 
 
 @pytest.mark.parametrize(
