@@ -16,16 +16,16 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import (
     Arrival,
     ClientState,
     Outcome,
-    ReplicaPolicy,
     Request,
 )
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.lowest import Lowest, Ranked
+from evenkeel_fairshare.replica.metered import MeteredPolicy
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,7 @@ class Seat(Ranked):
         return max(0, -int(self.balance // self.step))
 
 
-class Drr(ReplicaPolicy):
+class Drr(MeteredPolicy[Seat]):
     """App. C.2. Input is charged in full, cached or not, as under VTC.
 
     Who has nothing waiting and nothing running keeps its debt, which turns work off, and loses its credit. Without
@@ -65,14 +65,13 @@ class Drr(ReplicaPolicy):
     matches_prefix: ClassVar[bool] = False
 
     def __init__(self, *, rules: DeficitRules | None = None, cost: Cost | None = None) -> None:
+        super().__init__(cost)
         self._rules = rules or DeficitRules()
-        self._cost: Cost = cost or LinearCost()
         self._seats: dict[str, Seat] = {}
         self._away: dict[str, Seat] = {}
         """Those of `_seats` that are idle: they have debts."""
         self._queued: Lowest[Seat] = Lowest()
         self._waiting = 0
-        self._running: dict[Request, Seat] = {}
         self._joined = 0
         self._round = 0
         self._place = 0
@@ -96,11 +95,6 @@ class Drr(ReplicaPolicy):
             self._running[request] = seat
             seat.running += 1
             self._dequeue(request, seat)
-
-    def progress(self, request: Request, tokens: int) -> None:
-        after = request.output_tokens
-        cost = self._cost.output_cost(request.input_tokens, after - tokens, after)
-        self._charge(self._running[request], cost)
 
     def requeue(self, request: Request, now_s: float) -> None:
         seat = self._running.pop(request)
@@ -173,21 +167,15 @@ class Drr(ReplicaPolicy):
             seat.balance += seat.step * min(turned - seat.turned, seat.quanta_wanted)
             seat.turned = turned
 
-    def _charge(self, seat: Seat, cost: float) -> None:
-        self._settle(seat)
-        seat.balance -= cost
-        self._rank(seat)
+    def _charge(self, account: Seat, cost: float) -> None:
+        self._settle(account)
+        account.balance -= cost
+        self._rank(account)
 
     def _rank(self, seat: Seat) -> None:
         """Who has something left is served in the turn that it has, or in its next."""
         its_turn = seat.tie == self._place
         seat.rank = seat.turned + (seat.quanta_wanted or (0 if its_turn else 1))
-
-    def _input_cost(self, request: Request) -> float:
-        """After a retraction the output so far is part of what is computed again."""
-        if not request.charge_input:
-            return 0.0
-        return self._cost.input_cost(request.input_tokens + request.output_tokens)
 
     def _enqueue(self, request: Request, seat: Seat) -> None:
         seat.queue[request] = None

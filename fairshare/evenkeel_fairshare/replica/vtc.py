@@ -9,21 +9,20 @@ the lift makes a forgotten client and a remembered one come back alike (`_forget
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from collections import OrderedDict
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
+from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import (
     Arrival,
     ClientState,
     Outcome,
-    ReplicaPolicy,
     Request,
 )
 from evenkeel_fairshare.replica.lowest import Lowest, Ranked
+from evenkeel_fairshare.replica.metered import MeteredPolicy
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +35,7 @@ class Counter(Ranked):
     queue: OrderedDict[Request, None] = field(default_factory=OrderedDict)
 
 
-class Vtc(ReplicaPolicy):
+class Vtc(MeteredPolicy[Counter]):
     """Algorithm 2. Ties go to the lowest client id. Input is charged in full, cached or not: h(np, 0).
 
     `sweep_above`: how many clients are remembered before those are looked for that may be forgotten.
@@ -46,12 +45,10 @@ class Vtc(ReplicaPolicy):
     matches_prefix: ClassVar[bool] = False
 
     def __init__(self, *, cost: Cost | None = None, sweep_above: int = 1024) -> None:
-        self._cost: Cost = cost or LinearCost()
-        self._token_price = flat_output_price(self._cost)
+        super().__init__(cost)
         self._counters: dict[str, Counter] = {}
         self._queued: Lowest[Counter] = Lowest()
         self._waiting = 0
-        self._running: dict[Request, Counter] = {}
         self._last: Counter | None = None
         """The client that left the queue last (line 9)."""
         self._sweep_above = self._sweep_next = sweep_above
@@ -74,21 +71,6 @@ class Vtc(ReplicaPolicy):
             if (yield request) is not Outcome.ADMITTED:
                 return
             self._admit(request, counter)
-
-    def progress(self, request: Request, tokens: int) -> None:
-        """Line 30, and Algorithm 4, line 22."""
-        after = request.output_tokens
-        cost = self._cost.output_cost(request.input_tokens, after - tokens, after)
-        self._charge(self._running[request], cost)
-
-    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
-        """Charged once per client instead of once per request."""
-        if self._token_price is None:
-            super().progress_all(requests, tokens)
-            return
-        price = self._token_price * tokens
-        for counter, count in Tally(map(self._running.__getitem__, requests)).items():
-            self._charge(counter, price * count)
 
     def requeue(self, request: Request, now_s: float) -> None:
         counter = self._running.pop(request)
@@ -130,14 +112,8 @@ class Vtc(ReplicaPolicy):
         """What decides among equal counters: the lowest goes first."""
         return client
 
-    def _input_cost(self, request: Request) -> float:
-        """Line 24. After a retraction the output so far is part of what is computed again."""
-        if not request.charge_input:
-            return 0.0
-        return self._cost.input_cost(request.input_tokens + request.output_tokens)
-
-    def _charge(self, counter: Counter, cost: float) -> None:
-        counter.rank += cost / counter.weight
+    def _charge(self, account: Counter, cost: float) -> None:
+        account.rank += cost / account.weight
 
     def _lift(self, counter: Counter) -> None:
         """Lines 8 to 13: idling earns no credit."""
