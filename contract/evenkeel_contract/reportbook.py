@@ -6,6 +6,9 @@ sequence it names.
 
 The surprising thing: deficits and queues change without a token being served (a refill touches every queued
 client), so what changed is found by comparing with the last answer, not by watching the accounts.
+
+Memory is bounded: rows of clients that were served are as many as the accounts keep; of the others, who only
+waited here, the one longest unchanged makes room: no total is lost with it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report, Repo
 
 MAX_CLIENTS: Final = 10_000
 """Clients of one answer; the asker gets the others by asking again from the answer's sequence."""
+MAX_UNSERVED: Final = 65_536
+"""Clients in the book that were never served."""
 
 
 class Served(Protocol):
@@ -50,8 +55,18 @@ class Held(Protocol):
 class ReportBook:
     """Numbers the changes of every client's report, so that an answer may hold only what is new."""
 
-    def __init__(self, *, incarnation: str, policy: str, max_clients: int = MAX_CLIENTS) -> None:
+    def __init__(
+        self,
+        *,
+        incarnation: str,
+        policy: str,
+        max_clients: int = MAX_CLIENTS,
+        max_unserved: int = MAX_UNSERVED,
+    ) -> None:
         self.incarnation = incarnation
+        self._max_unserved = max_unserved
+        self._unserved: dict[str, None] = {}
+        """Those that the accounts do not know, longest unchanged first."""
         self._policy = policy
         self._max_clients = max_clients
         self._sequence = 0
@@ -68,6 +83,12 @@ class ReportBook:
                 # Re-inserting keeps the book in the order of its sequence numbers.
                 self._latest.pop(client, None)
                 self._latest[client] = (self._sequence, report)
+                self._unserved.pop(client, None)
+                if client not in totals:
+                    self._unserved[client] = None
+        while len(self._unserved) > self._max_unserved:
+            oldest = next(iter(self._unserved))
+            del self._unserved[oldest], self._latest[oldest]
 
     def answer(self, question: ReportRequest) -> Report:
         """What changed since the asker's sequence; from the start if it means another incarnation."""

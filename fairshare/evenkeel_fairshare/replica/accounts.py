@@ -2,14 +2,24 @@
 
 Place in the flow: engine → **accounts** → reports. Kept beside the policy, not by it: FCFS keeps no counters, and
 its clients were served all the same.
+
+The surprising thing: nobody is ever forgotten, or a client that comes back would begin at 0, and the largest
+total that a router saw of it would hide what it is served (R3). What bounds memory is that a client met when
+there are `max_clients` shares one row with the others like it of its tenant: their sum is right, and its tenant's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import Request
+
+MAX_CLIENTS: Final = 65_536
+"""With totals of their own, about 50 MB with their reports; as many as a level of deficits remembers."""
+OTHERS: Final = "*"
+"""The name of the row that the others of a tenant share; no client is called that."""
 
 
 @dataclass(slots=True)
@@ -34,15 +44,15 @@ class Accounts:
     telescope, so the sums are the same.
     """
 
-    def __init__(self, cost: Cost) -> None:
+    def __init__(self, cost: Cost, *, max_clients: int = MAX_CLIENTS) -> None:
         self._cost = cost
+        self._max_clients = max_clients
         self.clients: dict[str, ClientTotals] = {}
+        """By identity; at most `max_clients`, and one for the others of each tenant."""
 
     def admitted(self, request: Request, *, charged: bool) -> None:
         """A request entered the batch; `charged` is whether its input costs its client anything (R11)."""
-        totals = self.clients.get(request.client)
-        if totals is None:
-            totals = self.clients[request.client] = ClientTotals()
+        totals = self._of(request)
         totals.requests += 1
         totals.running += 1
         totals.cached_tokens += request.matched_tokens
@@ -54,7 +64,7 @@ class Accounts:
         """Book the output tokens that are not booked yet."""
         before, after = request.booked_tokens, request.output_tokens
         if after > before:
-            totals = self.clients[request.client]
+            totals = self._of(request)
             totals.output_tokens += after - before
             _serve(totals, request, self._cost.output_cost(request.extend_tokens, before, after))
             request.booked_tokens = after
@@ -66,7 +76,16 @@ class Accounts:
     def left(self, request: Request) -> None:
         """A request left the batch."""
         self.settle(request)
-        self.clients[request.client].running -= 1
+        self._of(request).running -= 1
+
+    def _of(self, request: Request) -> ClientTotals:
+        """The same row for a client as long as the process lives: rows only come."""
+        totals = self.clients.get(request.client)
+        if totals is not None:
+            return totals
+        full = len(self.clients) >= self._max_clients
+        name = f"{request.tenant}/{OTHERS}" if full else request.client
+        return self.clients.setdefault(name, ClientTotals())
 
 
 def _serve(totals: ClientTotals, request: Request, service: float) -> None:

@@ -67,6 +67,23 @@ def test_a_client_that_left_unserved_is_told_to_have_left() -> None:
     assert (report.client, report.waiting, report.deficit) == ("a", 0, 0.0)
 
 
+def test_of_those_who_only_waited_the_longest_unchanged_make_room() -> None:
+    reports = ReportBook(incarnation="one", policy="DLPM", max_unserved=2)
+    reports.update({"served": served(1)}, {"a": ClientState(0.0, 0.0, 1)})
+    for number in range(50):
+        reports.update({"served": served(1)}, {f"b{number}": ClientState(0.0, 0.0, 1)})
+    clients = reports.answer(ask()).clients
+    assert {report.client for report in clients} == {"served", "b48", "b49"}
+    # One that is served afterwards is reported whole, and stays.
+    reports.update({"served": served(1), "a": served(5)}, {})
+    for number in range(50):
+        reports.update(
+            {"served": served(1), "a": served(5)}, {f"c{number}": ClientState(0.0, 0.0, 1)}
+        )
+    told = {report.client: report.output_tokens for report in reports.answer(ask()).clients}
+    assert told == {"served": 1, "a": 5, "c48": 0, "c49": 0}
+
+
 def test_an_asker_of_another_incarnation_is_told_everything() -> None:
     reports = book()
     reports.update({"a": served(1)}, {})
