@@ -20,7 +20,7 @@ from statistics import fmean
 import msgspec
 from evenkeel_fairshare.measures import percentile
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
-from evenkeel_fairshare.replica.deficit import Account, DeficitRules
+from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_simulator.experiments.fleet import Fleet, FleetConfig
@@ -35,11 +35,11 @@ from bench.fleet_comparison import TRACES, WORKLOADS
 class DlpmOfAllInput(Dlpm):
     """DLPM that charges cached input as well, as VTC does."""
 
-    def _admit(self, request: Request, client: Account) -> None:
-        super()._admit(request, client)
+    def _admit(self, request: Request) -> None:
+        super()._admit(request)
         cached_tokens = request.input_tokens - request.extend_tokens
         if request.charge_input and cached_tokens > 0:
-            for node in client.path:
+            for node in self._running[request].path:
                 node.charge(self._cost.input_cost(cached_tokens))
 
 
@@ -69,11 +69,8 @@ class Variant:
     """Requests in a replica's batch at most."""
     kv_tokens: int | None = None
     prefix_cache: bool = True
-    share_in_batch: bool = True
     load: float = 1.0
     """Factor on everybody's rate of programs."""
-    well_load: float = 1.0
-    """Factor on the well-behaved clients' alone."""
     kv_read: float = 1.0
     """Factor on what a decode step pays for each KV token."""
 
@@ -85,23 +82,18 @@ WHAT_IF: Mapping[str, Callable[[DeficitRules], ReplicaPolicy]] = {
 }
 D2LPM = Variant()
 VTC = Variant(fleet="PerClientRoundRobin", replica="VTC")
-LPM = Variant(fleet="RoundRobin", replica="LPM")
-SYSTEMS = {"D2LPM + DLPM": D2LPM, "per-client RR + VTC": VTC, "RR + LPM": LPM}
-PAIR = {name: SYSTEMS[name] for name in ("D2LPM + DLPM", "per-client RR + VTC")}
-WITH_UNCACHED = {
-    **SYSTEMS,
-    "per-client RR + VTC, no cache": replace(VTC, prefix_cache=False),
-}
-FLEETS = ("D2LPM", "PerClientRoundRobin", "RoundRobin", "LeastLoaded")
+PAIR = {"D2LPM + DLPM": D2LPM, "per-client RR + VTC": VTC}
+TRIO = {**PAIR, "per-client RR + VTC, no cache": replace(VTC, prefix_cache=False)}
 SAME = replace(VTC, max_running=128)
 """For comparing replica policies alone: the same fleet policy, the same batch."""
 
 
-def _crossed(
+def _each(
     systems: Mapping[str, Variant], changes: Iterable[Mapping[str, float]]
 ) -> Iterator[tuple[str, Variant]]:
+    """Every system under every change."""
     for change in changes:
-        what = ", ".join(f"{name} {value:,}" for name, value in change.items())
+        what = ", ".join(f"{name} {value:,}" for name, value in change.items()) or "as it is"
         for name, variant in systems.items():
             yield f"{what}: {name}", replace(variant, **change)  # type: ignore[arg-type]
 
@@ -110,26 +102,24 @@ QUESTIONS: Mapping[str, Sequence[tuple[str, Variant]]] = {
     # Placing or ordering?
     "policies": [
         (f"{fleet} + {replica}", Variant(fleet=fleet, replica=replica))
-        for replica in ("DLPM", "VTC", "LPM")
-        for fleet in FLEETS
+        for fleet in ("D2LPM", "PerClientRoundRobin")
+        for replica in ("DLPM", "VTC")
     ],
     # Are Q^u and Q^w too large for what one client asks?
-    "quanta": [
-        ("as it is", D2LPM),
-        *_crossed({"D2LPM + DLPM": D2LPM}, [{"quantum": q} for q in (100, 1000, 2000, 32_000)]),
-        *_crossed(
+    "quanta": list(
+        _each(
             {"D2LPM + DLPM": D2LPM},
-            [{"worker_quantum": q} for q in (500, 2000, 8000, 80_000)],
-        ),
-        ("quantum 100, worker_quantum 500", replace(D2LPM, quantum=100, worker_quantum=500)),
-        ("per-client RR + VTC", VTC),
-    ],
+            [
+                {},
+                *({"quantum": quantum} for quantum in (100, 1000, 32_000)),
+                *({"worker_quantum": quantum} for quantum in (500, 2000, 80_000)),
+            ],
+        )
+    ),
     # Is it how many requests run at once?
-    "batch": [
-        *PAIR.items(),
-        *_crossed(PAIR, [{"max_running": n} for n in (256, 128, 64)]),
-        *_crossed(PAIR, [{"kv_tokens": n} for n in (250_000, 60_000, 30_000)]),
-    ],
+    "batch": list(
+        _each(PAIR, [{}, {"max_running": 256}, {"max_running": 128}, {"kv_tokens": 30_000}])
+    ),
     # Batches alike, is it what is charged when, and the order?
     "charges": [
         ("DLPM", replace(SAME, replica="DLPM")),
@@ -142,27 +132,9 @@ QUESTIONS: Mapping[str, Sequence[tuple[str, Variant]]] = {
         ("VTC", SAME),
     ],
     # How much do they ask for, and what if VTC found nothing in the cache?
-    "load": list(
-        _crossed(
-            WITH_UNCACHED,
-            [{"load": 0.25}, {"load": 0.4}, {"load": 0.6}, {"load": 1.0}, {"well_load": 0.25}],
-        )
-    ),
-    # What if reading shared prefixes were cheaper than the profile says?
-    "profile": list(
-        _crossed(
-            WITH_UNCACHED,
-            [{"kv_read": 1.0}, {"kv_read": 0.25}, {"kv_read": 0.0}],
-        )
-    ),
-    # Forks that wait for each other's prefix.
-    "forks": [
-        *PAIR.items(),
-        *(
-            (f"{name}, forks do not wait", replace(v, share_in_batch=False))
-            for name, v in PAIR.items()
-        ),
-    ],
+    "load": list(_each(TRIO, [{"load": 0.25}, {"load": 0.4}, {}])),
+    # What if reading the KV pool, shared prefixes above all, were cheaper than the profile says?
+    "profile": list(_each(TRIO, [{"kv_read": 0.25}, {"kv_read": 0.0}])),
 }
 COLUMNS = (
     ("throughput, tokens/s", "{:,.0f}"),
@@ -181,7 +153,7 @@ def run(task: tuple[str, Variant, int]) -> list[float]:
     """The row of one seed."""
     name, variant, seed = task
     spec = read_spec(WORKLOADS / f"{name}.yaml")
-    clients = tuple(_loaded(client, variant) for client in spec.clients)
+    clients = tuple(_loaded(client, variant.load) for client in spec.clients)
     spec = msgspec.structs.replace(spec, clients=clients)
     records: list[Record] = []
     fleet = Fleet(_config(variant, spec.profile, spec.replicas, spec.kv_tokens), records.append)
@@ -202,8 +174,7 @@ def run(task: tuple[str, Variant, int]) -> list[float]:
     ]
 
 
-def _loaded(client: ClientSpec, variant: Variant) -> ClientSpec:
-    factor = variant.load * (1.0 if client.misbehaves else variant.well_load)
+def _loaded(client: ClientSpec, factor: float) -> ClientSpec:
     rate = client.arrivals.rate_per_s * factor
     arrivals = msgspec.structs.replace(client.arrivals, rate_per_s=rate)
     return msgspec.structs.replace(client, arrivals=arrivals)
@@ -222,7 +193,6 @@ def _config(variant: Variant, profile: str, replicas: int, kv_tokens: int | None
         engine=engine_config(
             kv_tokens=variant.kv_tokens or kv_tokens,
             max_running=variant.max_running,
-            share_in_batch=variant.share_in_batch,
         ),
     )
     setup = replace(setup, engine=replace(setup.engine, prefix_cache=variant.prefix_cache))
