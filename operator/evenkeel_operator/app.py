@@ -83,27 +83,29 @@ async def _lead(client: KubeClient, lease: Lease, settings: Settings) -> int:
     """Act until a signal (kopf takes them from here on), or until the lease is lost."""
     leader = Leader(client, settings)
     await leader.observer.look_at_apis()
-    stop = asyncio.Event()
-    watching = asyncio.create_task(
-        kopf.operator(
-            registry=handlers.registry(leader.on_event),
-            settings=handlers.settings(),
-            clusterwide=not settings.watched_namespaces,
-            namespaces=settings.watched_namespaces,
-            stop_flag=stop,
-        )
-    )
-    keeping = asyncio.create_task(lease.keep())
     async with _background(leader.work(), leader.follow_apis()):
+        keeping = asyncio.create_task(lease.keep())
+        # kopf takes every task that is younger than itself for its own, and waits for its end.
+        await asyncio.sleep(0)
+        watching = asyncio.create_task(_watch(leader, settings))
         await asyncio.wait((watching, keeping), return_when=asyncio.FIRST_COMPLETED)
-    lost = keeping.done()
-    stop.set()
-    keeping.cancel()
+        lost = keeping.done()
+    for task in (watching, keeping):
+        task.cancel()
     await asyncio.gather(watching, keeping, return_exceptions=True)
-    if not lost and watching.exception() is not None:
-        _log.critical("watching failed", exc_info=watching.exception())
-        return 1
-    return 1 if lost else 0
+    failure = None if watching.cancelled() else watching.exception()
+    if failure is not None:
+        _log.critical("watching failed", exc_info=failure)
+    return 1 if lost or failure is not None else 0
+
+
+async def _watch(leader: Leader, settings: Settings) -> None:
+    await kopf.operator(
+        registry=handlers.registry(leader.on_event),
+        settings=handlers.settings(),
+        clusterwide=not settings.watched_namespaces,
+        namespaces=settings.watched_namespaces,
+    )
 
 
 class Leader:

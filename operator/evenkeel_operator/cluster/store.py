@@ -86,22 +86,26 @@ class Store:
         return frozenset({own, *self.service_keys(namespace), *self.tenant_keys(namespace)})
 
     def _see_child(self, namespace: str, kind: str, item: Object, *, gone: bool) -> set[Key]:
-        service = labels_of(item).get(SERVICE_LABEL)
-        if service is None or kind not in KINDS:
+        if kind not in KINDS:
             return set()
-        key = Key(SERVICE, namespace, service)
+        # By its owner, since a label may be what somebody changed; by its label, for the same reason.
+        named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
+        keys = {Key(SERVICE, namespace, str(name)) for name in named}
+        return {key for key in keys if self._child_concerns(key, kind, item, gone=gone)}
+
+    def _child_concerns(self, key: Key, kind: str, item: Object, *, gone: bool) -> bool:
         children = self._children.get(key)
         if children is None:  # nobody has asked yet; the first pass lists
-            return {key}
+            return True
         ref = Ref(kind, str(item["metadata"]["name"]))
         known = children.get(ref)
         if gone:
             children.pop(ref, None)
-            return {key}
+            return True
         if known is not None and _version(known) >= _version(item):
-            return set()  # the echo of our own write
+            return False  # the echo of our own write
         children[ref] = _slim({"kind": kind, **item})
-        return {key}
+        return True
 
     def _see_secret(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         """Every Secret comes by here; those that nobody named leave nothing behind."""
@@ -198,6 +202,12 @@ def _slim(item: Object) -> dict[str, Any]:
     """Without what is never read here and makes up half of an object."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     return {**item, "metadata": metadata}
+
+
+def _owner_of(item: Object) -> str | None:
+    owners = item["metadata"].get("ownerReferences") or ()
+    names = (owner["name"] for owner in owners if owner.get("kind") == SERVICE)
+    return next(names, None)
 
 
 def _version(item: Object) -> int:

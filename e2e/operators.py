@@ -1,0 +1,156 @@
+"""Operators as processes beside the cluster, with the rights of the real one and no more.
+
+Pods need images; what the operator decides does not. So these tests run it from the source tree, as the
+ServiceAccount that the chart would give it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from evenkeel_operator.manifests.rights import cluster_rules, lease_rules
+
+from e2e.kubectl import Kubectl
+from e2e.rig.layout import AUDIT_LOG
+
+ROOT = Path(__file__).parents[1]
+NAMESPACE = "evenkeel-operator-test"
+USER = f"system:serviceaccount:{NAMESPACE}:operator"
+IMAGES = {"router": "evenkeel.dev/absent/router:1", "engine": "evenkeel.dev/absent/engine:1"}
+DEADLINE_S = 90.0
+_FOLDERS = ("fairshare", "contract", "operator")
+
+
+def wait_until(holds: Callable[[], Any], what: str, *, timeout_s: float = DEADLINE_S) -> Any:
+    """The first true answer. Raises `AssertionError` when none comes."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        answer = holds()
+        if answer:
+            return answer
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
+        time.sleep(0.1)
+
+
+@contextmanager
+def account(kubectl: Kubectl, folder: Path) -> Iterator[Path]:
+    """A kubeconfig of a ServiceAccount with the operator's rights; all of it goes again."""
+    objects = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+        _named("v1", "ServiceAccount", "operator"),
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": NAMESPACE},
+            "rules": cluster_rules(),
+        },
+        _named("rbac.authorization.k8s.io/v1", "Role", "operator", rules=lease_rules()),
+        _binding("ClusterRoleBinding", {"name": NAMESPACE}, "ClusterRole", NAMESPACE),
+        _binding("RoleBinding", {"name": "operator", "namespace": NAMESPACE}, "Role", "operator"),
+    ]
+    kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+    try:
+        token = kubectl("-n", NAMESPACE, "create", "token", "operator", "--duration=2h").strip()
+        config = yaml.safe_load(kubectl("config", "view", "--raw", "--minify", "--flatten"))
+        config["users"][0]["user"] = {"token": token}
+        path = folder / "operator.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        yield path
+    finally:
+        kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+        kubectl("delete", "clusterrole,clusterrolebinding", NAMESPACE)
+
+
+def _named(api: str, kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **fields}
+
+
+def _binding(kind: str, metadata: Any, role_kind: str, role: str) -> dict[str, Any]:
+    group = "rbac.authorization.k8s.io"
+    subject = {"kind": "ServiceAccount", "name": "operator", "namespace": NAMESPACE}
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": role_kind, "name": role},
+        "subjects": [subject],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One process."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def kill(self) -> None:
+        """As a machine that fails: nothing is given back."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        """As a kubelet would: its exit code."""
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+
+@contextmanager
+def operator(
+    kubeconfig: Path, *, identity: str, lease: str = "operator", dies_after: int | None = None
+) -> Iterator[Operator]:
+    """An operator for the time of the context. With `dies_after` it is gone right after that many writes."""
+    module = "evenkeel_operator" if dies_after is None else "e2e.dying_operator"
+    environment: Mapping[str, str] = {
+        **os.environ,
+        "KUBECONFIG": str(kubeconfig),
+        "PYTHONPATH": ":".join(str(ROOT / name) for name in (*_FOLDERS, ".")),
+        "DIES_AFTER": str(dies_after),
+    }
+    command = [sys.executable, "-m", module, f"--namespace={NAMESPACE}", f"--identity={identity}",
+               f"--lease={lease}", "--probe-host=127.0.0.1", "--probe-port=0",
+               f"--router-image={IMAGES['router']}", f"--sglang-image={IMAGES['engine']}",
+               f"--simulator-image={IMAGES['engine']}", "--image-pull-policy=Never"]  # fmt: skip
+    path = kubeconfig.parent / f"{identity}.log"
+    with path.open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)
+    try:
+        yield Operator(process, path)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def writes_since(position: int) -> list[str]:
+    """What the operator's user has written since a position of the audit log, but for its Lease."""
+    found = []
+    with AUDIT_LOG.open() as log:
+        log.seek(position)
+        for line in log:
+            entry = json.loads(line)
+            what = entry.get("objectRef", {})
+            reads = entry["verb"] in ("get", "list", "watch")
+            if entry["user"]["username"] == USER and not reads and what["resource"] != "leases":
+                name = f"{what['resource']}/{what.get('name', '')}"
+                sub = what.get("subresource")
+                found.append(f"{entry['verb']} {name}{f'/{sub}' if sub else ''}")
+    return found
+
+
+def audit_position() -> int:
+    """The end of the audit log."""
+    return AUDIT_LOG.stat().st_size

@@ -1,0 +1,335 @@
+"""The operator on a real API server: what it makes, puts back, leaves alone; alone, in pairs, and cut off.
+
+It runs beside the cluster (`e2e/operators.py`), with the rights that the chart gives it. The images of its pods are
+not there: nothing here waits for them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.kubectl import Kubectl, KubectlError
+from e2e.operators import (
+    ROOT,
+    Operator,
+    account,
+    audit_position,
+    operator,
+    wait_until,
+    writes_since,
+)
+from e2e.rig.layout import AUDIT_LOG
+
+KINDS = "deploy,svc,secret,cm,sa,role,rolebinding,pdb,netpol,ingress,pvc"
+SERVICES = 200
+
+
+@pytest.fixture(scope="module")
+def crds(kubectl: Kubectl) -> None:
+    for name in ("fairinferenceservices", "inferencetenants"):
+        path = ROOT / "crds" / f"{name}.yaml"
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", path)
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(
+    kubectl: Kubectl, crds: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    with account(kubectl, tmp_path_factory.mktemp("operators")) as path:
+        yield path
+
+
+@pytest.fixture
+def one(kubeconfig: Path) -> Iterator[Operator]:
+    """A single operator."""
+    with operator(kubeconfig, identity="one") as found:
+        yield found
+        assert found.stop() == 0
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = f"op-{request.node.name.replace('_', '-')[5:45].strip('-')}"
+    kubectl("create", "namespace", name)
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+def sample(name: str = "simulated", **spec: Any) -> str:
+    plain = yaml.safe_load((ROOT / "crds" / "samples" / "simulator.yaml").read_text())
+    plain["metadata"]["name"] = name
+    plain["spec"] |= spec
+    return yaml.safe_dump(plain)
+
+
+def condition(kubectl: Kubectl, namespace: str, type_: str, name: str = "simulated") -> Any:
+    status = kubectl.get("-n", namespace, "fis", name).get("status", {})
+    found = [item for item in status.get("conditions", ()) if item["type"] == type_]
+    return found[0] if found else {}
+
+
+def made(kubectl: Kubectl, namespace: str, name: str = "simulated") -> set[str]:
+    """Everything that is labelled as the service's."""
+    items = kubectl.get("-n", namespace, KINDS, "-l", f"evenkeel.dev/service={name}")["items"]
+    return {f"{item['kind']}/{item['metadata']['name']}" for item in items}
+
+
+def is_made(kubectl: Kubectl, namespace: str, name: str = "simulated") -> bool:
+    progressing = condition(kubectl, namespace, "Progressing", name)
+    return progressing.get("status") == "True" and len(made(kubectl, namespace, name)) >= 17
+
+
+def await_made(kubectl: Kubectl, namespace: str) -> None:
+    wait_until(lambda: is_made(kubectl, namespace), "all objects of a service")
+
+
+def at_rest() -> int:
+    """Wait until nobody has written for five seconds; the position in the audit log."""
+
+    def silent() -> int | None:
+        position = audit_position()
+        time.sleep(5)
+        return position if not writes_since(position) else None
+
+    found: int = wait_until(silent, "silence")
+    return found
+
+
+def told(kubectl: Kubectl, namespace: str) -> Any:
+    data = kubectl.get("-n", namespace, "secret", "simulated-router")["data"]["router.json"]
+    return json.loads(b64decode(data))
+
+
+def test_a_service_gets_its_objects_and_takes_them_along(
+    kubectl: Kubectl, namespace: str, one: Operator
+) -> None:
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    await_made(kubectl, namespace)
+    wait_until(
+        lambda: (
+            condition(kubectl, namespace, "EnginesReady").get("reason") == "ImageCannotBePulled"
+        ),
+        "the reason why nothing is ready",
+    )
+    status = kubectl.get("-n", namespace, "fis", "simulated")["status"]
+    assert status["selector"] == "evenkeel.dev/service=simulated,evenkeel.dev/component=engine"
+    kubectl("-n", namespace, "delete", "fis", "simulated")
+    wait_until(lambda: not made(kubectl, namespace), "everything to be gone")
+
+
+def test_kubectl_scale_reaches_the_engines(kubectl: Kubectl, namespace: str, one: Operator) -> None:
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    await_made(kubectl, namespace)
+    kubectl("-n", namespace, "scale", "fis/simulated", "--replicas=4")
+
+    def engines() -> int:
+        spec = kubectl.get("-n", namespace, "deploy", "simulated-engine")["spec"]
+        return int(spec["replicas"])
+
+    wait_until(lambda: engines() == 4, "four engines")
+    kubectl("-n", namespace, "scale", "deploy/simulated-engine", "--replicas=9")
+    wait_until(lambda: engines() == 4, "the foreign change to be put back")
+    reasons = kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].reason}")
+    assert "Reverted" in reasons.split()
+
+
+FOREIGN = {
+    "a deleted Service": ("delete", "svc", "simulated-engine"),
+    "a deleted Secret": ("delete", "secret", "simulated-router"),
+    "a deleted Role": ("delete", "role", "simulated-router"),
+    "another label": ("label", "--overwrite", "deploy", "simulated-router", "evenkeel.dev/service=x"),
+    "an open policy": (
+        "patch", "netpol", "simulated-engine", "--type=json",
+        '-p=[{"op": "remove", "path": "/spec/ingress/0/from"}]',
+    ),
+    "another image": ("set", "image", "deploy/simulated-router", "router=busybox"),
+    "another configuration": (
+        "patch", "secret", "simulated-router", '-p={"stringData": {"router.json": "{}"}}'
+    ),
+}  # fmt: skip
+
+
+def test_foreign_changes_are_put_back(kubectl: Kubectl, namespace: str, one: Operator) -> None:
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    await_made(kubectl, namespace)
+    at_rest()
+    before = _contents(kubectl, namespace)
+    for what, arguments in FOREIGN.items():
+        kubectl("-n", namespace, *arguments)
+        wait_until(lambda: _contents(kubectl, namespace) == before, f"{what} to be put back")
+
+
+def test_a_bad_update_leaves_the_running_fleet_untouched(
+    kubectl: Kubectl, namespace: str, one: Operator
+) -> None:
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    await_made(kubectl, namespace)
+    before = _contents(kubectl, namespace)
+    # What only the cluster can judge: a type, a value.
+    for template in (
+        {"spec": {"nodeSelector": {"gpu": 3}}},
+        {"spec": {"containers": [{"name": "engine", "resources": {"limits": {"cpu": "-1"}}}]}},
+    ):
+        patch = {"spec": {"engine": {"template": template}, "router": {"replicas": 5}}}
+        kubectl(
+            "-n", namespace, "patch", "fis", "simulated", "--type=merge", f"-p={json.dumps(patch)}"
+        )
+        wait_until(
+            lambda: condition(kubectl, namespace, "SpecValid").get("status") == "False",
+            "the fault",
+        )
+        assert "spec.engine" in condition(kubectl, namespace, "SpecValid")["message"]
+        assert condition(kubectl, namespace, "Degraded")["reason"] == "OldSpecRuns"
+        assert _contents(kubectl, namespace) == before
+        patch = {"spec": {"engine": {"template": None}, "router": {"replicas": None}}}
+        kubectl(
+            "-n", namespace, "patch", "fis", "simulated", "--type=merge", f"-p={json.dumps(patch)}"
+        )
+        wait_until(
+            lambda: condition(kubectl, namespace, "SpecValid").get("status") == "True", "the mend"
+        )
+
+
+def test_keys_of_tenants_reach_routers_and_leave_again(
+    kubectl: Kubectl, namespace: str, one: Operator
+) -> None:
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    kubectl("-n", namespace, "apply", "-f", ROOT / "crds" / "samples" / "tenant.yaml")
+    await_made(kubectl, namespace)
+
+    def hashes() -> dict[str, str]:
+        tenants = told(kubectl, namespace)["tenancy"]["tenants"]
+        return {key["name"]: key["sha256"] for item in tenants for key in item["apiKeys"]}
+
+    keys = ("--from-literal=chat=sk-one-1", "--from-literal=batch=sk-two-2")
+    kubectl("-n", namespace, "create", "secret", "generic", "ads-keys", *keys)
+    before = wait_until(lambda: hashes() if len(hashes()) == 2 else None, "both keys")
+    kubectl(
+        "-n", namespace, "patch", "secret", "ads-keys", '-p={"stringData": {"chat": "sk-three-3"}}'
+    )
+    wait_until(lambda: hashes()["chat-1"] != before["chat-1"], "the new key")
+    kubectl("-n", namespace, "patch", "itn", "ads", "--type=merge", '-p={"spec": {"weight": 9}}')
+    wait_until(
+        lambda: told(kubectl, namespace)["tenancy"]["tenants"][0]["weight"] == 9, "the weight"
+    )
+    written = kubectl("-n", namespace, "get", "cm,fis,itn,deploy,events", "-o", "yaml")
+    for place in (written, one.log.read_text(), json.dumps(told(kubectl, namespace))):
+        assert not any(key in place for key in ("sk-one-1", "sk-two-2", "sk-three-3"))
+    kubectl("-n", namespace, "delete", "itn", "ads")
+    wait_until(lambda: not told(kubectl, namespace)["tenancy"]["tenants"], "no tenant")
+
+
+def test_routers_and_engines_may_do_what_they_need_and_no_more(
+    kubectl: Kubectl, namespace: str, one: Operator
+) -> None:
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    await_made(kubectl, namespace)
+
+    def may(component: str, *question: str) -> bool:
+        user = f"--as=system:serviceaccount:{namespace}:simulated-{component}"
+        try:
+            return kubectl("-n", namespace, "auth", "can-i", user, *question).strip() == "yes"
+        except KubectlError:  # the answer no is an exit code too
+            return False
+
+    for verb in ("get", "watch"):
+        assert may("router", verb, "secret/simulated-router")
+        assert may("router", verb, "endpointslices.discovery.k8s.io")
+        assert may("router", verb, "pods")
+        assert not may("router", verb, "secret/simulated-credentials")
+        assert not may("router", verb, "secrets")
+        assert not may("engine", verb, "secret/simulated-router")
+        assert not may("engine", verb, "pods")
+    for verb in ("create", "delete", "patch", "update"):
+        assert not may("router", verb, "pods")
+        assert not may("router", verb, "secret/simulated-router")
+        assert not may("router", verb, "fairinferenceservices.evenkeel.dev")
+    assert not may("router", "get", "pods", "--namespace=kube-system")
+
+
+def test_of_two_operators_one_acts_and_the_other_follows_at_once(
+    kubectl: Kubectl, namespace: str, kubeconfig: Path
+) -> None:
+    with operator(kubeconfig, identity="first") as first:
+        wait_until(lambda: "first leads" in first.log.read_text(), "a leader")
+        with operator(kubeconfig, identity="second") as second:
+            kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+            await_made(kubectl, namespace)
+            assert "apply" not in second.log.read_text()
+            assert first.stop() == 0
+            wait_until(lambda: "second leads" in second.log.read_text(), "the other one")
+            assert "second leads" in second.log.read_text()
+            kubectl("-n", namespace, "delete", "svc", "simulated-engine")
+            wait_until(lambda: is_made(kubectl, namespace), "the Service again")
+            second.kill()
+        with operator(kubeconfig, identity="third") as third:
+            # Nobody gave the lease back: it has to run out.
+            wait_until(lambda: "third leads" in third.log.read_text(), "the third one")
+            assert third.stop() == 0
+
+
+def test_an_operator_killed_after_any_write_of_a_pass_is_made_good_by_the_next(
+    kubectl: Kubectl, namespace: str, kubeconfig: Path
+) -> None:
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    lives = 0
+    while not is_made(kubectl, namespace):
+        lives += 1
+        accepted = "ConfigMap/simulated-accepted" in made(kubectl, namespace)
+        name = f"life-{lives}"
+        # Rehearsals are writes too, and are made again until the spec is accepted; from then on, one by one.
+        steps = 1 if accepted else lives
+        with operator(kubeconfig, identity=name, lease=name, dies_after=steps) as dying:
+            assert dying.process.wait(timeout=30) == 9
+    assert lives > 17
+    with operator(kubeconfig, identity="last", lease="last"):
+        await_made(kubectl, namespace)
+        at_rest()
+
+
+@pytest.mark.skipif(not AUDIT_LOG.exists(), reason="needs the rig's audit log")
+@pytest.mark.timeout(600)
+def test_two_hundred_services_converge_and_then_nothing_is_written(
+    kubectl: Kubectl, namespace: str, kubeconfig: Path
+) -> None:
+    specs = "---\n".join(sample(f"s{n:03}") for n in range(SERVICES))
+    kubectl("-n", namespace, "apply", "--server-side", "-f", "-", stdin=specs)
+    with operator(kubeconfig, identity="many", lease="many") as many:
+
+        def all_made() -> bool:
+            items = kubectl.get("-n", namespace, "fis")["items"]
+            return all(item.get("status", {}).get("observedGeneration") for item in items)
+
+        wait_until(all_made, "200 services", timeout_s=300)
+        position = at_rest()
+        time.sleep(60)
+        assert writes_since(position) == []
+        deployments = kubectl.get("-n", namespace, "deploy")["items"]
+        assert len(deployments) == 2 * SERVICES
+        assert many.stop() == 0
+
+
+def _contents(kubectl: Kubectl, namespace: str) -> dict[str, Any]:
+    """What the service's objects say, without what the server writes."""
+    items = kubectl.get("-n", namespace, KINDS, "-l", "evenkeel.dev/service=simulated")["items"]
+    return {
+        f"{item['kind']}/{item['metadata']['name']}": (
+            _without(item.get("spec", {}), "clusterIP", "clusterIPs"),
+            item.get("data") if item["kind"] != "ConfigMap" else None,
+            item.get("rules"),
+        )
+        for item in items
+    }
+
+
+def _without(spec: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in spec.items() if key not in names}

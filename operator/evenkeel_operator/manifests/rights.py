@@ -1,0 +1,48 @@
+"""What the operator itself may ask of the API server: the rules of its ClusterRole. The chart holds the same.
+
+Least of all that works: every verb here is one that some pass needs. What routers may do is in here too, since the
+API server lets nobody give away rights that he has not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from evenkeel_contract.names import GROUP
+
+from evenkeel_operator.core.objects import KINDS
+from evenkeel_operator.manifests.subject import Manifest
+
+READ: Final = ["get", "list", "watch"]
+_OWN: Final = [*READ, "create", "patch", "delete"]  # server-side apply is a patch, and a create
+
+
+def cluster_rules() -> list[Manifest]:
+    """For all namespaces, or for each that is served."""
+    by_group: dict[str, list[str]] = defaultdict(list)
+    for where in KINDS.values():
+        by_group[where.group].append(where.plural)
+    resources = ["fairinferenceservices", "inferencetenants"]
+    return [
+        _rule(GROUP, resources, READ),
+        _rule(GROUP, [f"{name}/status" for name in resources], ["patch"]),
+        # To be named in `blockOwnerDeletion` of what is made.
+        _rule(GROUP, ["fairinferenceservices/finalizers"], ["update"]),
+        *(_rule(group, sorted(names), _OWN) for group, names in sorted(by_group.items())),
+        _rule("", ["pods"], READ),
+        _rule("discovery.k8s.io", ["endpointslices"], READ),
+        _rule("", ["events"], ["create"]),
+        # kopf looks at what there is to be watched.
+        _rule("", ["namespaces"], READ),
+        _rule("apiextensions.k8s.io", ["customresourcedefinitions"], READ),
+    ]
+
+
+def lease_rules() -> list[Manifest]:
+    """In the operator's own namespace."""
+    return [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
+
+
+def _rule(group: str, resources: list[str], verbs: list[str]) -> Manifest:
+    return {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}
