@@ -302,12 +302,15 @@ class Ledger:
                 del known[gone]
 
     def _touch(self, clients: Iterable[str]) -> None:
-        names = list(clients)
+        names = tuple(clients)
         self.touched.update(names)
         self.stale.update(names)
 
     def _page(self, incarnation: str) -> Page:
-        return self.pages.setdefault(incarnation, Page())
+        page = self.pages.get(incarnation)
+        if page is None:
+            page = self.pages[incarnation] = Page()
+        return page
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ incarnations are, and every router writes into `closed_by` when it is done with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -212,27 +212,25 @@ class Page:
 
     def account(self, router: str) -> Account:
         """The account of one router, opened when first asked for."""
-        return self.accounts.setdefault(router, Account())
+        account = self.accounts.get(router)
+        if account is None:
+            account = self.accounts[router] = Account()
+        return account
 
     def receive(self, router: str, client: str, totals: Totals, *, released: float) -> None:
         """Add to what `router` received, and take `released` back from the worst case it dispatched."""
-        row = self._own_row(router, client)
-        for i, amount in enumerate(totals, start=1):
-            row[i] += amount
-        row[RELEASED] += released
-        self.accounts[router].clients.put(client, row)
+        self._add(router, client, [*enumerate(totals, start=1), (RELEASED, released)])
 
     def dispatch(self, router: str, client: str, *, worst: float) -> None:
         """`router` sent a request that can cost `worst` at most."""
-        row = self._own_row(router, client)
-        row[DISPATCHED] += worst
-        self.accounts[router].clients.put(client, row)
+        self._add(router, client, ((DISPATCHED, worst),))
 
     def promise(self, router: str, client: str, *, seed: float, tenant_seed: float) -> None:
         """`router` told this incarnation, through client keys, where `client` starts (R5)."""
-        row = self._own_row(router, client)
-        row[PROMISED] = seed
-        account = self.accounts[router]
+        account = self._changed(router)
+        known = account.clients.get(client)
+        row = list(known) if known is not None else [0.0] * account.clients.width
+        row[0], row[PROMISED] = account.head, seed
         account.clients.put(client, row)
         account.tenants.put(tenant_of(client), (account.head, tenant_seed))
 
@@ -331,11 +329,13 @@ class Page:
         if self.head >= base:  # otherwise what lies between is missing, and is asked for again
             self.head = max(self.head, head)
 
-    def _own_row(self, router: str, client: str) -> list[float]:
+    def _add(self, router: str, client: str, amounts: Sequence[tuple[int, float]]) -> None:
+        account = self._changed(router)
+        account.clients.add(client, account.head, amounts)
+
+    def _changed(self, router: str) -> Account:
+        """The account of one router, which is about to change."""
         account = self.account(router)
         account.head += 1
         self.changes += 1
-        known = account.clients.get(client)
-        row = list(known) if known is not None else [0.0] * account.clients.width
-        row[0] = account.head
-        return row
+        return account

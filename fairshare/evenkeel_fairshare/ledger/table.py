@@ -45,13 +45,14 @@ class Rows:
 class Table:
     """Rows of `1 + totals + state` doubles by name."""
 
-    __slots__ = ("_cells", "_in_order", "_newest", "_slots", "_totals", "width")
+    __slots__ = ("_cells", "_in_order", "_newest", "_nothing", "_slots", "_totals", "width")
 
     def __init__(self, *, totals: int, state: int) -> None:
         self.width = 1 + totals + state
         self._totals = totals
         self._slots: dict[str, int] = {}
         self._cells = array("d")
+        self._nothing = (0.0,) * self.width
         self._newest = 0.0
         self._in_order = True
         """Whether `_slots` runs from the oldest version to the newest."""
@@ -99,6 +100,24 @@ class Table:
         cells = array("d", row)
         _check_finite(cells)
         return self._join(name, cells, 0)
+
+    def add(self, name: str, version: float, amounts: Sequence[tuple[int, float]]) -> None:
+        """Add amounts to columns of a row that nobody else writes, made if need be: nothing to join.
+
+        Raises `ValueError`, and adds nothing, for what is not a finite number.
+        """
+        if not math.isfinite(sum([amount for _, amount in amounts])):
+            raise ValueError("an amount is not finite, or absurdly large")
+        cells = self._cells
+        start = self._slots.pop(name, None)
+        if start is None:
+            start, name = len(cells), sys.intern(name)
+            cells.extend(self._nothing)
+        for column, amount in amounts:
+            cells[start + column] += amount
+        cells[start] = version
+        self._slots[name] = start  # now the newest
+        self._note_order(version)
 
     def merge(self, rows: Rows) -> list[str]:
         """Join rows; the names that changed.

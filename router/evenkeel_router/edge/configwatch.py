@@ -53,6 +53,13 @@ def load(path: Path) -> tuple[RouterConfig | None, tuple[Fault, ...], bytes]:
     return config, faults, data
 
 
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 class FileSource:
     """A file, looked at again and again."""
 
@@ -65,6 +72,8 @@ class FileSource:
     async def watch(self, apply: Apply, complain: Complain) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
+            if await asyncio.to_thread(_content, self._path) == self._last:
+                continue  # reading takes microseconds, parsing milliseconds
             config, faults, data = await asyncio.to_thread(load, self._path)
             if data != self._last:
                 self._last = data

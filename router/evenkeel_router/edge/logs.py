@@ -23,7 +23,7 @@ import msgspec
 
 from evenkeel_router.flight import Flight
 
-FLUSH_INTERVAL_S: Final = 0.25
+FLUSH_INTERVAL_S: Final = 1.0
 MAX_PENDING: Final = 50_000
 """Lines in memory; beyond that, lines are dropped and counted."""
 

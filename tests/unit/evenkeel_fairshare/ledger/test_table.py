@@ -1,0 +1,38 @@
+"""Adding to a row is joining what it would then hold."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from evenkeel_fairshare.ledger.table import Table
+from hypothesis import given
+from hypothesis import strategies as st
+
+TOTALS, STATE = 3, 1
+AMOUNTS = st.lists(
+    st.tuples(st.integers(1, TOTALS), st.integers(0, 1000).map(float)), max_size=4
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), AMOUNTS), max_size=12), st.integers(0, 12))
+def test_adding_to_a_row_is_putting_the_row_with_the_sums(
+    changes: list[tuple[str, list[tuple[int, float]]]], since: int
+) -> None:
+    added, put = Table(totals=TOTALS, state=STATE), Table(totals=TOTALS, state=STATE)
+    for version, (name, amounts) in enumerate(changes, start=1):
+        added.add(name, version, amounts)
+        row = list(put.get(name) or [0.0] * put.width)
+        for column, amount in amounts:
+            row[column] += amount
+        put.put(name, [float(version), *row[1:]])
+    assert added == put
+    assert added.since(float(since)) == put.since(float(since))
+
+
+@pytest.mark.parametrize("amount", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_not_added(amount: float) -> None:
+    table = Table(totals=TOTALS, state=STATE)
+    with pytest.raises(ValueError, match="not finite"):
+        table.add("a", 1.0, [(1, 1.0), (2, amount)])
+    assert "a" not in table
