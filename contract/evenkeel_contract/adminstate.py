@@ -1,7 +1,8 @@
 """`GET /v1/state` on the router's admin port: what `evenkeel top` shows. JSON.
 
-Totals count since the router started and never fall; who wants a rate subtracts two readings and divides by
-the difference of `time_s`. A field that is added later has a default, so that an older router can be read.
+Totals never fall while a router lives; who wants a rate subtracts two readings and divides by the difference of
+`time_s`. Service, owed service and leads are those of the whole fleet, from the ledger, and the same at every router; all
+else counts what this router did since it started. A field that is added later has a default, so that an older router can be read.
 """
 
 from __future__ import annotations
@@ -44,7 +45,15 @@ class ClientState(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     service: float = 0.0
-    """Weighted tokens that this router saw served."""
+    """Weighted tokens that it was given, by all incarnations that ever were."""
+    owed: float = 0.0
+    """Weighted tokens that it should have been given."""
+    requested_per_s: float = 0.0
+    """Weighted tokens per second that it asks all routers for."""
+    lead_s: float = 0.0
+    """Seconds of fair service by which it is ahead of the least served backlogged client of its tenant."""
+    backlogged: bool = False
+    """Whether a request of it waits at a replica."""
     replicas: tuple[ClientAtReplica, ...] = ()
 
 
@@ -55,6 +64,8 @@ class TenantState(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     weight: int = 1
     service: float = 0.0
+    owed: float = 0.0
+    lead_s: float = 0.0
     clients: tuple[ClientState, ...] = ()
 
 
@@ -85,6 +96,50 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     report_age_s: float | None = None
 
 
+class FleetState(msgspec.Struct, frozen=True, kw_only=True):
+    """How fair the whole fleet is (design §7), over the last minute."""
+
+    window_s: float = 0.0
+    backlogged: int = 0
+    """Clients with a request that waits at a replica."""
+    share_error: float = 0.0
+    """How much less than owed the worst treated backlogged client got, as a fraction."""
+    lead_s: float = 0.0
+    """The most over the least served backlogged client, in seconds of fair service."""
+    jain: float = 1.0
+    bound_ratio: float = 0.0
+    """Above 1 something is broken."""
+
+
+class PeerState(msgspec.Struct, frozen=True, kw_only=True):
+    """Another router."""
+
+    name: str
+    url: str
+    router: str = ""
+    """Its incarnation; empty: it never answered."""
+    answer_age_s: float | None = None
+    trouble: str = ""
+
+
+class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
+    """What this router knows of who was served what, and how it keeps that."""
+
+    router: str = ""
+    """This router's incarnation."""
+    book: int = 0
+    """Number of the book that it holds."""
+    pages: int = 0
+    """Incarnations of replicas that are in no book yet."""
+    clients: int = 0
+    store: str = ""
+    """`Peers`, `File` or `Redis`."""
+    store_trouble: str = ""
+    """Why the store is away."""
+    uncounted: tuple[str, ...] = ()
+    """Replicas whose service is not counted: they do not report, or were given up before."""
+
+
 class RouterState(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer."""
 
@@ -106,6 +161,9 @@ class RouterState(msgspec.Struct, frozen=True, kw_only=True):
     """Of a newer configuration that did not hold: the last good one runs."""
     replicas: tuple[ReplicaState, ...] = ()
     tenants: tuple[TenantState, ...] = ()
+    fleet: FleetState = FleetState()
+    ledger: LedgerState = LedgerState()
+    peers: tuple[PeerState, ...] = ()
 
 
 class StateError(ValueError):

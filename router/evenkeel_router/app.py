@@ -34,7 +34,7 @@ from evenkeel_router.edge.peers import Peers
 from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
 from evenkeel_router.edge.reports import Reports
 from evenkeel_router.edge.server import TrafficServer
-from evenkeel_router.edge.tending import Tending
+from evenkeel_router.edge.tending import Tending, demand, tell
 from evenkeel_router.edge.upstream import Upstream
 from evenkeel_router.forward import Forwarder
 from evenkeel_router.pipeline import Pipeline
@@ -107,6 +107,7 @@ async def running(
                 interval_s=lambda: state.config.state.save_interval_s,
                 now=now,
             )
+            state.store_trouble = lambda: keeping.trouble or ""
             await stack.enter_async_context(background(keeping.run()))
             with suppress(TimeoutError):
                 await asyncio.wait_for(keeping.loaded.wait(), FIRST_READING_S)
@@ -126,7 +127,8 @@ async def running(
         peers = Peers(state, session)
         await stack.enter_async_context(background(peers.run()))
         tending = Tending(state, peers.members)
-        await stack.enter_async_context(background(tending.run()))
+        for work in (tending.run(), tell(state), demand(state)):
+            await stack.enter_async_context(background(work))
         if source is not None:
             watching = _watch_config(state, discovery, source)
             await stack.enter_async_context(background(watching))

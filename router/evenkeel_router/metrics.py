@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
@@ -19,7 +17,9 @@ from prometheus_client.registry import Collector
 
 from evenkeel_router.core.accounting import ClientTotals, Histogram
 from evenkeel_router.edge.logs import RequestLog
+from evenkeel_router.families import counter, gauge, name_of
 from evenkeel_router.state import RouterState
+from evenkeel_router.truthmetrics import truth_metrics
 
 _CLIENT = ("model_name", "tenant", "client")
 _REPLICA = ("model_name", "replica")
@@ -54,26 +54,23 @@ class _RouterCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._by_client()
+        yield from truth_metrics(self._state)
         yield from self._errors()
         yield from self._by_replica()
         yield from self._router()
 
     def _by_client(self) -> Iterator[Metric]:
         clients = [(self._labels(totals), totals) for totals in self._state.accounts.clients()]
-        requests = _counter("request", "Requests of identified clients.", _CLIENT)
-        retries = _counter("request_retry", "Further dispatches after a replica failed.", _CLIENT)
-        service = _counter(
-            "service", "Service, we·extend + wq·output, in weighted tokens.", _CLIENT
-        )
-        in_flight = _gauge("requests_in_flight", "Admitted requests that have not ended.", _CLIENT)
+        requests = counter("request", "Requests of identified clients.", _CLIENT)
+        retries = counter("request_retry", "Further dispatches after a replica failed.", _CLIENT)
+        in_flight = gauge("requests_in_flight", "Admitted requests that have not ended.", _CLIENT)
         for labels, totals in clients:
             requests.add_metric(labels, totals.requests)
             retries.add_metric(labels, totals.retries)
-            service.add_metric(labels, totals.service)
             in_flight.add_metric(labels, totals.in_flight)
-        yield from (requests, retries, service, in_flight)
+        yield from (requests, retries, in_flight)
         for name, help_text, of in _HISTOGRAMS:
-            family = HistogramMetricFamily(_name(name), help_text, labels=_CLIENT)
+            family = HistogramMetricFamily(name_of(name), help_text, labels=_CLIENT)
             for labels, totals in clients:
                 family.add_metric(labels, buckets=_buckets(of(totals)), sum_value=of(totals).total)
             yield family
@@ -82,7 +79,7 @@ class _RouterCollector(Collector):
         return (self._state.config.model, totals.tenant, totals.client)
 
     def _errors(self) -> Iterator[Metric]:
-        errors = _counter(
+        errors = counter(
             "request_error", "Requests that failed, by outcome.", (*_CLIENT, "error_code")
         )
         for totals in self._state.accounts.clients():
@@ -94,7 +91,7 @@ class _RouterCollector(Collector):
         if self._state.accounts.faults:
             errors.add_metric((*nobody, "internal"), self._state.accounts.faults)
         yield errors
-        stripped = _counter(
+        stripped = counter(
             "stripped", "Fields and headers that clients may not send, taken out.",
             ("model_name", "field"),
         )  # fmt: skip
@@ -104,9 +101,9 @@ class _RouterCollector(Collector):
 
     def _by_replica(self) -> Iterator[Metric]:
         state, model = self._state, self._state.config.model
-        routable = _gauge("replica_routable", "1 where requests may go to the replica.", _REPLICA)
-        load = _gauge("replica_requests_in_flight", "Requests at the replica (s_w).", _REPLICA)
-        blocks = _gauge(
+        routable = gauge("replica_routable", "1 where requests may go to the replica.", _REPLICA)
+        load = gauge("replica_requests_in_flight", "Requests at the replica (s_w).", _REPLICA)
+        blocks = gauge(
             "replica_prefix_blocks", "Blocks of prompts counted on being cached there.", _REPLICA
         )
         for member in state.fleet:
@@ -115,16 +112,16 @@ class _RouterCollector(Collector):
             routable.add_metric(labels, float(member.routable))
             load.add_metric(labels, state.fleet.load(member))
         yield from (routable, load, blocks)
-        sent = _counter("replica_request", "Requests sent to the replica.", _REPLICA)
-        failed = _counter("replica_failure", "Requests that failed at the replica.", _REPLICA)
-        rests = _counter(
+        sent = counter("replica_request", "Requests sent to the replica.", _REPLICA)
+        failed = counter("replica_failure", "Requests that failed at the replica.", _REPLICA)
+        rests = counter(
             "replica_rest",
             "Times that it got nothing for a while, failing what others answer.",
             _REPLICA,
         )
-        given = _counter("replica_input_tokens", "Input tokens.", _REPLICA)
-        cached = _counter("replica_cached_tokens", "Input tokens found cached.", _REPLICA)
-        output = _counter("replica_output_tokens", "Output tokens.", _REPLICA)
+        given = counter("replica_input_tokens", "Input tokens.", _REPLICA)
+        cached = counter("replica_cached_tokens", "Input tokens found cached.", _REPLICA)
+        output = counter("replica_output_tokens", "Output tokens.", _REPLICA)
         for name, totals in state.accounts.replicas():
             labels = (model, name)
             sent.add_metric(labels, totals.requests)
@@ -146,26 +143,12 @@ class _RouterCollector(Collector):
             ("config_faulty", "1 while a newer configuration did not hold.",
              bool(state.config_faults)),
         ):  # fmt: skip
-            gauge = _gauge(name, help_text, ("model_name",))
-            gauge.add_metric((state.config.model,), float(value))
-            yield gauge
-        dropped = _counter(
-            "log_lines_dropped", "Request lines that came too fast.", ("model_name",)
-        )
+            family = gauge(name, help_text, ("model_name",))
+            family.add_metric((state.config.model,), float(value))
+            yield family
+        dropped = counter("log_lines_dropped", "Request lines that came too fast.", ("model_name",))
         dropped.add_metric((state.config.model,), self._log.dropped)
         yield dropped
-
-
-def _name(name: str) -> str:
-    return f"evenkeel_router_{name}"
-
-
-def _counter(name: str, help_text: str, labels: tuple[str, ...]) -> CounterMetricFamily:
-    return CounterMetricFamily(_name(name), help_text, labels=labels)
-
-
-def _gauge(name: str, help_text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
-    return GaugeMetricFamily(_name(name), help_text, labels=labels)
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

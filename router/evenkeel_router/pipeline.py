@@ -82,6 +82,7 @@ class Pipeline:
                 tokens = state.accounts.ratio.estimate(inference.prompt_bytes)
             flight.estimate_tokens = tokens
             state.admission.enter(client, tokens, self._now())
+            state.demand.arrived(client.identity, self._now())
 
             # 4. Match the prefix, select, forward and stream; again while nothing was sent.
             try:
@@ -138,7 +139,8 @@ class Pipeline:
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
-            state.accounts.settle(state.accounts.of(client), flight.replica, usage)
+            cost = state.accounts.settle(state.accounts.of(client), flight.replica, usage)
+            state.demand.finished(client.identity, cost)
             if usage.input_tokens and flight.outcome is None:
                 state.accounts.ratio.learn(inference.prompt_bytes, usage.input_tokens)
         state.admission.leave(client, used_tokens - flight.estimate_tokens, self._now())

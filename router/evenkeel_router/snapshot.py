@@ -23,7 +23,8 @@ from evenkeel_fairshare.ledger.page import (
 
 from evenkeel_router.core.accounting import OTHER, ClientTotals
 from evenkeel_router.core.candidates import Member
-from evenkeel_router.core.identity import tenant_identity
+from evenkeel_router.core.identity import names_of, tenant_identity
+from evenkeel_router.core.truth import NOBODY
 from evenkeel_router.state import RouterState
 
 
@@ -45,6 +46,9 @@ def take(state: RouterState, now_s: float) -> adminstate.RouterState:
         config_faults=state.config_faults,
         replicas=tuple(_replica(state, member, now_s) for member in state.fleet),
         tenants=_tenants(state),
+        fleet=_fleet(state),
+        ledger=_ledger(state),
+        peers=_peers(state, now_s),
     )
 
 
@@ -78,33 +82,45 @@ def _sum(page: Page | None, column: int) -> int:
 
 
 def _tenants(state: RouterState) -> tuple[adminstate.TenantState, ...]:
-    """Configured tenants first, in their order; then whoever else was served."""
-    served: defaultdict[str, list[ClientTotals]] = defaultdict(list)
+    """Configured tenants first, in their order; then whoever else was served by this router or any other."""
+    served: defaultdict[str, dict[str, ClientTotals]] = defaultdict(dict)
+    for identity in state.truth.now.clients:
+        served[tenant_of(identity)][identity] = _totals_of(identity)
     for totals in state.accounts.clients():
-        served[totals.tenant_identity].append(totals)
+        served[totals.tenant_identity][totals.identity] = totals
     tenants = []
     for tenant in state.config.tenancy.tenants:
-        declared = state.directory.declared(tenant)
-        mine = served.pop(tenant_identity(tenant), [])
-        totals_of = {totals.client: totals for totals in mine}
-        for client in declared:
-            totals_of.setdefault(client.name, ClientTotals.of(client))
-        tenants.append(_tenant(state, tenant, list(totals_of.values())))
+        mine = served.pop(tenant_identity(tenant), {})
+        for client in state.directory.declared(tenant):
+            mine.setdefault(client.identity, ClientTotals.of(client))
+        tenants.append(_tenant(state, tenant, list(mine.values())))
     for clients in served.values():
-        tenant = TenantConfig(namespace=state.config.namespace, name=clients[0].tenant)
-        tenants.append(_tenant(state, tenant, clients))
+        some = next(iter(clients.values()))
+        tenant = TenantConfig(namespace=state.config.namespace, name=some.tenant)
+        tenants.append(_tenant(state, tenant, list(clients.values())))
     return tuple(tenants)
+
+
+def _totals_of(identity: str) -> ClientTotals:
+    """Those of a client that this router did nothing for."""
+    tenant, name = names_of(identity)
+    return ClientTotals(
+        identity=identity, tenant_identity=tenant_of(identity), tenant=tenant, client=name
+    )
 
 
 def _tenant(
     state: RouterState, tenant: TenantConfig, clients: list[ClientTotals]
 ) -> adminstate.TenantState:
     weights = {client.name: client.weight for client in tenant.clients}
+    figures = state.truth.now.tenants.get(clients[0].tenant_identity if clients else "", NOBODY)
     return adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
         weight=tenant.weight,
-        service=sum(totals.service for totals in clients),
+        service=figures.service,
+        owed=figures.owed,
+        lead_s=figures.lead_s,
         clients=tuple(
             _client(state, totals, weights.get(totals.client, tenant.default_client_weight))
             for totals in clients
@@ -113,6 +129,7 @@ def _tenant(
 
 
 def _client(state: RouterState, totals: ClientTotals, weight: int) -> adminstate.ClientState:
+    figures = state.truth.now.clients.get(totals.identity, NOBODY)
     return adminstate.ClientState(
         identity=totals.identity,
         name=totals.client,
@@ -124,8 +141,50 @@ def _client(state: RouterState, totals: ClientTotals, weight: int) -> adminstate
         input_tokens=int(totals.input_tokens.total),
         cached_tokens=int(totals.cached_tokens.total),
         output_tokens=int(totals.output_tokens.total),
-        service=totals.service,
+        service=figures.service,
+        owed=figures.owed,
+        requested_per_s=figures.requested_per_s,
+        lead_s=figures.lead_s,
+        backlogged=figures.backlogged,
         replicas=_at_replicas(state, totals.identity) if totals.identity != OTHER else (),
+    )
+
+
+def _fleet(state: RouterState) -> adminstate.FleetState:
+    now = state.truth.now
+    return adminstate.FleetState(
+        window_s=now.window_s,
+        backlogged=now.backlogged,
+        share_error=now.share_error,
+        lead_s=now.lead_s,
+        jain=now.jain,
+        bound_ratio=now.bound_ratio,
+    )
+
+
+def _ledger(state: RouterState) -> adminstate.LedgerState:
+    ledger = state.ledger
+    return adminstate.LedgerState(
+        router=ledger.router,
+        book=ledger.book.rank.height,
+        pages=sum(1 for _ in ledger.open_pages()),
+        clients=state.truth.known,
+        store=state.config.state.store.value,
+        store_trouble=state.store_trouble(),
+        uncounted=tuple(state.uncounted()),
+    )
+
+
+def _peers(state: RouterState, now_s: float) -> tuple[adminstate.PeerState, ...]:
+    return tuple(
+        adminstate.PeerState(
+            name=peer.name,
+            url=peer.url,
+            router=known.router,
+            answer_age_s=None if known.answered_s is None else now_s - known.answered_s,
+            trouble=known.trouble,
+        )
+        for peer, known in state.peers_known.items()
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +19,7 @@ from evenkeel_contract.routerconfig import ReplicaConfig, RouterConfig, Scheduli
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.fleet.contract import FleetPolicy
 from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
-from evenkeel_fairshare.ledger import CarryRules, Ledger
+from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
 from evenkeel_router.core.accounting import Accounts
@@ -27,8 +28,9 @@ from evenkeel_router.core.books import Books
 from evenkeel_router.core.candidates import Fleet
 from evenkeel_router.core.endpoints import Peer
 from evenkeel_router.core.identity import Directory
-from evenkeel_router.core.reported import Seen
+from evenkeel_router.core.reported import Heard, Seen
 from evenkeel_router.core.request import Limits
+from evenkeel_router.core.truth import Truth
 from evenkeel_router.core.weights import ConfiguredWeights
 from evenkeel_router.edge.bodies import BODY_TIMEOUT_S, Budget
 from evenkeel_router.edge.server import KEEP_ALIVE_S
@@ -78,11 +80,14 @@ class RouterState:
             PrefixIndex(max_blocks=config.prefix.max_blocks),
             block_bytes=config.prefix.text_block_bytes,
         )
+        self.weights = ConfiguredWeights(config.tenancy)
         self.ledger = Ledger(
             incarnation or new_incarnation(),
             rules=carry_rules(config.scheduling),
-            weights=ConfiguredWeights(config.tenancy),
+            weights=self.weights,
         )
+        self.truth = Truth(self.ledger)
+        self.demand = DemandMeter()
         self.books = Books(self.ledger, cost=self.accounts.cost, return_s=self.timing.return_s)
         self.flights: set[Flight] = set()
         """What is between admission and its end."""
@@ -94,8 +99,18 @@ class RouterState:
         """Whether discovery has said at least once which replicas there are."""
         self.peers: tuple[Peer, ...] | None = None
         """The other routers of the service, where discovery finds them; None until it did."""
+        self.peers_known: dict[Peer, Heard] = {}
+        """What every other router was heard to say."""
+        self.store_trouble: Callable[[], str] = str
+        """Why the ledger's store is away; empty while it is not."""
         self.config_faults: tuple[str, ...] = ()
         """Of a newer configuration that did not hold; empty while the newest one runs."""
+
+    def uncounted(self) -> Iterator[str]:
+        """Replicas that take requests and whose service is in no ledger."""
+        for member in self.fleet:
+            if member.joined and not self.books.incarnation(member.name):
+                yield member.name
 
     def apply(self, config: RouterConfig) -> None:
         """A changed configuration. Replicas are `discovery`'s business, listening ports nobody's."""
@@ -104,7 +119,7 @@ class RouterState:
         self.limits = _limits(config)
         self.admission.limits = config.limits
         if config.tenancy != before.tenancy:
-            self.ledger.weights = ConfiguredWeights(config.tenancy)
+            self.weights = self.ledger.weights = ConfiguredWeights(config.tenancy)
         if config.scheduling != before.scheduling:
             self.accounts.cost = self.books.cost = cost_of(config.scheduling)
             self.ledger.rules = carry_rules(config.scheduling)

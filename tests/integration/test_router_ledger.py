@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import httpx
+from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.routerconfig import SchedulingConfig
 from evenkeel_fairshare.ledger.page import DEFICIT, SEED
 from evenkeel_router.app import Router, running
@@ -119,3 +120,31 @@ async def test_a_new_weight_counts_from_now_on_and_rewrites_nothing() -> None:
         after = ledger.served(CHAT)
         more = after.service - before.service
         assert abs(after.normalised - before.normalised - more / 6) < 1e-6
+
+
+async def test_what_the_fleet_served_is_in_the_metrics_and_on_the_admin_port() -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(running_server(simulated()))
+        router = await stack.enter_async_context(
+            running(config_for(replica_of(server)), timing=TIMING)
+        )
+        await routable(router, 1)
+        await ask(router)
+        truth = router.state.truth
+        await until(lambda: CHAT in truth.now.clients, "figures of the client")
+        want = truth.now.clients[CHAT].service
+        async with httpx.AsyncClient() as client:
+            text = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
+            state = decode_state(
+                (await client.get(f"http://127.0.0.1:{router.admin_port}/v1/state")).content
+            )
+        labels = 'client="chat",model_name="llama",tenant="acme"'
+        for name, value in (("service_total", want), ("service_owed_total", want)):
+            assert f"evenkeel_router_{name}{{{labels}}} {value}" in text
+        for name in ("fleet_share_error_ratio", "fleet_bound_ratio", "ledger_incarnations"):
+            assert f'evenkeel_router_{name}{{model_name="llama"}}' in text
+        assert 'evenkeel_router_tenant_service_total{model_name="llama",tenant="acme"}' in text
+        (acme,) = state.tenants
+        assert {one.name: one.service for one in acme.clients}["chat"] == want
+        assert acme.service == want
+        assert (state.ledger.router, state.ledger.store) == (router.state.ledger.router, "Peers")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -16,7 +18,8 @@ def render(view: View) -> RenderableType:
     """The whole screen."""
     parts: list[RenderableType] = [Text.from_markup(_header(view)), ""]
     parts += [f"[yellow]config:[/] {escape(fault)}" for fault in view.config_faults]
-    parts += [_clients(view), "", _replicas(view)]
+    parts += [f"[yellow]{escape(trouble)}[/]" for trouble in _troubles(view)]
+    parts += [_fairness(view), "", _clients(view), "", _replicas(view)]
     return Group(*parts)
 
 
@@ -31,6 +34,32 @@ def _header(view: View) -> str:
     if view.draining:
         words.append("[yellow]draining[/]")
     return " · ".join(words)
+
+
+def _fairness(view: View) -> Text:
+    fleet = view.fleet
+    words = [
+        f"{fleet.backlogged} backlogged",
+        f"share error {fleet.share_error:.1%} over {fleet.window_s:.0f} s",
+        f"lead {fleet.lead_s:.1f} s",
+        f"Jain {fleet.jain:.3f}",
+        f"bound ratio {fleet.bound_ratio:.2f}",
+        f"book {view.ledger.book}, {view.ledger.pages} open pages",
+    ]
+    if view.peers:
+        words.append(f"{sum(not peer.trouble for peer in view.peers)} of {len(view.peers)} peers")
+    return Text(" · ".join(words))
+
+
+def _troubles(view: View) -> Iterator[str]:
+    """What makes the ledger less sure than it could be."""
+    if view.ledger.store_trouble:
+        yield f"store {view.ledger.store}: {view.ledger.store_trouble}"
+    for peer in view.peers:
+        if peer.trouble:
+            yield f"router {peer.name}: {peer.trouble}"
+    if view.ledger.uncounted:
+        yield f"not counted: what {', '.join(view.ledger.uncounted)} serve"
 
 
 def _table(*columns: str) -> Table:
@@ -50,6 +79,7 @@ def _clients(view: View) -> Table:
         "flight",
         "wait",
         "deficit",
+        "lead",
         "hit",
         "errors",
     )
@@ -63,6 +93,7 @@ def _clients(view: View) -> Table:
             str(row.in_flight),
             str(row.waiting),
             _range(row.deficit_min, row.deficit_max),
+            f"{row.lead_s:.0f}s",
             _percent(row.hit_rate),
             str(row.errors),
         )

@@ -3,8 +3,8 @@
 Place in the flow: admin port → readings → **view** → table or JSON. Totals never fall, so a rate is a difference
 over the time between; where a router started anew in between, the earlier reading is left out.
 
-The surprising thing: service comes from what replicas report, where they do. A router knows what a request cost
-when it has ended, which on a loaded fleet is minutes after it was served.
+The surprising thing: service, what is owed and leads are those of the whole fleet, whichever of several routers is
+asked: they come from the ledger. Requests, errors and what is in flight are this router's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import msgspec
 from evenkeel_contract.adminstate import (
     ClientAtReplica,
     ClientState,
+    FleetState,
+    LedgerState,
+    PeerState,
     ReplicaState,
     RouterState,
     TenantState,
@@ -61,6 +64,10 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
     deficit_min: float | None
     """Least and greatest over the replicas that know it, weighted tokens; None where none reports."""
     deficit_max: float | None
+    behind: float
+    """What it was owed and not given, weighted tokens; negative: it was given more."""
+    lead_s: float
+    """Seconds of fair service ahead of the least served backlogged client of its tenant."""
     credit: float
     """Σ over replicas of q_{i,w}, weighted tokens."""
     hit_rate: float | None
@@ -82,6 +89,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     held: int
     prefix_blocks: int
     config_faults: tuple[str, ...]
+    fleet: FleetState
+    ledger: LedgerState
+    peers: tuple[PeerState, ...]
     replicas: tuple[ReplicaRow, ...]
     clients: tuple[ClientRow, ...]
 
@@ -102,6 +112,9 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
         held=now.held,
         prefix_blocks=now.prefix_blocks,
         config_faults=now.config_faults,
+        fleet=now.fleet,
+        ledger=now.ledger,
+        peers=now.peers,
         replicas=tuple(_replicas(now, before, window_s)),
         clients=tuple(_clients(now, before, window_s)),
     )
@@ -152,6 +165,8 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
             running=sum(at.running for at in client.replicas),
             deficit_min=min(deficits, default=None),
             deficit_max=max(deficits, default=None),
+            behind=client.owed - client.service,
+            lead_s=client.lead_s,
             credit=sum(at.credit for at in client.replicas),
             hit_rate=_hit_rate(client, past),
             requests=client.requests,
@@ -161,12 +176,6 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
 
 def _served(now: RouterState, before: RouterState | None) -> dict[str, float]:
     """Weighted tokens that each client was served in the window."""
-    if any(replica.incarnation for replica in now.replicas):
-        by_pair = _served_by_pair(now, before)
-        served = {client.identity: 0.0 for _, client in _each(now)}
-        for (identity, _), service in by_pair.items():
-            served[identity] += service
-        return served
     earlier = {client.identity: client for _, client in _each(before)} if before else {}
     return {
         client.identity: _grown(client, earlier.get(client.identity), "service")
@@ -204,7 +213,7 @@ def _owed(now: RouterState) -> dict[tuple[str, str, str], float]:
     busy = [
         Identity(tenant.namespace, tenant.name, client.name)
         for tenant, client in _each(now)
-        if client.in_flight > 0
+        if client.in_flight > 0 or client.backlogged
     ]
     shares = tenancy.shares(busy)
     return {(who.namespace, who.tenant, who.client): share for who, share in shares.items()}

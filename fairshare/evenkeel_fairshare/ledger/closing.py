@@ -15,7 +15,7 @@ brings every deficit back into its range. It never exceeds the true number, so n
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -140,6 +140,22 @@ def counted_figure(page: Page, client: str, column: int) -> float:
     for account in page.accounts.values():
         received += account.clients.cell(client, column)
     return max(page.clients.cell(client, column), received)
+
+
+def counted_figures(page: Page, client: str, columns: Sequence[int]) -> list[float] | None:
+    """Several figures of `counted` at once; None if nobody names the client."""
+    row = page.clients.get(client)
+    rows = [
+        theirs
+        for account in page.accounts.values()
+        if (theirs := account.clients.get(client)) is not None
+    ]
+    if not rows:
+        return None if row is None else [row[column] for column in columns]
+    received = [sum([theirs[column] for theirs in rows]) for column in columns]
+    if row is None:
+        return received
+    return [max(row[column], amount) for column, amount in zip(columns, received, strict=True)]
 
 
 def interval(page: Page, client: str) -> Interval:

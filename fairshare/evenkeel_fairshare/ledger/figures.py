@@ -2,19 +2,37 @@
 
 Place in the flow: ledger → **figures** → metrics. Call `observe` once per round of reports.
 
-The surprising thing: what a tenant was served is kept up to date by looking only at clients that changed, since
-adding up a hundred thousand clients over 64 replicas takes seconds.
+The surprising thing: what was served is kept up to date by looking only at clients that changed, one at a time if
+the caller likes, since adding up a hundred thousand clients over 64 replicas takes seconds.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from evenkeel_fairshare.ledger.closing import Interval, interval
 from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.levels import SERVICE_SCOPE
-from evenkeel_fairshare.ledger.page import NORMALISED, TENANT_NORMALISED, WAITING, tenant_of
+from evenkeel_fairshare.ledger.page import (
+    NORMALISED,
+    SERVICE,
+    TENANT_NORMALISED,
+    WAITING,
+    tenant_of,
+)
+
+
+class Served(NamedTuple):
+    """What one client was given by all incarnations that ever were, as far as it was looked at."""
+
+    service: float = 0.0
+    """Weighted tokens, before any weight."""
+    normalised: float = 0.0
+    """Over the client's weight when it was charged."""
+    tenant_normalised: float = 0.0
+    """Over the tenant's weight when it was charged."""
 
 
 class Figures:
@@ -24,14 +42,40 @@ class Figures:
         self._ledger = ledger
         self._of_tenant: defaultdict[str, float] = defaultdict(float)
         """Service over the tenant's weight, of clients that were not aged out."""
-        self._of_client: dict[str, float] = {}
+        self._of_client: dict[str, Served] = {}
         """What is in `_of_tenant` of each client."""
         self._tenants_busy: set[str] = set()
         ledger.stale.update(ledger.clients())
 
+    def refresh(self) -> Iterator[tuple[str, float]]:
+        """Look at every client that changed: its name, and how much more service it has now.
+
+        A step for each, so that a caller may do something else in between. Service falls where a client was aged out.
+        """
+        ledger = self._ledger
+        stale, ledger.stale = ledger.stale, set()
+        try:
+            while stale:
+                client = stale.pop()
+                yield client, self._look(client)
+        finally:
+            ledger.stale |= stale  # what nobody wanted to know now
+
+    def _look(self, client: str) -> float:
+        before = self._of_client.get(client, _NOTHING)
+        columns = (SERVICE, NORMALISED, TENANT_NORMALISED)
+        now = Served(*self._ledger.served_figures(client, columns))
+        self._of_tenant[tenant_of(client)] += now.tenant_normalised - before.tenant_normalised
+        if now.service:
+            self._of_client[client] = now
+        else:
+            self._of_client.pop(client, None)
+        return now.service - before.service
+
     def observe(self, backlogged: Collection[str]) -> None:
         """Raise the levels. `backlogged`: clients, as the caller defines it, for example `waiting`."""
-        self._refresh()
+        for _ in self.refresh():
+            pass
         by_tenant: dict[str, list[str]] = {tenant: [] for tenant in self._tenants_busy}
         for client in backlogged:
             by_tenant.setdefault(tenant_of(client), []).append(client)
@@ -47,13 +91,16 @@ class Figures:
             client
             for incarnation, page in self._ledger.open_pages()
             if incarnation in live
-            for client in page.clients
-            if page.clients.cell(client, WAITING) > 0
+            for client in page.clients.positive(WAITING)
         }
 
+    def clients(self) -> Mapping[str, Served]:
+        """Everybody who was given anything and was not aged out, as of the last look."""
+        return self._of_client
+
     def served(self, client: str) -> float:
-        """What a client was given, over its weight when it was charged."""
-        return self._ledger.served_figure(client, NORMALISED)
+        """What a client was given, over its weight when it was charged; as of the last look."""
+        return self._of_client.get(client, _NOTHING).normalised
 
     def served_tenant(self, tenant: str) -> float:
         """What a tenant's clients were given, over the tenant's weight when they were charged."""
@@ -76,12 +123,5 @@ class Figures:
             known + sum(part.lower for part in parts), known + sum(part.upper for part in parts)
         )
 
-    def _refresh(self) -> None:
-        stale, self._ledger.stale = self._ledger.stale, set()
-        for client in stale:
-            served = self._ledger.served_figure(client, TENANT_NORMALISED)
-            self._of_tenant[tenant_of(client)] += served - self._of_client.get(client, 0.0)
-            if served:
-                self._of_client[client] = served
-            else:
-                self._of_client.pop(client, None)
+
+_NOTHING: Final = Served()

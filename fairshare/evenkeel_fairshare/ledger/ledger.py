@@ -14,7 +14,7 @@ that the caller takes for alive, so that two routers may differ for a while with
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evenkeel_fairshare.ledger.book import EMPTY_BOOK, Book, BookDelta, Rank
@@ -26,6 +26,7 @@ from evenkeel_fairshare.ledger.closing import (
     close,
     counted,
     counted_figure,
+    counted_figures,
 )
 from evenkeel_fairshare.ledger.levels import Levels
 from evenkeel_fairshare.ledger.page import (
@@ -179,6 +180,17 @@ class Ledger:
         for _, page in self.open_pages():
             total += counted_figure(page, client, column)
         return total
+
+    def served_figures(self, client: str, columns: Sequence[int]) -> list[float]:
+        """Several figures of `served` at once."""
+        book = self.book.clients.get(client)
+        totals = [book[column] for column in columns] if book is not None else [0.0] * len(columns)
+        for _, page in self.open_pages():
+            figures = counted_figures(page, client, columns)
+            if figures is not None:
+                for i, amount in enumerate(figures):
+                    totals[i] += amount
+        return totals
 
     def requested_rate(self, client: str, routers: Collection[str]) -> float:
         """r_i: what a client asks of all `routers` together, weighted tokens per second (design §6)."""

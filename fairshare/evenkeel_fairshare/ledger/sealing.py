@@ -122,6 +122,7 @@ class Sealer:
         book.lineage.append(book.rank)
         book.prune()
         ledger.adopted[ledger.router] = book.rank
+        ledger.stale.update(draft.forgotten)  # their service is in their tenants' rows now
 
     def _take_over(self, now_s: float) -> None:
         book = self._ledger.book

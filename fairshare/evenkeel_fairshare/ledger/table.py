@@ -95,6 +95,11 @@ class Table:
         """One number of every row, in no promised order."""
         return self._cells[column :: self.width]
 
+    def positive(self, column: int) -> list[str]:
+        """The names of the rows in which a number is above 0."""
+        cells = self._cells
+        return [name for name, start in self._slots.items() if cells[start + column] > 0]
+
     def put(self, name: str, row: Sequence[float]) -> bool:
         """Join one row; whether anything changed. Raises `ValueError` for what is not a finite number."""
         cells = array("d", row)

@@ -48,7 +48,7 @@ class ClientTotals:
 
     __slots__ = (
         "cached_tokens", "client", "duration_s", "errors", "identity", "in_flight", "input_tokens",
-        "output_tokens", "requests", "retries", "service", "tenant", "tenant_identity", "ttft_s",
+        "output_tokens", "requests", "retries", "tenant", "tenant_identity", "ttft_s",
     )  # fmt: skip
 
     def __init__(self, *, identity: str, tenant_identity: str, tenant: str, client: str) -> None:
@@ -60,8 +60,6 @@ class ClientTotals:
         self.requests = 0
         self.retries = 0
         self.errors: Counter[Outcome] = Counter()
-        self.service = 0.0
-        """h(extend, output), weighted tokens."""
         self.input_tokens = Histogram(TOKENS)
         self.cached_tokens = Histogram(TOKENS)
         self.output_tokens = Histogram(TOKENS)
@@ -169,7 +167,6 @@ class Accounts:
         service = self.cost.input_cost(extend) + self.cost.output_cost(
             extend, 0, usage.output_tokens
         )
-        totals.service += service
         totals.input_tokens.observe(usage.input_tokens)
         totals.cached_tokens.observe(usage.cached_tokens)
         totals.output_tokens.observe(usage.output_tokens)

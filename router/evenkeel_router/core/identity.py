@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
+from urllib.parse import unquote
 
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
 from evenkeel_contract.routerconfig import Anonymous, TenancyConfig, TenantConfig, TenantLimits
@@ -218,6 +219,12 @@ def client_of(tenant: TenantConfig, name: str) -> Client:
 def tenant_identity(tenant: TenantConfig) -> str:
     """`namespace/tenant`, escaped."""
     return ClientKey(tenant.namespace, tenant.name, DEFAULT_CLIENT).tenant_identity
+
+
+def names_of(identity: str) -> tuple[str, str]:
+    """(tenant, client) of an identity, as people write them."""
+    tenant, _, name = identity.rpartition("/")
+    return unquote(tenant.rpartition("/")[2]), unquote(name)
 
 
 def _duplicate(header: str) -> Refusal:

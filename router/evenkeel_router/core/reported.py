@@ -1,6 +1,6 @@
-"""What a replica's last report says about the replica itself; what it says about clients is in the ledger.
+"""What is known of those whom this router asks: replicas by their last report, peers by their last answer.
 
-Place in the flow: report → **seen** → `/v1/state`, the next question.
+Place in the flow: answer → **seen** → `/v1/state`, metrics, the next question. What they say about clients is in the ledger.
 """
 
 from __future__ import annotations
@@ -18,3 +18,17 @@ class Seen:
     received_s: float
     counted: bool
     """Whether the ledger takes it; not if the incarnation was given up before."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """What one peer is known by."""
+
+    since_s: float
+    """When it was first to be asked."""
+    router: str = ""
+    """The incarnation that answered last; empty: nobody did."""
+    asked: bool = False
+    answered_s: float | None = None
+    trouble: str = ""
+    """Why the last question had no answer."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
@@ -26,24 +25,13 @@ from evenkeel_contract.ledgerwire import (
 
 from evenkeel_router.core.endpoints import Peer
 from evenkeel_router.core.exchange import digest_to_wire, from_wire
+from evenkeel_router.core.reported import Heard
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)
 SILENCE_S: Final = 10.0
 """Longest wait for a piece of an answer: a peer writes one while it serves."""
 MAX_PART_BYTES: Final = 256 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class Known:
-    """What one peer is known by."""
-
-    router: str = ""
-    """The incarnation that answered last; empty: nobody did."""
-    asked: bool = False
-    answered_s: float | None = None
-    trouble: str = ""
-    """Why the last question had no answer."""
 
 
 class Peers:
@@ -54,7 +42,7 @@ class Peers:
         self._session = session
         self._now = asyncio.get_running_loop().time
         self._tasks: dict[Peer, asyncio.Task[None]] = {}
-        self.known: dict[Peer, Known] = {}
+        self.known = state.peers_known
         self.all_asked = asyncio.Event()
         """Set once every peer was asked, with or without an answer."""
 
@@ -87,12 +75,12 @@ class Peers:
             self._tasks.pop(peer).cancel()
             del self.known[peer]
         for peer in wanted.keys() - self._tasks.keys():
-            self.known[peer] = Known()
+            self.known[peer] = Heard(since_s=self._now())
             self._tasks[peer] = asyncio.create_task(self._ask_forever(peer, self.known[peer]))
         if not self.known:
             self.all_asked.set()
 
-    async def _ask_forever(self, peer: Peer, known: Known) -> None:
+    async def _ask_forever(self, peer: Peer, known: Heard) -> None:
         while True:
             try:
                 await self._ask(peer, known)
@@ -111,7 +99,7 @@ class Peers:
                 self.all_asked.set()
             await asyncio.sleep(self._interval_s())
 
-    async def _ask(self, peer: Peer, known: Known) -> None:
+    async def _ask(self, peer: Peer, known: Heard) -> None:
         """One question. A part that is lost or does not hold ends it: what follows would hide the gap."""
         question = encode(digest_to_wire(self._state.ledger.digest()))
         token = self._state.config.state.peer_token
@@ -129,7 +117,7 @@ class Peers:
                 rest = await response.content.readexactly(LENGTH_BYTES - len(length))
                 await self._merge(known, response.content, int.from_bytes(length + rest, "little"))
 
-    async def _merge(self, known: Known, content: aiohttp.StreamReader, size_bytes: int) -> None:
+    async def _merge(self, known: Heard, content: aiohttp.StreamReader, size_bytes: int) -> None:
         if size_bytes > MAX_PART_BYTES:
             raise LedgerMessageError(f"a part of {size_bytes} bytes is beyond {MAX_PART_BYTES}")
         delta = from_wire(decode_delta(await content.readexactly(size_bytes)))

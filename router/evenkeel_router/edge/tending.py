@@ -1,17 +1,25 @@
 """Looking after the ledger: what departed is closed, folded into the book, and forgotten (design R3, R6).
 
 Place in the flow: reports, accounts and peers write to the ledger all the time; **tending** runs beside them, every
-second for what is cheap and every ten for the book, which must be sealed less often than replicas report.
+second for what is cheap and every ten for the book, which must be sealed less often than replicas report. Beside it
+**telling** computes what the ledger says about the fleet, in steps between which requests are served.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from typing import Final
 
 from evenkeel_fairshare.ledger import Sealer
 
 from evenkeel_router.state import RouterState
+
+DEMAND_INTERVAL_S: Final = 5.0
+DEMAND_PIECE: Final = 500
+MAX_LOAD: Final = 0.1
+"""Figures of a large fleet take their time; then they are computed less often, for at most this part of a core."""
 
 
 class Tending:
@@ -39,3 +47,27 @@ class Tending:
                 sealed_s = now_s
                 self._sealer.seal(members, live=self._state.books.alive, now_s=now_s)
                 self._sealer.collect(members)
+
+
+async def tell(state: RouterState) -> None:
+    """Keep `state.truth` up to date, for ever."""
+    now = time.perf_counter  # the loop's own clock stands still within a step
+    while True:
+        await asyncio.sleep(state.timing.report_interval_s)
+        busy_s, step_s = 0.0, now()
+        for _ in state.truth.steps(state.books.alive, state.weights, step_s):
+            busy_s += now() - step_s
+            await asyncio.sleep(0)
+            step_s = now()
+        await asyncio.sleep(busy_s / MAX_LOAD - busy_s)
+
+
+async def demand(state: RouterState) -> None:
+    """Publish what clients ask this router for (design §6), for ever."""
+    now = asyncio.get_running_loop().time
+    while True:
+        await asyncio.sleep(min(DEMAND_INTERVAL_S, 5 * state.timing.report_interval_s))
+        rates = list(state.demand.rates(now()).items())
+        for at in range(0, len(rates), DEMAND_PIECE):
+            state.ledger.requested(dict(rates[at : at + DEMAND_PIECE]))
+            await asyncio.sleep(0)

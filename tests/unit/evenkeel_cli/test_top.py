@@ -10,6 +10,9 @@ from evenkeel_contract.adminstate import (
     STATE_VERSION,
     ClientAtReplica,
     ClientState,
+    FleetState,
+    LedgerState,
+    PeerState,
     ReplicaState,
     RouterState,
     TenantState,
@@ -116,16 +119,6 @@ def test_rates_are_differences_over_the_time_between_two_readings() -> None:
     assert bot.deficit_min is None
 
 
-def test_service_is_what_replicas_report_where_they_do() -> None:
-    """The router's own totals say 3:1; the replicas, which know sooner, have served chat alone."""
-    before, now = (state(time_s=t, uptime_s=100, scale=t) for t in (1, 2))
-    reporting = msgspec.structs.replace(
-        now, replicas=(msgspec.structs.replace(now.replicas[0], incarnation="i"),)
-    )
-    assert [row.share for row in make_view(now, before).clients] == [0.75, 0.0, 0.25]
-    assert [row.share for row in make_view(reporting, before).clients] == [1.0, 0.0, 0.0]
-
-
 def test_what_is_owed_is_divided_among_those_that_have_work() -> None:
     chat, batch, bot = make_view(state(time_s=1, uptime_s=1, scale=1), None).clients
     assert (chat.owed, bot.owed) == (pytest.approx(0.8), pytest.approx(0.2))
@@ -153,6 +146,33 @@ def test_nobody_was_served_and_nothing_divides_by_zero() -> None:
     view = make_view(now, now)
     assert {row.share for row in view.clients} == {None}
     assert msgspec.json.decode(msgspec.json.encode(view))["window_s"] > 0
+
+
+def test_the_fleet_s_fairness_and_what_the_ledger_lacks_are_said() -> None:
+    told = msgspec.structs.replace(
+        state(time_s=1, uptime_s=1, scale=1),
+        fleet=FleetState(
+            window_s=60, backlogged=2, share_error=0.25, lead_s=3.2, jain=0.875, bound_ratio=0.4
+        ),
+        ledger=LedgerState(
+            book=7, pages=3, store="Redis", store_trouble="no answer", uncounted=("r2",)
+        ),
+        peers=(
+            PeerState(name="a", url="http://h:4", router="x", answer_age_s=0.1),
+            PeerState(name="b", url="http://h:5", trouble="it answered 401"),
+        ),
+    )
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(render(make_view(told, None)))
+    for words in (
+        "2 backlogged · share error 25.0% over 60 s · lead 3.2 s · Jain 0.875 · bound ratio 0.40",
+        "book 7, 3 open pages · 1 of 2 peers",
+        "store Redis: no answer",
+        "router b: it answered 401",
+        "not counted: what r2 serve",
+    ):
+        assert words in capture.get()
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -23,8 +23,7 @@ def test_service_is_what_was_computed_weighted() -> None:
     accounts = Accounts(LinearCost(1.0, 2.0))
     totals = accounts.of(client("a"))
     assert accounts.settle(totals, "r0", Usage(100, 60, 10)) == 40 + 20
-    accounts.settle(totals, "r1", Usage(10, 0, 0))
-    assert totals.service == 70
+    assert accounts.settle(totals, "r1", Usage(10, 0, 0)) == 10
     assert totals.input_tokens.total == 110
     assert totals.cached_tokens.total == 60
     at = dict(accounts.replicas())
