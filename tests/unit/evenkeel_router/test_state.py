@@ -15,6 +15,7 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, Usage
+from evenkeel_fairshare.ledger import Totals
 from evenkeel_router.core.accounting import Accounts
 from evenkeel_router.core.identity import client_of
 from evenkeel_router.edge.logs import RequestLog
@@ -54,13 +55,17 @@ async def test_everybody_who_was_served_is_shown_declared_or_not() -> None:
         totals = state.accounts.of(client)
         totals.requests += 1
         state.accounts.settle(totals, "r0", Usage(10, 4, 2))
+        state.ledger.received("r0", client.identity, Totals(service=10.0))
+    state.ledger.received("r0", "ns/acme/elsewhere", Totals(service=5.0))
+    for _ in state.truth.steps((), state.weights, 1.0):
+        pass
     nobody = client_of(TenantConfig(namespace="ns", name="anonymous"), "anonymous")
     state.accounts.of(nobody).requests += 1
     shown = decode_state(encode_state(take(state, 5.0)))
     first, second = shown.tenants
-    assert (first.name, first.weight, first.service) == ("acme", 2, 20.0)
+    assert (first.name, first.weight, first.service) == ("acme", 2, 25.0)
     weights = {client.name: client.weight for client in first.clients}
-    assert weights == {"chat": 3, "batch": 1, "undeclared": 1}
+    assert weights == {"chat": 3, "batch": 1, "undeclared": 1, "elsewhere": 1}
     assert {client.name: client.requests for client in first.clients}["batch"] == 0
     assert (second.name, second.clients[0].identity) == ("anonymous", "ns/anonymous/anonymous")
 
