@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
 
 from evenkeel_contract.routerconfig import Anonymous
 from rich.console import Group, RenderableType
@@ -12,6 +16,8 @@ from rich.text import Text
 
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up.fleet import Fleet
+
+PROGRAM: Final = "evenkeel"
 
 
 def banner(manifest: Manifest, fleet: Fleet) -> RenderableType:
@@ -27,7 +33,7 @@ def banner(manifest: Manifest, fleet: Fleet) -> RenderableType:
     lines = [
         f"router  {fleet.url}/v1    model {manifest.service.spec.model.name}",
         *(f"        {router.url}/v1    {router.name}" for router in fleet.routers[1:]),
-        f"watch   evenkeel top --url {fleet.admin_url}",
+        f"watch   {command()} top --url {fleet.admin_url}",
         "stop    Ctrl-C",
         "",
         "Try it:",
@@ -36,6 +42,14 @@ def banner(manifest: Manifest, fleet: Fleet) -> RenderableType:
     hint = [] if key or _open(manifest) else ["(no API key in the file: requests will be 401)"]
     curl = Text(curl_line(fleet.url, manifest.service.spec.model.name, key), style="bold")
     return Group("", table, "", *lines, curl, *hint, "")
+
+
+def command() -> str:
+    """How this program can be called again: its name, or its path where the shell would not find it."""
+    called = sys.argv[0]
+    if Path(called).name != PROGRAM or shutil.which(PROGRAM) == shutil.which(called):
+        return PROGRAM
+    return shlex.quote(called)
 
 
 def curl_line(url: str, model: str, key: str | None) -> str:
