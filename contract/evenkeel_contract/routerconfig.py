@@ -188,6 +188,16 @@ class ReplicaConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKeyConfig:
+    """A key of the engines by its id."""
+
+    id: Name
+    """What an engine's pod bears as label `evenkeel.dev/engine-key`."""
+    key: Annotated[str, Length(1, 4096), PRINTABLE]
+    """The bearer key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """Where replicas and peers are found on a Kubernetes cluster, in the service's namespace."""
 
@@ -196,7 +206,9 @@ class ClusterConfig:
     peers: Annotated[str, DNS_NAME, Length(1, 253)] | None = None
     """The headless Service whose endpoints are the routers of this service, this one included."""
     api_key: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
-    """Bearer key that the replicas ask for."""
+    """Bearer key that replicas ask for whose pods do not say which."""
+    api_keys: Annotated[tuple[EngineKeyConfig, ...], UniqueBy(("id",))] = ()
+    """The keys of those that do. While keys are exchanged, engines have different ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

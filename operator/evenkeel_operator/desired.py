@@ -13,6 +13,7 @@ from evenkeel_contract.names import engine_name, router_peers_name
 from evenkeel_contract.render import router_config
 from evenkeel_contract.routerconfig import (
     ClusterConfig,
+    EngineKeyConfig,
     ListenConfig,
     RouterConfig,
     StateConfig,
@@ -123,6 +124,9 @@ def told_to_routers(given: Inputs) -> RouterConfig:
             engines=engine_name(name),
             peers=router_peers_name(name),
             api_key=given.credentials.current.key,
+            api_keys=tuple(
+                EngineKeyConfig(id=key.id, key=key.key) for key in given.credentials.engine_keys
+            ),
         ),
         admin_token_sha256=given.credentials.admin_token_sha256,
         state=_state(given),

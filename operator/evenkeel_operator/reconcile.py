@@ -18,6 +18,7 @@ from evenkeel_contract.faults import Fault
 from evenkeel_contract.names import (
     API_VERSION,
     ENGINE_COMPONENT,
+    ENGINE_KEY_LABEL,
     ROUTER_COMPONENT,
     ROUTER_CONFIG_KEY,
     accepted_name,
@@ -51,7 +52,6 @@ from evenkeel_operator.core.tenants import make_roster
 from evenkeel_operator.core.transitions import worth_telling
 from evenkeel_operator.core.workload import Workload, workload
 from evenkeel_operator.desired import Desired, Inputs, desired
-from evenkeel_operator.manifests.engine import KEY_LABEL
 
 _log = logging.getLogger(__name__)
 
@@ -261,7 +261,7 @@ def _all_use(engines: Object | None, key_id: str) -> bool:
     if engines is None:
         return True
     spec = engines["spec"]
-    label = (spec["template"]["metadata"].get("labels") or {}).get(KEY_LABEL)
+    label = (spec["template"]["metadata"].get("labels") or {}).get(ENGINE_KEY_LABEL)
     return label == key_id and workload(engines, wanted=spec.get("replicas", 1)).settled
 
 

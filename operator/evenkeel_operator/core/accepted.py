@@ -24,6 +24,9 @@ UPGRADE_ANNOTATION: Final = f"{GROUP}/upgrade"
 one. Any other value, an older version for instance, has no effect."""
 UPGRADE_ALWAYS: Final = "Always"
 
+OWNED_VARIABLES: Final = ("EVENKEEL_", "POD_", "HF_HOME")
+"""Beginnings of names."""
+
 SPEC_ENTRY: Final = "spec.json"
 PIN_PREFIX: Final = "image."
 
@@ -151,6 +154,7 @@ def template_takes_what_is_ours(service: FairInferenceService, _: Defaults) -> I
     for component, template in templates.items():
         yield from _labels(f"spec.{component}.template", template)
         yield from _containers(f"spec.{component}.template", template, component)
+        yield from _variables(f"spec.{component}.template.spec", template.spec)
 
 
 def _labels(path: str, template: PodTemplate) -> Iterator[Fault]:
@@ -164,6 +168,7 @@ def _containers(path: str, template: PodTemplate, main: str) -> Iterator[Fault]:
     for index, container in enumerate(containers if isinstance(containers, list) else ()):
         if not isinstance(container, Mapping) or container.get("name") != main:
             continue
+        yield from _variables(f"{path}.spec.containers[{index}]", container)
         # Flags that the rest of the spec decides would come in by the back door.
         for field_, instead in (
             ("command", None),
@@ -174,6 +179,15 @@ def _containers(path: str, template: PodTemplate, main: str) -> Iterator[Fault]:
                 hint = f"; use spec.{instead}" if instead and main == "engine" else "; remove it"
                 where = f"{path}.spec.containers[{index}].{field_}"
                 yield Fault(where, f"is set by Evenkeel{hint}")
+
+
+def _variables(path: str, holder: Mapping[str, Any]) -> Iterator[Fault]:
+    """Variables by which Evenkeel tells its engines what the rest of the spec says."""
+    listed = holder.get("env")
+    for index, entry in enumerate(listed if isinstance(listed, list) else ()):
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        if isinstance(name, str) and name.startswith(OWNED_VARIABLES):
+            yield Fault(f"{path}.env[{index}]", f"{name} is set by Evenkeel; remove it")
 
 
 RULES: Final = (

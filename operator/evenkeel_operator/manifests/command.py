@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import msgspec
+from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
 from evenkeel_contract.names import (
     ENGINE_PORT,
     KV_EVENTS_PORT,
@@ -46,11 +47,6 @@ def engine_arguments(spec: ServiceSpec, *, key_env: str) -> Iterator[str]:
     yield f"--port={ENGINE_PORT}"
     yield f"--api-key=$({key_env})"
     yield f"--page-size={PAGE_SIZE}"
-    yield f"--reports-port={REPORTS_PORT}"
-    yield f"--client-quantum={spec.scheduling.client_quantum}"
-    yield f"--input-token-weight={spec.scheduling.input_token_weight}"
-    yield f"--output-token-weight={spec.scheduling.output_token_weight}"
-    yield f"--rejoin={spec.scheduling.rejoin.value}"
     # Last, so that of a flag given twice the spec's counts; those above are refused in it.
     yield from spec.engine.args
 
@@ -62,7 +58,7 @@ def _sglang(spec: ServiceSpec) -> Iterator[str]:
         yield f"--revision={revision}"
     yield f"--served-model-name={spec.model.name}"
     yield f"--tensor-parallel-size={spec.engine.gpu.count}"
-    yield f"--schedule-policy={_SCHEDULE_POLICIES[spec.scheduling.replica_policy.value]}"
+    yield f"--schedule-policy={schedule_policy_flag(spec.scheduling.replica_policy.value)}"
     yield "--enable-metrics"
     yield "--enable-cache-report"
     yield "--sleep-on-idle"  # without it an idle scheduler burns a core
@@ -79,6 +75,25 @@ def _simulator(spec: ServiceSpec) -> Iterator[str]:
     yield f"--replica-policy={spec.scheduling.replica_policy.value}"
     yield f"--kv-events-port={KV_EVENTS_PORT}"
     yield f"--kv-replay-port={KV_REPLAY_PORT}"
+    yield f"--reports-port={REPORTS_PORT}"
+    yield f"--client-quantum={spec.scheduling.client_quantum}"
+    yield f"--input-token-weight={spec.scheduling.input_token_weight}"
+    yield f"--output-token-weight={spec.scheduling.output_token_weight}"
+    yield f"--rejoin={spec.scheduling.rejoin.value}"
+
+
+def engine_environment(spec: ServiceSpec) -> dict[str, str]:
+    """What the plug-in inside SGLang is told; the simulator has flags for it."""
+    if spec.engine.runtime is not Runtime.SGLANG:
+        return {}
+    scheduling = spec.scheduling
+    return EngineSettings(
+        client_quantum=scheduling.client_quantum,
+        input_token_weight=scheduling.input_token_weight,
+        output_token_weight=scheduling.output_token_weight,
+        rejoin=scheduling.rejoin.value,
+        reports_port=REPORTS_PORT,
+    ).to_environment()
 
 
 def model_path(model: Model) -> str:

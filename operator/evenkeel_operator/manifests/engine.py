@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from evenkeel_contract.names import (
     ENGINE_COMPONENT,
+    ENGINE_KEY_LABEL,
     ENGINE_PORT,
     HTTP_PORT_NAME,
     KV_EVENTS_PORT,
@@ -35,7 +36,6 @@ from evenkeel_operator.manifests.storage import model_mounts, model_volumes
 from evenkeel_operator.manifests.subject import Manifest, Subject
 
 KEY_ENV: Final = "EVENKEEL_ENGINE_KEY"
-KEY_LABEL: Final = "evenkeel.dev/engine-key"
 
 # Fetching and loading the weights of the largest models takes the better part of an hour on slow storage.
 START_PERIOD_S: Final = 5
@@ -58,7 +58,7 @@ def engine_deployment(subject: Subject, *, replicas: int) -> Manifest:
         ENGINE_COMPONENT,
         pod=_pod(subject, match),
         overlay=subject.spec.engine.template,
-        extra_labels={KEY_LABEL: subject.engine_key.id},
+        extra_labels={ENGINE_KEY_LABEL: subject.engine_key.id},
     )
     rollout = subject.spec.engine.rollout
     found = manifest(
@@ -167,6 +167,8 @@ def _environment(subject: Subject) -> list[Manifest]:
     ]
     if subject.spec.engine.runtime is Runtime.SIMULATOR:
         return found
+    settings = command.engine_environment(subject.spec)
+    found += [{"name": name, "value": value} for name, value in settings.items()]
     found.append({"name": "HF_HOME", "value": command.CACHE_PATH})
     token = subject.spec.model.token_secret_ref
     if token is not None:

@@ -18,6 +18,7 @@ import msgspec
 from evenkeel_contract.names import (
     ADMIN_PORT_NAME,
     DRAIN_ANNOTATION,
+    ENGINE_KEY_LABEL,
     HTTP_PORT_NAME,
     REPORTS_PORT_NAME,
 )
@@ -121,8 +122,12 @@ def replicas(
     *,
     service: str,
     api_key: str | None,
+    api_keys: Mapping[str, str] | None = None,
 ) -> tuple[Found, ...]:
-    """The replicas behind a Service, by name. One that nobody listens for (no HTTP port) is left out."""
+    """The replicas behind a Service, by name. One that nobody listens for (no HTTP port) is left out.
+
+    `api_keys` are keys by id: the label of a pod says which it asks for; `api_key` is for the others.
+    """
     found: dict[str, Found] = {}
     for slice_, endpoint, target in _of_pods(slices, service):
         http, reports = slice_.port(HTTP_PORT_NAME), slice_.port(REPORTS_PORT_NAME)
@@ -133,11 +138,15 @@ def replicas(
             name=target.name,
             url=f"http://{host}:{http}",
             reports=None if reports is None else f"tcp://{host}:{reports}",
-            api_key=api_key,
+            api_key=(api_keys or {}).get(_key_id(pods.get(target.name)), api_key),
         )
         why = withheld(endpoint, target, pods.get(target.name))
         found.setdefault(target.name, Found(replica, why))
     return tuple(found[name] for name in sorted(found))
+
+
+def _key_id(pod: Pod | None) -> str:
+    return (pod.metadata.labels or {}).get(ENGINE_KEY_LABEL, "") if pod else ""
 
 
 def peers(slices: Iterable[EndpointSlice], *, service: str, own_name: str) -> tuple[Peer, ...]:

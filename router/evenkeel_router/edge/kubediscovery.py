@@ -78,6 +78,7 @@ class KubernetesDiscovery:
                     self._pods.cache.objects,
                     service=self._cluster.engines,
                     api_key=self._cluster.api_key,
+                    api_keys={key.id: key.key for key in self._cluster.api_keys},
                 )
 
     def _tell_peers(self) -> None:

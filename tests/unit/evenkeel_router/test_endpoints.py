@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from evenkeel_contract.names import DRAIN_ANNOTATION
+from evenkeel_contract.names import DRAIN_ANNOTATION, ENGINE_KEY_LABEL
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.core.endpoints import EndpointSlice, Found, Peer, Pod, peers, replicas
 
@@ -68,6 +68,21 @@ def test_a_pod_in_two_slices_is_one_replica_and_ipv4_comes_first() -> None:
     (only,) = found(six, pods=[pod("a")])
     assert only.replica.url == "http://[fd00::1]:30000"
     assert only.replica.reports == "tcp://[fd00::1]:5559"
+
+
+def test_a_replica_is_asked_with_the_key_that_its_pod_bears_the_id_of() -> None:
+    labels = {"old": "id-1", "new": "id-2", "strange": "id-9"}
+    pods = {name: pod(name, labels={ENGINE_KEY_LABEL: id_}) for name, id_ in labels.items()}
+    pods["plain"] = pod("plain")
+    found = replicas(
+        msgspec.convert((slice_of("engines", *pods),), tuple[EndpointSlice, ...]),
+        {name: msgspec.convert(one, Pod) for name, one in pods.items()},
+        service="engines",
+        api_key="sk",
+        api_keys={"id-1": "sk-1", "id-2": "sk-2"},
+    )
+    keys = {one.replica.name: one.replica.api_key for one in found}
+    assert keys == {"old": "sk-1", "new": "sk-2", "strange": "sk", "plain": "sk"}
 
 
 def test_ports_go_by_name() -> None:
