@@ -30,3 +30,20 @@ def start(tmp_path: Path) -> Iterator[type[Engine]]:
 def free_port() -> int:
     """A port that nobody listens on now."""
     return unused_port()
+
+
+@pytest.fixture
+def older_seam(tmp_path: Path) -> str:
+    """A folder for PYTHONPATH in which one of SGLang's seams looks as it did in 0.5.18."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import builtins, sys\n"
+        "_import = builtins.__import__\n"
+        "def older(name, *rest, **named):\n"
+        "    module = _import(name, *rest, **named)\n"
+        "    policy = sys.modules.get('sglang.srt.managers.schedule_policy')\n"
+        "    if policy is not None and hasattr(policy, 'SchedulePolicy'):\n"
+        "        policy.SchedulePolicy.calc_priority = lambda self, waiting_queue: None\n"
+        "    return module\n"
+        "builtins.__import__ = older\n"
+    )
+    return str(tmp_path)

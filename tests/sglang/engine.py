@@ -19,10 +19,22 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import zmq
+from evenkeel_contract.reports import (
+    REPORT_VERSION,
+    ClientReport,
+    ReportRequest,
+    decode_report,
+    encode,
+)
 
 ROOT = Path(__file__).parents[2]
 READY_S = 180.0
 STOP_S = 60.0
+# A paused engine tells nothing of its queue. So requests are sent one by one, with enough time in between that they
+# arrive in order; a test that depends on more than roughly this order must check it.
+PACE_S = 0.01
+SETTLE_S = 2.0
 
 # Without a GPU: no kernels, no compiler, one thread (two engines on two cores would fight over them).
 CPU_ENVIRONMENT = {
@@ -145,9 +157,10 @@ class Engine:
         async with httpx.AsyncClient(base_url=self.url, timeout=600, limits=limits) as http:
             (await http.post("/pause_generation", json={"mode": "in_place"})).raise_for_status()
             tasks = []
-            for index, ask in enumerate(asks, start=1):
+            for ask in asks:
                 tasks.append(asyncio.create_task(_ask(http, ask)))
-                await self._received(http, index)
+                await asyncio.sleep(PACE_S)
+            await asyncio.sleep(SETTLE_S)
             (await http.post("/continue_generation", json={})).raise_for_status()
             started_s = time.monotonic()
             done = await asyncio.gather(*tasks)
@@ -156,8 +169,13 @@ class Engine:
             for client, output, cached, finished_s in done
         ]
 
-    async def _received(self, http: httpx.AsyncClient, count: int) -> None:
-        """The queue's order is that of arrival at the scheduler, so each is seen there before the next is sent."""
+    async def idle(self, http: httpx.AsyncClient) -> None:
+        """Wait until nothing runs and nothing waits."""
+        while True:
+            loads = (await http.get("/v1/loads")).raise_for_status().json()["loads"]
+            if not any(load["num_running_reqs"] or load["num_waiting_reqs"] for load in loads):
+                return
+            await asyncio.sleep(0.2)
 
     def _await_ready(self) -> None:
         deadline_s = time.monotonic() + READY_S
@@ -203,6 +221,16 @@ def ask(
         },
         "routing_key": f"ek1;ns/{tenant or client}/{client};w={weights[0]},{weights[1]}{suffix}",
     }
+
+
+def clients_of(reports_port: int) -> dict[str, ClientReport]:
+    """What the engine reports of every client, from the start."""
+    with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://127.0.0.1:{reports_port}")
+        socket.send(encode(ReportRequest(version=REPORT_VERSION, incarnation="", since=0)))
+        assert socket.poll(30_000), "no report"
+        return {row.client: row for row in decode_report(socket.recv()).clients}
 
 
 def tokens(rng: random.Random, count: int) -> list[int]:
