@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from evenkeel_operator.manifests.rights import cluster_rules, lease_rules
 
@@ -133,6 +134,42 @@ def operator(
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def alone(kubectl: Kubectl) -> Iterator[None]:
+    """No other operator acts for the time of the context: the chart's, if it is installed, rests."""
+    labels = "app.kubernetes.io/name=evenkeel-operator"
+    found = kubectl.get("deploy", "-A", "-l", labels)["items"]
+    try:
+        for item in found:
+            _scale(kubectl, item, 0)
+        yield
+    finally:
+        for item in found:
+            _scale(kubectl, item, item["spec"]["replicas"])
+
+
+def _scale(kubectl: Kubectl, item: Any, replicas: int) -> None:
+    metadata = item["metadata"]
+    where = ("-n", metadata["namespace"])
+    kubectl(*where, "scale", f"deploy/{metadata['name']}", f"--replicas={replicas}")
+    kubectl(*where, "rollout", "status", f"deploy/{metadata['name']}", "--timeout=60s")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process has used so far."""
+
+    cpu_s: float
+    resident_mib: float
+
+
+def usage(found: Operator) -> Usage:
+    """Of an operator that runs."""
+    process = psutil.Process(found.process.pid)
+    times = process.cpu_times()
+    return Usage(times.user + times.system, process.memory_info().rss / 2**20)
 
 
 def writes_since(position: int) -> list[str]:

@@ -1,0 +1,127 @@
+"""One of several operators leads: by a Lease, on each one's own clock."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from datetime import UTC, datetime
+from typing import Any
+
+from evenkeel_operator.cluster.client import KubeClient
+from evenkeel_operator.cluster.errors import Overloaded, Unreachable
+from evenkeel_operator.cluster.lease import Lease, LeaseTiming
+from evenkeel_operator.core.objects import Object
+
+QUICK = LeaseTiming(duration_s=1, renew_deadline_s=0.3, retry_s=0.01)
+PATIENT = LeaseTiming(duration_s=3600, renew_deadline_s=0.3, retry_s=0.01)
+
+
+class LeaseServer(KubeClient):
+    """One Lease, with the API server's optimistic locking."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] | None = None
+        self.is_down = False
+        self.written = asyncio.Event()
+        self._version = 0
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        self._check()
+        return copy.deepcopy(self.lease)
+
+    async def create(self, manifest: Object) -> Object:
+        self._check()
+        if self.lease is not None:
+            raise Overloaded(409, "exists")
+        return self._store(manifest)
+
+    async def replace(self, manifest: Object) -> Object:
+        self._check()
+        assert self.lease is not None
+        if manifest["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+            raise Overloaded(409, "changed")
+        return self._store(manifest)
+
+    def _store(self, manifest: Object) -> Object:
+        self._version += 1
+        self.written.set()
+        metadata = {**manifest["metadata"], "resourceVersion": str(self._version)}
+        self.lease = copy.deepcopy({**manifest, "metadata": metadata})
+        return self.lease
+
+    def _check(self) -> None:
+        if self.is_down:
+            raise Unreachable("down")
+
+    @property
+    def holder(self) -> str:
+        return "" if self.lease is None else str(self.lease["spec"]["holderIdentity"])
+
+
+def candidate(server: LeaseServer, name: str, timing: LeaseTiming = QUICK) -> Lease:
+    return Lease(
+        server,
+        namespace="n",
+        name="l",
+        identity=name,
+        clock=lambda: datetime.now(UTC),
+        timing=timing,
+    )
+
+
+async def test_the_first_one_leads_and_the_second_one_waits() -> None:
+    server = LeaseServer()
+    first, second = candidate(server, "a", PATIENT), candidate(server, "b", PATIENT)
+    await first.acquire()
+    waiting = asyncio.create_task(second.acquire())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (server.holder, waiting.done()) == ("a", False)
+    await first.release()
+    await waiting
+    assert server.holder == "b"
+    assert server.lease is not None
+    assert server.lease["spec"]["leaseTransitions"] == 2
+
+
+async def test_a_lease_that_nobody_renews_runs_out() -> None:
+    server = LeaseServer()
+    await candidate(server, "a").acquire()
+    await candidate(server, "b").acquire()
+    assert server.holder == "b"
+
+
+async def test_who_leads_keeps_the_lease_through_a_short_outage() -> None:
+    server = LeaseServer()
+    first = candidate(server, "a")
+    await first.acquire()
+    keeping = asyncio.create_task(first.keep())
+    server.is_down = True
+    await asyncio.sleep(0.05)
+    server.is_down = False
+    server.written.clear()
+    async with asyncio.timeout(30):
+        await server.written.wait()
+    assert not keeping.done()
+    keeping.cancel()
+
+
+async def test_who_cannot_renew_stops_before_the_lease_runs_out_for_others() -> None:
+    server = LeaseServer()
+    first = candidate(server, "a")
+    await first.acquire()
+    server.is_down = True
+    async with asyncio.timeout(30):
+        await first.keep()
+
+
+async def test_who_finds_another_name_in_it_stops() -> None:
+    server = LeaseServer()
+    first = candidate(server, "a")
+    await first.acquire()
+    assert server.lease is not None
+    server.lease["spec"].update(holderIdentity="b", leaseDurationSeconds=3600)
+    async with asyncio.timeout(30):
+        await first.keep()
+    await first.release()
+    assert server.holder == "b"

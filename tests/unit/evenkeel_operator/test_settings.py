@@ -1,0 +1,52 @@
+"""The operator's command line."""
+
+from __future__ import annotations
+
+import pytest
+from evenkeel_operator.settings import parse_arguments
+
+IMAGES = ["--router-image=r", "--sglang-image=s", "--simulator-image=m"]
+POD = {"POD_NAME": "op-1", "POD_NAMESPACE": "evenkeel"}
+
+
+def test_in_a_pod_images_are_enough() -> None:
+    settings = parse_arguments(IMAGES, POD)
+    assert (settings.identity, settings.namespace) == ("op-1", "evenkeel")
+    assert settings.defaults.operator_namespace == "evenkeel"
+    assert settings.watched_namespaces == ()
+
+
+def test_lists_and_labels() -> None:
+    flags = [
+        "--watch-namespace=a",
+        "--watch-namespace=b",
+        "--scraper-namespace-label=team=mon",
+        "--allow-prometheus=http://p:9090",
+        "--image-pull-secret=x",
+    ]
+    settings = parse_arguments([*IMAGES, *flags], POD)
+    assert settings.watched_namespaces == ("a", "b")
+    assert settings.defaults.scrapers == {"team": "mon"}
+    assert settings.defaults.prometheus_urls == ("http://p:9090",)
+    assert settings.defaults.pull_secrets == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "want"),
+    [
+        (IMAGES, {}, "--namespace and --identity are needed outside a pod"),
+        (IMAGES[:2], POD, "--simulator-image"),
+        ([*IMAGES, "--scraper-namespace-label=x"], POD, "'x' is not KEY=VALUE"),
+        ([*IMAGES, "--workers=0"], POD, "'0' is not a number above 0"),
+    ],
+)
+def test_a_fault_is_one_sentence_and_exit_code_2(
+    arguments: list[str],
+    environment: dict[str, str],
+    want: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(arguments, environment)
+    assert ended.value.code == 2
+    assert want in capsys.readouterr().err
