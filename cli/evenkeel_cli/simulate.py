@@ -40,6 +40,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from evenkeel_cli.outfolder import make_sure_of
+
 DEFAULT_PROFILE = "a100-llama3.1-8b"
 _BATCH = 256  # requests between two looks at the progress bar
 
@@ -142,6 +144,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
         else:
             assert trace is not None
             work = _read(trace, clients, speed, seed)
+        _open(out)
         records, makespan_s = _run(setup, work)
         summary = summarise(records, makespan_s, duration_s=work.duration_s)
         _write(records, summary, out, f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}")
@@ -224,9 +227,15 @@ def _progress(total: int | None) -> Iterator[_Advance]:
         yield lambda count: bar.advance(task, count)
 
 
+def _open(out: Path) -> None:
+    try:
+        make_sure_of(out)
+    except OSError as error:
+        raise UsageError(f"--out {out}: {error.strerror}") from error
+
+
 def _write(records: list[Record], summary: Summary, out: Path, title: str) -> None:
     try:
-        out.mkdir(parents=True, exist_ok=True)
         write_csv(records, out / "requests.csv")
         text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
         (out / "summary.json").write_bytes(text + b"\n")

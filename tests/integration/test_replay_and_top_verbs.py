@@ -232,6 +232,9 @@ async def _served(running: Fleet) -> bool:
             2,
             "'a b' is not the name of a header",
         ),
+        (["replay", "--trace", "t.csv", "--out", "t.csv/o.json"], 1, "--out t.csv/o.json: "),
+        (["demo", "--out", "t.csv/o"], 1, "t.csv/o: Not a directory"),
+        (["up", "f.yaml", "--port", "3000", "--probe-port", "3000"], 1, "port 3000 is given twice"),
         (["top", "--once", "--url", "127.0.0.1:9"], 1, "does not answer"),
         (["top", "--once", "--url", "http://["], 1, "does not answer"),
         (
@@ -246,6 +249,7 @@ async def test_bad_input_is_one_sentence_and_no_traceback(
     arguments: list[str], status: int, want: str, tmp_path: Path
 ) -> None:
     (tmp_path / "t.csv").write_text("client,arrival_s,input_tokens,output_tokens\na,0,5,5\n")
+    (tmp_path / "f.yaml").write_bytes(FILE)
     got, _, errors = await evenkeel(*arguments, folder=tmp_path)
     assert got == status
     assert want in " ".join(errors.split())

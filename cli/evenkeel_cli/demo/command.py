@@ -19,6 +19,7 @@ from rich.table import Table
 from evenkeel_cli.demo.figures import Figures, make_figures
 from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Phase, Ran, phases, run_phase
 from evenkeel_cli.demo.workload import CLIENT_QUANTUM, Flood
+from evenkeel_cli.outfolder import make_sure_of
 from evenkeel_cli.replay.report import seconds
 from evenkeel_cli.up.errors import FleetError
 
@@ -55,6 +56,7 @@ def demo(
         highlight=False,
     )
     try:
+        make_sure_of(out)
         ran = asyncio.run(_run(phases(flood)))
         figures = {one.phase.name: make_figures(one) for one in ran}
         console.print(_table(list(figures.values())), highlight=False)
@@ -72,7 +74,8 @@ def demo(
     except KeyboardInterrupt as error:
         raise typer.Exit(130) from error
     except (FleetError, OSError) as error:
-        Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", highlight=False)
+        words = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        Console(stderr=True).print(f"[red]error[/]: {escape(words)}", highlight=False)
         raise typer.Exit(1) from error
     console.print(f"\nwritten to {out}/demo.png and {out}/demo.json", highlight=False)
 
@@ -129,7 +132,6 @@ def _at_least(figures: Figures) -> str:
 def _write(report: DemoReport, ran: Sequence[Ran], out: Path) -> None:
     from evenkeel_cli.demo.plot import plot  # matplotlib takes a second to import, and only now
 
-    out.mkdir(parents=True, exist_ok=True)
     data = msgspec.json.format(msgspec.json.encode(report), indent=2)
     (out / "demo.json").write_bytes(data + b"\n")
     plot(ran, report.phases, out / "demo.png")

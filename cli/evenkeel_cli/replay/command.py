@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from evenkeel_cli.outfolder import make_sure_of
 from evenkeel_cli.replay.clients import (
     ClientsError,
     Headers,
@@ -108,6 +109,8 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
         errors.print(f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
     try:
+        if out is not None:
+            make_sure_of(out.parent)
         status = asyncio.run(_replay(plan, work, Console()))
     except SenderError as error:
         errors.print(f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)

@@ -41,6 +41,10 @@ def claim(listen: ListenConfig) -> ListenConfig:
     """`listen` with free ports in place of 0; raises `PortTaken` for one that is in use."""
     asked = (listen.traffic_port, listen.probe_port, listen.admin_port)
     for port in asked:
+        if port and asked.count(port) > 1:
+            raise PortTaken(
+                f"port {port} is given twice; traffic, probes and admin each need a port of their own"
+            )
         if port and not is_free(listen.host, port):
             raise PortTaken(
                 f"port {port} on {listen.host} is taken{_by_whom(port)}; "

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
+from typing import Final
 
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import (
@@ -36,6 +37,9 @@ from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
+
+MAX_REPLICAS: Final = 1024
+"""Beyond it, a number of replicas is a slip of the finger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

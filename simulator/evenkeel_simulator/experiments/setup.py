@@ -18,7 +18,7 @@ from evenkeel_simulator.engine.profiles import (
     ProfileError,
     decode_profile,
 )
-from evenkeel_simulator.experiments.fleet import Fleet, FleetConfig
+from evenkeel_simulator.experiments.fleet import MAX_REPLICAS, Fleet, FleetConfig
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Workload
 
@@ -46,8 +46,8 @@ class Setup:
 
     def named(self) -> Setup:
         """The same with the policies as the registries spell them; raises `SetupError`."""
-        if self.replicas < 1:
-            raise SetupError(f"replicas is {self.replicas}, must be at least 1")
+        if not 1 <= self.replicas <= MAX_REPLICAS:
+            raise SetupError(f"replicas is {self.replicas}, must be from 1 to {MAX_REPLICAS}")
         for name in ("input_weight", "output_weight"):
             if not 0 <= getattr(self.cost, name) < float("inf"):
                 weight = getattr(self.cost, name)

@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 import yaml
 
+from evenkeel_simulator.experiments.fleet import MAX_REPLICAS
 from evenkeel_simulator.experiments.generators import Arrivals, ProgramSpec
 from evenkeel_simulator.experiments.traces import Row, programs, read_trace, session_hash
 from evenkeel_simulator.experiments.workload import Client, Program, Workload, tenant_of
@@ -72,7 +73,7 @@ class WorkloadSpec(_Struct, frozen=True, kw_only=True):
     about: str
     """Where its numbers come from."""
     profile: str
-    replicas: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_REPLICAS)] = 1
     duration_s: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 600.0
     """Programs arrive for so long."""
     kv_tokens: int | None = None

@@ -143,7 +143,8 @@ def test_a_prefix_evicted_and_computed_again_while_a_request_waits_is_back_in_th
             "replica policy 'SJF' is not one of FCFS, LPM, VTC, VTCPredict, LCF, DRR, DLPM",
         ),
         ({"fleet_policy": "x"}, "fleet policy 'x' is not one of RoundRobin"),
-        ({"replicas": 0}, "replicas is 0, must be at least 1"),
+        ({"replicas": 0}, "replicas is 0, must be from 1 to 1024"),
+        ({"replicas": 10**8}, "replicas is 100000000, must be from 1 to 1024"),
         ({"quantum": 0.0}, "quantum is 0.0"),
     ],
 )
