@@ -11,6 +11,7 @@ matters: `passes` sees that by four searches, without taking the chunk apart.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Final
 
 from evenkeel_fairshare.fleet.contract import Usage
@@ -112,22 +113,19 @@ class EventScan:
             self.broken = f"the replica's stream ended {where}"
 
     def _slowly(self, data: bytes) -> bytes:
-        data = self._tail + data
+        events, tail = _cut(self._tail + data)
         passed = []
-        start = 0
-        for end in _END.finditer(data):
-            event = data[start : end.end()]
-            start = end.end()
+        for event in events:
             if self._event(event):
                 passed.append(event)
             if self.broken is not None:
                 self._tail = b""
                 return b"".join(passed)
-        self._tail = data[start:]
-        self._fresh = not self._tail and not self.done
-        if len(self._tail) > MAX_EVENT_BYTES:
+        self._tail = tail
+        self._fresh = not tail and not self.done
+        if len(tail) > MAX_EVENT_BYTES:
             self._break(f"an event of the replica's stream exceeds {MAX_EVENT_BYTES} bytes")
-        elif not _begins_event(self._tail):
+        elif tail and not _begins_event(tail):
             self._break("the replica's stream holds no events")
         return b"".join(passed)
 
@@ -173,6 +171,15 @@ class EventScan:
     def _break(self, why: str) -> bytes:
         self.broken = why
         return b""
+
+
+def _cut(data: bytes) -> tuple[list[bytes], bytes]:
+    """Whole events, each with its end, and what is left."""
+    if b"\r" not in data:  # as usual; a split is several times as quick as the pattern
+        *events, tail = data.split(b"\n\n")
+        return [event + b"\n\n" for event in events], tail
+    ends = [0, *(end.end() for end in _END.finditer(data))]
+    return [data[start:end] for start, end in pairwise(ends)], data[ends[-1] :]
 
 
 def _begins_event(tail: bytes) -> bool:

@@ -47,6 +47,7 @@ class Connections:
 
     def __init__(self, max_open: Callable[[], int] = lambda: MAX_OPEN) -> None:
         """`max_open`: the bound, which may change."""
+        self._loop = asyncio.get_running_loop()
         self._max_open = max_open
         self._open: set[Wire] = set()
         self._opening = 0
@@ -57,7 +58,7 @@ class Connections:
         """A pooled connection, or a fresh one; raises `ConnectError`, `NoRoomError`."""
         idle = self._idle.get(replica.url)
         if idle:
-            fresh_enough_s = asyncio.get_running_loop().time() - IDLE_LIMIT_S
+            fresh_enough_s = self._loop.time() - IDLE_LIMIT_S
             wire = idle.pop()
             if wire.idle_since_s >= fresh_enough_s:
                 return _HttpExchange(self, replica, wire)
@@ -74,7 +75,7 @@ class Connections:
         self._opening += 1
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, wire = await asyncio.get_running_loop().create_connection(
+                _, wire = await self._loop.create_connection(
                     lambda: Wire(self, self._patience, replica.url),
                     url.hostname or "",
                     port,

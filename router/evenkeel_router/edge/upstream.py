@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from evenkeel_contract.routerconfig import ReplicaConfig
 
@@ -41,8 +41,7 @@ class SilenceError(UpstreamError):
     """The replica took the request and stayed silent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A request to a replica."""
 
     path: str
