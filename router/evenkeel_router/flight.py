@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.core.accounting import ClientTotals
+from evenkeel_router.core.books import Booking
 from evenkeel_router.core.candidates import Plan, Ticket
 from evenkeel_router.core.identity import Client
 from evenkeel_router.core.outcomes import Outcome
@@ -25,9 +26,9 @@ class Flight:
     """A request from its head to its end."""
 
     __slots__ = (
-        "attempts", "client", "estimate_tokens", "exchange", "expired", "failed", "first_byte_s",
-        "incarnation", "outcome", "path", "replica", "request_id", "retry_charged", "started_s", "status", "stream", "task",
-        "ticket", "totals", "usage", "worst",
+        "attempts", "booking", "client", "estimate_tokens", "exchange", "expired", "failed", "first_byte_s",
+        "outcome", "path", "replica", "request_id", "retry_charged", "started_s", "status", "stream", "task",
+        "ticket", "totals", "usage",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, path: str, started_s: float) -> None:
@@ -48,10 +49,8 @@ class Flight:
         """Name of the last replica that it was sent to."""
         self.attempts = 0
         """Times it was sent."""
-        self.incarnation = ""
-        """What answers there, as the ledger knows it; empty: nothing is booked."""
-        self.worst = 0.0
-        """The most that this attempt can cost, weighted tokens."""
+        self.booking: Booking | None = None
+        """This attempt in the ledger, while it is open."""
         self.failed: tuple[str, ...] = ()
         """Names of replicas that failed it: 5xx, garbage, or a broken connection before the first byte."""
         self.retry_charged = False

@@ -155,20 +155,19 @@ class Forwarder:
         return await self._answer(flight, order, request, reply)
 
     def _book(self, flight: Flight, order: Order, replica: str) -> str:
-        """The ledger hears of what is sent, the most that it can cost, and whereto; returns the client key."""
-        state, client = self._state, order.client
-        most, extend = order.inference.max_output_tokens, order.plan.dispatch.input_tokens
+        """The ledger hears of what is sent, whereto, and the most that it can cost; returns the client key."""
+        state, extend = self._state, order.plan.dispatch.input_tokens
+        most, cost = order.inference.max_output_tokens, state.accounts.cost
         if most is None:
             most = state.config.limits.max_output_tokens
-        cost = state.accounts.cost
-        flight.incarnation = state.books.incarnation(replica)
-        flight.worst = cost.input_cost(extend) + cost.output_cost(extend, 0, most)
-        # The seed first: whoever was sent to a replica without one counts as started from zero there.
-        key = state.books.key(
-            client, flight.incarnation, now_s=self._now(), retried=flight.retry_charged
+        flight.booking = state.books.sends(
+            replica,
+            order.client,
+            worst=cost.input_cost(extend) + cost.output_cost(extend, 0, most),
+            input_paid=flight.retry_charged,
+            now_s=self._now(),
         )
-        state.books.dispatched(flight.incarnation, client.identity, worst=flight.worst)
-        return key
+        return flight.booking.key
 
     async def _answer(
         self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply
@@ -258,21 +257,17 @@ class Forwarder:
     def _end_attempt(self, flight: Flight, order: Order) -> None:
         """Give back what a failed attempt held; its charge of q too, as the next attempt pays.
 
-        The input may have been computed and charged there, and the next attempt says so (R11): so it counts there.
+        If the input was computed and charged there, the next attempt says so (R11), and it counts there.
         """
         if flight.ticket is not None:
-            self._state.books.ended(
-                flight.incarnation,
-                order.client,
-                _estimate(order.plan, 0),
-                worst=flight.worst,
-                input_paid=flight.retry_charged,
-            )
-            flight.incarnation = ""
+            if flight.booking is not None:
+                flight.retry_charged = self._state.books.failed(
+                    flight.booking, _estimate(order.plan, 0)
+                )
+                flight.booking = None
             self._state.accounts.replica(flight.ticket.member.name).failures += 1
             self._state.fleet.finished(flight.ticket, NOTHING)
             flight.ticket = None
-            flight.retry_charged = True
         if flight.exchange is not None:
             flight.exchange.close()
             flight.exchange = None

@@ -129,13 +129,8 @@ class Pipeline:
             flight.exchange.close()
         if flight.ticket is not None:
             state.fleet.finished(flight.ticket, usage)
-            state.books.ended(
-                flight.incarnation,
-                client,
-                usage,
-                worst=flight.worst,
-                input_paid=flight.retry_charged,
-            )
+        if flight.booking is not None:
+            state.books.ended(flight.booking, usage)
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens

@@ -12,14 +12,16 @@ too, once nobody takes them for alive: else no page that a router which is gone 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Totals, promise
+from evenkeel_fairshare.ledger.page import RUNNING, WAITING
 
 from evenkeel_router.core.identity import Client
 
@@ -27,6 +29,22 @@ SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
 JOINING_S: Final = 10.0
 """Replicas that come within this time join together (R5): what a client carries is spread over them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """One request at one incarnation, from its dispatch to its end."""
+
+    incarnation: str
+    """Empty where nobody knows which it is: nothing is booked."""
+    client: Client
+    number: int
+    """Rises from dispatch to dispatch."""
+    key: str
+    """The client key to send."""
+    worst: float
+    """The most that it can cost, weighted tokens."""
+    input_paid: bool
 
 
 class Books:
@@ -45,7 +63,11 @@ class Books:
         self._came_s: dict[str, float] = {}
         self._left_s: dict[str, float] = {}
         """Departed and not closed yet; when they may be closed."""
-        self._open: Counter[str] = Counter()
+        self._open: dict[str, dict[str, dict[int, None]]] = {}
+        """By incarnation and client: numbers of what is open there, oldest first. No empty ones."""
+        self._bookings = 0
+        self._lost: dict[tuple[str, str], tuple[float, frozenset[int]]] = {}
+        """By incarnation and client: as of which report, and which of the open ones were running by it."""
         self._unreported = 0
 
     # Who lives.
@@ -88,7 +110,7 @@ class Books:
     def close(self, now_s: float, *, settled: bool) -> None:
         """Close what departed and has nothing open. `settled`: whether this router has had time to look around."""
         for incarnation, at_s in list(self._left_s.items()):
-            if now_s >= at_s and not self._open[incarnation]:
+            if now_s >= at_s and incarnation not in self._open:
                 del self._left_s[incarnation]
                 self.ledger.closed(incarnation)
         self._look_around()
@@ -100,11 +122,11 @@ class Books:
                 incarnation not in self.alive
                 and incarnation not in self._left_s
                 and ledger.router not in page.closed_by
-                and not self._open[incarnation]
+                and incarnation not in self._open
                 and (settled or page.closed_by)
             ):
                 ledger.closed(incarnation)
-        self._open = +self._open
+        self._lost = {at: lost for at, lost in self._lost.items() if at[0] in self._open}
         for gone in [name for name in self._came_s if name not in self.alive]:
             del self._came_s[gone]
             self._seeded.discard(gone)
@@ -162,7 +184,63 @@ class Books:
 
     # What this router does.
 
-    def key(self, client: Client, incarnation: str, *, now_s: float, retried: bool) -> str:
+    def sends(
+        self, replica: str, client: Client, *, worst: float, input_paid: bool, now_s: float
+    ) -> Booking:
+        """A request is about to be sent that can cost `worst` at most. `input_paid`: at a replica that failed (R11)."""
+        incarnation = self.incarnation(replica)
+        # The seed first: whoever was sent to a replica without one counts as started from zero there.
+        key = self._key(client, incarnation, now_s=now_s, retried=input_paid)
+        self._bookings += 1
+        booking = Booking(incarnation, client, self._bookings, key, worst, input_paid)
+        if incarnation:
+            at = self._open.setdefault(incarnation, {})
+            at.setdefault(client.identity, {})[booking.number] = None
+            self.ledger.dispatched(incarnation, client.identity, worst=worst)
+        return booking
+
+    def ended(self, booking: Booking, usage: Usage | None) -> None:
+        """A request is over there, having used `usage`; None where nobody knows."""
+        if not booking.incarnation:
+            return
+        at = self._open[booking.incarnation]
+        of_client = at[booking.client.identity]
+        del of_client[booking.number]
+        if not of_client:
+            del at[booking.client.identity]
+        if not at:
+            del self._open[booking.incarnation]
+        totals = Totals() if usage is None else self._totals(booking, usage)
+        self.ledger.received(
+            booking.incarnation, booking.client.identity, totals, released=booking.worst
+        )
+
+    def failed(self, booking: Booking, estimate: Usage) -> bool:
+        """An attempt failed with nothing to show; whether its input was computed and so paid there (R11)."""
+        computed = self._was_running(booking)
+        self.ended(booking, estimate if computed else None)
+        return computed or booking.input_paid
+
+    def _was_running(self, booking: Booking) -> bool:
+        """As far as the last report tells: replicas admit a client's requests about in the order in which they came.
+
+        Requests that only waited were charged nothing there; to let them pass as paid would give as many free
+        inputs as a client has requests waiting.
+        """
+        page = self.ledger.pages.get(booking.incarnation)
+        if page is None or not page.head:
+            return True  # no report ever: rather nothing charged twice
+        client = booking.client.identity
+        at = (booking.incarnation, client)
+        if self._lost.get(at, (-1.0, ()))[0] != page.head:
+            running = page.clients.cell(client, RUNNING)
+            everything = running + page.clients.cell(client, WAITING)
+            open_here = self._open[booking.incarnation][client]
+            count = round(len(open_here) * running / everything) if everything else 0
+            self._lost[at] = page.head, frozenset(islice(open_here, count))
+        return booking.number in self._lost[at][1]
+
+    def _key(self, client: Client, incarnation: str, *, now_s: float, retried: bool) -> str:
         """The client key for a request to `incarnation`: with its seed until a report shows the client there."""
         plain = client.retry_key if retried else client.key
         if incarnation not in self._seeded:
@@ -174,33 +252,17 @@ class Books:
         seed = promise(self.ledger, client.identity, incarnation, live=self.alive, joiners=joiners)
         return client.seeded(seed, retried=retried)
 
-    def dispatched(self, incarnation: str, client: str, *, worst: float) -> None:
-        """A request is on its way that can cost `worst` at most."""
-        if incarnation:
-            self._open[incarnation] += 1
-            self.ledger.dispatched(incarnation, client, worst=worst)
-
-    def ended(
-        self, incarnation: str, client: Client, usage: Usage | None, *, worst: float,
-        input_paid: bool,
-    ) -> None:  # fmt: skip
-        """A request is over there, having used `usage`. `input_paid`: elsewhere, before a failure (R11)."""
-        if not incarnation:
-            return
-        self._open[incarnation] -= 1
-        totals = Totals()
-        if usage is not None and usage.input_tokens:
-            extend = usage.input_tokens - usage.cached_tokens
-            service = self.cost.output_cost(extend, 0, usage.output_tokens)
-            if not input_paid:
-                service += self.cost.input_cost(extend)
-            totals = Totals(
-                extend_tokens=extend,
-                cached_tokens=usage.cached_tokens,
-                output_tokens=usage.output_tokens,
-                service=service,
-                normalised=service / client.client_weight,
-                tenant_normalised=service / client.tenant_weight,
-                requests=1,
-            )
-        self.ledger.received(incarnation, client.identity, totals, released=worst)
+    def _totals(self, booking: Booking, usage: Usage) -> Totals:
+        client, extend = booking.client, usage.input_tokens - usage.cached_tokens
+        service = self.cost.output_cost(extend, 0, usage.output_tokens)
+        if not booking.input_paid:
+            service += self.cost.input_cost(extend)
+        return Totals(
+            extend_tokens=extend,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            service=service,
+            normalised=service / client.client_weight,
+            tenant_normalised=service / client.tenant_weight,
+            requests=1 if usage.input_tokens else 0,
+        )

@@ -21,7 +21,7 @@ from typing import Final
 from evenkeel_fairshare.churn_bounds import Churn, churn_gap
 from evenkeel_fairshare.ledger import Figures, Ledger, standing, standing_of_tenant, tenant_of
 from evenkeel_fairshare.ledger.page import WAITING
-from evenkeel_fairshare.measures import jain_index, share_error
+from evenkeel_fairshare.measures import jain_index
 
 from evenkeel_router.core.accounting import MAX_CLIENTS, OTHER
 from evenkeel_router.core.weights import ConfiguredWeights
@@ -70,11 +70,11 @@ class FleetFigures:
     window_s: float = 0.0
     """What share error, Jain's index and rates are over."""
     share_error: float = 0.0
-    """How much less than owed the worst treated backlogged client got, as a fraction; 0 where nobody competes."""
+    """How much less than owed the worst treated client got while it was backlogged, as a fraction."""
     lead_s: float = 0.0
     """The most over the least served backlogged member, the worst of all levels, in seconds of fair service."""
     jain: float = 1.0
-    """Of service over share, between the backlogged clients."""
+    """Of given over owed, of those who were backlogged for at least half of the window."""
     bound_ratio: float = 0.0
     """Difference of standing of clients backlogged everywhere over what the theorem allows; above 1 something is broken."""
     backlogged: int = 0
@@ -84,10 +84,21 @@ class FleetFigures:
 @dataclass(frozen=True, slots=True)
 class _Moment:
     at_s: float
-    service: Mapping[str, float]
-    """Of clients that were backlogged."""
+    waiting: frozenset[str]
+    """Clients that were backlogged."""
+    competed: Mapping[str, tuple[float, float]]
+    """Of clients that were backlogged now and at the moment before: what they were owed, and given, since then."""
     total: float
-    """Of the whole fleet."""
+    """Given to the whole fleet until now."""
+
+
+@dataclass(slots=True)
+class _Competed:
+    """One client within the window."""
+
+    owed: float = 0.0
+    given: float = 0.0
+    times: int = 0
 
 
 class Truth:
@@ -104,6 +115,7 @@ class Truth:
         self._max_clients = max_clients
         self._owed: defaultdict[str, float] = defaultdict(float)
         self._moments: deque[_Moment] = deque()
+        self._competed: defaultdict[str, _Competed] = defaultdict(_Competed)
         self._total = 0.0
         self._most_alive = 1
 
@@ -129,63 +141,76 @@ class Truth:
                 yield
         self._figures.observe(waiting)
         yield
-        self._owe(grown, waiting, weights)
-        moment = self._remember(grown, waiting, now_s)
+        competed = self._owe(grown, waiting, weights)
+        self._remember(_Moment(now_s, frozenset(waiting), competed, self._total))
         yield
         everywhere = {client for client, count in waiting.items() if count == len(alive)}
         ratio = yield from self._bound_ratio(everywhere, alive)
-        self.now = yield from self._conclude(moment, waiting, weights, ratio)
+        self.now = yield from self._conclude(waiting, weights, ratio)
 
     def _owe(
         self, grown: Mapping[str, float], waiting: Collection[str], weights: ConfiguredWeights
-    ) -> None:
+    ) -> dict[str, tuple[float, float]]:
         """What was given since the last time, as it should have been given."""
-        before = self._moments[-1].service if self._moments else {}
-        competing = {client for client in waiting if client in before}
-        together = sum(grown.get(client, 0.0) for client in competing)
-        for client, share in weights.shares(competing).items():
-            self._owed[client] += share * together
+        before = self._moments[-1].waiting if self._moments else ()
+        shares = weights.shares(client for client in waiting if client in before)
+        together = sum(grown.get(client, 0.0) for client in shares)
+        competed = {
+            client: (share * together, grown.get(client, 0.0)) for client, share in shares.items()
+        }
+        for client, (owed, _) in competed.items():
+            self._owed[client] += owed
         for client, more in grown.items():
-            if client not in competing:
+            if client not in competed:
                 self._owed[client] += more
             if client not in self._figures.clients():  # aged out, or never given anything
                 del self._owed[client]
-
-    def _remember(
-        self, grown: Mapping[str, float], waiting: Collection[str], now_s: float
-    ) -> _Moment:
-        """Note who is backlogged and what it has; returns the moment at which the window begins."""
         self._total += sum(grown.values())
-        clients = self._figures.clients()
-        service = {name: clients[name].service if name in clients else 0.0 for name in waiting}
-        self._moments.append(_Moment(now_s, service, self._total))
-        while len(self._moments) > 2 and now_s - self._moments[1].at_s >= self._window_s:
+        return competed
+
+    def _remember(self, moment: _Moment) -> None:
+        """The window moves on."""
+        self._moments.append(moment)
+        for client, (owed, given) in moment.competed.items():
+            sums = self._competed[client]
+            sums.owed += owed
+            sums.given += given
+            sums.times += 1
+        while len(self._moments) > 2 and moment.at_s - self._moments[1].at_s >= self._window_s:
             self._moments.popleft()
-        return self._moments[0]
+            # What the oldest moment says happened before it, so before the window.
+            for client, (owed, given) in self._moments[0].competed.items():
+                sums = self._competed[client]
+                sums.owed -= owed
+                sums.given -= given
+                sums.times -= 1
+                if not sums.times:
+                    del self._competed[client]
+
+    def _ratios(self) -> list[float]:
+        """Given over owed, of each client that competed for at least half of the window."""
+        least = (len(self._moments) - 1) / 2
+        return [
+            max(0.0, sums.given / sums.owed)
+            for sums in self._competed.values()
+            if sums.times >= least and sums.owed > 0
+        ]
 
     def _conclude(
-        self,
-        begin: _Moment,
-        waiting: Collection[str],
-        weights: ConfiguredWeights,
-        bound_ratio: float,
+        self, waiting: Collection[str], weights: ConfiguredWeights, bound_ratio: float
     ) -> Generator[None, None, FleetFigures]:
-        last = self._moments[-1]
+        begin, last, ratios = self._moments[0], self._moments[-1], self._ratios()
         window_s = last.at_s - begin.at_s
-        # Fairness is between those who were backlogged all the time.
-        always = set(begin.service).intersection(*(moment.service for moment in self._moments))
-        given = {client: last.service[client] - begin.service[client] for client in always}
-        shares = weights.shares(always)
-        rate = (last.total - begin.total) / window_s if window_s > 0 else 0.0
+        rate = _over(last.total - begin.total, window_s)
         leads = yield from self._leads(waiting, weights, rate)
         clients = yield from self._members(waiting, leads)
         return FleetFigures(
             clients=clients,
             tenants=self._tenants(clients, leads),
             window_s=window_s,
-            share_error=share_error(given, shares),
+            share_error=max(0.0, 1.0 - min(ratios, default=1.0)),
             lead_s=max((leads.get(name, 0.0) for name in _backlogged(waiting)), default=0.0),
-            jain=jain_index([max(0.0, given[name]) / shares[name] for name in always]),
+            jain=jain_index(ratios),
             bound_ratio=bound_ratio,
             backlogged=len(waiting),
         )

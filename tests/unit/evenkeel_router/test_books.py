@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from evenkeel_contract.key import decode
+from typing import Any
+
+from evenkeel_contract.key import ClientKey, decode
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import CarryRules, Ledger, Sealer
-from evenkeel_router.core.books import Books
-from evenkeel_router.core.identity import client_of
+from evenkeel_router.core.books import Booking, Books
+from evenkeel_router.core.identity import Client, client_of
 
 TENANT = TenantConfig(
     namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)
@@ -37,9 +39,15 @@ def tell(of: Books, incarnation: str, *reports: ClientReport, sequence: int = 1)
     of.observe(incarnation, reports, policy="DLPM", sequence=sequence, since=0)
 
 
-def key(of: Books, incarnation: str, client: object = A, *, retried: bool = False) -> object:
-    assert client in (A, B)
-    return decode(of.key(A if client is A else B, incarnation, now_s=0.0, retried=retried))
+def sent(
+    of: Books, replica: str = "r0", client: Client = A, *, worst: float = 10, paid: bool = False,
+    now_s: float = 0.0,
+) -> Booking:  # fmt: skip
+    return of.sends(replica, client, worst=worst, input_paid=paid, now_s=now_s)
+
+
+def key(of: Books, replica: str = "r0", client: Client = A, **how: Any) -> ClientKey:
+    return decode(sent(of, replica, client, **how).key)
 
 
 def test_what_a_client_owed_where_another_process_answers_now_it_starts_from() -> None:
@@ -47,10 +55,10 @@ def test_what_a_client_owed_where_another_process_answers_now_it_starts_from() -
     meet(of, "r0", "first")
     tell(of, "first", report(A.identity, 70, -60), report(B.identity, 20, -20))
     meet(of, "r0", "second", now_s=5.0)
-    a, b = decode(of.key(A, "second", now_s=5.0, retried=False)), key(of, "second", B)
+    a, b = key(of, now_s=5.0), key(of, "r0", B)
     assert (a.seed, b.seed) == (-60, -20)
     assert a.tenant_seed < 0
-    again = decode(of.key(A, "second", now_s=99.0, retried=True))
+    again = key(of, paid=True, now_s=99.0)
     assert (again.seed, again.tenant_seed, again.retried_by_fleet) == (-60, a.tenant_seed, True)
 
 
@@ -60,8 +68,8 @@ def test_a_key_has_no_seed_once_the_replica_knows_the_client() -> None:
     tell(of, "first", report(A.identity, 70, -60))
     meet(of, "r0", "second")
     tell(of, "second", report(A.identity, 0, -60, seed=-60))
-    assert of.key(A, "second", now_s=0.0, retried=False) == A.key
-    assert of.key(A, "second", now_s=0.0, retried=True) == A.retry_key
+    assert sent(of).key == A.key
+    assert sent(of, paid=True).key == A.retry_key
 
 
 def test_what_is_carried_is_spread_over_those_who_join_together() -> None:
@@ -70,8 +78,7 @@ def test_what_is_carried_is_spread_over_those_who_join_together() -> None:
     tell(of, "old", report(A.identity, 90, -90))
     of.meets("r0", "new", policy="DLPM", now_s=100.0)
     of.meets("r1", "other", policy="DLPM", now_s=101.0)
-    first = decode(of.key(A, "new", now_s=102.0, retried=False))
-    second = decode(of.key(A, "other", now_s=102.0, retried=False))
+    first, second = key(of, "r0", now_s=102.0), key(of, "r1", now_s=102.0)
     assert (first.seed, second.seed) == (-45, -45)
 
 
@@ -80,17 +87,17 @@ def test_policies_without_deficits_are_told_no_seeds_and_leave_no_debts() -> Non
     of.meets("r0", "vtc", policy="VTC", now_s=0.0)
     of.observe("vtc", [report(A.identity, 90, -9000)], policy="VTC", sequence=1, since=0)
     of.meets("r0", "next", policy="VTC", now_s=1.0)
-    assert of.key(A, "next", now_s=1.0, retried=False) == A.key
+    assert sent(of).key == A.key
     of.meets("r0", "fair", policy="DLPM", now_s=2.0)
-    assert key(of, "fair").seed == 0
+    assert key(of).seed == 0
 
 
 def test_a_request_is_open_until_it_ends_and_counts_what_it_used() -> None:
     of = books()
     meet(of, "r0", "one")
-    of.dispatched("one", A.identity, worst=1000)
+    booking = sent(of, worst=1000)
     assert of.ledger.served(A.identity).service == 0
-    of.ended("one", A, Usage(30, 10, 5), worst=1000, input_paid=False)
+    of.ended(booking, Usage(30, 10, 5))
     served = of.ledger.served(A.identity)
     assert (served.extend_tokens, served.cached_tokens, served.output_tokens) == (20, 10, 5)
     assert (served.service, served.normalised, served.tenant_normalised) == (30, 7.5, 15)
@@ -101,19 +108,49 @@ def test_a_retry_pays_its_output_only_and_nothing_pays_nothing() -> None:
     of = books()
     meet(of, "r0", "one")
     for usage in (Usage(30, 10, 5), NOTHING, None):
-        of.dispatched("one", A.identity, worst=10)
-        of.ended("one", A, usage, worst=10, input_paid=True)
+        of.ended(sent(of, paid=True), usage)
     assert of.ledger.served(A.identity).service == 10
+
+
+def running(client: str, running: int, waiting: int) -> ClientReport:
+    return ClientReport(client, 0, 0, 0, 0, 0, 0, 0, 0, 0, waiting, running)
+
+
+def test_of_what_a_crash_ends_only_what_was_running_is_paid_there() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", running(A.identity, 2, 4))
+    bookings = [sent(of) for _ in range(6)]
+    paid = [of.failed(booking, Usage(30, 10, 0)) for booking in bookings]
+    assert paid == [True, True, False, False, False, False]
+    assert of.ledger.served(A.identity).service == 2 * 20
+    assert not of._open
+
+
+def test_what_was_paid_once_is_paid_although_it_only_waited_the_second_time() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", running(A.identity, 0, 4))
+    assert of.failed(sent(of, paid=True), Usage(30, 10, 0))
+    assert not of.failed(sent(of), Usage(30, 10, 0))
+    assert of.ledger.served(A.identity).service == 0
+
+
+def test_where_no_report_ever_came_nothing_is_charged_twice() -> None:
+    of = books()
+    of.meets_unreported("r0", 0.0)
+    assert of.failed(sent(of), Usage(30, 10, 0))
+    assert of.ledger.served(A.identity).service == 20
 
 
 def test_a_departed_incarnation_is_closed_when_nothing_is_open_there() -> None:
     of = books()
     meet(of, "r0", "first")
-    of.dispatched("first", A.identity, worst=10)
+    booking = sent(of)
     meet(of, "r0", "second", now_s=1.0)
     of.close(2.0, settled=False)
     assert not of.ledger.pages["first"].closed_by
-    of.ended("first", A, None, worst=10, input_paid=False)
+    of.ended(booking, None)
     of.close(3.0, settled=False)
     assert of.ledger.pages["first"].closed_by == {"here"}
 
@@ -143,9 +180,9 @@ def test_what_was_given_up_for_good_is_not_counted_again() -> None:
     sealer.collect(["here"])
     assert not meet(of, "r0", "one", now_s=31.0)
     assert of.incarnation("r0") == ""
-    of.dispatched("", A.identity, worst=10)
-    of.ended("", A, Usage(1, 0, 1), worst=10, input_paid=False)
-    assert of.key(A, "", now_s=31.0, retried=False) == A.key
+    booking = sent(of, now_s=31.0)
+    assert (booking.incarnation, booking.key) == ("", A.key)
+    of.ended(booking, Usage(1, 0, 1))
     assert of.ledger.served(A.identity).service == 5
 
 
@@ -181,10 +218,10 @@ def test_replicas_without_reports_count_by_what_the_router_got() -> None:
     of = books()
     of.meets_unreported("r0", 0.0)
     first = of.incarnation("r0")
-    of.dispatched(first, A.identity, worst=10)
-    of.ended(first, A, Usage(4, 0, 3), worst=10, input_paid=False)
+    booking = sent(of)
+    assert booking.key == A.key
+    of.ended(booking, Usage(4, 0, 3))
     of.leaves("r0", 1.0)
     of.meets_unreported("r0", 2.0)
     assert of.incarnation("r0") != first
-    assert of.key(A, first, now_s=0.0, retried=False) == A.key
     assert of.ledger.served(A.identity).service == 10
