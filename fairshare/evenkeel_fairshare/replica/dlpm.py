@@ -99,14 +99,17 @@ class Dlpm(ReplicaPolicy):
             node.charge(cost)
 
     def progress_all(self, requests: Collection[Request], tokens: int) -> None:
-        """Charged once per client instead of once per request: most of what a decode step costs here."""
+        """Charged once per account instead of once per request: most of what a decode step costs here."""
         if self._token_price is None:
             super().progress_all(requests, tokens)
             return
         price = self._token_price * tokens
+        by_tenant: defaultdict[Account, int] = defaultdict(int)
         for client, count in Counter(map(self._running.__getitem__, requests)).items():
-            for node in client.path:
-                node.charge(price * count)
+            client.charge(price * count)
+            by_tenant[client.path[0]] += count
+        for tenant, count in by_tenant.items():
+            tenant.charge(price * count)
 
     def requeue(self, request: Request, now_s: float) -> None:
         client = self._running.pop(request)
