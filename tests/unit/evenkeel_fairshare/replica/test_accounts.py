@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
-from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.accounts import Accounts
+import pytest
+from evenkeel_fairshare.cost import LinearCost, QuadraticCost
+from evenkeel_fairshare.replica.accounts import Accounts, ClientTotals
 from evenkeel_fairshare.replica.contract import Request
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.replica import request
 
 COSTS = LinearCost(1.0, 2.0)
 
 
 def admitted(accounts: Accounts, client: str, *, extend: int = 3) -> Request:
-    request = Request(
+    one = Request(
         id="r",
         client=client,
         tenant=client.rpartition("/")[0],
@@ -22,9 +25,9 @@ def admitted(accounts: Accounts, client: str, *, extend: int = 3) -> Request:
         input_tokens=extend,
         max_output_tokens=9,
     )
-    request.extend_tokens = extend
-    accounts.admitted(request, charged=True)
-    return request
+    one.extend_tokens = extend
+    accounts.admitted(one, charged=True)
+    return one
 
 
 def test_clients_beyond_the_bound_share_a_row_of_their_tenant() -> None:
@@ -53,9 +56,9 @@ def test_whoever_comes_rows_are_bounded_never_fall_and_miss_nothing(
     served: Counter[str] = Counter()
     before: dict[str, float] = {}
     for tenant, number, extend, output in requests:
-        request = admitted(accounts, f"ns/{tenant}/{number}", extend=extend)
-        request.output_tokens = output
-        accounts.left(request)
+        one = admitted(accounts, f"ns/{tenant}/{number}", extend=extend)
+        one.output_tokens = output
+        accounts.left(one)
         served[tenant] += extend + 2 * output
         now = {client: totals.service for client, totals in accounts.clients.items()}
         assert all(now[client] >= service for client, service in before.items())
@@ -66,3 +69,104 @@ def test_whoever_comes_rows_are_bounded_never_fall_and_miss_nothing(
         got[client.split("/")[1]] += int(service)
     assert got == served
     assert all(totals.running == 0 for totals in accounts.clients.values())
+
+
+# What is booked, and when. An output token costs 2.
+
+
+def test_an_admission_is_booked_with_its_input() -> None:
+    accounts = Accounts(LinearCost())
+    accounts.admitted(
+        request("one", extend=60, matched=40, client_weight=2, tenant_weight=3), charged=True
+    )
+    assert accounts.clients == {
+        "a": ClientTotals(
+            extend_tokens=60,
+            cached_tokens=40,
+            service=60,
+            normalised=30,
+            tenant_normalised=20,
+            requests=1,
+            running=1,
+        )
+    }
+
+
+def test_a_request_that_is_not_charged_is_counted_and_costs_nothing() -> None:
+    accounts = Accounts(LinearCost())
+    accounts.admitted(request("one", extend=60, matched=40), charged=False)
+    assert accounts.clients["a"] == ClientTotals(
+        extend_tokens=60, cached_tokens=40, requests=1, running=1
+    )
+
+
+def test_output_is_booked_once_however_often_it_is_settled() -> None:
+    accounts = Accounts(LinearCost())
+    one = request("one", client_weight=2, tenant_weight=4)
+    accounts.admitted(one, charged=False)
+    for tokens in (0, 3, 3, 4):
+        one.output_tokens = tokens
+        accounts.settle(one)
+    totals = accounts.clients["a"]
+    assert (totals.output_tokens, totals.service, totals.normalised, totals.tenant_normalised) == (
+        4,
+        8,
+        4,
+        2,
+    )
+
+
+def test_who_leaves_is_settled_and_runs_no_more() -> None:
+    accounts = Accounts(LinearCost())
+    one, two = request("one"), request("two")
+    for each in (one, two):
+        accounts.admitted(each, charged=True)
+    one.output_tokens = 5
+    accounts.left(one)
+    assert accounts.clients["a"] == ClientTotals(
+        extend_tokens=200,
+        output_tokens=5,
+        service=210,
+        normalised=210,
+        tenant_normalised=210,
+        requests=2,
+        running=1,
+    )
+
+
+def test_tokens_of_all_admissions_add_up() -> None:
+    accounts = Accounts(LinearCost())
+    accounts.admitted(request("one", extend=1, matched=20), charged=True)
+    accounts.admitted(request("two", extend=3, matched=40), charged=True)
+    totals = accounts.clients["a"]
+    assert (totals.requests, totals.extend_tokens, totals.cached_tokens) == (2, 4, 60)
+
+
+def test_clients_have_accounts_of_their_own() -> None:
+    accounts = Accounts(LinearCost())
+    accounts.admitted(request("one", "a", extend=10), charged=True)
+    accounts.admitted(request("two", "b", extend=20), charged=True)
+    assert {client: totals.service for client, totals in accounts.clients.items()} == {
+        "a": 10,
+        "b": 20,
+    }
+
+
+def test_a_copy_stays_as_it_was() -> None:
+    accounts = Accounts(LinearCost())
+    one = request("one")
+    accounts.admitted(one, charged=True)
+    before = accounts.copy()
+    accounts.left(one)
+    assert before["a"].running == 1 and accounts.copy()["a"].running == 0
+
+
+def test_a_general_cost_sums_to_the_cost_of_the_request() -> None:
+    cost = QuadraticCost(extend=1, output=2, product=0.5, output_squared=1)
+    accounts = Accounts(cost)
+    one = request("one", extend=30)
+    accounts.admitted(one, charged=True)
+    for one.output_tokens in (2, 7, 11):
+        accounts.settle(one)
+    want = cost.input_cost(30) + cost.output_cost(30, 0, 11)
+    assert accounts.clients["a"].service == pytest.approx(want)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.cost import QuadraticCost
-from evenkeel_fairshare.replica.contract import Request
+from evenkeel_fairshare.replica.contract import ClientState, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.drr import Drr
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
@@ -136,6 +136,27 @@ def test_who_leaves_keeps_its_debt_and_turns_work_it_off():
     arrive(policy, request("a1", "a"))
     assert deficit(policy, "a") == -50, "it comes back with what is left"
     assert admit(policy) == ["b2", "a1"]
+
+
+def test_a_debt_worked_off_to_the_last_token_is_reported_no_more():
+    policy = drr()
+    leave_in_debt(policy, "a", 100)
+    arrive(policy, *requests("b", 2))
+    assert admit(policy, room=1) == ["b0"]
+    assert set(policy.clients()) == {"b"}
+
+
+def test_who_leaves_with_neither_debt_nor_credit_gives_up_its_seat():
+    policy = drr()
+    leave_in_debt(policy, "a", 0)
+    assert policy._seats == policy._away == {}
+
+
+def test_reports_tell_balances_and_who_waits():
+    policy = drr()
+    arrive(policy, *requests("a", 3), request("b0", "b"))
+    admit(policy, room=1)
+    assert policy.clients() == {"a": ClientState(0, 0, 2), "b": ClientState(100, 0, 1)}
 
 
 def test_a_debt_worked_off_makes_room_for_a_new_seat_without_credit():

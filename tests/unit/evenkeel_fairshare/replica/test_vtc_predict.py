@@ -155,6 +155,13 @@ def test_who_is_aborted_while_waiting_says_nothing_of_lengths():
     assert counter(policy) - before == 100 + 10 * 2
 
 
+def test_counters_are_forgotten_as_those_of_vtc():
+    policy = PredictedVtc(sweep_above=1)
+    serve(policy, 10, client="a")
+    serve(policy, 10, client="b")
+    assert set(policy.clients()) == {"b"}
+
+
 def test_lengths_of_those_seen_last_are_kept():
     policy = PredictedVtc(remembered=2)
     serve(policy, 10, client="a")
