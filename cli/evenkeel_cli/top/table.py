@@ -29,7 +29,7 @@ def _header(view: View) -> str:
         f"up {view.uptime_s:,.0f} s",
         f"{view.in_flight} in flight",
         f"{view.held} held",
-        f"{view.prefix_blocks:,} prefix blocks",
+        f"{view.prefix_blocks:,} blocks",
     ]
     if view.draining:
         words.append("[yellow]draining[/]")
@@ -52,7 +52,9 @@ def _fairness(view: View) -> Text:
 
 
 def _troubles(view: View) -> Iterator[str]:
-    """What makes the ledger less sure than it could be."""
+    """Why requests wait, and what makes the ledger less sure than it could be."""
+    if not any(row.state == "ready" for row in view.replicas):
+        yield f"no replica takes requests ({len(view.replicas)} are configured): they wait, then get 503"
     if view.ledger.store_trouble:
         yield f"store {view.ledger.store}: {view.ledger.store_trouble}"
     for peer in view.peers:
@@ -75,13 +77,13 @@ def _clients(view: View) -> Table:
         "weight",
         "share",
         "owed",
-        "service/s",
+        "serv/s",
         "flight",
         "wait",
         "deficit",
         "lead",
         "hit",
-        "errors",
+        "err",
     )
     for row in sorted(view.clients, key=lambda row: -(row.share or 0.0)):
         table.add_row(

@@ -194,3 +194,12 @@ def test_the_table_names_clients_replicas_and_faults(width: int) -> None:
     ):
         assert word in text, word
     assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text.replace("-1.5k…200", ""), "nothing is cut"
+
+
+def test_a_fleet_that_takes_no_requests_is_said_to_be_one() -> None:
+    console = Console(width=200)
+    nobody = msgspec.structs.replace(state(time_s=1, uptime_s=1, scale=1), replicas=())
+    with console.capture() as capture:
+        console.print(render(make_view(nobody, None)))
+    assert "no replica takes requests (0 are configured): they wait, then get 503" in capture.get()
