@@ -87,6 +87,14 @@ sglang: $(ENGINE)/.installed  ## The real engine for CPU in .venv-sglang, with a
 test-sglang: env sglang  ## The plug-in inside the real SGLang on this machine's CPU
 	$(BIN)/python -m pytest -m sglang tests/sglang $(ARGS)
 
+.PHONY: chaos
+chaos: env tools  ## Real processes, killed, frozen, cut off and misled under load (20 minutes; root for all of it)
+	$(BIN)/python -m pytest chaos --durations 0
+
+.PHONY: chaos-core
+chaos-core: env tools  ## What of it every change has to pass (5 minutes)
+	$(BIN)/python -m pytest chaos -m core --durations 0
+
 .PHONY: lint
 lint: env  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .

@@ -1,0 +1,30 @@
+"""Chaos takes its time: a scene has ten minutes. What was measured is written at the end, test by test."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaos.rig.scene import Note
+
+SCENE_TIMEOUT_S = 600
+FIGURES = pytest.StashKey[list[str]]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(pytest.mark.timeout(SCENE_TIMEOUT_S))
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest) -> Note:
+    """Takes a sentence for the summary."""
+    figures = request.config.stash.setdefault(FIGURES, [])
+    return lambda text: figures.append(f"{request.node.name}: {text}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    figures = terminalreporter.config.stash.get(FIGURES, [])
+    if figures:
+        terminalreporter.section("figures")
+        for line in figures:
+            terminalreporter.write_line(line)

@@ -1,0 +1,264 @@
+"""A fleet of real processes: routers, replicas, their configuration, and the truth about what was served.
+
+    with arena(folder) as fleet:  replicas and routers come (`add_…`), go (`remove_…`), die (`Child`)
+
+Ports are chosen once, so that whoever is started again is found where it was. Whatever happens inside, no process
+is left behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from evenkeel_cli.up.ports import free_port
+from evenkeel_contract.routerconfig import (
+    ApiKeyConfig,
+    ClientConfig,
+    LimitsConfig,
+    ListenConfig,
+    PeerConfig,
+    ReplicaConfig,
+    RouterConfig,
+    SchedulingConfig,
+    StateConfig,
+    TenancyConfig,
+    TenantConfig,
+    dump_router_config,
+)
+from evenkeel_fairshare.bounds import dlpm_overshoot
+from evenkeel_fairshare.churn_bounds import Churn
+
+from chaos.rig.children import Child, Place
+from chaos.rig.witness import Testimony, testimony
+
+MODEL: Final = "chaos"
+TOKEN: Final = "chaos-admin"
+NAMESPACE: Final = "ns"
+QUANTUM: Final = 500
+"""Q^u: small beside what is served in a run, so that shares show within seconds."""
+POOL_TOKENS: Final = 4000
+"""KV pool of a replica: about 24 requests of the load run together, the others queue."""
+REQUEST_TOKENS: Final = 256
+OVERSHOOT: Final = dlpm_overshoot(max_input_tokens=REQUEST_TOKENS, memory_tokens=POOL_TOKENS)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Replica(Child):
+    """A simulated replica with a witness."""
+
+    port: int
+    reports_port: int
+    speed: float
+    folder: Path
+
+    def command(self) -> Sequence[str]:
+        return (
+            "-m", "chaos.rig.witness", str(self.truth(self.starts)),
+            f"--model={MODEL}", f"--host={self.place.host}", f"--port={self.port}",
+            f"--reports-port={self.reports_port}", "--profile=a100-llama3.1-8b",
+            f"--kv-tokens={POOL_TOKENS}", f"--speed={self.speed}", "--admission=reservation",
+            f"--client-quantum={QUANTUM}", "--replica-policy=DLPM",
+        )  # fmt: skip
+
+    def truth(self, start: int) -> Path:
+        return self.folder / f"truth-{self.name}-{start}"
+
+    @property
+    def config(self) -> ReplicaConfig:
+        return ReplicaConfig(
+            name=self.name,
+            url=f"http://{self.place.host}:{self.port}",
+            reports=f"tcp://{self.place.host}:{self.reports_port}",
+        )
+
+    def incarnation(self) -> str:
+        """Of the process that runs now; empty until it served anything."""
+        found = testimony(self.truth(self.starts))
+        return found.incarnation if found is not None else ""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Router(Child):
+    """A router."""
+
+    listen: ListenConfig
+    config_file: Path
+
+    def command(self) -> Sequence[str]:
+        return ("-m", "evenkeel_router", "--config", str(self.config_file), "--no-request-log")
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.place.host}:{self.listen.traffic_port}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://{self.place.host}:{self.listen.admin_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{self.place.host}:{self.listen.probe_port}/metrics"
+
+
+@dataclass(slots=True)
+class Arena:
+    """The fleet. `arena` makes it."""
+
+    folder: Path
+    tenants: tuple[TenantConfig, ...]
+    state: StateConfig = field(default_factory=StateConfig)
+    replicas: dict[str, Replica] = field(default_factory=dict)
+    """Those that routers are told of."""
+    routers: dict[str, Router] = field(default_factory=dict)
+    ever: list[Child] = field(default_factory=list)
+    """Every process that was ever added."""
+    most_replicas: int = 0
+    """W: the most that lived at the same time."""
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Routers by name."""
+        return {name: router.url for name, router in self.routers.items()}
+
+    @property
+    def churn(self) -> Churn:
+        """What the bounds ask for."""
+        return Churn(replicas=self.most_replicas, overshoot=OVERSHOOT, quantum=QUANTUM)
+
+    async def add_replica(
+        self, name: str = "", *, place: Place | None = None, speed: float = 1.0
+    ) -> Replica:
+        """Start a replica, and tell the routers."""
+        place = place or Place()
+        name = name or f"r{sum(isinstance(child, Replica) for child in self.ever)}"
+        port, reports_port = _ports(place, 2)
+        replica = Replica(
+            name=name, log=self.folder / f"{name}.log", place=place, port=port,
+            reports_port=reports_port, speed=speed, folder=self.folder,
+            ready_url=f"http://{place.host}:{port}/ready",
+        )  # fmt: skip
+        self.ever.append(replica)
+        await replica.start()
+        self.replicas[name] = replica
+        self.most_replicas = max(self.most_replicas, len(self.replicas))
+        self.configure()
+        return replica
+
+    def forget_replica(self, name: str) -> Replica:
+        """Tell the routers that a replica is to go; it runs on until it is ended."""
+        replica = self.replicas.pop(name)
+        self.configure()
+        return replica
+
+    async def add_router(
+        self, *, place: Place | None = None, environment: dict[str, str] | None = None, **state: Any
+    ) -> Router:
+        """Start a router. `state`: what of its `StateConfig` is its own."""
+        place, name = place or Place(), f"router-{len(self.routers)}"
+        traffic, probe, admin = _ports(place, 3)
+        listen = ListenConfig(
+            host=place.host, traffic_port=traffic, probe_port=probe, admin_port=admin
+        )
+        router = Router(
+            name=name, log=self.folder / f"{name}.log", place=place, listen=listen,
+            config_file=self.folder / f"{name}.json", environment=environment or {},
+            ready_url=f"http://{place.host}:{probe}/readyz",
+        )  # fmt: skip
+        self.ever.append(router)
+        self.routers[name] = router
+        self.configure()
+        await router.start()
+        return router
+
+    def configure(self) -> None:
+        """Write every router's configuration; they read it within a second."""
+        for router in self.routers.values():
+            config = dump_router_config(self._config(router))
+            aside = router.config_file.with_suffix(".new")
+            aside.write_bytes(config)
+            aside.rename(router.config_file)
+
+    def truth(self) -> dict[str, Testimony]:
+        """What every incarnation that ever was charged."""
+        found = {}
+        for replica in self.ever:
+            if isinstance(replica, Replica):
+                for start in range(1, replica.starts + 1):
+                    said = testimony(replica.truth(start))
+                    if said is not None:
+                        found[said.incarnation] = said
+        return found
+
+    def living(self) -> set[str]:
+        """Incarnations that run."""
+        return {replica.incarnation() for replica in self.replicas.values() if replica.alive}
+
+    def _config(self, router: Router) -> RouterConfig:
+        peers = tuple(
+            PeerConfig(name=other.name, url=other.admin_url)
+            for other in self.routers.values()
+            if other is not router
+        )
+        return RouterConfig(
+            namespace=NAMESPACE,
+            service="svc",
+            model=MODEL,
+            listen=router.listen,
+            scheduling=SchedulingConfig(
+                client_quantum=QUANTUM, worker_quantum=4 * QUANTUM, max_debt=round(OVERSHOOT)
+            ),
+            limits=LimitsConfig(queue_timeout_s=60, first_token_timeout_s=60, idle_timeout_s=20),
+            tenancy=TenancyConfig(
+                trusted_proxies=("127.0.0.0/8", "10.0.0.0/8"), tenants=self.tenants
+            ),
+            state=replace(self.state, peers=peers, peer_token=TOKEN),
+            replicas=tuple(replica.config for replica in self.replicas.values()),
+            admin_token_sha256=_sha256(TOKEN),
+            drain_timeout_s=20,
+        )
+
+
+def tenant(
+    name: str, weight: int = 1, *, keys: Mapping[str, Sequence[str]] | None = None, **clients: int
+) -> TenantConfig:
+    """A tenant, its clients' weights, and API keys by client."""
+    return TenantConfig(
+        namespace=NAMESPACE,
+        name=name,
+        weight=weight,
+        clients=tuple(ClientConfig(name=client, weight=w) for client, w in clients.items()),
+        api_keys=tuple(
+            ApiKeyConfig(name=f"{client}-{i}", client=client, sha256=_sha256(key))
+            for client, their in (keys or {}).items()
+            for i, key in enumerate(their)
+        ),
+    )
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@asynccontextmanager
+async def arena(
+    folder: Path, *tenants: TenantConfig, state: StateConfig | None = None
+) -> AsyncIterator[Arena]:
+    """An empty fleet; all its processes are killed at the end."""
+    made = Arena(folder, tenants, state or StateConfig(save_interval_s=1.0))
+    try:
+        yield made
+    finally:
+        for child in made.ever:
+            await child.kill()
+
+
+def _ports(place: Place, count: int) -> list[int]:
+    # In a namespace of its own, every port is free.
+    return [20_000 + i for i in range(count)] if place.prefix else [
+        free_port(place.host) for _ in range(count)
+    ]  # fmt: skip

@@ -1,0 +1,172 @@
+"""What routers' ledgers say, pulled as a peer pulls them; and what must be true of them.
+
+A `Reader` keeps one copy per router process, merged from deltas, and forgets no page: so it still knows what was
+said of an incarnation when routers have folded it into their books.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+from evenkeel_contract.ledgerwire import (
+    LEDGER_PATH,
+    decode_delta,
+    encode,
+    unframe,
+)
+from evenkeel_fairshare.ledger import CarryRules, Ledger
+from evenkeel_fairshare.ledger.closing import counted_figure, interval
+from evenkeel_fairshare.ledger.page import SERVICE
+from evenkeel_router.core.exchange import digest_to_wire, from_wire
+
+from chaos.rig.arena import OVERSHOOT, QUANTUM, TOKEN, Arena
+from chaos.rig.children import PATIENCE_S
+from chaos.rig.witness import Testimony
+
+PULL_INTERVAL_S: Final = 0.5
+ROUNDING: Final = 1e-6
+ESTIMATE_ERROR: Final = 0.005
+"""Of what nobody said: a request that broke off, or was given up, has an input estimated by its prompt's length."""
+SETTLE_S: Final = PATIENCE_S
+
+
+@dataclass(slots=True)
+class Copy:
+    """A router process and its ledger, as far as pulled."""
+
+    pid: int
+    ledger: Ledger
+
+
+class Reader:
+    """Copies of all routers' ledgers."""
+
+    def __init__(self, fleet: Arena, client: httpx.AsyncClient) -> None:
+        self._fleet = fleet
+        self._client = client
+        self.copies: dict[str, Copy] = {}
+        """By router, of its process that runs now or ran last."""
+
+    async def pull(self, name: str) -> bool:
+        """Bring one copy up to date; whether its router answered."""
+        router = self._fleet.routers[name]
+        if not router.alive:
+            return False
+        copy = self.copies.get(name)
+        if copy is None or copy.pid != router.pid:
+            rules = CarryRules(quantum=float(QUANTUM), max_debt=OVERSHOOT)
+            copy = self.copies[name] = Copy(router.pid, Ledger("reader", rules=rules))
+        try:
+            answer = await self._client.post(
+                router.admin_url + LEDGER_PATH,
+                content=encode(digest_to_wire(copy.ledger.digest())),
+                headers={"Authorization": f"Bearer {TOKEN}"},
+            )
+        except httpx.HTTPError:
+            return False
+        assert answer.status_code == 200, answer.text
+        for message in unframe(answer.content):
+            copy.ledger.merge(from_wire(decode_delta(message)))
+        return True
+
+    async def follow(self) -> None:
+        """Pull from everybody until cancelled, so that no page is folded away unseen."""
+        while True:
+            for name in list(self._fleet.routers):
+                await self.pull(name)
+            await asyncio.sleep(PULL_INTERVAL_S)
+
+    async def settled(self) -> None:
+        """Wait until every router's ledger holds; fails with what does not after a while.
+
+        The load must have ended. Routers hear from replicas once a second, and from one another.
+        """
+        faults = ["nothing was pulled yet"]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while faults:
+                    pulled = [await self.pull(name) for name in self._fleet.routers]
+                    faults = self.faults() if all(pulled) else ["a router does not answer"]
+                    await asyncio.sleep(PULL_INTERVAL_S)
+        assert not faults, "\n".join(faults[:12])
+
+    def faults(self) -> list[str]:
+        """What does not hold of the ledgers as pulled, by the truth that replicas left."""
+        truth, living = self._fleet.truth(), self._fleet.living()
+        faults = []
+        for name in self._fleet.routers:
+            ledger = self.copies[name].ledger
+            for incarnation, said in truth.items():
+                for client, true in said.service.items():
+                    fault = _fault(ledger, incarnation, client, true, lives=incarnation in living)
+                    if fault:
+                        faults.append(f"{name}: {client} at {incarnation[:8]}: {fault}")
+            faults += [f"{name}: {fault}" for fault in _sum_faults(ledger, truth.values())]
+        return faults + self._disagreements()
+
+    async def pages_of(self, router: str) -> int:
+        """Incarnations that a router keeps pages of."""
+        empty = Ledger("newcomer", rules=CarryRules(quantum=float(QUANTUM), max_debt=OVERSHOOT))
+        self.copies[router] = Copy(self._fleet.routers[router].pid, empty)
+        assert await self.pull(router)
+        return len(empty.pages)
+
+    def served(self, router: str) -> dict[str, float]:
+        """S_i by client, as one router has it."""
+        ledger = self.copies[router].ledger
+        return {client: ledger.served(client).service for client in ledger.clients()}
+
+    def _disagreements(self) -> list[str]:
+        (first, *others) = self._fleet.routers
+        said = self.served(first)
+        return [
+            f"{first} and {other} say different things of {client}"
+            for other in others
+            for client, service in self.served(other).items()
+            if abs(service - said.get(client, 0.0)) > ROUNDING
+        ]
+
+
+def _fault(ledger: Ledger, incarnation: str, client: str, true: float, *, lives: bool) -> str:
+    page = ledger.pages.get(incarnation)
+    if page is None:
+        return "no page" if true and incarnation not in ledger.book.folded else ""
+    counted = counted_figure(page, client, SERVICE)
+    if lives and counted < true - ROUNDING:
+        return f"{counted} counted, {true} served: a report is missing"
+    within = interval(page, client)
+    if true > within.upper + ROUNDING:
+        return f"{true} served, beyond the interval's end {within.upper}"
+    return ""
+
+
+def _sum_faults(ledger: Ledger, truth: Collection[Testimony]) -> list[str]:
+    """Pages in a book say what they said before, once; and nobody pays for more than was computed."""
+    faults = []
+    for client in ledger.clients():
+        pages = sum(counted_figure(page, client, SERVICE) for page in ledger.pages.values())
+        served = ledger.served_figure(client, SERVICE)
+        computed = sum(said.computed.get(client, 0.0) for said in truth)
+        if abs(pages - served) > ROUNDING:
+            faults.append(f"{client}: {served} in sum, {pages} on all pages")
+        if served > computed * (1 + ESTIMATE_ERROR) + ROUNDING:
+            faults.append(f"{client}: {served} in sum, {computed} computed")
+    return faults
+
+
+@asynccontextmanager
+async def open_reader(fleet: Arena) -> AsyncIterator[Reader]:
+    """A reader that follows all routers."""
+    async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
+        reader = Reader(fleet, client)
+        following = asyncio.create_task(reader.follow())
+        try:
+            yield reader
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)

@@ -1,0 +1,168 @@
+"""A scene: a fleet under load that somebody watches, and what must hold when the curtain falls.
+
+async with scene(folder, replicas=3, routers=2) as on:   # everybody is backlogged
+    …mischief…
+# every answer came, every ledger holds, and nothing failed but what the scene allows
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from evenkeel_contract.routerconfig import StateConfig, TenantConfig
+from evenkeel_fairshare.churn_bounds import Churn, churn_gap
+
+from chaos.rig.arena import NAMESPACE, Arena, arena, tenant
+from chaos.rig.load import REQUEST_COST, Client, Load, open_load
+from chaos.rig.readings import ESTIMATE_ERROR, Reader, open_reader
+
+GOLD, BRONZE = "gold", "bronze"
+WEIGHTS: Final = {GOLD: 4, BRONZE: 1}
+SAMPLE_S: Final = 0.25
+Note = Callable[[str], None]
+"""Takes a sentence for the summary of a run."""
+WARM_REQUESTS: Final = 100
+
+
+@dataclass(slots=True)
+class Shares:
+    """What a pair of tenants were served over their weights, as replicas testify, over time."""
+
+    fleet: Arena
+    pair: tuple[str, str]
+    leads: list[float] = field(default_factory=list)
+    """The first one's service over its weight, less the other's."""
+
+    def served(self) -> dict[str, float]:
+        """By tenant, weighted tokens, up to now."""
+        total = dict.fromkeys(self.pair, 0.0)
+        for said in self.fleet.truth().values():
+            for identity, service in said.service.items():
+                name = identity.removeprefix(f"{NAMESPACE}/").partition("/")[0]
+                total[name] = total.get(name, 0.0) + service
+        return total
+
+    async def watch(self) -> None:
+        """Take samples until cancelled."""
+        while True:
+            served = self.served()
+            one, other = (served[name] / WEIGHTS.get(name, 1) for name in self.pair)
+            self.leads.append(one - other)
+            await asyncio.sleep(SAMPLE_S)
+
+    def gap(self) -> float:
+        """The widest over any interval."""
+        return max(self.leads) - min(self.leads)
+
+
+@dataclass(slots=True)
+class Scene:
+    """What a test acts on."""
+
+    fleet: Arena
+    load: Load
+    reader: Reader
+    shares: Shares
+
+    async def ratio_over(self, seconds: float) -> float:
+        """Gold's service over bronze's during the next seconds."""
+        before = self.shares.served()
+        await asyncio.sleep(seconds)
+        after = self.shares.served()
+        return (after[GOLD] - before[GOLD]) / (after[BRONZE] - before[BRONZE])
+
+    def bound(self, **terms: float) -> float:
+        """The gap that theorem 2 allows between gold and bronze. `terms`: of `Churn`."""
+        churn = self.fleet.churn
+        given = {"replicas": churn.replicas, "overshoot": churn.overshoot, "quantum": churn.quantum}
+        return churn_gap(Churn(**given | terms), (WEIGHTS[GOLD], WEIGHTS[BRONZE]))  # type: ignore[arg-type]
+
+    def assert_bounded(self, note: Note, **terms: float) -> None:
+        """The gap between the two is within the bound of theorem 2. `terms`: of `Churn`, beyond the usual."""
+        gap, bound = self.shares.gap(), self.bound(**terms)
+        note(f"gap {gap:,.0f} of {bound:,.0f} allowed")
+        assert gap < bound
+
+
+def everybody(ingress: dict[str, float] | None = None) -> list[Client]:
+    """One client of either tenant."""
+    # By the weights as far as it goes, so that both are queued at every replica and nobody waits for ever.
+    opened = {GOLD: 100, BRONZE: 40}
+    return [Client(name=f"{name}/a", open=opened[name], ingress=ingress or {}) for name in WEIGHTS]
+
+
+@asynccontextmanager
+async def stage(
+    folder: Path,
+    *tenants: TenantConfig,
+    pair: tuple[str, str] = (GOLD, BRONZE),
+    state: StateConfig | None = None,
+    seed: int = 1,
+) -> AsyncIterator[Scene]:
+    """A fleet without anybody in it yet."""
+    named = tenants or tuple(tenant(name, weight, a=1) for name, weight in WEIGHTS.items())
+    async with (
+        arena(folder, *named, state=state) as fleet,
+        open_load(fleet, rng=random.Random(seed), now=time.monotonic) as load,
+        open_reader(fleet) as reader,
+    ):
+        yield Scene(fleet, load, reader, Shares(fleet, pair))
+
+
+def overcharges(on: Scene) -> list[str]:
+    """Clients that paid more than their requests cost, each once, however often it was tried (R11)."""
+    faults = []
+    for name, router in on.fleet.routers.items():
+        for identity, paid in on.reader.served(router.name).items():
+            tally = on.load.tallies[identity.removeprefix(f"{NAMESPACE}/")]
+            most = tally.cost + tally.unfinished * REQUEST_COST
+            if paid > most * (1 + ESTIMATE_ERROR) + REQUEST_COST:
+                faults.append(f"{name}: {identity} paid {paid}, its requests cost {most} at most")
+    return faults
+
+
+@asynccontextmanager
+async def under_load(
+    on: Scene, clients: Sequence[Client], *, may_fail: Collection[str] = ()
+) -> AsyncIterator[None]:
+    """Everybody sends inside. Afterwards every answer has come and every ledger holds."""
+    on.load.start(*clients)
+    await on.load.until_done(WARM_REQUESTS)
+    watching = asyncio.create_task(on.shares.watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    await on.load.stop()
+    await on.reader.settled()
+    assert not (faults := overcharges(on)), faults
+    failed = {cause for tally in on.load.tallies.values() for cause in tally.failed}
+    assert failed <= set(may_fail), on.load.tallies
+
+
+@asynccontextmanager
+async def scene(
+    folder: Path,
+    *,
+    replicas: int = 2,
+    routers: int = 2,
+    ingress: dict[str, float] | None = None,
+    may_fail: Collection[str] = (),
+    state: StateConfig | None = None,
+) -> AsyncIterator[Scene]:
+    """The usual: gold and bronze, 4 to 1, both backlogged everywhere."""
+    async with stage(folder, state=state) as on:
+        for _ in range(replicas):
+            await on.fleet.add_replica()
+        for _ in range(routers):
+            await on.fleet.add_router()
+        async with under_load(on, everybody(ingress), may_fail=may_fail):
+            yield on

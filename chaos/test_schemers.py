@@ -1,0 +1,62 @@
+"""A tenant that times its idling, changes its keys and its clients' names, and hangs up on what it owes.
+
+What it gains over a tenant that is always backlogged, over any interval, is less than one bound's worth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from evenkeel_fairshare.churn_bounds import churn_gap
+
+from chaos.rig.arena import tenant
+from chaos.rig.load import Client
+from chaos.rig.scene import Note, Scene, stage, under_load
+
+SLY, HONEST = "sly", "honest"
+KEYS = ("sk-first", "sk-second", "sk-third")
+
+
+def gain(leads: list[float]) -> float:
+    """The largest rise over any interval."""
+    lowest, most = leads[0], 0.0
+    for lead in leads:
+        lowest = min(lowest, lead)
+        most = max(most, lead - lowest)
+    return most
+
+
+async def scheme(on: Scene, rounds: int) -> None:
+    """Under another name each time: take what there is, hang up, let a replica with its debts be replaced, come back."""
+    for number in range(rounds):
+        name = f"{SLY}/name-{number}"
+        hasty = (0.2, 1.5) if number % 2 else None
+        on.load.start(Client(name=name, open=60, patience_s=hasty))
+        keyed = f"{SLY}/keyed"
+        on.load.start(Client(name=keyed, open=20, keys=KEYS))
+        await asyncio.sleep(3)
+        await on.load.drop(name)
+        await on.load.drop(keyed)
+        oldest = next(iter(on.fleet.replicas))
+        await on.fleet.add_replica()
+        replica = on.fleet.forget_replica(oldest)
+        await asyncio.sleep(2)
+        await replica.end()
+
+
+@pytest.mark.parametrize("rounds", [pytest.param(2, marks=pytest.mark.core), 8])
+async def test_whoever_schemes_gains_less_than_one_bound(
+    tmp_path: Path, note: Note, rounds: int
+) -> None:
+    tenants = (tenant(HONEST, a=1), tenant(SLY, keyed=1, keys={"keyed": KEYS}))
+    async with stage(tmp_path, *tenants, pair=(SLY, HONEST)) as on:
+        for _ in range(2):
+            await on.fleet.add_replica()
+            await on.fleet.add_router()
+        async with under_load(on, [Client(name=f"{HONEST}/a", open=80)]):
+            await scheme(on, rounds)
+    gained, bound = gain(on.shares.leads), churn_gap(on.fleet.churn)
+    note(f"gained {gained:,.0f}, one bound is {bound:,.0f}")
+    assert gained < bound

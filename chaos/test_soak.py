@@ -1,0 +1,42 @@
+"""Hours in minutes: memory stays flat while replicas come and go and clients never stop.
+
+`EVENKEEL_SOAK_S` says for how long; four minutes if it says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from chaos.rig.scene import Note, Scene, scene
+
+SOAK_S = float(os.environ.get("EVENKEEL_SOAK_S", "240"))
+GROWTH = 1.1
+"""Above what it was after a third of the time."""
+
+
+async def churn_for(on: Scene, seconds: float) -> None:
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        oldest = next(iter(on.fleet.replicas))
+        await on.fleet.add_replica()
+        replica = on.fleet.forget_replica(oldest)
+        await asyncio.sleep(2)
+        await replica.end()
+        await asyncio.sleep(3)
+
+
+async def test_memory_is_flat(tmp_path: Path, note: Note) -> None:
+    async with scene(tmp_path) as on:
+        await churn_for(on, SOAK_S / 3)
+        before = {name: router.memory_bytes() for name, router in on.fleet.routers.items()}
+        await churn_for(on, 2 * SOAK_S / 3)
+        after = {name: router.memory_bytes() for name, router in on.fleet.routers.items()}
+    note(f"bytes after a third of the time {before}, at the end {after}")
+    assert all(after[name] < GROWTH * before[name] for name in before), (before, after)
+    # What departed replicas served has been folded into the book: a newcomer gets few pages.
+    for name in on.fleet.routers:
+        assert await on.reader.pages_of(name) <= on.fleet.most_replicas + 3
+    on.assert_bounded(note)
