@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from evenkeel_contract.routerconfig import ReplicaConfig, RouterConfig, SchedulingConfig
+from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.fleet.contract import FleetPolicy
 from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
@@ -86,6 +87,8 @@ class RouterState:
             rules=carry_rules(config.scheduling),
             weights=self.weights,
         )
+        self._sizes: set[tuple[int, int]] = set()
+        """(longest prompt, KV pool) of the replicas that ever were."""
         self.truth = Truth(self.ledger)
         self.demand = DemandMeter()
         self.books = Books(self.ledger, cost=self.accounts.cost, return_s=self.timing.return_s)
@@ -106,6 +109,14 @@ class RouterState:
         self.config_faults: tuple[str, ...] = ()
         """Of a newer configuration that did not hold; empty while the newest one runs."""
 
+    def replica_is_of_size(self, *, max_input_tokens: int, pool_tokens: int) -> None:
+        """A replica says what fits into it. Of unequal ones the largest counts, also after it is gone."""
+        self._sizes.add((max_input_tokens, pool_tokens))
+        self._learn_rules()
+
+    def _learn_rules(self) -> None:
+        self.ledger.rules = carry_rules(self.config.scheduling, self._sizes)
+
     def uncounted(self) -> Iterator[str]:
         """Replicas that take requests and whose service is in no ledger."""
         for member in self.fleet:
@@ -122,7 +133,7 @@ class RouterState:
             self.weights = self.ledger.weights = ConfiguredWeights(config.tenancy)
         if config.scheduling != before.scheduling:
             self.accounts.cost = self.books.cost = cost_of(config.scheduling)
-            self.ledger.rules = carry_rules(config.scheduling)
+            self._learn_rules()
             self.fleet.replace_policy(policy_of(config.scheduling))
         if config.prefix != before.prefix:
             self.fleet.replace_index(
@@ -136,12 +147,21 @@ def new_incarnation() -> str:
     return f"{time.time_ns() // 1_000_000:013x}-{secrets.token_hex(4)}"
 
 
-def carry_rules(scheduling: SchedulingConfig) -> CarryRules:
-    """The range of the replicas' deficits."""
-    return CarryRules(
-        quantum=float(scheduling.client_quantum),
-        max_debt=float(scheduling.max_debt or UNKNOWN_MAX_DEBT),
+def carry_rules(
+    scheduling: SchedulingConfig, sizes: Collection[tuple[int, int]] = ()
+) -> CarryRules:
+    """The range of the replicas' deficits: U = we·(longest prompt) + wq·(KV pool) of the largest of them."""
+    overshoots = (
+        dlpm_overshoot(
+            max_input_tokens=longest,
+            memory_tokens=pool,
+            input_weight=scheduling.input_token_weight,
+            output_weight=scheduling.output_token_weight,
+        )
+        for longest, pool in sizes
     )
+    max_debt = scheduling.max_debt or max(overshoots, default=UNKNOWN_MAX_DEBT)
+    return CarryRules(quantum=float(scheduling.client_quantum), max_debt=float(max_debt))
 
 
 def cost_of(scheduling: SchedulingConfig) -> Cost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.edge.probe import Verdict
+from evenkeel_router.edge.probe import EngineSize, Verdict
 
 
 @dataclass
@@ -13,9 +13,13 @@ class FakeProber:
     """Says of each replica what it is told to; ready otherwise."""
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+    sizes: dict[str, EngineSize] = field(default_factory=dict)
 
     async def probe(self, replica: ReplicaConfig) -> Verdict:
         return self.verdicts.get(replica.name, Verdict.READY)
+
+    async def size(self, replica: ReplicaConfig) -> EngineSize | None:
+        return self.sizes.get(replica.name)
 
 
 def replicas(count: int) -> tuple[ReplicaConfig, ...]:

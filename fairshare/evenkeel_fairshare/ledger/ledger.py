@@ -108,7 +108,7 @@ class Ledger:
         """Clients with a changed row since `Figures` last looked, which empties it."""
         self._demand: dict[str, _Demand] = {}
         self._lift_cursors: dict[str, int] = {}
-        self._closings: dict[str, tuple[int, Weights, Closing]] = {}
+        self._closings: dict[str, tuple[int, Weights, CarryRules, Closing]] = {}
 
     # What comes in.
 
@@ -204,10 +204,11 @@ class Ledger:
         """What a departed incarnation left behind; computed again only after a change."""
         page = self.pages[incarnation]
         known = self._closings.get(incarnation)
-        if known is None or known[0] != page.changes or known[1] is not self.weights:
-            known = (page.changes, self.weights, close(page, self.rules, self.weights))
+        current = (page.changes, self.weights, self.rules)
+        if known is None or known[0] != current[0] or known[1:3] != current[1:]:
+            known = (*current, close(page, self.rules, self.weights))
             self._closings[incarnation] = known
-        return known[2]
+        return known[3]
 
     # Exchange.
 

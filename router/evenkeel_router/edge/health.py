@@ -60,7 +60,7 @@ class _Watch:
     """One replica under watch."""
 
     __slots__ = (
-        "kick", "probed", "replica", "reported", "resting", "silent", "task", "unknown_since_s",
+        "kick", "probed", "replica", "reported", "resting", "silent", "sized", "task", "unknown_since_s",
     )  # fmt: skip
 
     def __init__(self, replica: ReplicaConfig, resting: Resting) -> None:
@@ -72,6 +72,8 @@ class _Watch:
         self.silent = 0
         self.reported = False
         """Whether a report named the process that is there now."""
+        self.sized = False
+        """Whether the process was asked how large it is."""
         self.unknown_since_s: float | None = None
         """Ready since then, and not joined because no report came."""
         self.task: asyncio.Task[None] | None = None
@@ -151,7 +153,18 @@ class Watchtower:
             member = self._state.fleet.member(watch.replica.name)
             if member is not None and not watch.kick.is_set():  # else it is older than the news
                 self._apply(verdict, watch, member)
+                if member.joined and not watch.sized:
+                    await self._measure(watch)
             await wait_for(watch.kick, self._state.timing.probe_interval_s)
+
+    async def _measure(self, watch: _Watch) -> None:
+        """How far deficits can fall there, which bounds what its clients can owe (R5)."""
+        size = await self._prober.size(watch.replica)
+        watch.sized = True  # once for each process: one that does not say will not say later
+        if size is not None:
+            self._state.replica_is_of_size(
+                max_input_tokens=size.max_input_tokens, pool_tokens=size.max_total_num_tokens
+            )
 
     def _apply(self, verdict: Verdict, watch: _Watch, member: Member) -> None:
         fleet = self._state.fleet
@@ -215,7 +228,7 @@ class Watchtower:
         return True
 
     def _end_life(self, watch: _Watch, member: Member) -> None:
-        watch.reported = False
+        watch.reported = watch.sized = False
         watch.unknown_since_s = None
         watch.resting = Resting(self._state.timing.rest_s)
         self._state.fleet.lost(member)

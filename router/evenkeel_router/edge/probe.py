@@ -1,15 +1,17 @@
-"""Asking a replica whether it takes requests.
+"""Asking a replica whether it takes requests, and how far its deficits can fall.
 
-Place in the flow: discovery → **probe** → health → fleet. Off the hot path, so a plain `ClientSession` does.
+Place in the flow: discovery → **probe** → health → fleet, ledger. Off the hot path, so a plain `ClientSession` does.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from enum import Enum
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import aiohttp
+import msgspec
 from evenkeel_contract.routerconfig import ReplicaConfig
 
 PROBE_TIMEOUT_S: Final = 2.0
@@ -25,27 +27,40 @@ class Verdict(Enum):
     GONE = "gone"  # nobody listens
 
 
+class EngineSize(msgspec.Struct, frozen=True, kw_only=True):
+    """What `GET /server_info` says of an engine's size, out of SGLang's hundreds of fields."""
+
+    max_total_num_tokens: Annotated[int, msgspec.Meta(gt=0)]
+    """The KV pool."""
+    context_length: int | None = None
+    max_req_input_len: int | None = None
+
+    @property
+    def max_input_tokens(self) -> int:
+        """The longest prompt that it takes."""
+        given = (self.max_req_input_len, self.context_length, self.max_total_num_tokens)
+        return min(length for length in given if length)
+
+
 class Prober(Protocol):
-    """Asks one replica."""
+    """Asks one replica. Never raises for anything a replica does."""
 
     async def probe(self, replica: ReplicaConfig) -> Verdict:
-        """Never raises for anything a replica does."""
+        """Whether it takes requests."""
+
+    async def size(self, replica: ReplicaConfig) -> EngineSize | None:
+        """How large it is; None where it does not say."""
 
 
 class HttpProber:
-    """`GET /ready`."""
+    """`GET /ready`, `GET /server_info`."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
     async def probe(self, replica: ReplicaConfig) -> Verdict:
-        headers = {}
-        if replica.api_key is not None:
-            headers["Authorization"] = f"Bearer {replica.api_key}"
-        timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
-        url = replica.url.rstrip("/") + "/ready"
         try:
-            async with self._session.get(url, headers=headers, timeout=timeout) as response:
+            async with self._get(replica, "/ready") as response:
                 return Verdict.READY if response.status == 200 else Verdict.NOT_READY
         except TimeoutError:
             return Verdict.SILENT
@@ -53,6 +68,25 @@ class HttpProber:
             return Verdict.GONE
         except (aiohttp.ClientError, OSError):
             return Verdict.BROKEN
+
+    async def size(self, replica: ReplicaConfig) -> EngineSize | None:
+        try:
+            async with self._get(replica, "/server_info") as response:
+                return _SIZE.decode(await response.read()) if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError, ValueError):
+            return None
+
+    def _get(
+        self, replica: ReplicaConfig, path: str
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        headers = {}
+        if replica.api_key is not None:
+            headers["Authorization"] = f"Bearer {replica.api_key}"
+        timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+        return self._session.get(replica.url.rstrip("/") + path, headers=headers, timeout=timeout)
+
+
+_SIZE: Final = msgspec.json.Decoder(EngineSize)
 
 
 def prober_session() -> aiohttp.ClientSession:

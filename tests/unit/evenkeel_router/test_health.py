@@ -5,16 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from evenkeel_router.app import Router, running
 from evenkeel_router.edge.health import SILENT_PROBES, Watchtower
-from evenkeel_router.edge.probe import HttpProber, Verdict, prober_session
+from evenkeel_router.edge.probe import EngineSize, HttpProber, Verdict, prober_session
 from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
+from evenkeel_simulator.server.app import running_server
 
 from tests.support.fakes import FakeProber, replicas
 from tests.support.nasty import fine, nasty
-from tests.support.routers import QUICK, config_for, routable, until
+from tests.support.routers import (
+    QUICK,
+    config_for,
+    replica_of,
+    routable,
+    simulated,
+    until,
+)
 
 
 @asynccontextmanager
@@ -100,3 +109,27 @@ async def test_news_of_a_replica_that_nobody_knows_are_no_news() -> None:
         for tell in (tower.refused, tower.broken):
             tell("nobody", "why")
         tower.replaced("nobody")
+
+
+async def test_the_largest_replica_says_how_much_a_client_can_owe() -> None:
+    prober = FakeProber(sizes={"r0": EngineSize(max_total_num_tokens=1000, context_length=300)})
+    async with watched(prober) as router:
+        await routable(router, 1)
+        await until(
+            lambda: router.state.ledger.rules.max_debt == 300 + 2 * 1000, "U of the replica"
+        )
+        router.state.replica_is_of_size(max_input_tokens=10, pool_tokens=10)
+        assert router.state.ledger.rules.max_debt == 2300
+        scheduling = replace(router.state.config.scheduling, max_debt=77)
+        router.state.apply(replace(router.state.config, scheduling=scheduling))
+        assert router.state.ledger.rules.max_debt == 77
+
+
+async def test_sizes_are_read_off_what_sglang_says_and_nonsense_is_no_size() -> None:
+    async with prober_session() as session, running_server(simulated(kv_tokens=4096)) as server:
+        size = await HttpProber(session).size(replica_of(server))
+        assert size is not None
+        assert (size.max_total_num_tokens, size.max_input_tokens) == (4096, 4096)
+    async with prober_session() as session, nasty(fine) as replica:
+        assert await HttpProber(session).size(replica.config("r0")) is None
+        assert await HttpProber(session).size(replicas(1)[0]) is None
