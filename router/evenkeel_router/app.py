@@ -101,13 +101,12 @@ async def running(
         # 1. What an earlier process knew. A store that is away holds nobody up for long.
         now = asyncio.get_running_loop().time
         if (store := store or store_of(config, now)) is not None:
-            keeping = Keeping(
+            keeping = state.keeping = Keeping(
                 state.ledger,
                 store,
                 interval_s=lambda: state.config.state.save_interval_s,
                 now=now,
             )
-            state.store_trouble = lambda: keeping.trouble or ""
             await stack.enter_async_context(background(keeping.run()))
             with suppress(TimeoutError):
                 await asyncio.wait_for(keeping.loaded.wait(), FIRST_READING_S)

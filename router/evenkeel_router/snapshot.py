@@ -170,7 +170,7 @@ def _ledger(state: RouterState) -> adminstate.LedgerState:
         pages=sum(1 for _ in ledger.open_pages()),
         clients=state.truth.known,
         store=state.config.state.store.value,
-        store_trouble=state.store_trouble(),
+        store_trouble=state.store_trouble,
         uncounted=tuple(state.uncounted()),
     )
 

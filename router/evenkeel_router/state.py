@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +37,7 @@ from evenkeel_router.edge.bodies import BODY_TIMEOUT_S, Budget
 from evenkeel_router.edge.server import KEEP_ALIVE_S
 from evenkeel_router.edge.waiting import WaitingRoom
 from evenkeel_router.flight import Flight
+from evenkeel_router.stores.keeping import Keeping
 
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 UNKNOWN_MAX_DEBT: Final = 1_000_000.0
@@ -104,8 +105,8 @@ class RouterState:
         """The other routers of the service, where discovery finds them; None until it did."""
         self.peers_known: dict[Peer, Heard] = {}
         """What every other router was heard to say."""
-        self.store_trouble: Callable[[], str] = str
-        """Why the ledger's store is away; empty while it is not."""
+        self.keeping: Keeping | None = None
+        """Who keeps the ledger in a store, if there is one."""
         self.config_faults: tuple[str, ...] = ()
         """Of a newer configuration that did not hold; empty while the newest one runs."""
 
@@ -116,6 +117,11 @@ class RouterState:
 
     def _learn_rules(self) -> None:
         self.ledger.rules = carry_rules(self.config.scheduling, self._sizes)
+
+    @property
+    def store_trouble(self) -> str:
+        """Why the ledger's store is away; empty while it is not."""
+        return (self.keeping.trouble or "") if self.keeping is not None else ""
 
     def uncounted(self) -> Iterator[str]:
         """Replicas that take requests and whose service is in no ledger."""

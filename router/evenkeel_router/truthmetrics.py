@@ -86,7 +86,7 @@ def _ledger(state: RouterState) -> Iterator[Metric]:
         ("ledger_clients", "Clients that the ledger knows.", state.truth.known),
         ("ledger_book", "Number of the book that this router holds.",
          state.ledger.book.rank.height),
-        ("ledger_store_up", "0 while the ledger's store is away.", not state.store_trouble()),
+        ("ledger_store_up", "0 while the ledger's store is away.", not state.store_trouble),
         ("ledger_uncounted_replicas", "Replicas whose service is in no ledger.",
          sum(1 for _ in state.uncounted())),
     ):  # fmt: skip
@@ -102,4 +102,18 @@ def _ledger(state: RouterState) -> Iterator[Metric]:
     for peer, heard in state.peers_known.items():
         began_s = heard.answered_s if heard.answered_s is not None else heard.since_s
         peers.add_metric((model, peer.name), max(0.0, now_s - began_s))
-    yield from (reports, peers)
+    yield from (reports, peers, _store_age(state, now_s))
+
+
+def _store_age(state: RouterState, now_s: float) -> Metric:
+    age = gauge(
+        "ledger_store_age_seconds",
+        "Since the ledger's store was last read or written; since the start while it never was.",
+        ("model_name", "operation"),
+    )
+    keeping = state.keeping
+    if keeping is not None:
+        for operation, done_s in (("load", keeping.loaded_s), ("save", keeping.saved_s)):
+            since_s = keeping.began_s if done_s is None else done_s
+            age.add_metric((state.config.model, operation), max(0.0, now_s - since_s))
+    return age

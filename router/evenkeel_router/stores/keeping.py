@@ -44,6 +44,9 @@ class Keeping:
         """Set once the store was read."""
         self.trouble: str | None = None
         """Why the store is away; None while it is not."""
+        self.began_s = now()
+        self.loaded_s: float | None = None
+        """When it was read."""
         self.saved_s: float | None = None
         """When it was last written."""
 
@@ -73,6 +76,7 @@ class Keeping:
                 continue
             await self._merge(list(parts))
             self._is_well()
+            self.loaded_s = self._now()
             self.loaded.set()
             return
 
