@@ -18,7 +18,7 @@ from multidict import istr
 from evenkeel_router.core.identity import Claims, Client
 from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.core.request import Endpoint, Inference, parse
-from evenkeel_router.edge.bodies import read_body
+from evenkeel_router.edge.bodies import Account, read_body
 from evenkeel_router.flight import Flight, Order
 from evenkeel_router.forward import Forwarder, going_away
 from evenkeel_router.state import RouterState
@@ -64,9 +64,10 @@ class Pipeline:
         client = self.identify(flight, request)
 
         # 2. Parse: what the request asks for, and what is sent on.
+        bytes_of_body = Account(state.budget, client.tenant_identity)
         body = await read_body(
             request,
-            state.budget,
+            bytes_of_body,
             limit_bytes=limits.max_body_bytes,
             timeout_s=state.timing.body_timeout_s,
         )
@@ -92,7 +93,7 @@ class Pipeline:
             finally:
                 self._settle(flight, client, inference)
         finally:
-            state.budget.give(held_bytes)
+            bytes_of_body.give(held_bytes)
 
     async def _forward(
         self, flight: Flight, request: web.BaseRequest, client: Client, inference: Inference

@@ -249,6 +249,15 @@ async def test_all_bodies_together_are_bounded() -> None:
         assert (response.status_code, error_of(response.content)["code"]) == (503, "overloaded")
         assert response.headers["retry-after"] == "1"
         assert router.state.budget.used_bytes == MAX_BUFFERED_BYTES - 100_000
+        router.state.budget.used_bytes = 0
+        tenant = next(iter(router.state.accounts.clients())).tenant_identity
+        router.state.budget.take(tenant, MAX_BUFFERED_BYTES * 9 // 10)
+        response = await client.post("/v1/completions", content=b" " * 200_000)
+        assert (response.status_code, error_of(response.content)["code"]) == (429, "max_buffered")
+        router.state.budget.take("ns/another", 16 * 2**20)  # as if nothing had happened
+        router.state.budget.give("ns/another", 16 * 2**20)
+        router.state.budget.give(tenant, MAX_BUFFERED_BYTES * 9 // 10)
+        assert router.state.budget.used_bytes == 0
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
 
 

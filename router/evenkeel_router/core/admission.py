@@ -1,7 +1,13 @@
 """Whether a request may enter: rate limits per tenant, bounded concurrency (design §5.2).
 
 Place in the flow: identify → **admit** → match. Limits protect the router and enforce what a tenant was
-sold; fairness is not their business and needs none of them.
+sold; fairness at the replicas is not their business and needs none of them.
+
+What the router itself holds, requests and bytes, must not be taken up by one who floods: everybody else would be
+refused before any scheduler saw them. So whoever holds most is refused first, by dynamic thresholds (Choudhury and
+Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): nobody may hold more than
+`GREED` times what is free. One alone gets 8/9 of everything; n that flood get 8/(8n + 1) each, as their requests
+end, and 1/(8n + 1) is left for who comes next; no reservation, nobody interrupted, nothing to configure.
 
 The surprising thing: tokens are counted after the fact. A request enters while its tenant's token bucket
 is not empty; the estimate of its input is taken out then, the rest of what it really used at its end. That may
@@ -19,8 +25,14 @@ from evenkeel_router.core.errors import Refusal
 from evenkeel_router.core.identity import Client
 from evenkeel_router.core.outcomes import Outcome
 
+GREED: Final = 8
 _MINUTE_S: Final = 60.0
 _BUSY_RETRY_S: Final = 1.0  # nothing tells when a running request ends
+
+
+def may_hold_more(held: int, free: int) -> bool:
+    """Whether one who holds `held` may have what leaves `free` (0 or more) to all."""
+    return held <= GREED * free
 
 
 class TokenBucket:
@@ -87,7 +99,8 @@ class Admission:
 
     def enter(self, client: Client, tokens: int, now_s: float) -> None:
         """Let a request of about `tokens` input tokens in; raises `Refusal` and then counts nothing."""
-        if self.running >= self.limits.max_concurrent:
+        free = self.limits.max_concurrent - self.running - 1
+        if free < 0:
             message = f"The router is full ({self.running} requests in flight)."
             raise Refusal(
                 Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=_BUSY_RETRY_S
@@ -98,6 +111,10 @@ class Admission:
         allowed = self.limits.max_concurrent_per_client
         if allowed:
             _check_concurrency("client", self._clients[client.identity], allowed)
+        if not may_hold_more(tenant.running, free):
+            raise _greedy("tenant", tenant.running, self.running)
+        if not may_hold_more(self._clients[client.identity], GREED * free - tenant.running):
+            raise _greedy("client", self._clients[client.identity], self.running)
         if tenant.limits.requests_per_minute:
             tenant.requests.take(1, now_s)
         if tenant.limits.tokens_per_minute:
@@ -148,6 +165,14 @@ def _check_concurrency(whose: str, running: int, allowed: int) -> None:
     if allowed and running >= allowed:
         message = f"The {whose} has {running} requests in flight, as many as it may."
         raise _limited(message, code="max_concurrent", retry_after_s=_BUSY_RETRY_S)
+
+
+def _greedy(whose: str, running: int, in_all: int) -> Refusal:
+    message = (
+        f"The {whose} has {running} of the {in_all} requests that the router has in flight, as "
+        f"many as leave room for others."
+    )
+    return _limited(message, code="max_concurrent", retry_after_s=_BUSY_RETRY_S)
 
 
 def _limited(message: str, *, code: str, retry_after_s: float) -> Refusal:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from typing import Final
+from collections import Counter
+from typing import Final, NamedTuple
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 from multidict import istr
 
+from evenkeel_router.core.admission import may_hold_more
 from evenkeel_router.core.errors import Refusal, invalid
 from evenkeel_router.core.outcomes import Outcome
 
@@ -33,42 +35,70 @@ _SLICE_BYTES: Final = 256 * 1024  # about a millisecond
 
 
 class Budget:
-    """Bytes of bodies in memory."""
+    """Bytes of bodies in memory. No tenant can take up all of it (`core/admission.py`)."""
 
-    __slots__ = ("limit_bytes", "used_bytes")
+    __slots__ = ("_held_bytes", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
+        self._held_bytes: Counter[str] = Counter()  # no zeros
 
-    def take(self, size_bytes: int) -> None:
+    def take(self, owner: str, size_bytes: int) -> None:
         """Use some; raises `Refusal`."""
-        if self.used_bytes + size_bytes > self.limit_bytes:
+        free_bytes = self.limit_bytes - self.used_bytes - size_bytes
+        if free_bytes < 0:
             message = f"The router holds {self.used_bytes} bytes of requests, as many as it may."
             raise Refusal(Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=1)
+        held_bytes = self._held_bytes[owner]
+        if not may_hold_more(held_bytes, free_bytes):
+            message = (
+                f"The tenant's requests hold {held_bytes} bytes in the router, as many as leave room "
+                f"for others."
+            )
+            raise Refusal(Outcome.RATE_LIMITED, message, code="max_buffered", retry_after_s=1)
         self.used_bytes += size_bytes
+        self._held_bytes[owner] = held_bytes + size_bytes
 
-    def give(self, size_bytes: int) -> None:
+    def give(self, owner: str, size_bytes: int) -> None:
         """Give some back."""
         self.used_bytes -= size_bytes
+        self._held_bytes[owner] -= size_bytes
+        if not self._held_bytes[owner]:
+            del self._held_bytes[owner]
+
+
+class Account(NamedTuple):
+    """A budget, and who uses it."""
+
+    budget: Budget
+    owner: str
+
+    def take(self, size_bytes: int) -> None:
+        """See `Budget.take`."""
+        self.budget.take(self.owner, size_bytes)
+
+    def give(self, size_bytes: int) -> None:
+        """See `Budget.give`."""
+        self.budget.give(self.owner, size_bytes)
 
 
 async def read_body(
-    request: web.BaseRequest, budget: Budget, *, limit_bytes: int, timeout_s: float
+    request: web.BaseRequest, account: Account, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
     """The whole body, unpacked, taken from the budget: give back its length. Raises `Refusal`."""
     packed = _is_packed(request)
-    body = await _read(request, budget, limit_bytes=limit_bytes, timeout_s=timeout_s)
+    body = await _read(request, account, limit_bytes=limit_bytes, timeout_s=timeout_s)
     if not packed:
         return body
     try:
-        return await _unpack(body, budget, limit_bytes)
+        return await _unpack(body, account, limit_bytes)
     finally:
-        budget.give(len(body))
+        account.give(len(body))
 
 
 async def _read(
-    request: web.BaseRequest, budget: Budget, *, limit_bytes: int, timeout_s: float
+    request: web.BaseRequest, account: Account, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
     content = request.content
     try:
@@ -76,12 +106,12 @@ async def _read(
             body: bytes = content.read_nowait()
             if len(body) > limit_bytes:
                 raise _too_large(limit_bytes)
-            budget.take(len(body))
+            account.take(len(body))
             return body
         _check_announced(request, limit_bytes)
         _continue(request)
         async with asyncio.timeout(timeout_s):
-            return await _collect(request, budget, limit_bytes)
+            return await _collect(request, account, limit_bytes)
     except TimeoutError as error:
         message = f"The body did not arrive within {timeout_s:g} s."
         raise invalid(message, code="body_timeout") from error
@@ -90,18 +120,18 @@ async def _read(
         raise invalid("The body is not framed as its head says.", code=INVALID_BODY) from error
 
 
-async def _collect(request: web.BaseRequest, budget: Budget, limit_bytes: int) -> bytes:
+async def _collect(request: web.BaseRequest, account: Account, limit_bytes: int) -> bytes:
     pieces: list[bytes] = []
     taken_bytes = 0
     try:
         while piece := await request.content.readany():
             if taken_bytes + len(piece) > limit_bytes:
                 raise _too_large(limit_bytes)
-            budget.take(len(piece))
+            account.take(len(piece))
             taken_bytes += len(piece)
             pieces.append(piece)
     except BaseException:  # the client going away (cancellation) included
-        budget.give(taken_bytes)
+        account.give(taken_bytes)
         raise
     return b"".join(pieces)
 
@@ -120,7 +150,7 @@ def _is_packed(request: web.BaseRequest) -> bool:
     return encoding in _PACKED
 
 
-async def _unpack(packed: bytes, budget: Budget, limit_bytes: int) -> bytes:
+async def _unpack(packed: bytes, account: Account, limit_bytes: int) -> bytes:
     """Slice by slice, and others have their turn in between: a kilobyte may unfold to a megabyte."""
     stream = zlib.decompressobj(_GZIP_OR_ZLIB)
     pieces: list[bytes] = []
@@ -134,18 +164,18 @@ async def _unpack(packed: bytes, budget: Budget, limit_bytes: int) -> bytes:
                 raise zlib.error("it ends too early")
             if taken_bytes + len(piece) > limit_bytes:
                 raise _too_large(limit_bytes)
-            budget.take(len(piece))
+            account.take(len(piece))
             taken_bytes += len(piece)
             pieces.append(piece)
             await asyncio.sleep(0)
         if stream.unused_data:
             raise zlib.error("something follows it")
     except zlib.error as error:
-        budget.give(taken_bytes)
+        account.give(taken_bytes)
         message = f"The body is not compressed as its head says ({error})."
         raise invalid(message, code=INVALID_BODY) from error
     except BaseException:
-        budget.give(taken_bytes)
+        account.give(taken_bytes)
         raise
     return b"".join(pieces)
 

@@ -1,5 +1,7 @@
 """Limits: rates per tenant, concurrency per client, tenant and router."""
 
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -8,6 +10,8 @@ from evenkeel_router.core.admission import Admission, TokenBucket
 from evenkeel_router.core.errors import Refusal
 from evenkeel_router.core.identity import Client, client_of
 from evenkeel_router.core.outcomes import Outcome
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def client(name: str = "c", *, tenant: str = "t", **limits: int) -> Client:
@@ -81,6 +85,76 @@ def test_concurrency_is_bounded_per_tenant_per_client_and_in_all() -> None:
     gate.leave(a, 0, 0.0)
     assert gate.running_of(a.identity) == 0
     gate.enter(b, 1, 0.0)
+
+
+def flood(gate: Admission, who: Client) -> Refusal:
+    """Enter until refused."""
+    for _ in range(10_000):
+        try:
+            gate.enter(who, 1, 0.0)
+        except Refusal as refusal:
+            return refusal
+    raise AssertionError("never refused")
+
+
+def test_who_floods_leaves_room_for_everybody_else() -> None:
+    gate = admission(max_concurrent=900)
+    refusal = flood(gate, client("a", tenant="flood"))
+    assert (refusal.outcome, refusal.code) == (Outcome.RATE_LIMITED, "max_concurrent")
+    assert 780 <= gate.running <= 800  # 8/9 of the tenant's 8/9, and the rest of it for
+    flood(gate, client("b", tenant="flood"))  # the tenant's other clients
+    assert 790 <= gate.running <= 800
+    for number in range(90):  # strangers come as if nobody else was there
+        gate.enter(client("c", tenant=f"t{number}"), 1, 0.0)
+
+
+def test_those_who_flood_come_to_hold_alike_and_there_is_always_room() -> None:
+    gate, rng = admission(max_concurrent=900), Random(1)
+    tenants = [client("c", tenant=f"t{number}") for number in range(6)]
+    for who in tenants:
+        flood(gate, who)
+    for step in range(5000):
+        running = [who for who in tenants for _ in range(gate.running_of(who.identity))]
+        for who in rng.sample(running, 20):
+            gate.leave(who, 0, 0.0)
+        for who in rng.sample(tenants, 6):
+            flood(gate, who)
+        if step > 1000:
+            assert gate.running <= 900 - 10  # about 900 / (8·6 + 1) are free
+    held = [gate.running_of(who.identity) for who in tenants]
+    assert max(held) <= 1.5 * min(held)
+
+
+def test_one_alone_may_have_the_only_place() -> None:
+    gate = admission(max_concurrent=1)
+    gate.enter(client(), 1, 0.0)
+    assert refused(gate, client(tenant="u"), 0.0).code == "overloaded"
+
+
+@given(
+    st.integers(1, 60),
+    st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 3), st.booleans()), max_size=200),
+)
+def test_whatever_the_others_did_a_newcomer_is_refused_only_where_nothing_is_free(
+    places: int, script: list[tuple[str, int, bool]]
+) -> None:
+    gate = admission(max_concurrent=places)
+    running: list[Client] = []
+    for tenant, name, comes in script:
+        who = client(str(name), tenant=tenant)
+        if comes:
+            with suppress(Refusal):
+                gate.enter(who, 1, 0.0)
+                running.append(who)
+        elif who in running:
+            running.remove(who)
+            gate.leave(who, 0, 0.0)
+        assert gate.running == len(running) <= places
+    newcomer = client("n", tenant="new")
+    if len(running) < places:
+        gate.enter(newcomer, 1, 0.0)
+    else:
+        assert refused(gate, newcomer, 0.0).code == "overloaded"
 
 
 def test_a_changed_limit_keeps_what_was_used() -> None:
