@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import httpx
 from evenkeel_contract.adminstate import decode_state
+from evenkeel_contract.key import ClientKey
+from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.routerconfig import SchedulingConfig
 from evenkeel_fairshare.ledger.page import DEFICIT, SEED
 from evenkeel_router.app import Router, running
@@ -93,6 +96,27 @@ async def test_a_crashed_incarnation_counts_what_was_reported_or_received_whatev
         router.discovery.update(config_for())
         await until(lambda: bool(page.closed_by), "it to be closed")
         assert ledger.served(CHAT).service == max(page.clients.cell(CHAT, 4), received)
+
+
+async def test_what_a_replica_finishes_after_it_left_the_configuration_counts() -> None:
+    # So slow that the request ends long after the routers were told.
+    async with (
+        running_server(simulated(speed=0.5)) as server,
+        running(config_for(replica_of(server)), timing=replace(TIMING, return_s=3600)) as router,
+        httpx.AsyncClient(timeout=PATIENCE_S) as client,
+    ):
+        await routable(router, 1)
+        ledger = router.state.ledger
+        # Of another router, as far as this one can tell.
+        body = {"model": MODEL, "prompt": "x", "max_tokens": 40, "ignore_eos": True}
+        headers = {CLIENT_KEY_HEADER: ClientKey("ns", "acme", "chat").encode()}
+        asking = client.post(f"{server.url}/v1/completions", json=body, headers=headers)
+        answer = asyncio.create_task(asking)
+        router.discovery.update(config_for())
+        await until(lambda: "r0" not in router.state.replicas, "the router to forget it")
+        usage = (await answer).json()["usage"]
+        cost = usage["prompt_tokens"] + 2 * usage["completion_tokens"]
+        await until(lambda: ledger.served(CHAT).service == cost, "the replica's last report")
 
 
 async def test_a_new_weight_counts_from_now_on_and_rewrites_nothing() -> None:

@@ -80,7 +80,7 @@ class Books:
         """A report names who answers at `replica`. Whether it is counted: not if it was closed before."""
         if self._at.get(replica) != incarnation:
             self._depart(replica, now_s)
-            if self._is_closed(incarnation):
+            if self.is_closed(incarnation):
                 return False
             self._at[replica] = incarnation
             self._came_s[incarnation] = now_s
@@ -136,7 +136,8 @@ class Books:
         if incarnation is not None and incarnation not in self._at.values():
             self._left_s[incarnation] = close_s
 
-    def _is_closed(self, incarnation: str) -> bool:
+    def is_closed(self, incarnation: str) -> bool:
+        """Whether this router gave it up for ever."""
         page = self.ledger.pages.get(incarnation)
         if page is not None and self.ledger.router in page.closed_by:
             return True

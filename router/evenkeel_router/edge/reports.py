@@ -47,6 +47,7 @@ class Reports:
         self._watchtower = watchtower
         self._context = zmq.asyncio.Context()
         self._tasks: dict[ReplicaConfig, asyncio.Task[None]] = {}
+        self._farewells: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Keep one asker for each replica that makes reports, until cancelled."""
@@ -55,19 +56,53 @@ class Reports:
                 self._follow()
                 await asyncio.sleep(self._state.timing.report_interval_s)
         finally:
-            for task in self._tasks.values():
+            asking = [*self._tasks.values(), *self._farewells]
+            for task in asking:
                 task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await asyncio.gather(*asking, return_exceptions=True)
             self._context.destroy(linger=0)
 
     def _follow(self) -> None:
         wanted = {replica for replica in self._state.replicas.values() if replica.reports}
         for replica in [replica for replica in self._tasks if replica not in wanted]:
             self._tasks.pop(replica).cancel()
+            self._hear_out(replica)
         for name in [name for name in self._state.reports if name not in self._state.replicas]:
             del self._state.reports[name]
         for replica in wanted - self._tasks.keys():
             self._tasks[replica] = asyncio.create_task(self._ask_forever(replica))
+
+    def _hear_out(self, replica: ReplicaConfig) -> None:
+        """A replica that is no longer configured finishes what it has: its last reports count."""
+        seen = self._state.reports.get(replica.name)
+        if seen is not None and seen.counted:
+            task = asyncio.create_task(self._ask_until_gone(replica, seen.incarnation))
+            self._farewells.add(task)
+            task.add_done_callback(self._farewells.discard)
+
+    async def _ask_until_gone(self, replica: ReplicaConfig, incarnation: str) -> None:
+        state = self._state
+        with self._context.socket(zmq.DEALER) as socket:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.MAXMSGSIZE, MAX_REPORT_BYTES)
+            socket.connect(replica.reports or "")
+            while not state.books.is_closed(incarnation):
+                since = int(state.ledger.sequence(incarnation))
+                await socket.send(encode(ReportRequest(REPORT_VERSION, incarnation, since)))
+                if not await socket.poll(round(ANSWER_TIMEOUT_S * 1000)):
+                    return
+                frames: list[bytes] = await socket.recv_multipart()
+                try:
+                    report = decode_report(frames[-1])
+                    if report.incarnation != incarnation:
+                        return
+                    await self._observe(report)
+                except (ReportError, ValueError) as error:
+                    _log.warning(
+                        "a last report of replica %s does not hold: %s", replica.name, error
+                    )
+                    return
+                await asyncio.sleep(min(state.timing.report_interval_s, JOINING_TIMEOUT_S))
 
     async def _ask_forever(self, replica: ReplicaConfig) -> None:
         while True:
