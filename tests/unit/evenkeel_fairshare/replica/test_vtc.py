@@ -195,6 +195,16 @@ def test_clients_that_wait_or_run_or_are_ahead_are_not_forgotten():
     assert set(counters(policy)) == {"b", "c", "d", "e"}
 
 
+def test_a_client_with_one_of_two_requests_still_running_is_not_forgotten():
+    policy = Vtc(sweep_above=1)
+    over, running = request("a0", "a"), request("a1", "a")
+    arrive(policy, over, running)
+    admit(policy)
+    policy.leave(over, 0.0)
+    arrive(policy, request("b0", "b"))
+    assert counters(policy) == {"a": 200, "b": 200}
+
+
 def test_a_client_whose_retracted_request_is_aborted_has_left_and_may_be_forgotten():
     policy = Vtc(sweep_above=2)
     one = request("a0", "a", charge_input=False)
