@@ -125,6 +125,14 @@ cluster:  ## A real two-node Kubernetes on this machine (root; Go builds it once
 e2e: env cluster  ## Tests on a real cluster: that of `make cluster`, or E2E_KUBECONFIG
 	$(BIN)/python -m pytest e2e
 
+.PHONY: e2e-core
+e2e-core: env  ## The core of it (.ci/run): installs and builds what is missing; says so where that cannot be had
+	@status=0; $(PYTHON) -m e2e.rig prepare || status=$$?; \
+	if [ $$status -eq 77 ]; then echo "e2e-core: SKIPPED, this machine cannot have a cluster (see above)"; exit 0; fi; \
+	[ $$status -eq 0 ] || exit $$status; \
+	$(PYTHON) -m e2e.rig up && $(BIN)/python -m pytest e2e -m core --durations 10 || status=$$?; \
+	$(PYTHON) -m e2e.rig down; exit $$status
+
 .PHONY: cluster-down
 cluster-down:  ## Tear the cluster down; leaves nothing
 	$(PYTHON) -m e2e.rig down

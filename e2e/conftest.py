@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from e2e.installed import Namespace, installed, namespace
 from e2e.kubectl import Kubectl, find_cluster
 
 
@@ -18,6 +19,21 @@ def kubectl() -> Kubectl:
     if found is None:
         pytest.skip("no cluster: run `make cluster`, or set E2E_KUBECONFIG")
     return found
+
+
+@pytest.fixture(scope="module")
+def evenkeel(kubectl: Kubectl) -> Iterator[None]:
+    """The chart, installed for the tests of one file."""
+    with installed(kubectl):
+        yield
+
+
+@pytest.fixture(scope="module")
+def team(evenkeel: None, kubectl: Kubectl, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """A namespace named after the test's file."""
+    name = request.node.name.rpartition("/")[2].removeprefix("test_").removesuffix(".py")
+    with namespace(kubectl, name.replace("_", "-")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""`python -m e2e.rig up | down | images | status | env`: a real two-node Kubernetes on a bare Debian machine.
+"""`python -m e2e.rig prepare | up | down | images | status | env`: a real two-node Kubernetes on a bare Debian machine.
 
 No container engine and no image registry is needed; root is. Everything lives in namespaces of its own.
 """
@@ -8,14 +8,19 @@ from __future__ import annotations
 import argparse
 import sys
 
-from e2e.rig import cluster
-from e2e.rig.errors import RigError
+from e2e.rig import cluster, machine
+from e2e.rig.errors import NotHereError, RigError
 from e2e.rig.images import product_archives
+
+NOT_HERE = 77  # automake's "skipped"
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e.rig", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser(
+        "prepare", help="install and build what is missing; exit code 77 where it cannot be had"
+    )
     verbs.add_parser("up", help="bring the cluster up (quick when it is up)")
     verbs.add_parser("down", help="tear it down; leaves nothing")
     verbs.add_parser("images", help="build the product's images and load them into the cluster")
@@ -23,6 +28,7 @@ def main(arguments: list[str]) -> int:
     verbs.add_parser("env", help="print what a shell needs: eval $(python -m e2e.rig env)")
     verb = parser.parse_args(arguments).verb
     actions = {
+        "prepare": machine.prepare,
         "up": cluster.up,
         "down": cluster.down,
         "images": lambda: cluster.load_images(product_archives()),
@@ -31,6 +37,9 @@ def main(arguments: list[str]) -> int:
     }
     try:
         actions[verb]()
+    except NotHereError as error:
+        print(f"rig: {error}", file=sys.stderr)
+        return NOT_HERE
     except RigError as error:
         print(f"rig: {error}", file=sys.stderr)
         return 1

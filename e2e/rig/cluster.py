@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from e2e.rig import pki
+from e2e.rig import machine, pki
 from e2e.rig.components import binaries
 from e2e.rig.errors import RigError
 from e2e.rig.images import system_archives
@@ -23,8 +23,6 @@ from e2e.rig.processes import run, succeeds, wait_for
 
 _PID = STATE / "pid"
 _GPUS_PER_NODE = 8
-_PROGRAMS = ("containerd", "runc", "buildah", "ip", "nft", "conntrack", "openssl", "unshare")
-_PACKAGES = "containerd runc containernetworking-plugins buildah iproute2 iptables nftables conntrack openssl"
 
 
 def up() -> None:
@@ -34,7 +32,7 @@ def up() -> None:
     if is_up():
         print("the cluster is up")
         return
-    _check_machine()
+    machine.check()
     down()
     programs = binaries()
     archives = system_archives(programs)
@@ -98,14 +96,6 @@ def _containerd_pid(node: str) -> int:
         if words[:1] == ["containerd"] and config in words:
             return int(path.parent.name)
     raise RigError(f"{node}'s containerd does not run")
-
-
-def _check_machine() -> None:
-    if os.geteuid() != 0:
-        raise RigError("root is needed (namespaces, control groups); or set E2E_KUBECONFIG")
-    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
-    if missing or not Path("/usr/lib/cni/bridge").exists():
-        raise RigError(f"missing: {', '.join(missing) or 'CNI plug-ins'}; install {_PACKAGES}")
 
 
 def _write_state(archives: Sequence[Path]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from e2e.rig.errors import RigError
+from e2e.rig.errors import NotHereError, RigError
 from e2e.rig.layout import CACHE, KUBERNETES_VERSION, SOURCE
 
 _VERSION_FLAGS: Final = " ".join(
@@ -74,6 +74,25 @@ def binaries() -> Path:
     return folder
 
 
+def fetch_modules() -> None:
+    """Have the modules of every program that is not built yet; raises `NotHereError` where they cannot be had."""
+    if "E2E_BINARIES" in os.environ:
+        return
+    folder = CACHE / "bin"
+    for component in COMPONENTS:
+        if not _target(component, folder).exists():
+            _need_go(component)
+            run = subprocess.run(
+                ["go", "mod", "download"],
+                cwd=SOURCE / "programs" / component.name,
+                env={**os.environ, "GOFLAGS": ""},
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if run.returncode:
+                said = run.stderr.strip()[-1000:]
+                raise NotHereError(f"the Go modules of {component.name} cannot be had: {said}")
+
+
 def _checked(folder: Path) -> Path:
     wanted = [name for c in COMPONENTS for name in (c.links or (c.name,))]
     missing = [name for name in wanted if not (folder / name).exists()]
@@ -84,10 +103,7 @@ def _checked(folder: Path) -> Path:
 
 def _build(component: Component, folder: Path) -> None:
     source = SOURCE / "programs" / component.name
-    digest = hashlib.sha256(component.flags.encode())
-    for path in sorted(source.iterdir()):
-        digest.update(path.name.encode() + path.read_bytes())
-    built = folder / f".{component.name}-{digest.hexdigest()[:16]}"
+    built = _target(component, folder)
     if not built.exists():
         _compile(component, source, built)
         for old in folder.glob(f".{component.name}-*"):
@@ -101,12 +117,24 @@ def _build(component: Component, folder: Path) -> None:
         link.symlink_to(built.name)
 
 
-def _compile(component: Component, source: Path, built: Path) -> None:
+def _target(component: Component, folder: Path) -> Path:
+    """The binary, named by what it is built from."""
+    digest = hashlib.sha256(component.flags.encode())
+    for path in sorted((SOURCE / "programs" / component.name).iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    return folder / f".{component.name}-{digest.hexdigest()[:16]}"
+
+
+def _need_go(component: Component) -> None:
     if shutil.which("go") is None:
-        raise RigError(
+        raise NotHereError(
             f"cannot build {component.name}: there is no go command; install Go 1.26 or newer, "
             "or set E2E_BINARIES to a folder of binaries"
         )
+
+
+def _compile(component: Component, source: Path, built: Path) -> None:
+    _need_go(component)
     print(f"building {component.name} (once; minutes on two cores) …", flush=True)
     partial = built.with_suffix(".partial")
     # Not vendored and never tidied: go.mod and go.sum pin every module.

@@ -3,3 +3,7 @@
 
 class RigError(Exception):
     """The rig cannot do what was asked; the message names the cause and where to look."""
+
+
+class NotHereError(RigError):
+    """This machine cannot have a cluster, whatever the rig does: no root, no packages, no Go modules."""

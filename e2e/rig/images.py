@@ -41,7 +41,7 @@ def system_archives(binaries: Path) -> list[Path]:
 
 
 REGISTRY: Final = "evenkeel.dev/e2e"
-TAG: Final = "head"
+TAG: Final = "0.1.0"
 PRODUCTS: Final = {
     "router": ("fairshare", "contract", "router"),
     "operator": ("fairshare", "contract", "operator"),

@@ -29,7 +29,7 @@ def helm() -> str:
 def template(**values: Any) -> tuple[str, str]:
     """The rendered chart and nothing, or nothing and what was wrong with these values."""
     given = {"images": {"registry": REGISTRY}} | values
-    command = [helm(), "template", "evenkeel", CHART, "--namespace", "evenkeel-system",
+    command = [helm(), "template", "evenkeel", str(CHART), "--namespace", "evenkeel-system",
                "--kube-version", "1.35.0", "--values", "-"]  # fmt: skip
     done = subprocess.run(
         command, input=json.dumps(given), capture_output=True, text=True, check=False

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from evenkeel_operator.manifests.rights import cluster_rules, lease_rules
 from evenkeel_operator.settings import parse_arguments
 
 from tests.support.helm import CHART, REGISTRY, only, rendered, template
@@ -103,6 +104,23 @@ def test_the_api_comes_along_and_stays_unless_told_otherwise() -> None:
     sources = sorted((CHART.parents[1] / "crds").glob("*.yaml"))
     assert kept == [yaml.safe_load(path.read_text()) for path in sources]
     assert definitions(enabled=False) == []
+
+
+def test_the_operators_rights_are_those_that_its_code_names() -> None:
+    def granted(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+        return {
+            (group, resource, verb)
+            for rule in rules
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    objects = rendered()
+    assert granted(only(objects, "ClusterRole", "evenkeel")["rules"]) == granted(cluster_rules())
+    lease = only(objects, "Role", "evenkeel-lease")["rules"]
+    assert granted(lease) == granted(lease_rules())
+    assert [rule.get("resourceNames") for rule in lease] == [["evenkeel"], None]
 
 
 def test_with_a_list_of_namespaces_the_rights_end_there() -> None:

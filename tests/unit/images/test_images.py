@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import distributions
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 
 from e2e.rig.images import PRODUCTS
 
 ROOT = Path(__file__).parents[3]
+SGLANG = (ROOT / "images" / "sglang.Dockerfile").read_text()
 DOCKERFILE = (ROOT / "images" / "Dockerfile").read_text()
+
+
+def entry_points_of(folder: Path) -> list[EntryPoint]:
+    (found,) = distributions(path=[str(folder)])
+    return list(found.entry_points)
 
 
 def stage(name: str) -> str:
@@ -60,6 +67,24 @@ def test_programs_in_an_image_know_their_version(tmp_path: Path) -> None:
     (found,) = distributions(path=[str(tmp_path)])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert (found.name, found.version) == (project["name"], project["version"])
+    assert not list(found.entry_points)
+
+
+def test_sglang_finds_the_plug_in_of_its_image(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "sglang_plugin" / "evenkeel_sglang", tmp_path / "evenkeel_sglang")
+    script = [sys.executable, ROOT / "images" / "project.py", "metadata", tmp_path]
+    subprocess.run(script, cwd=ROOT, check=True)
+    (found,) = entry_points_of(tmp_path)
+    assert (found.group, found.name) == ("sglang.srt.plugins", "evenkeel")
+    assert found.value == "evenkeel_sglang.plugin:register"
+
+
+def test_the_plug_ins_image_copies_what_its_context_holds() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
+    for sources in re.findall(r"^COPY (.+) \S+$", SGLANG, re.MULTILINE):
+        assert set(sources.split()) <= allowed
+    for package in ("fairshare", "contract", "sglang_plugin"):
+        assert f"COPY {package}/evenkeel_" in SGLANG
 
 
 def test_bytecode_is_the_same_each_time_and_python_takes_it_unchecked(tmp_path: Path) -> None:

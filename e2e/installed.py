@@ -1,0 +1,246 @@
+"""Evenkeel as its users have it: the chart installed, services applied, requests through the ingress.
+
+On a cluster of one's own (`E2E_KUBECONFIG`): `E2E_REGISTRY` holds the images, `E2E_INGRESS` is the address of the
+ingress controller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import yaml
+
+from e2e.kubectl import Kubectl, KubectlError
+from e2e.operators import wait_until
+from e2e.rig import cluster
+from e2e.rig.images import REGISTRY, product_archives
+from e2e.rig.layout import CACHE, NODES
+
+ROOT: Final = Path(__file__).parents[1]
+SYSTEM: Final = "evenkeel-system"
+OPERATOR: Final = f"system:serviceaccount:{SYSTEM}:evenkeel"
+MODEL: Final = "llama-3.1-8b"
+DEFINITIONS: Final = ("fairinferenceservices.evenkeel.dev", "inferencetenants.evenkeel.dev")
+
+
+def registry() -> str:
+    """Where the images are; builds and loads them on the rig's own cluster."""
+    given = os.environ.get("E2E_REGISTRY")
+    if given is None:
+        cluster.load_images(product_archives())
+    return given or REGISTRY
+
+
+def ingress() -> str:
+    """The address of the ingress controller."""
+    return os.environ.get("E2E_INGRESS", NODES[0].ip)
+
+
+def program(name: str) -> str:
+    """kubectl's and helm's place."""
+    built = CACHE / "bin" / name
+    found = str(built) if built.exists() else shutil.which(name)
+    assert found is not None, f"no {name}"
+    return found
+
+
+def helm(kubectl: Kubectl, *arguments: str) -> str:
+    """Its output; raises `AssertionError` with what it said."""
+    command = [program("helm"), f"--kubeconfig={kubectl.kubeconfig}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr.strip()}"
+    return done.stdout
+
+
+def forget(kubectl: Kubectl) -> None:
+    """Whatever an earlier test left of Evenkeel; the definitions take all services along."""
+    if "evenkeel" in helm(kubectl, "--namespace", SYSTEM, "list", "--short", "--all"):
+        helm(kubectl, "--namespace", SYSTEM, "uninstall", "evenkeel", "--wait")
+    kubectl("delete", "crd", "--ignore-not-found", *DEFINITIONS)
+    kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
+
+
+@contextmanager
+def installed(kubectl: Kubectl, *values: str) -> Iterator[None]:
+    """The chart, installed for the time of the context."""
+    forget(kubectl)
+    options = [f"--set=images.registry={registry()}", *values]
+    try:
+        helm(kubectl, "--namespace", SYSTEM, "install", "evenkeel", str(ROOT / "charts/evenkeel"),
+             "--create-namespace", "--wait", "--timeout=120s", *options)  # fmt: skip
+        yield
+    finally:
+        forget(kubectl)
+
+
+class Namespace:
+    """A team's namespace: what its people do with kubectl, and what its clients see."""
+
+    def __init__(self, kubectl: Kubectl, name: str) -> None:
+        self.kubectl = kubectl
+        self.name = name
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.kubectl("-n", self.name, *arguments, stdin=stdin)
+
+    def get(self, *arguments: str) -> Any:
+        return self.kubectl.get("-n", self.name, *arguments)
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        self("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+
+    def serve(self, name: str, *, replicas: int | None = 1, **spec: Any) -> None:
+        """A service of simulated replicas at `<name>.<namespace>.test`, once it is ready."""
+        self.apply(service(name, host=self.host(name), replicas=replicas, **spec))
+        self.ready(name)
+
+    def ready(self, name: str, *, replicas: int | None = None) -> None:
+        """Wait until the service is ready, with that many replicas."""
+        self("wait", "--for=condition=Ready", f"fis/{name}", "--timeout=180s")
+        if replicas is not None:
+            self("wait", f"--for=jsonpath={{.status.readyReplicas}}={replicas}", f"fis/{name}",
+                 "--timeout=180s")  # fmt: skip
+            wait_until(lambda: len(self.pods(name, "engine")) == replicas, f"{replicas} pods")
+
+    def tenant(self, name: str, key: str, *, weight: int = 1) -> None:
+        """A tenant with one client, `chat`, and its key in the Secret `<name>-keys`."""
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": f"{name}-keys"},
+            "stringData": {"chat": key},
+        }
+        reference = {"name": f"{name}-keys", "key": "chat"}
+        spec = {
+            "weight": weight,
+            "clients": [{"name": "chat"}],
+            "apiKeys": [{"name": "chat-1", "client": "chat", "secretRef": reference}],
+        }
+        self.apply(
+            secret,
+            {
+                "apiVersion": "evenkeel.dev/v1alpha1",
+                "kind": "InferenceTenant",
+                "metadata": {"name": name},
+                "spec": spec,
+            },
+        )
+
+    def pods(self, service: str, component: str) -> dict[str, Any]:
+        """Pods that are not leaving, by name."""
+        labels = f"evenkeel.dev/service={service},evenkeel.dev/component={component}"
+        items = self.get("pods", "-l", labels)["items"]
+        return {
+            item["metadata"]["name"]: item
+            for item in items
+            if "deletionTimestamp" not in item["metadata"]
+        }
+
+    def host(self, service: str) -> str:
+        return f"{service}.{self.name}.test"
+
+    def client(self, service: str, key: str) -> httpx.Client:
+        """Through the ingress, with an API key."""
+        headers = {"Host": self.host(service), "Authorization": f"Bearer {key}"}
+        return httpx.Client(base_url=f"http://{ingress()}", headers=headers, timeout=60)
+
+    def status(self, service: str, key: str) -> int:
+        """What a short request is answered with."""
+        with self.client(service, key) as client:
+            return client.post("/v1/completions", json=request(tokens=2)).status_code
+
+    def answers(self, service: str, key: str, status: int, *, within_s: float = 30) -> None:
+        """Wait until requests are answered with `status`, by every router."""
+        routers = len(self.pods(service, "router"))
+
+        def all_say_so() -> bool:
+            # The ingress controller takes routers in turn.
+            return all(self.status(service, key) == status for _ in range(2 * routers))
+
+        wait_until(all_say_so, f"{status} from {service}", timeout_s=within_s)
+
+    def python(self, pod: str, code: str) -> str:
+        """What a program in a pod prints."""
+        return self("exec", pod, "--", "python3", "-c", code).strip()
+
+
+@contextmanager
+def namespace(kubectl: Kubectl, name: str) -> Iterator[Namespace]:
+    """A namespace for the time of the context."""
+    kubectl("create", "namespace", name)
+    try:
+        yield Namespace(kubectl, name)
+    finally:
+        kubectl("delete", "namespace", name, "--wait=false")
+
+
+def service(name: str, *, host: str, replicas: int | None = 1, **spec: Any) -> dict[str, Any]:
+    """The sample with simulated replicas, under another name, with changes."""
+    plain: dict[str, Any] = yaml.safe_load((ROOT / "crds/samples/simulator.yaml").read_text())
+    plain["metadata"]["name"] = name
+    plain["spec"] |= {"exposure": {"ingress": {"host": host}}} | spec
+    plain["spec"]["engine"]["replicas"] = replicas
+    return plain
+
+
+def request(*, tokens: int = 8, stream: bool = False) -> dict[str, Any]:
+    return {"model": MODEL, "prompt": "Ahoy", "max_tokens": tokens, "stream": stream}
+
+
+def refused(kubectl: Kubectl, *arguments: str, stdin: str | None = None) -> bool:
+    """Whether RBAC says no. Any other answer, also an error, is not a refusal."""
+    try:
+        kubectl(*arguments, stdin=stdin)
+    except KubectlError as error:
+        return "forbidden" in str(error).lower()
+    return False
+
+
+class Stream(threading.Thread):
+    """A streamed request through the ingress, read in the background."""
+
+    def __init__(self, client: httpx.Client, *, tokens: int) -> None:
+        super().__init__(daemon=True)
+        self._client = client
+        self._tokens = tokens
+        self.events: list[str] = []
+        self.fault: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            with self._client.stream(
+                "POST", "/v1/completions", json=request(tokens=self._tokens, stream=True)
+            ) as response:
+                response.raise_for_status()
+                for line in response.iter_lines():
+                    if line.startswith("data: "):
+                        self.events.append(line.removeprefix("data: "))
+        except httpx.HTTPError as error:
+            self.fault = error
+
+    def started(self) -> Stream:
+        """Once the first event is there."""
+        self.start()
+        wait_until(lambda: self.events or self.fault, "the first event")
+        assert self.fault is None
+        return self
+
+    def finish(self) -> None:
+        """Wait for its end; it must be whole."""
+        self.join(timeout=120)
+        assert not self.is_alive()
+        assert self.fault is None, self.fault
+        assert self.events[-1] == "[DONE]"
+        chunks = [json.loads(event) for event in self.events[:-1]]
+        assert not [chunk for chunk in chunks if "error" in chunk]
+        texts = [choice["text"] for chunk in chunks for choice in chunk["choices"]]
+        assert len([text for text in texts if text]) >= self._tokens // 2

@@ -1,0 +1,66 @@
+"""What the rig needs of a machine: root, Debian packages, Go modules. `prepare` gets what can be had.
+
+Nothing is done where everything is there; what cannot be had is `NotHereError`, so that a test run may say so and go on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from e2e.rig.components import binaries, fetch_modules
+from e2e.rig.errors import NotHereError
+from e2e.rig.processes import succeeds
+
+_PROGRAMS: Final = (
+    "containerd", "runc", "buildah", "ip", "nft", "conntrack", "openssl", "unshare", "dpkg-deb",
+)  # fmt: skip
+PACKAGES: Final = (
+    "containerd", "runc", "containernetworking-plugins", "buildah",
+    "iproute2", "iptables", "nftables", "conntrack", "openssl",
+)  # fmt: skip
+
+
+def check() -> None:
+    """Raises `NotHereError` unless a cluster can be brought up here and now."""
+    if os.geteuid() != 0:
+        raise NotHereError("root is needed (namespaces, control groups); or set E2E_KUBECONFIG")
+    missing = _missing()
+    if missing:
+        raise NotHereError(f"missing: {', '.join(missing)}; install {' '.join(PACKAGES)}")
+
+
+def prepare() -> None:
+    """Install packages and build programs, where they are missing."""
+    if "E2E_KUBECONFIG" in os.environ:
+        return
+    if os.geteuid() == 0 and _missing():
+        _install()
+    check()
+    fetch_modules()
+    binaries()
+
+
+def _missing() -> list[str]:
+    found = [name for name in _PROGRAMS if shutil.which(name) is None]
+    return found if Path("/usr/lib/cni/bridge").exists() else [*found, "CNI plug-ins"]
+
+
+def _install() -> None:
+    if shutil.which("apt-get") is None:
+        raise NotHereError(f"there is no apt-get to install {' '.join(PACKAGES)} with")
+    print(f"installing {' '.join(PACKAGES)} …", flush=True)
+    # Their services are not wanted: the rig starts its own, in namespaces of its own.
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    install = ["apt-get", "install", "--yes", "-qq", "--no-install-recommends", *PACKAGES]
+    for attempt in (install, ["apt-get", "update", "-qq"], install):
+        done = subprocess.run(attempt, env=environment, capture_output=True, text=True, check=False)
+        if attempt is install and done.returncode == 0:
+            break
+    else:
+        raise NotHereError(f"apt-get cannot install what is missing: {done.stderr.strip()[-500:]}")
+    if not succeeds("containerd", "--version"):
+        raise NotHereError("containerd was installed and does not start")

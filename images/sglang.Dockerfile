@@ -1,0 +1,24 @@
+# The public SGLang image with Evenkeel's plug-in: replicas of runtime SGLang.
+#
+#     docker build --file images/sglang.Dockerfile --tag registry.example.com/evenkeel/sglang:0.1.0 .
+#
+# The plug-in supports SGLang 0.5.21 and newer (docs/sglang.md). CUDA comes with the base.
+ARG BASE=docker.io/lmsysorg/sglang:v0.5.23
+FROM ${BASE}
+WORKDIR /opt/evenkeel
+COPY pyproject.toml LICENSE images/project.py ./
+COPY fairshare/evenkeel_fairshare evenkeel_fairshare
+COPY contract/evenkeel_contract evenkeel_contract
+COPY sglang_plugin/evenkeel_sglang evenkeel_sglang
+# The engine is pinned against what it was built with: nothing that is there may change, so what is there is the
+# constraint. Then the plug-in is made known to SGLang, which finds it by its entry point. (An image is not a system:
+# pip on Debian and Ubuntu wants to be told.)
+RUN export PIP_BREAK_SYSTEM_PACKAGES=1 && python3 -m pip list --format=freeze --exclude-editable > there.txt \
+ && python3 project.py requirements sglang > wanted.txt \
+ && python3 -m pip install --quiet --no-cache-dir --constraint=there.txt --requirement=wanted.txt \
+ && python3 project.py metadata /opt/evenkeel \
+ && rm there.txt wanted.txt project.py pyproject.toml
+ENV PYTHONPATH=/opt/evenkeel HOME=/tmp
+USER 65532:65532
+WORKDIR /tmp
+ENTRYPOINT ["python3", "-m", "sglang.launch_server"]

@@ -1,0 +1,63 @@
+"""A machine that cannot have a cluster is told why, and nothing else happens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from e2e.rig import __main__, components, machine
+from e2e.rig.errors import NotHereError
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with no program at all, and root."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("E2E_BINARIES", raising=False)
+    monkeypatch.delenv("E2E_KUBECONFIG", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(components, "CACHE", tmp_path / "cache")
+    return tmp_path
+
+
+def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NotHereError, match="root is needed"):
+        machine.check()
+
+
+def test_what_is_missing_is_named_and_where_to_get_it(bare: Path) -> None:
+    with pytest.raises(NotHereError, match=r"missing: containerd.*install containerd runc"):
+        machine.check()
+    with pytest.raises(NotHereError, match="no apt-get"):
+        machine.prepare()
+
+
+def test_without_go_it_says_so(bare: Path) -> None:
+    with pytest.raises(NotHereError, match="there is no go command"):
+        components.fetch_modules()
+
+
+def test_modules_that_cannot_be_had_are_no_failure_of_the_build(bare: Path) -> None:
+    go = bare / "go"
+    go.write_text("#!/bin/sh\necho 'dial tcp: no route' >&2\nexit 1\n")
+    go.chmod(0o755)
+    with pytest.raises(NotHereError, match="modules of kubernetes cannot be had: dial tcp"):
+        components.fetch_modules()
+
+
+def test_packages_that_apt_cannot_install_are_no_failure_either(bare: Path) -> None:
+    apt = bare / "apt-get"
+    apt.write_text("#!/bin/sh\necho 'no such package' >&2\nexit 100\n")
+    apt.chmod(0o755)
+    with pytest.raises(NotHereError, match="cannot install what is missing: no such package"):
+        machine.prepare()
+
+
+def test_the_exit_code_tells_skipped_from_broken(
+    bare: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert __main__.main(["prepare"]) == __main__.NOT_HERE
+    assert "rig: there is no apt-get" in capsys.readouterr().err
