@@ -51,8 +51,8 @@ class Flight:
         """Times it was sent."""
         self.booking: Booking | None = None
         """This attempt in the ledger, while it is open."""
-        self.failed: tuple[str, ...] = ()
-        """Names of replicas that failed it: 5xx, garbage, or a broken connection before the first byte."""
+        self.failed: tuple[Ticket, ...] = ()
+        """At replicas that failed it: 5xx, garbage, or a broken connection before the first byte."""
         self.retry_charged = False
         """A replica that failed may have charged the client already (R11)."""
         self.first_byte_s: float | None = None

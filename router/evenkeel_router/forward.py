@@ -83,7 +83,7 @@ class Forwarder:
                 answer = await self._attempt(flight, order, request, ticket)
             except Failed as failed:
                 self._end_attempt(flight, order)
-                flight.failed += (ticket.member.name,)
+                flight.failed += (ticket,)
                 if flight.attempts >= state.config.limits.max_attempts:
                     raise _failed(flight, failed) from failed
                 order.totals.retries += 1

@@ -185,13 +185,13 @@ class Fleet:
 
     def dispatched(self, ticket: Ticket) -> None:
         """The request is on its way: charge its input, and count on its prompt being cached there."""
-        if self._alive(ticket):
+        if self.alive(ticket):
             self.policy.dispatched(ticket.plan.dispatch, ticket.slot)
             self.index.insert(ticket.plan.dispatch.blocks, ticket.slot)
 
     def refused(self, ticket: Ticket) -> None:
         """The request never got there."""
-        if self._alive(ticket):
+        if self.alive(ticket):
             self.outstanding[ticket.slot] -= 1
 
     def finished(self, ticket: Ticket, usage: Usage | None) -> None:
@@ -199,7 +199,7 @@ class Fleet:
 
         `NOTHING` is for what never ran; None where nobody knows what it used: its estimated charge stands.
         """
-        if not self._alive(ticket):
+        if not self.alive(ticket):
             return
         slot, plan = ticket.slot, ticket.plan
         self.outstanding[slot] -= 1
@@ -207,7 +207,7 @@ class Fleet:
         if usage is None or not usage.input_tokens:
             self.index.truncate(plan.dispatch.blocks, plan.matched_blocks, slot)
 
-    def _alive(self, ticket: Ticket) -> bool:
+    def alive(self, ticket: Ticket) -> bool:
         """Whether the process that it went to is still there."""
         member = ticket.member
         return member.slot == ticket.slot and member.lives == ticket.life

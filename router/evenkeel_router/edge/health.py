@@ -29,7 +29,7 @@ from typing import Final, Protocol
 
 from evenkeel_contract.routerconfig import ReplicaConfig
 
-from evenkeel_router.core.candidates import Member
+from evenkeel_router.core.candidates import Member, Ticket
 from evenkeel_router.core.endpoints import Found
 from evenkeel_router.core.resting import Resting
 from evenkeel_router.edge.discovery import Discovery
@@ -52,7 +52,7 @@ class Health(Protocol):
     def broken(self, name: str, why: str) -> None:
         """A request broke off."""
 
-    def answered(self, name: str, failed: Sequence[str]) -> None:
+    def answered(self, name: str, failed: Sequence[Ticket]) -> None:
         """A request got its first byte, after others had failed it."""
 
 
@@ -261,14 +261,14 @@ class Watchtower:
             self._notice()
             watch.kick.set()
 
-    def answered(self, name: str, failed: Sequence[str]) -> None:
+    def answered(self, name: str, failed: Sequence[Ticket]) -> None:
         """One replica answered what others had failed: theirs was the fault."""
         watch = self._watches.get(name)
         if watch is not None:
             watch.resting.answered()
-        for other in failed:
-            if other != name:
-                self._blame(other)
+        for ticket in failed:  # a process that followed another is not to be blamed for it
+            if ticket.member.name != name and self._state.fleet.alive(ticket):
+                self._blame(ticket.member.name)
 
     def _blame(self, name: str) -> None:
         member, watch = self._state.fleet.member(name), self._watches.get(name)

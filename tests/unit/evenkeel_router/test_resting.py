@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import httpx
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.core.resting import FAILURES, LONGEST_S, Resting
 from evenkeel_router.edge.probe import Verdict
-from evenkeel_router.edge.upstream import BrokenError, FakeReply, FakeUpstream, Outgoing
+from evenkeel_router.edge.upstream import BrokenError, FakeReply, FakeUpstream, Feed, Outgoing
 
 from tests.support.fakes import FakeProber, replicas
 from tests.support.nasty import DONE, EVENT, OK
@@ -58,6 +59,17 @@ def test_one_that_is_needed_does_not_rest() -> None:
     assert not resting.rests(100.0)
 
 
+@dataclass
+class Gated(FakeReply):
+    """A stream that begins when it is let."""
+
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def relay(self, feed: Feed, *, idle_s: float) -> bool:
+        await self.gate.wait()
+        return await super().relay(feed, idle_s=idle_s)
+
+
 class Fleet:
     """Replicas of which some fail; which one a request goes to first is the policy's affair."""
 
@@ -65,12 +77,15 @@ class Fleet:
         self.failing = failing
         self.upstream = FakeUpstream(self._answer)
         self.prober = FakeProber()
+        self.gate = asyncio.Event()
+        """Streams wait for it."""
+        self.gate.set()
 
     def _answer(self, asked: ReplicaConfig, request: Outgoing) -> FakeReply | BrokenError:
         if asked.name in self.failing:
             return FakeReply([b"{}"], status=500)
         if b'"stream":true' in request.body:
-            return FakeReply([EVENT, DONE], content_type="text/event-stream")
+            return Gated([EVENT, DONE], content_type="text/event-stream", gate=self.gate)
         return FakeReply([OK])
 
     def asked(self, name: str) -> int:
@@ -113,6 +128,29 @@ async def test_a_replica_that_rested_is_tried_again_and_stays_if_it_answers() ->
             await client.post("/v1/completions", json=BODY | {"prompt": f"{n}"})
         assert fleet.asked("r0") > FAILURES
         assert router.state.accounts.replica("r0").rests == 1
+
+
+async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
+    """`kill -9`: what it failed is answered elsewhere when it has been started again already."""
+    fleet = Fleet({"r0"})
+    async with fleet.running(2) as (router, client):
+        fleet.gate.clear()
+        asking = [
+            asyncio.create_task(client.post("/v1/completions", json=BODY | {"stream": True}))
+            for _ in range(4 * FAILURES)
+        ]
+        await until(lambda: fleet.asked("r1") == len(asking), "all to be asked of the other one")
+        assert fleet.asked("r0") >= FAILURES
+        dead = next(iter(router.state.fleet))
+        fleet.prober.verdicts["r0"] = Verdict.GONE
+        await until(lambda: not dead.joined, "it to be lost")
+        fleet.prober.verdicts["r0"] = Verdict.READY
+        await routable(router, 2)
+        fleet.gate.set()
+        for answer in asking:
+            assert (await answer).content == EVENT + DONE
+        assert dead.routable
+        assert router.state.accounts.replica("r0").rests == 0
 
 
 async def test_a_request_that_fails_everywhere_is_held_against_nobody() -> None:
