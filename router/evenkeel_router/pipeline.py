@@ -131,7 +131,8 @@ class Pipeline:
         if flight.ticket is not None:
             state.fleet.finished(flight.ticket, usage)
         if flight.booking is not None:
-            state.books.ended(flight.booking, usage)
+            told = flight.outcome is None or usage == NOTHING
+            state.books.ended(flight.booking, usage, told=told)
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens

@@ -200,8 +200,12 @@ class Books:
             self.ledger.dispatched(incarnation, client.identity, worst=worst)
         return booking
 
-    def ended(self, booking: Booking, usage: Usage | None) -> None:
-        """A request is over there, having used `usage`; None where nobody knows."""
+    def ended(self, booking: Booking, usage: Usage | None, *, told: bool = True) -> None:
+        """A request is over there, having used `usage`; None where nobody knows.
+
+        `told`: by the replica. Where it was not, what the request may have cost beyond that stays open: the
+        replica may have computed what never came here.
+        """
         if not booking.incarnation:
             return
         at = self._open[booking.incarnation]
@@ -212,14 +216,15 @@ class Books:
         if not at:
             del self._open[booking.incarnation]
         totals = Totals() if usage is None else self._totals(booking, usage)
+        released = booking.worst if told and usage is not None else totals.service
         self.ledger.received(
-            booking.incarnation, booking.client.identity, totals, released=booking.worst
+            booking.incarnation, booking.client.identity, totals, released=released
         )
 
     def failed(self, booking: Booking, estimate: Usage) -> bool:
         """An attempt failed with nothing to show; whether its input was computed and so paid there (R11)."""
         computed = self._was_running(booking)
-        self.ended(booking, estimate if computed else None)
+        self.ended(booking, estimate if computed else None, told=False)
         return computed or booking.input_paid
 
     def _was_running(self, booking: Booking) -> bool:

@@ -9,7 +9,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
-from evenkeel_fairshare.ledger import CarryRules, Ledger, Sealer
+from evenkeel_fairshare.ledger import CarryRules, Figures, Interval, Ledger, Sealer
 from evenkeel_router.core.books import Booking, Books
 from evenkeel_router.core.identity import Client, client_of
 
@@ -110,6 +110,25 @@ def test_a_retry_pays_its_output_only_and_nothing_pays_nothing() -> None:
     for usage in (Usage(30, 10, 5), NOTHING, None):
         of.ended(sent(of, paid=True), usage)
     assert of.ledger.served(A.identity).service == 10
+
+
+def test_what_nobody_told_stays_open_so_that_the_interval_holds_it() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    figures = Figures(of.ledger)
+    of.ended(sent(of, worst=1000), Usage(30, 10, 5))
+    assert figures.interval(A.identity) == Interval(30, 30)
+    of.ended(sent(of, worst=1000), NOTHING)  # refused: nothing was computed
+    assert figures.interval(A.identity) == Interval(30, 30)
+    of.ended(sent(of, worst=1000), Usage(30, 10, 0), told=False)  # it broke off
+    assert figures.interval(A.identity) == Interval(50, 1030)
+    of.ended(sent(of, worst=1000), None)  # it was given up before anything came
+    assert figures.interval(A.identity) == Interval(50, 2030)
+    tell(of, "one", running(A.identity, 0, 4))
+    of.failed(
+        sent(of, worst=1000), Usage(30, 10, 0)
+    )  # it only waited, says a report that may be old
+    assert figures.interval(A.identity) == Interval(50, 3030)
 
 
 def running(client: str, running: int, waiting: int) -> ClientReport:
