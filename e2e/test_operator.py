@@ -348,3 +348,44 @@ def _contents(kubectl: Kubectl, namespace: str) -> dict[str, Any]:
 
 def _without(spec: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key not in names}
+
+
+def test_a_horizontal_pod_autoscaler_moves_the_service(
+    kubectl: Kubectl, namespace: str, one: Operator
+) -> None:
+    """A real HPA, by its bounds: those it keeps without any metrics."""
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    await_made(kubectl, namespace)
+    scaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "scaler"},
+        "spec": {
+            "scaleTargetRef": {
+                "apiVersion": "evenkeel.dev/v1alpha1",
+                "kind": "FairInferenceService",
+                "name": "simulated",
+            },
+            "minReplicas": 4,
+            "maxReplicas": 8,
+            "metrics": [
+                {
+                    "type": "Resource",
+                    "resource": {
+                        "name": "cpu",
+                        "target": {"type": "Utilization", "averageUtilization": 50},
+                    },
+                }
+            ],
+        },
+    }
+
+    def engines() -> int:
+        spec = kubectl.get("-n", namespace, "deploy", "simulated-engine")["spec"]
+        return int(spec["replicas"])
+
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=json.dumps(scaler))
+    wait_until(lambda: engines() == 4, "its lower bound")
+    patch = '-p={"spec": {"minReplicas": 1, "maxReplicas": 3}}'
+    kubectl("-n", namespace, "patch", "hpa", "scaler", "--type=merge", patch)
+    wait_until(lambda: engines() == 3, "its upper bound")

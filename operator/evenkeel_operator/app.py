@@ -30,7 +30,7 @@ from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.cluster.worklist import Worklist
 from evenkeel_operator.core.objects import Object
 from evenkeel_operator.probes import serving
-from evenkeel_operator.reconcile import Means, ServicePass
+from evenkeel_operator.reconcile import RESYNC_S, Means, ServicePass
 from evenkeel_operator.settings import Settings
 from evenkeel_operator.tenantpass import TenantPass
 
@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 # Optional APIs come and go with people who install them; a minute late is early enough.
 APIS_INTERVAL_S: Final = 60.0
 SECRET_BYTES: Final = 32
+SPREAD_S: Final = 60.0
 
 
 async def run(settings: Settings) -> int:
@@ -83,7 +84,7 @@ async def _lead(client: KubeClient, lease: Lease, settings: Settings) -> int:
     """Act until a signal (kopf takes them from here on), or until the lease is lost."""
     leader = Leader(client, settings)
     await leader.observer.look_at_apis()
-    async with _background(leader.work(), leader.follow_apis()):
+    async with _background(leader.work(), leader.follow_apis(), leader.look_afresh()):
         keeping = asyncio.create_task(lease.keep())
         # kopf takes every task that is younger than itself for its own, and waits for its end.
         await asyncio.sleep(0)
@@ -114,7 +115,8 @@ class Leader:
     def __init__(self, client: KubeClient, settings: Settings) -> None:
         self.store = Store()
         self.observer = Observer(client, self.store)
-        self.worklist = Worklist(rng=Random())
+        self._rng = Random()
+        self.worklist = Worklist(rng=self._rng)
         self._workers = settings.workers
         means = Means(
             client=client,
@@ -151,6 +153,17 @@ class Leader:
         finally:
             metrics.PASSES.labels(key.kind, outcome).inc()
 
+    async def look_afresh(self) -> None:
+        """List everything anew now and then, and pass over all of it, spread over some time."""
+        while True:
+            await asyncio.sleep(RESYNC_S)
+            try:
+                await self.observer.look_afresh()
+            except ClusterError as error:
+                _log.warning("cannot look afresh: %s", error)
+            for key in self.store.all_resources():
+                self.worklist.add(key, after_s=self._rng.uniform(0, SPREAD_S))
+
     async def follow_apis(self) -> None:
         """Pass over every service when an optional API has come or gone."""
         while True:
@@ -158,7 +171,7 @@ class Leader:
             try:
                 if await self.observer.look_at_apis():
                     _log.info("optional APIs are now: %s", sorted(self.observer.apis) or "none")
-                    for key in self.store.all_service_keys():
+                    for key in self.store.all_services():
                         self.worklist.add(key)
             except ClusterError as error:
                 _log.warning("cannot ask for API groups: %s", error)

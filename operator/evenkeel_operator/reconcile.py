@@ -9,7 +9,7 @@ A pass over an unchanged service reads from memory and writes nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -32,7 +32,7 @@ from evenkeel_operator.cluster.apply import Applier, Outcome
 from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.events import tell
 from evenkeel_operator.cluster.observe import Observed, Observer
-from evenkeel_operator.cluster.store import Key, Store
+from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.accepted import Judgement, judge, last_good, read_accepted
 from evenkeel_operator.core.conditions import Findings
@@ -45,7 +45,7 @@ from evenkeel_operator.core.credentials import (
 from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import Object, Ref, annotations_of
 from evenkeel_operator.core.plan import make_plan
-from evenkeel_operator.core.scaling import Scaling, decide
+from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers
 from evenkeel_operator.core.secretdata import entry_of
 from evenkeel_operator.core.status import differs, service_status
 from evenkeel_operator.core.tenants import make_roster
@@ -55,7 +55,8 @@ from evenkeel_operator.desired import Desired, Inputs, desired
 
 _log = logging.getLogger(__name__)
 
-# While pods are not ready nobody tells us why; their reasons are looked at this often.
+# While pods are not ready nobody tells us why, so their reasons are looked at: after this, and then each time after
+# as long as it has been going on already, since what has not moved for an hour will hardly move in the next seconds.
 UNSETTLED_S: Final = 15.0
 # Watches miss what is deleted while they are down; so everything is listed afresh this often.
 RESYNC_S: Final = 900.0
@@ -85,6 +86,7 @@ class ServicePass:
     def __init__(self, means: Means) -> None:
         self._means = means
         self._listed_s: dict[Key, float] = {}
+        self._unsettled_s: dict[Key, float] = {}
         self._refusals: dict[Key, tuple[Object, tuple[Fault, ...]]] = {}
         """Specs that the API server refused in a rehearsal, so that each is rehearsed once."""
 
@@ -112,10 +114,17 @@ class ServicePass:
             outcome = await means.applier.carry_out(key, plan, owner_uid=seen.uid)
 
         # 5. Status, and a word to people where something changed.
-        found = await self._findings(key, judgement, scaling, wanted, outcome)
+        found = await self._findings(key, judgement, scaling, wanted, outcome, seen.scalers)
         await self._report(key, seen.raw, found, judgement, wanted, outcome)
-        settled = found.engines.settled and found.routers.settled
-        return RESYNC_S if settled or wanted is None else UNSETTLED_S
+        return self._next_look_s(key, settled=found.engines.settled and found.routers.settled)
+
+    def _next_look_s(self, key: Key, *, settled: bool) -> float:
+        if settled:
+            self._unsettled_s.pop(key, None)
+            return RESYNC_S
+        now_s = self._means.monotonic_s()
+        since_s = self._unsettled_s.setdefault(key, now_s)
+        return min(RESYNC_S, max(UNSETTLED_S, now_s - since_s))
 
     async def _judge(self, key: Key, seen: Observed) -> Judgement:
         name = key.name
@@ -179,6 +188,7 @@ class ServicePass:
         scaling: Scaling,
         wanted: Desired | None,
         outcome: Outcome,
+        scalers: Sequence[Object],
     ) -> Findings:
         routers = judgement.running.spec.router.count if judgement.running else 0
         return Findings(
@@ -188,13 +198,16 @@ class ServicePass:
                 key, engine_name(key.name), ENGINE_COMPONENT, scaling.replicas
             ),
             routers=await self._workload(key, router_name(key.name), ROUTER_COMPONENT, routers),
-            notes=(*outcome.notes, *(wanted.notes if wanted else ())),
+            notes=(
+                *outcome.notes,
+                *(wanted.notes if wanted else ()),
+                *foreign_scalers(key.name, scalers),
+            ),
             scaling=scaling.note,
         )
 
     async def _workload(self, key: Key, name: str, component: str, wanted: int) -> Workload:
-        children = self._means.store.children(key) or {}
-        deployment = children.get(Ref("Deployment", name))
+        deployment = self._means.store.children(key).items.get(Ref("Deployment", name))
         found = workload(deployment, wanted=wanted)
         if deployment is None or found.settled:
             return found
@@ -230,7 +243,7 @@ class ServicePass:
                 means.client, raw, reason=news.reason, message=news.message, bad=news.bad, now=now
             )
         answer = await means.client.apply_status(status_manifest(raw, status))
-        means.store.remember_service(answer)
+        means.store.named(SERVICE, key.namespace).put(answer)
 
     def _is_due_afresh(self, key: Key) -> bool:
         now_s = self._means.monotonic_s()
@@ -240,9 +253,10 @@ class ServicePass:
         return due
 
     def _forget(self, key: Key) -> None:
-        self._means.store.forget_children(key)
+        self._means.store.forget(key)
         self._means.applier.forget(key)
         self._listed_s.pop(key, None)
+        self._unsettled_s.pop(key, None)
         self._refusals.pop(key, None)
 
 

@@ -11,7 +11,7 @@ from datetime import UTC
 from evenkeel_contract.spec import FairInferenceService
 from evenkeel_contract.validate import parse_service
 
-from evenkeel_operator.cluster.store import Key
+from evenkeel_operator.cluster.store import TENANT, Key
 from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.status import differs, tenant_status
 from evenkeel_operator.core.tenants import make_roster
@@ -31,7 +31,7 @@ class TenantPass:
         means = self._means
         # 1. Observe: the tenants of the namespace, their keys, its services.
         around = await means.observer.neighbours(key.namespace)
-        raw = means.store.tenant(key)
+        raw = means.store.named(TENANT, key.namespace).items.get(key.name)
         if raw is None:
             return None
         services = self._parse(key.namespace, await means.observer.services(key.namespace))
@@ -51,7 +51,7 @@ class TenantPass:
         )
         if differs(status, raw):
             answer = await means.client.apply_status(status_manifest(raw, status))
-            means.store.remember_tenant(answer)
+            means.store.named(TENANT, key.namespace).put(answer)
         return RESYNC_S
 
     def _parse(self, namespace: str, raw: Iterable[Object]) -> list[FairInferenceService]:

@@ -64,7 +64,7 @@ class Applier:
         for item in plan.delete:
             _log.info("%s: delete %s", key, ref_of(item))
             await self._client.delete(item)
-            self._store.forget_child(key, ref_of(item))
+            self._store.children(key).drop(ref_of(item))
         return outcome
 
     async def rehearse(self, manifests: Iterable[Manifest], *, namespace: str) -> tuple[Fault, ...]:
@@ -93,7 +93,7 @@ class Applier:
         except Refused as error:
             outcome.notes.append(Note(reasons.REFUSED, f"{ref} is refused: {error.message}"))
             return
-        self._store.remember_child(key, answer)
+        self._store.children(key).put(answer)
         self._residue.setdefault(key, {})[ref] = left_over(manifest, answer)
         if change.foreign:
             outcome.reverted.append(change)

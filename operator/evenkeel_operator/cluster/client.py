@@ -35,6 +35,7 @@ ALL_KINDS: Final[Mapping[str, Kind]] = {
     "InferenceTenant": Kind(API_VERSION, "inferencetenants"),
     "Pod": Kind("v1", "pods"),
     "Event": Kind("v1", "events"),
+    "HorizontalPodAutoscaler": Kind("autoscaling/v2", "horizontalpodautoscalers"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
 }
 

@@ -20,7 +20,7 @@ from evenkeel_contract.spec import FairInferenceService
 from evenkeel_contract.spec.common import SecretKeyRef
 
 from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.store import SERVICE, TENANT, Key, Store
+from evenkeel_operator.cluster.store import SCALER, SERVICE, TENANT, Key, Store
 from evenkeel_operator.core.objects import KINDS, OPTIONAL_GROUPS, Object, Ref
 from evenkeel_operator.core.tenants import (
     SecretHashes,
@@ -39,6 +39,8 @@ class Observed:
     children: Mapping[Ref, Object]
     tenants: tuple[Tenant, ...]
     secrets: SecretHashes
+    scalers: tuple[Object, ...]
+    """HorizontalPodAutoscalers of the namespace."""
 
     @property
     def uid(self) -> str:
@@ -68,30 +70,26 @@ class Observer:
         """Optional API groups that the cluster has."""
 
     async def service(self, key: Key, *, afresh: bool = False) -> Observed | None:
-        """A service, or None where there is none. Afresh: whatever the store says, ask the API server."""
-        raw = self._store.service(key)
+        """A service, or None where there is none. Afresh: its objects are listed, whatever the store says."""
+        raw = self._store.named(SERVICE, key.namespace).items.get(key.name)
         if raw is None or afresh:
             raw = await self._client.get(SERVICE, key.namespace, key.name)
             if raw is None:
-                self._store.forget_service(key)
+                self._store.forget(key)
                 return None
-            self._store.remember_service(raw)
-            self._store.forget_children(key)
+            self._store.named(SERVICE, key.namespace).put(raw)
         around = await self.neighbours(key.namespace)
         return Observed(
             raw=raw,
-            children=await self._children(key),
+            children=await self._children(key, afresh=afresh),
             tenants=around.tenants,
             secrets=around.secrets,
+            scalers=await self._all(SCALER, key.namespace),
         )
 
     async def neighbours(self, namespace: str) -> Neighbours:
         """All tenants of a namespace."""
-        raw = self._store.tenants(namespace)
-        if raw is None:
-            self._store.remember_tenants(namespace, await self._client.list_all(TENANT, namespace))
-            raw = self._store.tenants(namespace) or ()
-        tenants = read_tenants(raw)
+        tenants = read_tenants(await self._all(TENANT, namespace))
         secrets = {
             name: await self._hashes(namespace, name) for name in sorted(secrets_named_by(tenants))
         }
@@ -99,13 +97,15 @@ class Observer:
 
     async def services(self, namespace: str) -> tuple[Object, ...]:
         """All services of a namespace."""
-        known = self._store.services(namespace)
-        if known is None:
-            self._store.remember_services(
-                namespace, await self._client.list_all(SERVICE, namespace)
-            )
-            known = self._store.services(namespace) or ()
-        return known
+        return await self._all(SERVICE, namespace)
+
+    async def look_afresh(self) -> None:
+        """List and read everything again that is not some service's own: watches may have missed an end."""
+        for namespace in sorted(self._store.namespaces()):
+            for kind in (SERVICE, TENANT, SCALER):
+                await self._list(kind, namespace)
+        for namespace, name in sorted(self._store.secrets()):
+            await self._read_secret(namespace, name)
 
     async def redis_url(self, service: FairInferenceService) -> str | None:
         """The address of store Redis; None where it is not used, or its Secret is not there."""
@@ -126,26 +126,40 @@ class Observer:
         self.apis = await self._client.api_groups() & OPTIONAL_GROUPS
         return before != self.apis
 
-    async def _children(self, key: Key) -> Mapping[Ref, Object]:
-        known = self._store.children(key)
-        if known is not None:
-            return known
-        found: list[Object] = []
-        for kind, where in KINDS.items():
-            if where.group in OPTIONAL_GROUPS and where.group not in self.apis:
-                continue
-            selector = f"{SERVICE_LABEL}={key.name}"
-            found += await self._client.list_all(kind, key.namespace, selector=selector)
-        self._store.remember_children(key, found)
-        return self._store.children(key) or {}
+    async def _all(self, kind: str, namespace: str) -> tuple[Object, ...]:
+        table = self._store.named(kind, namespace)
+        if not table.is_listed:
+            await self._list(kind, namespace)
+        return tuple(table.items.values())
+
+    async def _list(self, kind: str, namespace: str) -> None:
+        table = self._store.named(kind, namespace)
+        table.begin()
+        table.finish(await self._client.list_all(kind, namespace))
+
+    async def _children(self, key: Key, *, afresh: bool) -> Mapping[Ref, Object]:
+        table = self._store.children(key)
+        if afresh or not table.is_listed:
+            table.begin()
+            found: list[Object] = []
+            for kind, where in KINDS.items():
+                if where.group in OPTIONAL_GROUPS and where.group not in self.apis:
+                    continue
+                selector = f"{SERVICE_LABEL}={key.name}"
+                found += await self._client.list_all(kind, key.namespace, selector=selector)
+            table.finish(found)
+        return table.items
 
     async def _hashes(self, namespace: str, name: str) -> Mapping[str, str] | None:
-        known, hashes = self._store.hashes(namespace, name)
-        if not known:
-            secret = await self._client.get("Secret", namespace, name)
-            self._store.remember_secret(namespace, name, secret)
-            hashes = self._store.hashes(namespace, name)[1]
-        return hashes
+        if self._store.hashes(namespace, name) is None:
+            await self._read_secret(namespace, name)
+        found = self._store.hashes(namespace, name)
+        return None if found is None else found.entries
+
+    async def _read_secret(self, namespace: str, name: str) -> None:
+        asked = self._store.expect_secret(namespace, name)
+        secret = await self._client.get("Secret", namespace, name)
+        self._store.remember_secret(namespace, name, secret, asked=asked)
 
     async def _entry(self, namespace: str, ref: SecretKeyRef) -> str | None:
         # Looked at through its hash too, so that a change of it is an event that concerns the service.

@@ -3,23 +3,24 @@
 Place in the flow: events → **store** → which resources need a pass; observe reads it.
 
 The surprising thing: it is allowed to be wrong. A watch that starts anew does not tell what was deleted meanwhile, so
-every service is listed afresh now and then (`forget_children`), and the plan's effect is idempotent anyway.
+everything is listed afresh now and then, and carrying out a plan twice does no harm.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from evenkeel_contract.names import SERVICE_LABEL
 
+from evenkeel_operator.cluster.table import Table, version_of
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
 from evenkeel_operator.core.tenants import hash_entries
 
 SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
+SCALER: Final = "HorizontalPodAutoscaler"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,186 +35,139 @@ class Key:
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Hashes:
+    """Of the keys in a Secret that somebody named."""
+
+    version: int
+    entries: Mapping[str, str] | None
+    """None: there is no such Secret."""
+
+
 class Store:
-    """Services, tenants, what was made for them, and hashes of the keys that tenants name."""
+    """Services, tenants, scalers, what was made for services, and hashes of the keys that tenants name."""
 
     def __init__(self) -> None:
-        self._services: dict[str, dict[str, Object]] = defaultdict(dict)
-        self._tenants: dict[str, dict[str, Object]] = defaultdict(dict)
-        self._listed_tenants: set[str] = set()
-        self._listed_services: set[str] = set()
-        self._children: dict[Key, dict[Ref, Object]] = {}
-        self._hashes: dict[tuple[str, str], Mapping[str, str] | None] = {}
+        self._tables: dict[tuple[str, str], Table[str]] = {}
+        self._children: dict[Key, Table[Ref]] = {}
+        self._hashes: dict[tuple[str, str], Hashes] = {}
 
-    # What watches tell.
+    def named(self, kind: str, namespace: str) -> Table[str]:
+        """All services, tenants or scalers of a namespace, by name."""
+        return self._tables.setdefault((kind, namespace), Table(_name_of))
+
+    def children(self, key: Key) -> Table[Ref]:
+        """What was made for a service."""
+        return self._children.setdefault(key, Table(ref_of))
+
+    def keys(self, kind: str, namespace: str) -> frozenset[Key]:
+        """The resources of a kind in a namespace."""
+        return frozenset(Key(kind, namespace, name) for name in self.named(kind, namespace).items)
+
+    def all_services(self) -> frozenset[Key]:
+        """In every namespace."""
+        spaces = [namespace for kind, namespace in self._tables if kind == SERVICE]
+        return frozenset(key for namespace in spaces for key in self.keys(SERVICE, namespace))
+
+    def all_resources(self) -> frozenset[Key]:
+        """Every service and every tenant."""
+        spaces = [where for where in self._tables if where[0] in (SERVICE, TENANT)]
+        return frozenset(key for kind, namespace in spaces for key in self.keys(kind, namespace))
+
+    def forget(self, key: Key) -> None:
+        """The resource is gone."""
+        self.named(key.kind, key.namespace).drop(key.name)
+        self._children.pop(key, None)
+
+    # Secrets.
+
+    def hashes(self, namespace: str, name: str) -> Hashes | None:
+        """Of a Secret; None where nobody has asked for it yet."""
+        found = self._hashes.get((namespace, name))
+        return None if found is None or found.version < 0 else found
+
+    def expect_secret(self, namespace: str, name: str) -> int:
+        """Somebody will read it now: from here on events about it count. What to say with the answer."""
+        return self._hashes.setdefault((namespace, name), Hashes(-1, None)).version
+
+    def remember_secret(
+        self, namespace: str, name: str, item: Object | None, *, asked: int
+    ) -> None:
+        """It was read; an event that came meanwhile wins."""
+        if self._hashes[namespace, name].version == asked:
+            entries = None if item is None else hash_entries(item)
+            version = max(asked, 0) if item is None else version_of(item)
+            self._hashes[namespace, name] = Hashes(version, entries)
+
+    def secrets(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of all that somebody named."""
+        return frozenset(self._hashes)
+
+    def namespaces(self) -> frozenset[str]:
+        """Those in which there was ever a service or a tenant."""
+        return frozenset(namespace for _, namespace in self._tables)
+
+    # Events.
 
     def see(self, event: str | None, kind: str, item: Object) -> frozenset[Key]:
         """An object appeared, changed, or (`DELETED`) vanished; the resources that this concerns."""
         namespace = str(item["metadata"]["namespace"])
         gone = event == "DELETED"
-        if kind == SERVICE:
-            return self._see_service(namespace, item, gone=gone)
-        if kind == TENANT:
-            return self._see_tenant(namespace, item, gone=gone)
-        found = self._see_child(namespace, kind, item, gone=gone)
+        if kind in (SERVICE, TENANT):
+            return self._see_resource(kind, namespace, item, gone=gone)
+        if kind == SCALER:
+            self.named(SCALER, namespace).see(item, gone=gone)
+            return self.keys(SERVICE, namespace)
+        found = self._see_child(namespace, {**item, "kind": kind}, gone=gone)
         if kind == "Secret":
             found |= self._see_secret(namespace, item, gone=gone)
         return frozenset(found)
 
-    def _see_service(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
-        name = str(item["metadata"]["name"])
-        known = self._services[namespace].get(name)
-        key = Key(SERVICE, namespace, name)
+    def _see_resource(
+        self, kind: str, namespace: str, item: Object, *, gone: bool
+    ) -> frozenset[Key]:
+        own = Key(kind, namespace, _name_of(item))
+        # What is no news to the table may be some to its own pass: a list that another pass asked for was quicker.
+        _, known = self.named(kind, namespace).see(item, gone=gone)
         if gone:
-            self.forget_service(key)
-        else:
-            self._services[namespace][name] = _slim(item)
-        changed = gone or known is None or _intent(known) != _intent(item)
-        # Tenants say which services serve them.
-        return frozenset({key, *(self.tenant_keys(namespace) if changed else ())})
-
-    def _see_tenant(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
-        name = str(item["metadata"]["name"])
-        known = self._tenants[namespace].get(name)
-        if gone:
-            self._tenants[namespace].pop(name, None)
-        else:
-            self._tenants[namespace][name] = _slim(item)
-        own = Key(TENANT, namespace, name)
-        if not gone and known is not None and _intent(known) == _intent(item):
+            self._children.pop(own, None)
+        elif known is not None and _intent(known) == _intent(item):
             return frozenset({own})
-        # Of two tenants that claim a key, the other one may be rid of its rival.
-        return frozenset({own, *self.service_keys(namespace), *self.tenant_keys(namespace)})
+        # Tenants say which services serve them; services tell routers of tenants; and of two tenants that claim a
+        # key, the other one may be rid of its rival.
+        others = self.keys(SERVICE, namespace) if kind == TENANT else frozenset()
+        return frozenset({own, *others, *self.keys(TENANT, namespace)})
 
-    def _see_child(self, namespace: str, kind: str, item: Object, *, gone: bool) -> set[Key]:
-        if kind not in KINDS:
+    def _see_child(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
+        if item["kind"] not in KINDS:
             return set()
         # By its owner, since a label may be what somebody changed; by its label, for the same reason.
         named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
         keys = {Key(SERVICE, namespace, str(name)) for name in named}
-        return {key for key in keys if self._child_concerns(key, kind, item, gone=gone)}
-
-    def _child_concerns(self, key: Key, kind: str, item: Object, *, gone: bool) -> bool:
-        children = self._children.get(key)
-        if children is None:  # nobody has asked yet; the first pass lists
-            return True
-        ref = Ref(kind, str(item["metadata"]["name"]))
-        known = children.get(ref)
-        if gone:
-            children.pop(ref, None)
-            return True
-        if known is not None and _version(known) >= _version(item):
-            return False  # the echo of our own write
-        children[ref] = _slim({"kind": kind, **item})
-        return True
+        return {key for key in keys if self.children(key).see(item, gone=gone)[0]}
 
     def _see_secret(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         """Every Secret comes by here; those that nobody named leave nothing behind."""
-        where = (namespace, str(item["metadata"]["name"]))
-        if where not in self._hashes:
+        where = (namespace, _name_of(item))
+        known = self._hashes.get(where)
+        old = known is not None and known.version + (not gone) > version_of(item)
+        if known is None or old:
             return set()
-        hashes = None if gone else hash_entries(item)
-        if self._hashes[where] == hashes:
+        entries = None if gone else hash_entries(item)
+        self._hashes[where] = Hashes(version_of(item), entries)
+        if known.entries == entries:
             return set()
-        self._hashes[where] = hashes
-        return {*self.service_keys(namespace), *self.tenant_keys(namespace)}
-
-    # What passes remember.
-
-    def remember_service(self, item: Object) -> None:
-        metadata = item["metadata"]
-        self._services[str(metadata["namespace"])][str(metadata["name"])] = _slim(item)
-
-    def remember_services(self, namespace: str, items: Iterable[Object]) -> None:
-        self._services[namespace] = {str(item["metadata"]["name"]): _slim(item) for item in items}
-        self._listed_services.add(namespace)
-
-    def remember_tenants(self, namespace: str, items: Iterable[Object]) -> None:
-        self._tenants[namespace] = {str(item["metadata"]["name"]): _slim(item) for item in items}
-        self._listed_tenants.add(namespace)
-
-    def remember_tenant(self, item: Object) -> None:
-        metadata = item["metadata"]
-        self._tenants[str(metadata["namespace"])][str(metadata["name"])] = _slim(item)
-
-    def remember_children(self, key: Key, items: Iterable[Object]) -> None:
-        self._children[key] = {ref_of(item): _slim(item) for item in items}
-
-    def remember_child(self, key: Key, item: Object) -> None:
-        self._children.setdefault(key, {})[ref_of(item)] = _slim(item)
-
-    def remember_secret(self, namespace: str, name: str, item: Object | None) -> None:
-        self._hashes[namespace, name] = None if item is None else hash_entries(item)
-
-    def forget_children(self, key: Key) -> None:
-        """The next pass lists them."""
-        self._children.pop(key, None)
-
-    def forget_child(self, key: Key, ref: Ref) -> None:
-        self._children.get(key, {}).pop(ref, None)
-
-    def forget_service(self, key: Key) -> None:
-        self._services[key.namespace].pop(key.name, None)
-        self._children.pop(key, None)
-
-    # What passes ask.
-
-    def service(self, key: Key) -> Object | None:
-        return self._services[key.namespace].get(key.name)
-
-    def services(self, namespace: str) -> tuple[Object, ...] | None:
-        """None where nobody has listed them yet."""
-        if namespace not in self._listed_services:
-            return None
-        return tuple(self._services[namespace].values())
-
-    def tenant(self, key: Key) -> Object | None:
-        return self._tenants[key.namespace].get(key.name)
-
-    def service_keys(self, namespace: str) -> frozenset[Key]:
-        return frozenset(Key(SERVICE, namespace, name) for name in self._services[namespace])
-
-    def all_service_keys(self) -> frozenset[Key]:
-        return frozenset(
-            key for namespace in self._services for key in self.service_keys(namespace)
-        )
-
-    def tenants(self, namespace: str) -> tuple[Object, ...] | None:
-        """None where nobody has listed them yet."""
-        if namespace not in self._listed_tenants:
-            return None
-        return tuple(self._tenants[namespace].values())
-
-    def tenant_keys(self, namespace: str) -> frozenset[Key]:
-        return frozenset(Key(TENANT, namespace, name) for name in self._tenants[namespace])
-
-    def children(self, key: Key) -> Mapping[Ref, Object] | None:
-        """None where nobody has listed them yet."""
-        found = self._children.get(key)
-        return None if found is None else dict(found)
-
-    def hashes(self, namespace: str, name: str) -> tuple[bool, Mapping[str, str] | None]:
-        """Whether the Secret was looked at, and the hashes in it (None: there is none)."""
-        where = (namespace, name)
-        return where in self._hashes, self._hashes.get(where)
+        return {*self.keys(SERVICE, namespace), *self.keys(TENANT, namespace)}
 
 
-def _slim(item: Object) -> dict[str, Any]:
-    """Without what is never read here and makes up half of an object."""
-    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    return {**item, "metadata": metadata}
+def _name_of(item: Object) -> str:
+    return str(item["metadata"]["name"])
 
 
 def _owner_of(item: Object) -> str | None:
     owners = item["metadata"].get("ownerReferences") or ()
     names = (owner["name"] for owner in owners if owner.get("kind") == SERVICE)
     return next(names, None)
-
-
-def _version(item: Object) -> int:
-    """Resource versions are decimal and grow (Kubernetes 1.35 says so; every etcd did it before)."""
-    text = str(item["metadata"].get("resourceVersion", ""))
-    return int(text) if text.isdecimal() else 0
 
 
 def _intent(item: Object) -> tuple[Any, ...]:

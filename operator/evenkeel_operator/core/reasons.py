@@ -33,6 +33,7 @@ NAME_TAKEN: Final = "NameTaken"  # an object of somebody else's has a name that 
 API_ABSENT: Final = "ApiAbsent"  # something was asked for that the cluster has no API for
 CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # for one Secret
 SECRET_MISSING: Final = "SecretMissing"
+FOREIGN_SCALER: Final = "ForeignScaler"  # somebody scales a Deployment of ours
 REFUSED: Final = "Refused"  # by the API server
 
 # SpecValid

@@ -5,12 +5,15 @@ Place in the pass: judge → **scaling** → desired.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from evenkeel_contract.names import engine_name, router_name
 from evenkeel_contract.spec import ServiceSpec
 
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.conditions import Note
+from evenkeel_operator.core.objects import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,19 @@ class Scaling:
 
     replicas: int
     note: Note
+
+
+def foreign_scalers(service: str, scalers: Iterable[Object]) -> Iterator[Note]:
+    """Autoscalers that pull at a Deployment of the service: what they set is put back, again and again."""
+    ours = {engine_name(service), router_name(service)}
+    for item in sorted(scalers, key=lambda item: str(item["metadata"]["name"])):
+        target = (item.get("spec") or {}).get("scaleTargetRef") or {}
+        if target.get("kind") == "Deployment" and target.get("name") in ours:
+            yield Note(
+                reasons.FOREIGN_SCALER,
+                f"HorizontalPodAutoscaler {item['metadata']['name']} scales Deployment {target['name']}, "
+                f"which is put back; let it scale FairInferenceService {service}",
+            )
 
 
 def decide(spec: ServiceSpec | None) -> Scaling:

@@ -32,6 +32,7 @@ def cluster_rules() -> list[Manifest]:
         *(_rule(group, sorted(names), _OWN) for group, names in sorted(by_group.items())),
         _rule("", ["pods"], READ),
         _rule("discovery.k8s.io", ["endpointslices"], READ),
+        _rule("autoscaling", ["horizontalpodautoscalers"], READ),
         _rule("", ["events"], ["create"]),
         # kopf looks at what there is to be watched.
         _rule("", ["namespaces"], READ),

@@ -392,3 +392,23 @@ async def test_what_the_server_spells_in_its_own_way_is_not_written_again_and_ag
     for _ in range(3):
         await operator.make_pass(KEY)
     assert [what for what in cluster.writes if "Deployment" in what] == []
+
+
+async def test_an_autoscaler_on_a_generated_deployment_is_named(cluster: FakeCluster) -> None:
+    scaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "mine", "namespace": "team-ml"},
+        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "simulated-engine"}},
+    }
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    found = cluster.put(scaler)
+    assert operator.store.see("ADDED", found["kind"], found) == {KEY}
+    await operator.make_pass(KEY)
+    verdict = condition(cluster, "Degraded")
+    assert verdict["reason"] == "ForeignScaler"
+    assert "HorizontalPodAutoscaler mine scales Deployment simulated-engine" in verdict["message"]
+    operator.store.see("DELETED", found["kind"], found)
+    await operator.make_pass(KEY)
+    assert condition(cluster, "Degraded")["status"] == "False"

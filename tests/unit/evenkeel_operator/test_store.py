@@ -5,8 +5,9 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from evenkeel_operator.cluster.store import SERVICE, TENANT, Key, Store
+from evenkeel_operator.cluster.store import SERVICE, TENANT, Hashes, Key, Store
 from evenkeel_operator.core.objects import Ref
+from evenkeel_operator.core.tenants import hash_entries
 
 S, T = Key(SERVICE, "n", "s"), Key(TENANT, "n", "t")
 
@@ -22,9 +23,9 @@ def child(*, version: int = 1, label: str | None = "s", owner: str | None = "s")
     return item("Service", "s-engine", version=version, labels=labels, ownerReferences=owners)
 
 
-def secret(**keys: str) -> dict[str, Any]:
+def secret(*, version: int = 1, **keys: str) -> dict[str, Any]:
     data = {name: b64encode(key.encode()).decode() for name, key in keys.items()}
-    return item("Secret", "keys") | {"data": data}
+    return item("Secret", "keys", version=version) | {"data": data}
 
 
 def test_a_new_service_concerns_itself_and_tenants_but_its_status_only_itself() -> None:
@@ -35,13 +36,11 @@ def test_a_new_service_concerns_itself_and_tenants_but_its_status_only_itself() 
     assert store.see("MODIFIED", SERVICE, said) == {S}
     assert store.see("MODIFIED", SERVICE, item(SERVICE, "s", generation=2)) == {S, T}
     assert store.see("DELETED", SERVICE, item(SERVICE, "s", generation=2)) == {S, T}
-    assert store.service(S) is None
+    assert store.named(SERVICE, "n").items == {}
 
 
 def test_a_child_is_known_by_its_owner_or_its_label_whichever_was_changed() -> None:
     store = Store()
-    assert store.see(None, "Service", child()) == {S}  # not listed yet: look
-    store.remember_children(S, [])
     assert store.see("ADDED", "Service", child()) == {S}
     assert store.see("MODIFIED", "Service", child()) == frozenset()  # the echo of our own write
     changed = store.see("MODIFIED", "Service", child(version=2, label="x"))
@@ -49,18 +48,43 @@ def test_a_child_is_known_by_its_owner_or_its_label_whichever_was_changed() -> N
     assert store.see("MODIFIED", "Service", child(version=3, owner=None)) == {S}
     assert store.see("MODIFIED", "Service", child(version=4, owner=None, label=None)) == frozenset()
     assert store.see("DELETED", "Service", child(version=5)) == {S}
-    assert store.children(S) == {}
+    assert store.children(S).items == {}
 
 
 def test_managed_fields_are_not_kept() -> None:
-    store = Store()
-    store.remember_children(S, [child() | {"spec": {}}])
-    one = child(version=2)
+    store, one = Store(), child()
     one["metadata"]["managedFields"] = [{"manager": "x"}] * 10
-    store.see("MODIFIED", "Service", one)
-    children = store.children(S)
-    assert children is not None
-    assert "managedFields" not in children[Ref("Service", "s-engine")]["metadata"]
+    store.see("ADDED", "Service", one)
+    kept = store.children(S).items[Ref("Service", "s-engine")]
+    assert "managedFields" not in kept["metadata"]
+
+
+def test_what_happens_while_a_list_is_on_its_way_is_not_undone_by_it() -> None:
+    table = Store().named(TENANT, "n")
+    table.see(item(TENANT, "stays", version=1), gone=False)
+    table.begin()
+    table.see(item(TENANT, "changes", version=7), gone=False)
+    table.see(item(TENANT, "goes", version=8), gone=True)
+    table.see(item(TENANT, "comes", version=9), gone=False)
+    assert not table.is_listed
+    table.finish(
+        [
+            item(TENANT, "stays", version=2),
+            item(TENANT, "changes", version=3),
+            item(TENANT, "goes", version=4),
+        ]
+    )
+    assert table.is_listed
+    versions = {name: one["metadata"]["resourceVersion"] for name, one in table.items.items()}
+    assert versions == {"stays": "2", "changes": "7", "comes": "9"}
+
+
+def test_a_list_takes_away_what_a_watch_did_not_tell_to_be_gone() -> None:
+    table = Store().named(TENANT, "n")
+    table.see(item(TENANT, "gone"), gone=False)
+    table.begin()
+    table.finish([])
+    assert table.items == {}
 
 
 def test_of_secrets_only_named_ones_leave_something_and_that_is_hashes() -> None:
@@ -68,19 +92,37 @@ def test_of_secrets_only_named_ones_leave_something_and_that_is_hashes() -> None
     store.see(None, SERVICE, item(SERVICE, "s"))
     store.see(None, TENANT, item(TENANT, "t"))
     assert store.see(None, "Secret", secret(a="key")) == frozenset()
-    assert store.hashes("n", "keys") == (False, None)
-    store.remember_secret("n", "keys", None)
-    assert store.see("ADDED", "Secret", secret(a="key")) == {S, T}
-    assert store.see("MODIFIED", "Secret", secret(a="key")) == frozenset()
-    known, hashes = store.hashes("n", "keys")
-    assert known
-    assert hashes is not None
-    assert len(hashes["a"]) == 64
-    assert store.see("DELETED", "Secret", secret(a="key")) == {S, T}
-    assert store.hashes("n", "keys") == (True, None)
+    assert store.hashes("n", "keys") is None
+    assert store.secrets() == frozenset()
+    asked = store.expect_secret("n", "keys")
+    store.remember_secret("n", "keys", None, asked=asked)
+    assert store.hashes("n", "keys") == Hashes(0, None)
+    assert store.see("ADDED", "Secret", secret(version=2, a="key")) == {S, T}
+    assert store.see("MODIFIED", "Secret", secret(version=3, a="key")) == frozenset()
+    found = store.hashes("n", "keys")
+    assert found is not None
+    assert found.entries is not None
+    assert len(found.entries["a"]) == 64
+    assert store.see("DELETED", "Secret", secret(version=4, a="key")) == {S, T}
+    assert store.hashes("n", "keys") == Hashes(4, None)
+
+
+def test_an_event_about_a_secret_that_is_quicker_than_its_reading_wins() -> None:
+    store = Store()
+    asked = store.expect_secret("n", "keys")
+    assert store.hashes("n", "keys") is None
+    store.see("MODIFIED", "Secret", secret(version=5, a="new"))
+    store.remember_secret("n", "keys", secret(version=4, a="old"), asked=asked)
+    assert store.hashes("n", "keys") == Hashes(5, hash_entries(secret(a="new")))
+    again = store.expect_secret("n", "keys")
+    store.remember_secret("n", "keys", None, asked=again)  # its end was missed
+    found = store.hashes("n", "keys")
+    assert found is not None
+    assert found.entries is None
 
 
 def test_a_secret_that_is_no_base64_or_empty_holds_no_key() -> None:
     store = Store()
-    store.remember_secret("n", "keys", item("Secret", "keys") | {"data": {"a": "%", "b": ""}})
-    assert store.hashes("n", "keys") == (True, {})
+    odd = item("Secret", "keys") | {"data": {"a": "%", "b": ""}}
+    store.remember_secret("n", "keys", odd, asked=store.expect_secret("n", "keys"))
+    assert store.hashes("n", "keys") == Hashes(1, {})
