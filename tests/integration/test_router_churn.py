@@ -59,11 +59,17 @@ async def request(client: httpx.AsyncClient, number: int) -> str:
 
 
 async def churn(router: Router, replicas: Sequence[Nasty], chance: Random) -> None:
-    """Replicas become ready, unready, and lost."""
+    """Replicas become ready, unready, and lost; one is always ready, and found so before the next change.
+
+    Or else, on a machine that is busy enough, nobody would ever be asked.
+    """
     while True:
         await asyncio.sleep(0.05)
+        await until(lambda: router.state.fleet.routable, "one to be routable")
         flaky = chance.choice(replicas)
         flaky.ready = not flaky.ready
+        if not any(replica.ready for replica in replicas):
+            chance.choice(replicas).ready = True
         if chance.random() < 0.3:
             router.state.fleet.lost(chance.choice(list(router.state.fleet)))
 
