@@ -93,6 +93,18 @@ class Book:
         """A tenant's row; zeros if it has none."""
         return _row(self.tenants, tenant)
 
+    def copy(self) -> Book:
+        """The same, to be changed while this one is read."""
+        return Book(
+            rank=self.rank,
+            lineage=list(self.lineage),
+            clients=self.clients.copy(),
+            tenants=self.tenants.copy(),
+            dropped=dict(self.dropped),
+            folded=dict(self.folded),
+            given=dict(self.given),
+        )
+
     def contains(self, rank: Rank) -> bool:
         """Whether this book grew from that one, as far as it remembers."""
         return rank in self.lineage

@@ -15,9 +15,9 @@ brings every deficit back into its range. It never exceeds the true number, so n
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from evenkeel_fairshare.ledger.page import (
     DEFICIT,
@@ -38,6 +38,9 @@ from evenkeel_fairshare.ledger.page import (
     tenant_of,
 )
 from evenkeel_fairshare.ledger.table import Table
+
+STRIDE: Final = 200
+"""Rows to look at between two moments in which something else may be done."""
 
 
 class Weights(Protocol):
@@ -171,12 +174,30 @@ def interval(page: Page, client: str) -> Interval:
     return Interval(lower, lower + max(0.0, still_open))
 
 
-def close(page: Page, rules: CarryRules, weights: Weights) -> Closing:
-    """What the clients and tenants of a departed incarnation owed there, relative to one another."""
+_Result = TypeVar("_Result")
+
+
+def finish(steps: Generator[None, None, _Result]) -> _Result:
+    """What work in steps comes to, done without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+
+
+def close(page: Page, rules: CarryRules, weights: Weights) -> Generator[None, None, Closing]:
+    """What the clients and tenants of a departed incarnation owed there, relative to one another.
+
+    Something else may be done at every step.
+    """
     known = _known_of_drained(page) or _Known(page.clients, _CLIENT, page.tenants)
     levels: defaultdict[str, dict[str, _Last]] = defaultdict(dict)
     tenants: dict[str, _Last] = {}
-    for client in page.names():
+    for n, client in enumerate(list(page.names())):
+        if n % STRIDE == STRIDE - 1:
+            yield
         tenant = tenant_of(client)
         since = counted_figure(page, client, SERVICE) - known.cell(client, known.columns.service)
         # Who was sent there and is in no row has been waiting ever since.
@@ -189,6 +210,7 @@ def close(page: Page, rules: CarryRules, weights: Weights) -> Closing:
     clients: dict[str, float] = {}
     for members in levels.values():
         clients.update(_owed(members, rules, weights.client))
+        yield
     return Closing(clients, _owed(tenants, rules, weights.tenant))
 
 

@@ -14,7 +14,7 @@ that the caller takes for alive, so that two routers may differ for a while with
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from evenkeel_fairshare.ledger.book import EMPTY_BOOK, Book, BookDelta, Rank
@@ -27,6 +27,7 @@ from evenkeel_fairshare.ledger.closing import (
     counted,
     counted_figure,
     counted_figures,
+    finish,
 )
 from evenkeel_fairshare.ledger.levels import Levels
 from evenkeel_fairshare.ledger.page import (
@@ -202,12 +203,16 @@ class Ledger:
 
     def closing(self, incarnation: str) -> Closing:
         """What a departed incarnation left behind; computed again only after a change."""
+        return finish(self.closing_steps(incarnation))
+
+    def closing_steps(self, incarnation: str) -> Generator[None, None, Closing]:
+        """The same, with something else done at every step. For a page that changes meanwhile: as it was or as it is."""
         page = self.pages[incarnation]
-        known = self._closings.get(incarnation)
         current = (page.changes, self.weights, self.rules)
+        known = self._closings.get(incarnation)
         if known is None or known[0] != current[0] or known[1:3] != current[1:]:
-            known = (*current, close(page, self.rules, self.weights))
-            self._closings[incarnation] = known
+            closing = yield from close(page, self.rules, self.weights)
+            known = self._closings[incarnation] = (*current, closing)
         return known[3]
 
     # Exchange.

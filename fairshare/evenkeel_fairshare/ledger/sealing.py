@@ -18,12 +18,12 @@ that is not heard of stops folding; memory then grows with the scale events of t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Generator
 from dataclasses import dataclass
 from operator import add
 
 from evenkeel_fairshare.ledger.book import ACTIVE, Book, BookRow, Rank
-from evenkeel_fairshare.ledger.closing import Closing, counted
+from evenkeel_fairshare.ledger.closing import STRIDE, Closing, counted, finish
 from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.page import (
     DEFICIT,
@@ -60,7 +60,16 @@ class Sealer:
         self._quanta = QuantaSeen(ledger)
 
     def seal(self, members: Collection[str], *, live: Collection[str], now_s: float) -> bool:
-        """Write the next book, if it is this router's turn and there is anything to write.
+        """`steps` without a pause; whether a book was written."""
+        return finish(self.steps(members, live=live, now_s=now_s))
+
+    def steps(
+        self, members: Collection[str], *, live: Collection[str], now_s: float
+    ) -> Generator[None, None, bool]:
+        """Write the next book, if it is this router's turn and there is anything to write; whether it was.
+
+        The ledger may change at every step: what comes meanwhile is for the book after this one, and if another
+        router's book comes, this one is given up.
 
         `members`: all routers of the service, this one included. `live`: incarnations taken for alive. Call it
         less often than replicas are asked for reports: whoever did nothing between two books is taken for idle
@@ -71,17 +80,29 @@ class Sealer:
         if ledger.router != min(members, default="") or not self._all_follow(members):
             self._active = None  # whoever seals now will change it
             return False
+        rank = ledger.book.rank  # what is folded below is not in this one
         foldable = [
             name
             for name, page in ledger.open_pages()
             if name not in live and page.closed_by >= set(members)
         ]
         if self._active is None:
-            self._take_over(now_s)
+            yield from self._take_over(now_s)
         if not (foldable or ledger.touched or self._active or self._idle_since_s):
             return False
-        self._write(foldable, live, now_s)
-        return True
+        touched, ledger.touched = ledger.touched, set()
+        written = False
+        try:
+            draft = yield from self._draft(foldable, touched, live, now_s)
+            book = yield from draft.written(Rank(rank.height + 1, ledger.router), foldable)
+            if ledger.book.rank == rank:
+                self._publish(book, draft.forgotten)
+                written = True
+        finally:
+            if not written:
+                ledger.touched |= touched
+                self._active = None
+        return written
 
     def collect(self, members: Collection[str]) -> None:
         """Drop folded pages that every member holds in its book, and what departed routers left."""
@@ -106,53 +127,76 @@ class Sealer:
         rank = self._ledger.adopted.get(member)
         return rank.height if rank is not None and self._ledger.book.contains(rank) else -1
 
-    def _write(self, foldable: list[str], live: Collection[str], now_s: float) -> None:
-        ledger, book = self._ledger, self._ledger.book
-        draft = Draft(book)
-        for tenant, quanta in self._quanta.since_last_book(live).items():
-            draft.given[tenant] = draft.given.get(tenant, 0.0) + quanta
+    def _draft(
+        self, foldable: list[str], touched: set[str], live: Collection[str], now_s: float
+    ) -> Generator[None, None, Draft]:
+        ledger = self._ledger
+        draft = Draft(ledger.book)
+        quanta = yield from self._quanta.since_last_book(touched, live)
+        for tenant, amount in quanta.items():
+            draft.given[tenant] = draft.given.get(tenant, 0.0) + amount
         for name in foldable:
-            draft.fold(ledger.pages[name], ledger.closing(name))
-        self._mark_activity(draft, live, now_s)
-        self._age_out(draft, live, now_s)
-        height = book.rank.height + 1
-        draft.write(height)
-        book.folded.update(dict.fromkeys(foldable, height))
-        book.rank = Rank(height, ledger.router)
-        book.lineage.append(book.rank)
-        book.prune()
-        ledger.adopted[ledger.router] = book.rank
-        ledger.stale.update(draft.forgotten)  # their service is in their tenants' rows now
+            # Closed by all, so nobody changes it any more.
+            closing = yield from ledger.closing_steps(name)
+            yield from draft.fold(ledger.pages[name], closing)
+        yield from self._mark_activity(draft, touched, live, now_s)
+        yield from self._age_out(draft, live, now_s)
+        return draft
 
-    def _take_over(self, now_s: float) -> None:
+    def _publish(self, book: Book, forgotten: list[str]) -> None:
+        """In one go: a book that is half written must not travel."""
+        ledger = self._ledger
+        ledger.book = book
+        ledger.adopted[ledger.router] = book.rank
+        ledger.stale.update(forgotten)  # their service is in their tenants' rows now
+        for client in forgotten:
+            ledger.levels.lifts.forget(client)
+
+    def _take_over(self, now_s: float) -> Generator[None, None, None]:
         book = self._ledger.book
         active = {client for client in book.clients if book.client(client).idle_level == ACTIVE}
-        for _, page in self._ledger.open_pages():
-            active.update(client for client in page.clients if _has_work(page, client))
-        self._active = active
-        self._idle_since_s = {name: now_s for name in book.clients if name not in active}
-        self._quanta = QuantaSeen(self._ledger)
+        working = yield from self._working(set(self._ledger.pages))
+        self._idle_since_s = {
+            name: now_s for name in book.clients if name not in active and name not in working
+        }
+        quanta = QuantaSeen(self._ledger)
+        yield from quanta.begin()
+        self._quanta, self._active = quanta, active | working
 
-    def _mark_activity(self, draft: Draft, live: Collection[str], now_s: float) -> None:
-        ledger = self._ledger
-        alive = [page for name, page in ledger.open_pages() if name in live]
+    def _working(self, incarnations: Collection[str]) -> Generator[None, None, set[str]]:
+        """Clients with work at one of them."""
+        working: set[str] = set()
+        for name, page in list(self._ledger.open_pages()):
+            if name in incarnations:
+                working.update(page.clients.positive(WAITING))
+                working.update(page.clients.positive(RUNNING))
+                yield
+        return working
+
+    def _mark_activity(
+        self, draft: Draft, touched: set[str], live: Collection[str], now_s: float
+    ) -> Generator[None, None, None]:
         still = self._active or set()
         # Work that comes touches a row; only what stays does not.
-        busy = ledger.touched | {
-            client for client in still if any(_has_work(page, client) for page in alive)
-        }
-        ledger.touched = set()
+        working = yield from self._working(live)
+        busy = touched | still & working
         # Whoever has just got a row counts as active until it is seen not to be.
         before = still | draft.clients.keys() - self._idle_since_s.keys()
-        for client in busy & self._idle_since_s.keys():
+        for n, client in enumerate(busy & self._idle_since_s.keys()):
             draft.activate(client)
             del self._idle_since_s[client]
-        for client in before - busy:
+            if n % STRIDE == STRIDE - 1:
+                yield
+        for n, client in enumerate(before - busy):
             if draft.rest(client):
                 self._idle_since_s[client] = now_s
+            if n % STRIDE == STRIDE - 1:
+                yield
         self._active = busy
 
-    def _age_out(self, draft: Draft, live: Collection[str], now_s: float) -> None:
+    def _age_out(
+        self, draft: Draft, live: Collection[str], now_s: float
+    ) -> Generator[None, None, None]:
         """Forget clients that are not ahead and went without what they owe: nobody gains by being forgotten."""
         ledger, rules = self._ledger, self._rules
         for client, since_s in list(self._idle_since_s.items()):
@@ -161,12 +205,16 @@ class Sealer:
             del self._idle_since_s[client]
             if self._is_quits(draft, client, live):
                 draft.forget(client)
-                ledger.levels.lifts.forget(client)
             else:
                 self._idle_since_s[client] = now_s  # to be looked at again, after the others
+            yield
         surplus = len(draft.book.clients) - len(draft.forgotten) - rules.max_clients
         if surplus > 0:
-            idle = [name for name in self._idle_since_s if not _seeded(ledger, name, live)]
+            idle = []
+            for name in list(self._idle_since_s):
+                if not _seeded(ledger, name, live):
+                    idle.append(name)
+                yield
             idle.sort(key=lambda name: draft.client(name).carried)
             for client in idle[:surplus]:
                 del self._idle_since_s[client]
@@ -184,10 +232,6 @@ class Sealer:
         )
 
 
-def _has_work(page: Page, client: str) -> bool:
-    return page.clients.cell(client, WAITING) > 0 or page.clients.cell(client, RUNNING) > 0
-
-
 def _seeded(ledger: Ledger, client: str, live: Collection[str]) -> bool:
     """Whether a live incarnation started the client from elsewhere: the book holds the other half of that."""
     return any(page.seed(client) for name, page in ledger.open_pages() if name in live)
@@ -201,37 +245,42 @@ class QuantaSeen:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        """What is known by now does not count."""
+        """Call `begin` next."""
         self._ledger = ledger
         self._weights = ledger.weights
         self._most: dict[tuple[str, str], float] = {}
-        self._begin()
 
-    def since_last_book(self, live: Collection[str]) -> dict[str, float]:
+    def begin(self) -> Generator[None, None, None]:
+        """What is known by now does not count."""
+        self._weights = self._ledger.weights
+        self._most = {}
+        for name, page in list(self._ledger.open_pages()):
+            yield from self._look(name, page, list(page.clients))
+
+    def since_last_book(
+        self, touched: Collection[str], live: Collection[str]
+    ) -> Generator[None, None, dict[str, float]]:
         """By tenant: quanta that were seen since the last call, over the live replicas."""
         if self._weights is not self._ledger.weights:
-            self._begin()  # quanta of before and after a change of weights do not compare
+            yield from self.begin()  # quanta of before and after a change of weights do not compare
             return {}
         rise: dict[str, float] = {}
-        for name, page in self._ledger.open_pages():
+        for name, page in list(self._ledger.open_pages()):
             if name in live:
-                touched = [client for client in self._ledger.touched if client in page.clients]
-                for tenant, quanta in self._look(name, page, touched).items():
-                    rise[tenant] = rise.get(tenant, 0.0) + quanta
+                here = [client for client in touched if client in page.clients]
+                quanta = yield from self._look(name, page, here)
+                for tenant, amount in quanta.items():
+                    rise[tenant] = rise.get(tenant, 0.0) + amount
         gone = [key for key in self._most if key[0] not in live]
         for key in gone:
             del self._most[key]
         return rise
 
-    def _begin(self) -> None:
-        self._weights = self._ledger.weights
-        self._most = {}
-        for name, page in self._ledger.open_pages():
-            self._look(name, page, page.clients)
-
-    def _look(self, name: str, page: Page, clients: Iterable[str]) -> dict[str, float]:
+    def _look(
+        self, name: str, page: Page, clients: list[str]
+    ) -> Generator[None, None, dict[str, float]]:
         rise: dict[str, float] = {}
-        for client in clients:
+        for n, client in enumerate(clients):
             row = page.clients[client]
             held = (row[DEFICIT] - row[SEED]) / self._ledger.weights.client(client)
             key = (name, tenant_of(client))
@@ -239,6 +288,8 @@ class QuantaSeen:
             if more > 0:
                 self._most[key] = self._most.get(key, 0.0) + more
                 rise[key[1]] = rise.get(key[1], 0.0) + more
+            if n % STRIDE == STRIDE - 1:
+                yield
         return rise
 
 
@@ -257,9 +308,11 @@ class Draft:
         """A client's row as it will be."""
         return self.clients.get(client) or self.book.client(client)
 
-    def fold(self, page: Page, closing: Closing) -> None:
+    def fold(self, page: Page, closing: Closing) -> Generator[None, None, None]:
         """Take over what a departed incarnation leaves behind."""
-        for client in page.names():
+        for n, client in enumerate(list(page.names())):
+            if n % STRIDE == STRIDE - 1:
+                yield
             row = self.client(client)
             self.clients[client] = BookRow(
                 totals=Totals(*map(add, row.totals, counted(page, client))),
@@ -287,17 +340,23 @@ class Draft:
         self.clients.pop(client, None)
         self.forgotten.append(client)
 
-    def write(self, height: int) -> None:
-        """Put everything into the book."""
-        for table, rows in (
-            (self.book.clients, self.clients),
-            (self.book.tenants, self._tenants),
-        ):
+    def written(self, rank: Rank, folded: list[str]) -> Generator[None, None, Book]:
+        """The next book."""
+        book, n = self.book.copy(), 0
+        for table, rows in ((book.clients, self.clients), (book.tenants, self._tenants)):
             for name, row in rows.items():
-                table.put(name, (height, *row.totals, row.carried, row.idle_level))
-        self.book.clients.drop(self.forgotten)
-        self.book.dropped.update(dict.fromkeys(self.forgotten, height))
-        self.book.given = self.given
+                table.put(name, (rank.height, *row.totals, row.carried, row.idle_level))
+                n += 1
+                if n % STRIDE == 0:
+                    yield
+        book.clients.drop(self.forgotten)
+        book.dropped.update(dict.fromkeys(self.forgotten, rank.height))
+        book.given = self.given
+        book.folded.update(dict.fromkeys(folded, rank.height))
+        book.rank = rank
+        book.lineage.append(rank)
+        book.prune()
+        return book
 
     def _add_to_tenant(self, tenant: str, totals: Totals, owed: float) -> None:
         row = self._tenants.get(tenant) or self.book.tenant(tenant)

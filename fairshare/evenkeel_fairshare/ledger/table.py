@@ -91,6 +91,13 @@ class Table:
         start = self._slots.get(name)
         return default if start is None else self._cells[start + column]
 
+    def copy(self) -> Table:
+        """The same rows; much quicker than putting them."""
+        other = Table(totals=self._totals, state=self.width - 1 - self._totals)
+        other._slots, other._cells = self._slots.copy(), self._cells[:]
+        other._newest, other._in_order = self._newest, self._in_order
+        return other
+
     def column(self, column: int) -> array[float]:
         """One number of every row, in no promised order."""
         return self._cells[column :: self.width]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from evenkeel_fairshare.ledger import Sealer
@@ -33,20 +33,35 @@ class Tending:
 
     async def run(self) -> None:
         """Tend for ever."""
-        now = asyncio.get_running_loop().time
+        timing, now = self._state.timing, asyncio.get_running_loop().time
         began_s = sealed_s = now()
         while True:
-            await asyncio.sleep(self._state.timing.report_interval_s)
-            now_s = now()
-            settled = now_s - began_s >= self._state.timing.settle_s
-            members = self._members()
+            await asyncio.sleep(timing.report_interval_s)
+            members, now_s = self._members(), now()
             if members is not None:
                 self._state.ledger.members = members
-                self._state.books.close(now_s, settled=settled)
-            if members is not None and now_s - sealed_s >= self._state.timing.seal_interval_s:
+                self._state.books.close(now_s, settled=now_s - began_s >= timing.settle_s)
+            await self._reckon()
+            if members is not None and now_s - sealed_s >= timing.seal_interval_s:
                 sealed_s = now_s
-                self._sealer.seal(members, live=self._state.books.alive, now_s=now_s)
-                self._sealer.collect(members)
+                await self._seal(members, now_s)
+
+    async def _reckon(self) -> None:
+        """Have at hand what departed incarnations left behind: the next seed asks for it."""
+        ledger = self._state.ledger
+        for name, _ in list(ledger.open_pages()):
+            if name not in self._state.books.alive and name in ledger.pages:
+                await _in_steps(ledger.closing_steps(name))
+
+    async def _seal(self, members: frozenset[str], now_s: float) -> None:
+        alive = self._state.books.alive
+        await _in_steps(self._sealer.steps(members, live=alive, now_s=now_s))
+        self._sealer.collect(members)
+
+
+async def _in_steps(steps: Iterable[object]) -> None:
+    for _ in steps:
+        await asyncio.sleep(0)
 
 
 async def tell(state: RouterState) -> None:

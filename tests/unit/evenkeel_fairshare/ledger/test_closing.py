@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 from evenkeel_fairshare.ledger import CarryRules, EqualWeights, Interval, ReplicaRow, Totals
-from evenkeel_fairshare.ledger.closing import close, counted, interval
+from evenkeel_fairshare.ledger.closing import close, counted, finish, interval
 from evenkeel_fairshare.ledger.page import Page
 
 ALICE, BOB, CAROL = "ns/t/alice", "ns/t/bob", "ns/u/carol"
@@ -28,7 +28,7 @@ def row(client: str, service: float, deficit: float, **state: float) -> ReplicaR
 
 
 def owed(page: Page, rules: CarryRules = RULES) -> dict[str, float]:
-    return dict(close(page, rules, EqualWeights()).clients)
+    return dict(finish(close(page, rules, EqualWeights())).clients)
 
 
 def test_what_is_counted_is_the_larger_of_what_was_reported_and_what_all_received():
@@ -104,7 +104,7 @@ def test_whoever_was_never_reported_owes_what_was_received():
     page = Page()
     page.promise("a", ALICE, seed=-70, tenant_seed=-20)
     page.receive("a", ALICE, totals(30), released=0)
-    closing = close(page, RULES, EqualWeights())
+    closing = finish(close(page, RULES, EqualWeights()))
     assert closing.clients == {ALICE: 30}
     assert closing.tenants == {"ns/t": 30}
 
@@ -125,7 +125,7 @@ class Weighted:
 def test_quanta_are_by_weight():
     page = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
     page.receive("a", ALICE, totals(1000), released=0)
-    closing = close(page, RULES, Weighted())
+    closing = finish(close(page, RULES, Weighted()))
     assert closing.clients == {ALICE: 500, BOB: 350 - 400 / 4}
 
 
@@ -136,7 +136,7 @@ def test_tenants_owe_by_themselves():
         row(CAROL, 10, -70)._replace(tenant_deficit=30),
     )
     page.receive("a", BOB, totals(15), released=0)
-    assert close(page, RULES, EqualWeights()).tenants == {"ns/t": 195, "ns/u": -30}
+    assert finish(close(page, RULES, EqualWeights())).tenants == {"ns/t": 195, "ns/u": -30}
 
 
 class TestDraining:

@@ -398,3 +398,54 @@ def test_departed_routers_leave_no_trace_but_their_accounts():
     assert here.requested_rate(ALICE, ["a", "b"]) == 0
     assert here.adopted.keys() == {"a"}
     assert here.served(ALICE).service == 4
+
+
+def test_what_comes_between_two_steps_is_for_the_next_book():
+    here, sealer = one_router()
+    report(here, "gone", 1, row(ALICE, 70, deficit=-40))
+    here.closed("gone")
+    steps = sealer.steps(["only"], live=["alive"], now_s=0)
+    while here.touched:  # until it has taken note of what is to be done
+        next(steps)
+    report(here, "alive", 1, row(BOB, 5, waiting=1))
+    assert set(steps) == {None}
+    assert here.book.rank.height == 1
+    assert BOB in here.touched
+    assert here.served(ALICE).service == 70
+    assert here.served(BOB).service == 5
+    assert sealer.seal(["only"], live=["alive"], now_s=1)
+    assert not here.touched
+
+
+def test_a_book_that_comes_between_two_steps_wins_and_nothing_is_counted_twice_or_lost():
+    here, there = ledger("a"), ledger("b")
+    for one in (here, there):
+        report(one, "gone", 1, row(ALICE, 70, deficit=-40))
+        one.closed("gone")
+    sealer = Sealer(here)
+    steps = sealer.steps(["a"], live=(), now_s=0)
+    next(steps)
+    assert Sealer(there).seal(["b"], live=(), now_s=0)
+    here.merge(there.delta(here.digest()))
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            next(steps)
+    assert ended.value.value is False
+    assert here.book.rank == Rank(1, "b")
+    assert ALICE in here.touched
+    assert sealer.seal(["a"], live=(), now_s=1)
+    assert here.served(ALICE).service == 70
+    assert carried(here, ALICE, ()) == 40
+
+
+def test_a_seal_that_is_broken_off_leaves_everything_to_the_next():
+    here, sealer = one_router()
+    report(here, "gone", 1, row(ALICE, 70, deficit=-40))
+    here.closed("gone")
+    steps = sealer.steps(["only"], live=(), now_s=0)
+    next(steps)
+    steps.close()
+    assert here.book.rank == Rank()
+    assert ALICE in here.touched
+    assert sealer.seal(["only"], live=(), now_s=1)
+    assert here.book.client(ALICE).totals.service == 70
