@@ -12,7 +12,9 @@ start. A pass of admissions thus sees everything that has arrived, as a server's
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
@@ -124,6 +126,10 @@ class Fleet:
 
     def run(self, workload: Workload) -> float:
         """Serve a workload to its end; returns when the last request ended."""
+        with _no_cycle_collection():
+            return self._run(workload)
+
+    def _run(self, workload: Workload) -> float:
         arrivals = _in_order(workload.programs)
         upcoming = next(arrivals, None)
         now_s = 0.0
@@ -272,6 +278,18 @@ class Fleet:
             if end_s is not None:
                 heappush(self._ends, (end_s, slot))
         self._idle.clear()
+
+
+@contextmanager
+def _no_cycle_collection() -> Iterator[None]:
+    """A run makes no cycles (a test holds it to that); looking for them takes an eighth of its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _in_order(programs: Iterable[Program]) -> Iterator[Program]:

@@ -1,3 +1,4 @@
+import gc
 from collections.abc import Iterable
 from random import Random
 
@@ -115,6 +116,29 @@ def test_an_evicted_prefix_leaves_the_index() -> None:
     fleet.run(Workload("w", programs))
     held = [fleet.index.match(path_blocks(prompt), fleet._routable).blocks for prompt in prompts]
     assert held == [0, 1]
+
+
+def test_a_run_makes_no_reference_cycles_and_leaves_the_collector_as_it_was() -> None:
+    def unreachable_after(trees: int) -> int:
+        rng = Random(0)
+        programs = [
+            Program(str(n), "ab"[n % 2], n / 4, TreeOfThoughts(branches=2).calls(str(n), "", rng))
+            for n in range(trees)
+        ]
+        setup = Setup(profile=PROFILE, replicas=2, engine=engine_config(kv_tokens=9000))
+        fleet = Fleet(setup.fleet(), lambda record: None)
+        gc.collect()
+        gc.disable()  # or one might happen between the run and the count
+        try:
+            fleet.run(Workload("w", programs))
+            return gc.collect()
+        finally:
+            gc.enable()
+
+    unreachable_after(1)  # what is made once only, such as at a library's first use
+    assert unreachable_after(20) == unreachable_after(2)
+    run([one_call("a", 0.0)])
+    assert gc.isenabled()
 
 
 def test_a_prefix_evicted_and_computed_again_while_a_request_waits_is_back_in_the_index() -> None:
