@@ -481,6 +481,28 @@ async def test_a_client_that_reads_slowly_gets_everything(size_bytes: int) -> No
 # Old and odd, but allowed.
 
 
+async def test_a_whole_answer_that_its_client_reads_late_arrives_whole(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    long = OK[:-1] + b',"padding":"' + b"x" * 8_000_000 + b'"}'
+
+    async def answers(asked: Asked) -> None:
+        await asked.answer(long)
+
+    async with behind(answers) as (router, replica):
+        reader, writer = await connect(router)
+        body = json.dumps(BODY).encode()
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n%b\r\nContent-Length: %d\r\n\r\n%b"
+            % (AUTH.encode(), len(body), body)
+        )
+        await until(lambda: replica.asked, "the replica to be asked")
+        status, got = await _answer(reader)
+        assert (status, got) == (200, long)
+        writer.close()
+    assert "Traceback" not in caplog.text
+
+
 async def test_a_client_may_ask_whether_to_send_its_body() -> None:
     async with behind() as (router, _):
         reader, writer = await connect(router)

@@ -49,6 +49,8 @@ class ClientConnection(RequestHandler):
             auto_decompress=False,  # `bodies` unpacks, within bounds
         )
         self._refuse = refuse
+        self.on_full: Callable[[], None] | None = None
+        """Called when the client reads too slowly for what is written."""
 
     def data_received(self, data: bytes) -> None:
         """What arrives. Where a body stops being one, aiohttp tells the next request, not the one it is of."""
@@ -59,8 +61,6 @@ class ClientConnection(RequestHandler):
         message, _ = self._messages[-1]
         if isinstance(message, _ErrInfo):
             request.content.set_exception(RequestPayloadError(message.message))
-        self.on_full: Callable[[], None] | None = None
-        """Called when the client reads too slowly for what is written."""
 
     def pause_writing(self) -> None:
         super().pause_writing()
