@@ -29,6 +29,7 @@ from evenkeel_router.app import Router, background, running
 from evenkeel_router.edge.configwatch import ConfigSource, FileSource, SecretSource, load
 from evenkeel_router.edge.kubeapi import Access, CredentialsError, in_cluster, open_api
 from evenkeel_router.edge.logs import start_logging
+from evenkeel_router.edge.server import connections_for
 
 _log = logging.getLogger("evenkeel_router")
 _YOUNG_OBJECTS: Final = 50_000
@@ -128,13 +129,14 @@ def _signals() -> asyncio.Queue[signal.Signals]:
 async def _until_signalled(router: Router, signals: asyncio.Queue[signal.Signals]) -> None:
     """The first signal drains, a second one ends at once."""
     _relax_garbage_collection()
-    _allow_files(2 * router.state.config.limits.max_concurrent + _OTHER_FILES)
+    max_concurrent = router.state.config.limits.max_concurrent
+    _allow_files(max_concurrent + connections_for(max_concurrent) + _OTHER_FILES)
     await signals.get()
     await _first_of(router.drain(), signals.get())
 
 
 def _allow_files(needed: int) -> None:
-    """As many open files as the system lets this process have: each request is two connections."""
+    """As many open files as the system lets this process have: a request is two connections, others one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if most != resource.RLIM_INFINITY and most < needed:

@@ -33,7 +33,7 @@ from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.edge.peers import Peers
 from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
 from evenkeel_router.edge.reports import Reports
-from evenkeel_router.edge.server import TrafficServer
+from evenkeel_router.edge.server import TrafficServer, connections_for
 from evenkeel_router.edge.tending import Tending, demand, tell
 from evenkeel_router.edge.upstream import Upstream
 from evenkeel_router.forward import Forwarder
@@ -155,7 +155,12 @@ async def running(
 
 async def _serve_traffic(stack: AsyncExitStack, traffic: Traffic, state: RouterState) -> int:
     listen = state.config.listen
-    server = TrafficServer(traffic.handle, traffic.refuse, keep_alive_s=state.timing.keep_alive_s)
+    server = TrafficServer(
+        traffic.handle,
+        traffic.refuse,
+        keep_alive_s=state.timing.keep_alive_s,
+        max_connections=lambda: connections_for(state.config.limits.max_concurrent),
+    )
     sockets = await asyncio.get_running_loop().create_server(
         server, listen.host, listen.traffic_port, backlog=BACKLOG
     )

@@ -25,6 +25,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_router.app import Router
 from evenkeel_router.core.outcomes import Outcome
+from evenkeel_router.edge.server import connections_for
 from evenkeel_router.state import MAX_BUFFERED_BYTES
 
 from tests.support.nasty import DONE, EVENT, OK, Asked, Behaviour, Nasty, fine, nasty
@@ -405,6 +406,40 @@ async def test_a_head_that_comes_too_slowly_is_cut_off() -> None:
         async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""
         writer.close()
+
+
+async def test_a_crowd_of_idle_connections_makes_room_for_who_asks() -> None:
+    limits = LimitsConfig(max_concurrent=4)
+    async with behind(limits=limits) as (router, _):
+        crowd = [await connect(router) for _ in range(connections_for(4))]
+        crowd[0][1].write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await _answer(crowd[0][0]))[0] == 200
+        crowd[1][1].write(b"POST /v1/completions HTTP/1.1\r\nHost:")  # half a head
+        assert (await raw(router, AUTH))[0] == 200
+        async with asyncio.timeout(PATIENCE_S):
+            assert await crowd[2][0].read() == b"", "the longest silent was closed"
+        for one in (0, 1):  # heard of since
+            crowd[one][1].write(b"\r\n" if one else b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await _answer(crowd[0][0]))[0] == 200
+        for _, writer in crowd:
+            writer.close()
+
+
+async def test_connections_with_requests_are_never_closed_for_others() -> None:
+    let = asyncio.Event()
+
+    async def waits(asked: Asked) -> None:
+        await let.wait()
+        await asked.answer()
+
+    async with behind(waits, limits=LimitsConfig(max_concurrent=4)) as (router, replica):
+        busy = asyncio.create_task(raw(router, AUTH))
+        await until(lambda: replica.asked, "the request to run")
+        crowd = [await connect(router) for _ in range(2 * connections_for(4))]
+        let.set()
+        assert (await busy)[0] == 200
+        for _, writer in crowd:
+            writer.close()
 
 
 async def test_a_body_that_comes_too_slowly_is_refused() -> None:

@@ -5,6 +5,9 @@ more than everything this router decides about a request.
 
 The surprising thing: a request that the parser refuses (a control character in a header, a header of 10 KiB)
 never reaches the pipeline; `refuse` is its whole way, so that it too gets an OpenAI error body and a count.
+
+Connections are bounded, as opening one costs nobody anything: beyond `connections_for`, the one makes room that
+was silent for longest among those without a request. Half a request head is none.
 """
 
 from __future__ import annotations
@@ -23,13 +26,51 @@ Refuse = Callable[[web.BaseRequest, BaseException | None], web.StreamResponse]
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
+def connections_for(max_concurrent: int) -> int:
+    """Of clients: as many without a request as there may be requests, and a few for small routers."""
+    return 2 * max_concurrent + 16
+
+
 class TrafficServer(web.Server):
     """Makes a protocol for each connection. A client that goes away cancels its handler."""
 
-    def __init__(self, handle: Handle, refuse: Refuse, *, keep_alive_s: float) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        refuse: Refuse,
+        *,
+        keep_alive_s: float,
+        max_connections: Callable[[], int],
+    ) -> None:
         super().__init__(handle, handler_cancellation=True)
         self._refuse = refuse
         self._keep_alive_s = keep_alive_s
+        self._max_connections = max_connections
+        self._heard: dict[RequestHandler, None] = {}
+        """All connections, those that were silent for longest first."""
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._heard[handler] = None
+        if len(self._heard) > self._max_connections():
+            self._make_room()
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._heard.pop(handler, None)
+
+    def heard_of(self, connection: ClientConnection) -> None:
+        """Something came."""
+        if connection in self._heard:  # it is not, once it made room
+            del self._heard[connection]
+            self._heard[connection] = None
+
+    def _make_room(self) -> None:
+        idle = (one for one in self._heard if isinstance(one, ClientConnection) and one.idle)
+        closing = next(idle, None)
+        if closing is not None:
+            self._heard.pop(closing)
+            closing.force_close()
 
     def __call__(self) -> RequestHandler:
         return ClientConnection(self, self._refuse, keep_alive_s=self._keep_alive_s)
@@ -38,7 +79,7 @@ class TrafficServer(web.Server):
 class ClientConnection(RequestHandler):
     """One client's connection."""
 
-    __slots__ = ("_refuse", "on_full")
+    __slots__ = ("_refuse", "_server", "on_full")
 
     def __init__(self, server: TrafficServer, refuse: Refuse, *, keep_alive_s: float) -> None:
         super().__init__(
@@ -49,18 +90,25 @@ class ClientConnection(RequestHandler):
             auto_decompress=False,  # `bodies` unpacks, within bounds
         )
         self._refuse = refuse
+        self._server = server
         self.on_full: Callable[[], None] | None = None
         """Called when the client reads too slowly for what is written."""
 
     def data_received(self, data: bytes) -> None:
         """What arrives. Where a body stops being one, aiohttp tells the next request, not the one it is of."""
         super().data_received(data)
+        self._server.heard_of(self)
         request = self._current_request
         if request is None or request.content.is_eof() or not self._messages:
             return
         message, _ = self._messages[-1]
         if isinstance(message, _ErrInfo):
             request.content.set_exception(RequestPayloadError(message.message))
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is no request on it, nor a whole head of one."""
+        return self._current_request is None and not self._messages
 
     def pause_writing(self) -> None:
         super().pause_writing()
