@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +33,9 @@ MODEL: Final = "llama-3.1-8b"
 DEFINITIONS: Final = ("fairinferenceservices.evenkeel.dev", "inferencetenants.evenkeel.dev")
 
 
+@cache
 def registry() -> str:
-    """Where the images are; builds and loads them on the rig's own cluster."""
+    """Where the images are; builds them and loads them into the rig's own cluster, once."""
     given = os.environ.get("E2E_REGISTRY")
     if given is None:
         cluster.load_images(product_archives())
@@ -172,6 +174,18 @@ class Namespace:
         """What a program in a pod prints."""
         return self("exec", pod, "--", "python3", "-c", code).strip()
 
+    @contextmanager
+    def forwarded(self, pod: str, port: int) -> Iterator[str]:
+        """The address of a pod's port, from here."""
+        command = self.kubectl.command("-n", self.name, "port-forward", f"pod/{pod}", f":{port}")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                line = process.stdout.readline()  # Forwarding from 127.0.0.1:… -> …
+                yield f"http://{line.split()[2]}"
+            finally:
+                process.terminate()
+
 
 @contextmanager
 def namespace(kubectl: Kubectl, name: str) -> Iterator[Namespace]:
@@ -193,7 +207,14 @@ def service(name: str, *, host: str, replicas: int | None = 1, **spec: Any) -> d
 
 
 def request(*, tokens: int = 8, stream: bool = False) -> dict[str, Any]:
-    return {"model": MODEL, "prompt": "Ahoy", "max_tokens": tokens, "stream": stream}
+    """A completion of exactly that many tokens."""
+    return {
+        "model": MODEL,
+        "prompt": "Ahoy",
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": stream,
+    }
 
 
 def refused(kubectl: Kubectl, *arguments: str, stdin: str | None = None) -> bool:

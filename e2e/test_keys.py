@@ -1,0 +1,122 @@
+"""Keys, weights and tenants change within five seconds, no stream is dropped, and no key is anywhere it should not be."""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import ExitStack
+
+import httpx
+import pytest
+from evenkeel_contract.adminstate import STATE_PATH, decode_state
+from evenkeel_contract.names import ADMIN_PORT
+
+from e2e.installed import SYSTEM, Namespace, Stream
+from e2e.kubectl import Kubectl
+from e2e.operators import wait_until
+
+pytestmark = pytest.mark.core
+SOON_S = 5.0
+"""What is promised, from the change to the last router."""
+OLD, NEW, OTHER = "sk-first-0f3c1e", "sk-second-77ab02", "sk-other-51d9aa"
+
+
+@pytest.fixture(scope="module")
+def keyed(team: Namespace) -> Namespace:
+    """A service with two routers and two tenants."""
+    team.tenant("ads", OLD)
+    team.tenant("search", OTHER)
+    team.serve("one", replicas=1, tenancy={"anonymous": "Reject"})
+    for key in (OLD, OTHER):
+        team.answers("one", key, 200)
+    return team
+
+
+def test_a_rotated_key_counts_at_once_and_drops_no_stream(keyed: Namespace) -> None:
+    with keyed.client("one", OLD) as client:
+        stream = Stream(client, tokens=1500).started()
+        patch = json.dumps({"stringData": {"chat": NEW}})
+        keyed("patch", "secret", "ads-keys", "-p", patch)
+        keyed.answers("one", NEW, 200, within_s=SOON_S)
+        keyed.answers("one", OLD, 401, within_s=SOON_S)
+        assert stream.is_alive()  # begun with the old key; else this would prove nothing
+        stream.finish()
+
+
+def test_a_changed_weight_reaches_every_router_and_drops_no_stream(keyed: Namespace) -> None:
+    with ExitStack() as stack:
+        routers = [
+            stack.enter_context(keyed.forwarded(pod, ADMIN_PORT))
+            for pod in keyed.pods("one", "router")
+        ]
+        token = _admin_token(keyed)
+        assert [_weight(router, token) for router in routers] == [1, 1]
+        stream = Stream(stack.enter_context(keyed.client("one", OTHER)), tokens=1500).started()
+        keyed("patch", "itn", "search", "--type=merge", "-p", '{"spec": {"weight": 7}}')
+        wait_until(
+            lambda: [_weight(router, token) for router in routers] == [7, 7],
+            "the weight at both routers",
+            timeout_s=SOON_S,
+        )
+        assert stream.is_alive()
+        stream.finish()
+
+
+def test_a_deleted_tenant_is_refused_at_once_and_its_streams_end_by_themselves(
+    keyed: Namespace,
+) -> None:
+    with keyed.client("one", OTHER) as client:
+        stream = Stream(client, tokens=1500).started()
+        keyed("delete", "itn", "search")
+        keyed.answers("one", OTHER, 401, within_s=SOON_S)
+        assert stream.is_alive()
+        stream.finish()
+
+
+def test_no_key_is_logged_or_shown(keyed: Namespace, kubectl: Kubectl) -> None:
+    """Tenants' keys, the engines' key and the routers' token, in plain and in Base64."""
+    secrets = keyed.get("secrets")["items"]
+    hidden = {OLD, NEW, OTHER}
+    for secret in secrets:
+        if secret["metadata"]["name"] == "one-credentials":
+            entries = secret["data"].values()
+            hidden |= {base64.b64decode(entry).decode() for entry in entries}
+    assert len(hidden) > 4
+    seen = {"logs": _logs(keyed, kubectl), "objects": _objects(keyed)}
+    for key in hidden:
+        encoded = base64.b64encode(key.encode()).decode()
+        for where, text in seen.items():
+            assert key not in text, where
+            assert encoded not in text, where
+
+
+def _logs(team: Namespace, kubectl: Kubectl) -> str:
+    found = kubectl(
+        "-n", SYSTEM, "logs", "-l", "app.kubernetes.io/name=evenkeel-operator", "--tail=-1"
+    )
+    for component in ("engine", "router"):
+        for pod in team.pods("one", component):
+            found += team("logs", pod)
+    assert "/v1/completions" in found  # the right logs
+    return found
+
+
+def _objects(team: Namespace) -> str:
+    """Everything but Secrets, where keys belong."""
+    kinds = (
+        "fis,itn,deploy,rs,pods,cm,svc,ingress,netpol,events,sa,role,rolebinding,pdb,endpointslices"
+    )
+    return team("get", kinds, "-o", "json")
+
+
+def _admin_token(team: Namespace) -> str:
+    secret = team.get("secret", "one-router")
+    config = json.loads(base64.b64decode(secret["data"]["router.json"]))
+    return str(config["state"]["peerToken"])
+
+
+def _weight(router: str, token: str) -> int:
+    """The weight of the tenant `search`, as a router has it."""
+    answer = httpx.get(router + STATE_PATH, headers={"Authorization": f"Bearer {token}"})
+    state = decode_state(answer.raise_for_status().content)
+    return {tenant.name: tenant.weight for tenant in state.tenants}["search"]
