@@ -13,7 +13,7 @@ import kopf
 from evenkeel_contract.names import GROUP, SERVICE_LABEL, VERSION
 
 from evenkeel_operator.cluster.client import login
-from evenkeel_operator.cluster.store import SCALER, SERVICE, TENANT
+from evenkeel_operator.cluster.store import NODE, SCALER, SERVICE, TENANT
 from evenkeel_operator.core.objects import KINDS, Object
 
 OnEvent = Callable[[str | None, str, Object], None]
@@ -24,12 +24,13 @@ WATCH_S: Final = 300
 
 
 def registry(on_event: OnEvent) -> kopf.OperatorRegistry:
-    """Handlers for both resources, for Secrets, for autoscalers, and for everything that is made."""
+    """Handlers for both resources, for Secrets, autoscalers and nodes, and for everything that is made."""
     found = kopf.OperatorRegistry()
     kopf.on.login(registry=found)(_login)
     watched = {SERVICE: (GROUP, VERSION, "fairinferenceservices")}
     watched[TENANT] = (GROUP, VERSION, "inferencetenants")
     watched[SCALER] = ("autoscaling", "v2", "horizontalpodautoscalers")
+    watched[NODE] = ("", "v1", "nodes")
     for kind, where in KINDS.items():
         group, _, version = where.api.rpartition("/")
         watched[kind] = (group, version, where.plural)

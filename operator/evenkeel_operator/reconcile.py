@@ -45,7 +45,7 @@ from evenkeel_operator.core.credentials import (
 from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import Object, Ref, annotations_of
 from evenkeel_operator.core.plan import make_plan
-from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers
+from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers, surged
 from evenkeel_operator.core.secretdata import entry_of
 from evenkeel_operator.core.status import differs, service_status
 from evenkeel_operator.core.tenants import make_roster
@@ -101,7 +101,7 @@ class ServicePass:
 
         # 2. Judge: the wanted spec, or the last good one. A new one is rehearsed before it may run.
         judgement = await self._judge(key, seen)
-        scaling = decide(judgement.running.spec if judgement.running else None)
+        scaling = await self._scaling(key, judgement)
 
         # 3. Desired: all objects, and the secrets that nobody but us makes up.
         wanted = await self._desired(key, seen, judgement, scaling)
@@ -142,6 +142,14 @@ class ServicePass:
             faults = await self._means.applier.rehearse(objects, namespace=key.namespace)
             self._refusals[key] = (spec, faults)
         return judgement.refused(faults, before) if faults else judgement
+
+    async def _scaling(self, key: Key, judgement: Judgement) -> Scaling:
+        scaling = decide(_spec_of(judgement))
+        cordoned = self._means.store.cordoned
+        if scaling.replicas != 1 or not cordoned:
+            return scaling
+        pods = await self._means.observer.pods(key, ENGINE_COMPONENT)
+        return surged(scaling, pods, cordoned)
 
     async def _desired(
         self, key: Key, seen: Observed, judgement: Judgement, scaling: Scaling

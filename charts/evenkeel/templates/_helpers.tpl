@@ -92,6 +92,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* What it may see of the cluster: which namespaces and which APIs there are. */}}
 {{- define "evenkeel.clusterRules" -}}
+# To bring up a second replica before the only one has to leave its node.
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get, list, watch]

@@ -21,6 +21,7 @@ from evenkeel_operator.core.tenants import hash_entries
 SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
 SCALER: Final = "HorizontalPodAutoscaler"
+NODE: Final = "Node"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,6 +52,8 @@ class Store:
         self._tables: dict[tuple[str, str], Table[str]] = {}
         self._children: dict[Key, Table[Ref]] = {}
         self._hashes: dict[tuple[str, str], Hashes] = {}
+        self.cordoned: set[str] = set()
+        """Nodes that take nothing new."""
 
     def named(self, kind: str, namespace: str) -> Table[str]:
         """All services, tenants or scalers of a namespace, by name."""
@@ -111,8 +114,10 @@ class Store:
 
     def see(self, event: str | None, kind: str, item: Object) -> frozenset[Key]:
         """An object appeared, changed, or (`DELETED`) vanished; the resources that this concerns."""
-        namespace = str(item["metadata"]["namespace"])
         gone = event == "DELETED"
+        if kind == NODE:
+            return self._see_node(item, gone=gone)
+        namespace = str(item["metadata"]["namespace"])
         if kind in (SERVICE, TENANT):
             return self._see_resource(kind, namespace, item, gone=gone)
         if kind == SCALER:
@@ -122,6 +127,15 @@ class Store:
         if kind == "Secret":
             found |= self._see_secret(namespace, item, gone=gone)
         return frozenset(found)
+
+    def _see_node(self, item: Object, *, gone: bool) -> frozenset[Key]:
+        """Its status changes all the time; whether it is cordoned hardly ever."""
+        name = _name_of(item)
+        cordoned = not gone and bool((item.get("spec") or {}).get("unschedulable"))
+        if cordoned == (name in self.cordoned):
+            return frozenset()
+        self.cordoned ^= {name}
+        return self.all_services()
 
     def _see_resource(
         self, kind: str, namespace: str, item: Object, *, gone: bool

@@ -106,16 +106,16 @@ def _progressing(found: Findings) -> Verdict:
     ]
     if not moving:
         return Verdict(condition, FALSE, reasons.STABLE, "what is wanted is there")
-    stuck = next(
-        (
-            load.trouble
-            for load in (found.engines, found.routers)
-            if load.trouble and load.trouble.reason == reasons.ROLLOUT_STUCK
-        ),
-        None,
-    )
-    if stuck is not None:
-        return Verdict(condition, FALSE, stuck.reason, stuck.message)
+    for load in (found.engines, found.routers):
+        trouble = load.trouble
+        if trouble is not None and trouble.reason == reasons.ROLLOUT_STUCK:
+            return Verdict(condition, FALSE, trouble.reason, trouble.message)
+        # Old pods serve, new ones find no room: only people can make some, or allow fewer meanwhile.
+        if trouble is not None and trouble.reason == reasons.UNSCHEDULABLE and load.is_whole:
+            message = (
+                f"no room to surge: {trouble.message}; make room, or allow rollout.maxUnavailable"
+            )
+            return Verdict(condition, FALSE, reasons.ROLLOUT_BLOCKED, message)
     return Verdict(condition, TRUE, reasons.ROLLING_OUT, f"{' and '.join(moving)} are rolled out")
 
 

@@ -23,6 +23,7 @@ ROLLOUT_STUCK: Final = "RolloutStuck"
 
 # Progressing
 ROLLING_OUT: Final = "RollingOut"
+ROLLOUT_BLOCKED: Final = "RolloutBlocked"  # new pods find no room beside the old ones
 STABLE: Final = "Stable"
 
 # Degraded

@@ -1,12 +1,13 @@
-"""How many replicas there shall be. Today: what the spec says; the seam for a scaler that decides.
+"""How many replicas there shall be: what the spec says, and one more while the only one has to leave its node. The
+seam for a scaler that decides.
 
 Place in the pass: judge → **scaling** → desired.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from evenkeel_contract.names import engine_name, router_name
 from evenkeel_contract.spec import ServiceSpec
@@ -46,3 +47,19 @@ def decide(spec: ServiceSpec | None) -> Scaling:
         return Scaling(spec.initial_replicas, Note(reasons.NOT_CONFIGURED, message))
     message = f"this operator has no scaler: {spec.initial_replicas} replicas, as minReplicas says"
     return Scaling(spec.initial_replicas, Note(reasons.NO_SCALER, message))
+
+
+def surged(scaling: Scaling, pods: Iterable[Object], cordoned: Collection[str]) -> Scaling:
+    """One more, while the only replica runs on a node that takes nothing new.
+
+    Its budget allows no eviction while it is the only one; with a second one ready it does, and once it is gone the
+    wish ends by itself.
+    """
+    if scaling.replicas != 1:
+        return scaling
+    leaves = any(
+        (pod.get("spec") or {}).get("nodeName") in cordoned
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+    )
+    return replace(scaling, replicas=2) if leaves else scaling

@@ -34,6 +34,7 @@ def cluster_rules() -> list[Manifest]:
         _rule("discovery.k8s.io", ["endpointslices"], READ),
         _rule("autoscaling", ["horizontalpodautoscalers"], READ),
         _rule("", ["events"], ["create"]),
+        _rule("", ["nodes"], READ),
         # kopf looks at what there is to be watched.
         _rule("", ["namespaces"], READ),
         _rule("apiextensions.k8s.io", ["customresourcedefinitions"], READ),

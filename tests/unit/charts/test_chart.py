@@ -127,6 +127,7 @@ def test_with_a_list_of_namespaces_the_rights_end_there() -> None:
     objects = rendered(watchNamespaces=["a", "b"])
     everywhere = only(objects, "ClusterRole", "evenkeel")["rules"]
     assert [rule["resources"] for rule in everywhere] == [
+        ["nodes"],
         ["namespaces"],
         ["customresourcedefinitions"],
     ]

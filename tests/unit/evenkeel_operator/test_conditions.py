@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
         },
     ),
     "a rollout is stuck": ({"engines": STUCK}, {"Progressing": ("False", "RolloutStuck")}),
+    "a rollout finds no room": (
+        {"engines": replace(STUCK, trouble=Trouble("Unschedulable", "pod p finds no node"))},
+        {"Progressing": ("False", "RolloutBlocked")},
+    ),
     "none is wanted": (
         {"engines": NONE},
         {"Ready": ("False", "NoReplicas"), "EnginesReady": ("False", "NoReplicas")},

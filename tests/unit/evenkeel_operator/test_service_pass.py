@@ -412,3 +412,33 @@ async def test_an_autoscaler_on_a_generated_deployment_is_named(cluster: FakeClu
     operator.store.see("DELETED", found["kind"], found)
     await operator.make_pass(KEY)
     assert condition(cluster, "Degraded")["status"] == "False"
+
+
+async def test_the_only_replica_gets_company_before_it_has_to_leave_its_node(
+    cluster: FakeCluster,
+) -> None:
+    def node(name: str, *, cordoned: bool) -> Object:
+        metadata = {"name": name, "resourceVersion": "1"}
+        return {"kind": "Node", "metadata": metadata, "spec": {"unschedulable": cordoned}}
+
+    def engines() -> tuple[int, int]:
+        spec = cluster.objects["Deployment", "team-ml", "simulated-engine"]["spec"]
+        budget = cluster.objects["PodDisruptionBudget", "team-ml", "simulated-engine"]["spec"]
+        return spec["replicas"], budget["maxUnavailable"]
+
+    operator = Operator(cluster)
+    cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["engine"]["replicas"] = 1
+    await operator.make_pass(KEY)
+    labels = {"evenkeel.dev/service": "simulated", "evenkeel.dev/component": "engine"}
+    metadata = {"name": "p", "namespace": "team-ml", "labels": labels}
+    pod = cluster.put({"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "node-1"}})
+    assert operator.store.see(None, "Node", node("node-1", cordoned=False)) == frozenset()
+    assert operator.store.see(None, "Node", node("node-2", cordoned=True)) == {KEY}
+    await operator.make_pass(KEY)
+    assert engines() == (1, 0)  # nobody of ours is there
+    assert operator.store.see("MODIFIED", "Node", node("node-1", cordoned=True)) == {KEY}
+    await operator.make_pass(KEY)
+    assert engines() == (2, 1)  # with a second one ready, the first may be evicted
+    pod["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
+    await operator.make_pass(KEY)
+    assert engines() == (1, 0)
