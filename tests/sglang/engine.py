@@ -156,6 +156,7 @@ class Engine:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self.url, timeout=600, limits=limits) as http:
             (await http.post("/pause_generation", json={"mode": "in_place"})).raise_for_status()
+            await asyncio.sleep(SETTLE_S)  # the answer comes before the scheduler has heard of it
             tasks = []
             for ask in asks:
                 tasks.append(asyncio.create_task(_ask(http, ask)))
