@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.rig.scene import Note
+from chaos.rig.notes import Notes
 
 SCENE_TIMEOUT_S = 600
 FIGURES = pytest.StashKey[list[str]]()
@@ -16,10 +16,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def note(request: pytest.FixtureRequest) -> Note:
-    """Takes a sentence for the summary."""
-    figures = request.config.stash.setdefault(FIGURES, [])
-    return lambda text: figures.append(f"{request.node.name}: {text}")
+def note(request: pytest.FixtureRequest) -> Notes:
+    """Where a scene leaves what it saw."""
+    return Notes(request.node.name, request.config.stash.setdefault(FIGURES, []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

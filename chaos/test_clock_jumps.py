@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from chaos.rig.clock import WallClock
-from chaos.rig.scene import Note, everybody, stage, under_load
+from chaos.rig.notes import Notes
+from chaos.rig.scene import everybody, stage, under_load
 
 DAY_S = 24 * 3600
 
 
 @pytest.mark.core
-async def test_two_routers_whose_clocks_jump_apart(tmp_path: Path, note: Note) -> None:
+async def test_two_routers_whose_clocks_jump_apart(tmp_path: Path, note: Notes) -> None:
     clocks = [WallClock(tmp_path / f"clock-{number}") for number in range(2)]
     async with stage(tmp_path) as on:
         for _ in range(2):

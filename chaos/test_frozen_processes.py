@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.rig.scene import Note, scene
+from chaos.rig.notes import Notes
+from chaos.rig.scene import scene
 
 LONG_S = 8.0
 """Longer than three probes that get no answer."""
@@ -23,7 +24,7 @@ async def test_a_frozen_replica_and_a_frozen_router(tmp_path: Path) -> None:
             await on.load.until_done(100)
 
 
-async def test_everybody_freezes_in_turn_for_a_moment(tmp_path: Path, note: Note) -> None:
+async def test_everybody_freezes_in_turn_for_a_moment(tmp_path: Path, note: Notes) -> None:
     async with scene(tmp_path, replicas=3) as on:
         for _ in range(4):
             for frozen in on.fleet.ever:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from evenkeel_contract.routerconfig import StateConfig, StateStore
 
-from chaos.rig.scene import Note, Scene, scene
+from chaos.rig.notes import Notes
+from chaos.rig.scene import Scene, scene
 from tests.support.redisserver import needs_redis, redis_server
 
 REFUSED = {"connection", "stream"}
@@ -34,7 +35,7 @@ async def all_routers_die_and_come_back(on: Scene) -> None:
 @pytest.mark.core
 @needs_redis
 async def test_redis_that_loses_everything_and_falls_silent_and_then_every_router_dies(
-    tmp_path: Path, note: Note
+    tmp_path: Path, note: Notes
 ) -> None:
     async with redis_server(tmp_path, append=False) as server:
         state = StateConfig(store=StateStore.REDIS, redis_url=server.url, save_interval_s=1.0)
@@ -53,7 +54,7 @@ async def test_redis_that_loses_everything_and_falls_silent_and_then_every_route
 
 
 async def test_the_only_router_dies_again_and_again_and_its_file_knows_what_was(
-    tmp_path: Path, note: Note
+    tmp_path: Path, note: Notes
 ) -> None:
     state = StateConfig(
         store=StateStore.FILE, file=str(tmp_path / "ledger"), save_interval_s=0.2
@@ -66,7 +67,7 @@ async def test_the_only_router_dies_again_and_again_and_its_file_knows_what_was(
     on.assert_bounded(note)
 
 
-async def test_without_any_store_the_peers_know(tmp_path: Path, note: Note) -> None:
+async def test_without_any_store_the_peers_know(tmp_path: Path, note: Notes) -> None:
     async with scene(tmp_path, replicas=3, may_fail=REFUSED) as on:
         await scale_down(on, "r0")
         for name in ("router-0", "router-1") * 3:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.rig.scene import BRONZE, GOLD, Note, Scene, scene
+from chaos.rig.notes import Notes
+from chaos.rig.scene import BRONZE, GOLD, Scene, scene
 
 REFUSED = {"connection", "stream"}
 """What a client sees of a router that is killed: nobody listens, or its stream breaks off."""
@@ -20,7 +21,7 @@ def gold_share(on: Scene) -> float:
 
 
 @pytest.mark.core
-async def test_routers_killed_in_turn(tmp_path: Path, note: Note) -> None:
+async def test_routers_killed_in_turn(tmp_path: Path, note: Notes) -> None:
     async with scene(tmp_path, may_fail=REFUSED) as on:
         for name in ("router-0", "router-1", "router-0"):
             await on.fleet.routers[name].kill()
@@ -31,7 +32,7 @@ async def test_routers_killed_in_turn(tmp_path: Path, note: Note) -> None:
 
 
 async def test_a_router_restarted_twenty_times_leaves_the_shares_as_they_were(
-    tmp_path: Path, note: Note
+    tmp_path: Path, note: Notes
 ) -> None:
     for name in ("calm", "storm"):
         (tmp_path / name).mkdir()
@@ -51,7 +52,7 @@ async def test_a_router_restarted_twenty_times_leaves_the_shares_as_they_were(
     on.assert_bounded(note)
 
 
-async def test_the_only_router_restarted_as_fast_as_it_starts(tmp_path: Path, note: Note) -> None:
+async def test_the_only_router_restarted_as_fast_as_it_starts(tmp_path: Path, note: Notes) -> None:
     async with scene(tmp_path, routers=1, may_fail=REFUSED) as on:
         for _ in range(10):
             await on.fleet.routers["router-0"].kill()

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from chaos.rig.load import Client
-from chaos.rig.scene import Note, Scene, scene, stage, under_load
+from chaos.rig.notes import Notes
+from chaos.rig.scene import Scene, scene, stage, under_load
 
 MOSTLY_ONE = {"router-0": 95.0, "router-1": 5.0}
 MOSTLY_OTHER = {"router-0": 5.0, "router-1": 95.0}
 WANT = pytest.approx(4.0, rel=0.05)
 
 
-async def assert_shares(on: Scene, seconds: float, note: Note) -> None:
+async def assert_shares(on: Scene, seconds: float, note: Notes) -> None:
     ratio = await on.ratio_over(seconds)
     note(f"gold over bronze {ratio:.3f}")
     assert ratio == WANT
@@ -22,14 +23,14 @@ async def assert_shares(on: Scene, seconds: float, note: Note) -> None:
 
 @pytest.mark.core
 async def test_two_routers_with_nearly_everything_at_one_of_them(
-    tmp_path: Path, note: Note
+    tmp_path: Path, note: Notes
 ) -> None:
     async with scene(tmp_path, ingress=MOSTLY_ONE) as on:
         await assert_shares(on, 25, note)
     on.assert_bounded(note)
 
 
-async def test_two_routers_with_a_tenant_each(tmp_path: Path, note: Note) -> None:
+async def test_two_routers_with_a_tenant_each(tmp_path: Path, note: Notes) -> None:
     async with stage(tmp_path) as on:
         for _ in range(2):
             await on.fleet.add_replica()
@@ -43,7 +44,7 @@ async def test_two_routers_with_a_tenant_each(tmp_path: Path, note: Note) -> Non
     on.assert_bounded(note)
 
 
-async def test_four_routers(tmp_path: Path, note: Note) -> None:
+async def test_four_routers(tmp_path: Path, note: Notes) -> None:
     ingress = {"router-0": 95.0, "router-1": 3.0, "router-2": 1.0, "router-3": 1.0}
     async with scene(tmp_path, replicas=3, routers=4, ingress=ingress) as on:
         await assert_shares(on, 60, note)

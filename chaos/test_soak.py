@@ -10,7 +10,8 @@ import os
 import time
 from pathlib import Path
 
-from chaos.rig.scene import Note, Scene, scene
+from chaos.rig.notes import Notes
+from chaos.rig.scene import Scene, scene
 
 SOAK_S = float(os.environ.get("EVENKEEL_SOAK_S", "240"))
 GROWTH = 1.1
@@ -28,7 +29,7 @@ async def churn_for(on: Scene, seconds: float) -> None:
         await asyncio.sleep(3)
 
 
-async def test_memory_is_flat(tmp_path: Path, note: Note) -> None:
+async def test_memory_is_flat(tmp_path: Path, note: Notes) -> None:
     async with scene(tmp_path) as on:
         await churn_for(on, SOAK_S / 3)
         before = {name: router.memory_bytes() for name, router in on.fleet.routers.items()}

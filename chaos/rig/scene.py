@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +21,12 @@ from evenkeel_fairshare.churn_bounds import Churn, churn_gap
 
 from chaos.rig.arena import NAMESPACE, Arena, arena, tenant
 from chaos.rig.load import REQUEST_COST, Client, Load, open_load
+from chaos.rig.notes import Notes
 from chaos.rig.readings import ESTIMATE_ERROR, Reader, open_reader
 
 GOLD, BRONZE = "gold", "bronze"
 WEIGHTS: Final = {GOLD: 4, BRONZE: 1}
 SAMPLE_S: Final = 0.25
-Note = Callable[[str], None]
-"""Takes a sentence for the summary of a run."""
 WARM_REQUESTS: Final = 100
 
 
@@ -39,6 +38,7 @@ class Shares:
     pair: tuple[str, str]
     leads: list[float] = field(default_factory=list)
     """The first one's service over its weight, less the other's."""
+    times_s: list[float] = field(default_factory=list)
 
     def served(self) -> dict[str, float]:
         """By tenant, weighted tokens, up to now."""
@@ -55,6 +55,7 @@ class Shares:
             served = self.served()
             one, other = (served[name] / WEIGHTS.get(name, 1) for name in self.pair)
             self.leads.append(one - other)
+            self.times_s.append(time.monotonic())
             await asyncio.sleep(SAMPLE_S)
 
     def gap(self) -> float:
@@ -84,10 +85,11 @@ class Scene:
         given = {"replicas": churn.replicas, "overshoot": churn.overshoot, "quantum": churn.quantum}
         return churn_gap(Churn(**given | terms), (WEIGHTS[GOLD], WEIGHTS[BRONZE]))  # type: ignore[arg-type]
 
-    def assert_bounded(self, note: Note, **terms: float) -> None:
+    def assert_bounded(self, note: Notes, **terms: float) -> None:
         """The gap between the two is within the bound of theorem 2. `terms`: of `Churn`, beyond the usual."""
         gap, bound = self.shares.gap(), self.bound(**terms)
         note(f"gap {gap:,.0f} of {bound:,.0f} allowed")
+        note.keep(self.shares.times_s, self.shares.leads, bound=bound)
         assert gap < bound
 
 

@@ -1,0 +1,40 @@
+"""Curves of the last runs of chaos → docs/images/chaos.png: `python -m chaos.plot`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import matplotlib as mpl
+
+from chaos.rig.children import ROOT
+from chaos.rig.notes import FOLDER, curve_of
+
+PANELS: Final = {
+    "test-two-routers-with-a-tenant-each": "ingress 95:5 and 5:95, two routers",
+    "test-a-router-restarted-twenty-times-leaves-the-shares-as-they-were": "a router killed 20 times",
+    "test-shares-hold-through-a-fleet-that-is-replaced-again-and-again": "8 replicas replaced",
+    "test-whoever-schemes-gains-less-than-one-bound-8-": "a tenant that schemes (its gain)",
+}
+OUTPUT: Final = ROOT / "docs" / "images" / "chaos.png"
+
+
+def main() -> None:
+    """Plot what is there of the four scenes that the documentation shows."""
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(PANELS), figsize=(15, 3.4), layout="constrained")
+    for axis, (name, title) in zip(axes, PANELS.items(), strict=True):
+        curve = curve_of(FOLDER / f"{name}.json")
+        axis.plot(curve.times_s, [lead - curve.leads[0] for lead in curve.leads], linewidth=1)
+        for end in (-curve.bound, curve.bound):
+            axis.axhline(end, color="tab:red", linestyle="--", linewidth=1)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("seconds")
+    axes[0].set_ylabel("lead, weighted tokens over weight")
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(OUTPUT, dpi=80)
+
+
+if __name__ == "__main__":
+    main()
