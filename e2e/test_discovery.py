@@ -26,6 +26,7 @@ from e2e.kubectl import Kubectl
 from tests.support.fakes import FakeProber
 from tests.support.routers import QUICK, config_for, routable, until
 
+pytestmark = pytest.mark.core
 NAMESPACE = "discovery-e2e"
 CLUSTER = ClusterConfig(engines="llama-engine", peers="llama-router-peers")
 CONFIG = config_for(namespace=NAMESPACE, service="llama", cluster=CLUSTER)
