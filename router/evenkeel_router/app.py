@@ -98,18 +98,8 @@ async def running(
     discovery = _discovery(state, api)
     router = Router(state, discovery)
     async with AsyncExitStack() as stack:
-        # 1. What an earlier process knew. A store that is away holds nobody up for long.
-        now = asyncio.get_running_loop().time
-        if (store := store or store_of(config, now)) is not None:
-            keeping = state.keeping = Keeping(
-                state.ledger,
-                store,
-                interval_s=lambda: state.config.state.save_interval_s,
-                now=now,
-            )
-            await stack.enter_async_context(background(keeping.run()))
-            with suppress(TimeoutError):
-                await asyncio.wait_for(keeping.loaded.wait(), FIRST_READING_S)
+        # 1. What an earlier process knew.
+        await _read_store(stack, state, store)
 
         # 2. The way to replicas.
         connections = Connections(lambda: state.config.limits.max_concurrent)
@@ -119,38 +109,64 @@ async def running(
 
         # 3. What runs beside the requests.
         log = RequestLog(log_output)
-        await stack.enter_async_context(background(log.run()))
-        await stack.enter_async_context(background(discovery.run()))
-        await stack.enter_async_context(background(watchtower.run(discovery)))
-        await stack.enter_async_context(background(Reports(state, watchtower).run()))
         peers = Peers(state, session)
-        await stack.enter_async_context(background(peers.run()))
-        tending = Tending(state, peers.members)
-        for work in (tending.run(), tell(state), demand(state)):
+        for work in (
+            log.run(),
+            discovery.run(),
+            watchtower.run(discovery),
+            Reports(state, watchtower).run(),
+            peers.run(),
+            Tending(state, peers.members).run(),
+            tell(state),
+            demand(state),
+        ):
             await stack.enter_async_context(background(work))
         if source is not None:
             watching = _watch_config(state, discovery, source)
             await stack.enter_async_context(background(watching))
-
         with suppress(TimeoutError):
             await asyncio.wait_for(peers.all_asked.wait(), FIRST_READING_S)
 
-        # 4. The ports: probes first, so that somebody can ask while the rest opens.
-        listen = config.listen
-        probes = probe_app(state, metrics.registry(state, log))
-        router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
-        admin = admin_app(state)
-        router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)
+        # 4. The ports.
         forwarder = Forwarder(state, upstream or connections, watchtower)
-        traffic = Traffic(state, Pipeline(state, forwarder), log)
-        router.traffic_port = await _serve_traffic(stack, traffic, state)
-        ports = {
-            "traffic": router.traffic_port,
-            "probe": router.probe_port,
-            "admin": router.admin_port,
-        }
-        _log.info("serving %s on %s", config.model, router.url, extra={"fields": {"ports": ports}})
+        await _open_ports(stack, router, forwarder, log)
         yield router
+
+
+async def _read_store(stack: AsyncExitStack, state: RouterState, store: LedgerStore | None) -> None:
+    """Read the ledger and keep it. A store that is away holds nobody up for long."""
+    now = asyncio.get_running_loop().time
+    if (store := store or store_of(state.config, now)) is None:
+        return
+    keeping = state.keeping = Keeping(
+        state.ledger,
+        store,
+        interval_s=lambda: state.config.state.save_interval_s,
+        now=now,
+    )
+    await stack.enter_async_context(background(keeping.run()))
+    with suppress(TimeoutError):
+        await asyncio.wait_for(keeping.loaded.wait(), FIRST_READING_S)
+
+
+async def _open_ports(
+    stack: AsyncExitStack, router: Router, forwarder: Forwarder, log: RequestLog
+) -> None:
+    """Probes first, so that somebody can ask while the rest opens."""
+    state = router.state
+    listen = state.config.listen
+    probes = probe_app(state, metrics.registry(state, log))
+    router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
+    router.admin_port = await _serve(stack, admin_app(state), listen.host, listen.admin_port)
+    traffic = Traffic(state, Pipeline(state, forwarder), log)
+    router.traffic_port = await _serve_traffic(stack, traffic, state)
+    ports = {
+        "traffic": router.traffic_port,
+        "probe": router.probe_port,
+        "admin": router.admin_port,
+    }
+    fields = {"fields": {"ports": ports}}
+    _log.info("serving %s on %s", state.config.model, router.url, extra=fields)
 
 
 async def _serve_traffic(stack: AsyncExitStack, traffic: Traffic, state: RouterState) -> int:
