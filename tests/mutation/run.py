@@ -31,6 +31,7 @@ only_mutate = [{only}]
 pytest_add_cli_args = ["--import-mode=importlib", "-p", "no:cacheprovider"]
 pytest_add_cli_args_test_selection = [{tests}]
 timeout_multiplier = 1.0
+timeout_constant = 10.0
 use_git_change_detection = false
 
 [tool.pytest.ini_options]

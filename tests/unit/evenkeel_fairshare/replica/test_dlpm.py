@@ -475,6 +475,7 @@ def test_a_member_joins_a_level_with_nothing_and_asks_for_one_round():
     level = DeficitLevel(DeficitRules(quantum=100))
     account = level.join("a", weight=1)
     assert (account.deficit, account.rank, account.waiting, account.running) == (0, 1, 0, 0)
+    assert account.seed == 0
     level.refill()
     assert level.rounds == 0, "nobody waits"
 

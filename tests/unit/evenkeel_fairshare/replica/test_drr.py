@@ -170,6 +170,18 @@ def test_a_debt_worked_off_makes_room_for_a_new_seat_without_credit():
     assert admit(policy) == ["c2", "a1", "b3", "c3"]
 
 
+def test_a_debt_worked_off_to_the_last_token_makes_room_too():
+    policy = drr()
+    leave_in_debt(policy, "a", 100)
+    arrive(policy, *requests("b", 2))
+    assert admit(policy, room=1) == ["b0"]
+    arrive(policy, request("a1", "a"))
+    assert policy._seats["a"].tie > policy._seats["b"].tie, (
+        "the last in the ring, no more the first"
+    )
+    assert admit(policy) == ["b1", "a1"]
+
+
 def test_of_those_that_left_in_debt_the_largest_debts_are_remembered():
     policy = drr(quantum=1, remembered=4)
     for client, debt in zip("abcd", (700, 200, 900, 400), strict=True):
