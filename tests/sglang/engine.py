@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import psutil
 import zmq
 from evenkeel_contract.reports import (
     REPORT_VERSION,
@@ -31,7 +32,7 @@ from evenkeel_contract.reports import (
 ROOT = Path(__file__).parents[2]
 READY_S = 180.0
 STOP_S = 60.0
-# A paused engine tells nothing of its queue. So requests are sent one by one, with enough time in between that they
+# A stopped scheduler tells nothing of its queue. So requests are sent one by one, with enough time in between that they
 # arrive in order; a test that depends on more than roughly this order must check it.
 PACE_S = 0.01
 SETTLE_S = 2.0
@@ -152,23 +153,34 @@ class Engine:
         return {name: float(value) for name, value in samples}
 
     async def run_queue(self, asks: Sequence[Mapping[str, Any]]) -> list[Answer]:
-        """Fill the queue while the engine is paused, in this order, then let it go; answers in the same order."""
+        """Fill the queue in this order while the scheduler is stopped, let it go; answers in the same order.
+
+        Stopped by signal: SGLang's own pause keeps requests back before they reach the scheduler.
+        """
+        scheduler = self._scheduler()
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self.url, timeout=600, limits=limits) as http:
-            (await http.post("/pause_generation", json={"mode": "in_place"})).raise_for_status()
-            await asyncio.sleep(SETTLE_S)  # the answer comes before the scheduler has heard of it
-            tasks = []
-            for ask in asks:
-                tasks.append(asyncio.create_task(_ask(http, ask)))
-                await asyncio.sleep(PACE_S)
-            await asyncio.sleep(SETTLE_S)
-            (await http.post("/continue_generation", json={})).raise_for_status()
+            scheduler.suspend()
+            try:
+                tasks = []
+                for ask in asks:
+                    tasks.append(asyncio.create_task(_ask(http, ask)))
+                    await asyncio.sleep(PACE_S)
+                await asyncio.sleep(SETTLE_S)
+            finally:
+                scheduler.resume()
             started_s = time.monotonic()
             done = await asyncio.gather(*tasks)
         return [
             Answer(client, tuple(output), cached, finished_s - started_s)
             for client, output, cached, finished_s in done
         ]
+
+    def _scheduler(self) -> psutil.Process:
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            if "scheduler" in " ".join(child.cmdline()):
+                return child
+        raise EngineError("the engine has no scheduler process")
 
     async def idle(self, http: httpx.AsyncClient) -> None:
         """Wait until nothing runs and nothing waits."""
