@@ -105,7 +105,6 @@ lint: env  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/lint-imports --config operator/.importlinter
 
 .PHONY: format
 format: env  ## Format and fix what can be fixed

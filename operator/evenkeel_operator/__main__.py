@@ -1,7 +1,7 @@
 """`evenkeel-operator --router-image … --sglang-image … --simulator-image …`: run the operator.
 
 SIGTERM and SIGINT end it; it gives its Lease back, so that another one acts at once. Exit code 1 where the lease was
-lost, 2 for arguments that do not hold or credentials that are not there.
+lost or the probes' port is taken, 2 for arguments that do not hold or credentials that are not there.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ def main() -> int:
     except ClusterError as error:
         _log.error("%s", error)
         return 2
+    except OSError as error:  # a port that is taken, most likely
+        _log.error("cannot serve probes: %s", error)
+        return 1
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from evenkeel_operator.core.credentials import (
     Credentials,
     next_credentials,
     read_credentials,
+    recovered,
 )
 from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import Object, Ref, annotations_of
@@ -175,16 +176,17 @@ class ServicePass:
 
     async def _credentials(self, key: Key, seen: Observed) -> Credentials:
         ref = Ref("Secret", credentials_name(key.name))
+        rotation = annotations_of(seen.raw).get(ROTATE_ANNOTATION, "")
         stored = read_credentials(seen.children.get(ref))
         if stored is None:
-            # Never make up a new key on the word of a memory that may be stale.
-            stored = read_credentials(
-                await self._means.client.get(ref.kind, key.namespace, ref.name)
-            )
+            # Never make up new keys on the word of a memory that may be stale, nor while the old ones are known.
+            live = await self._means.client.get(ref.kind, key.namespace, ref.name)
+            told = _config_of(seen, router_name(key.name))
+            stored = read_credentials(live) or recovered(told, rotation=rotation)
         engines = seen.children.get(Ref("Deployment", engine_name(key.name)))
         return next_credentials(
             stored,
-            rotation=annotations_of(seen.raw).get(ROTATE_ANNOTATION, ""),
+            rotation=rotation,
             old_keys_are_in_use=stored is not None and not _all_use(engines, stored.current.id),
             fresh=self._means.fresh,
         )

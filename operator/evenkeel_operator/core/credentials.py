@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from evenkeel_contract.names import GROUP
+from evenkeel_contract.routerconfig import RouterConfig
 
 from evenkeel_operator.core.objects import Object, annotations_of
 
@@ -95,6 +96,14 @@ def read_credentials(secret: Object | None) -> Credentials | None:
     older = [key for key in keys if key.id != current]
     rotation = annotations_of(secret).get(ROTATE_ANNOTATION, "")
     return Credentials(token, (*older, *newest), rotation)
+
+
+def recovered(config: RouterConfig | None, *, rotation: str) -> Credentials | None:
+    """From what routers are told, where somebody has removed the Secret: new keys would cut off who runs."""
+    if config is None or config.cluster is None or config.state.peer_token is None:
+        return None
+    keys = tuple(EngineKey(key.key) for key in config.cluster.api_keys)
+    return Credentials(config.state.peer_token, keys, rotation) if keys else None
 
 
 def _decode(value: object) -> str:

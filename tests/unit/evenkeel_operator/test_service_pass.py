@@ -442,3 +442,15 @@ async def test_the_only_replica_gets_company_before_it_has_to_leave_its_node(
     pod["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z"
     await operator.make_pass(KEY)
     assert engines() == (1, 0)
+
+
+async def test_who_removes_the_generated_keys_cuts_nobody_off(cluster: FakeCluster) -> None:
+    await Operator(cluster).make_pass(KEY)
+    secret = ("Secret", "team-ml", "simulated-credentials")
+    before = cluster.objects[secret]["data"]
+    del cluster.objects[secret]
+    await Operator(cluster).make_pass(KEY)
+    assert cluster.objects[secret]["data"] == before
+    cluster.objects[secret]["data"] = {"admin-token": "%"}
+    await Operator(cluster).make_pass(KEY)
+    assert cluster.objects[secret]["data"] == before
