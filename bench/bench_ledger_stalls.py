@@ -1,0 +1,119 @@
+"""How long a router's ledger work holds up its event loop (design R3; docs/design/0003).
+
+    python bench/bench_ledger_stalls.py [--clients 10000] [--replicas 64] [--active 500]
+
+Everything is done in steps, between which requests are served: this prints the longest step and the sum of each task, in CPU time of one core.
+Every client is known to every replica; then `active` clients change at every replica, twice; one replica departs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Iterator
+
+from evenkeel_contract.ledgerwire import decode_delta, encode
+from evenkeel_contract.reports import ClientReport
+from evenkeel_contract.routerconfig import RouterConfig, TenancyConfig, TenantConfig
+from evenkeel_fairshare.ledger import Sealer
+from evenkeel_router.core.exchange import from_wire, to_wire
+from evenkeel_router.core.identity import client_of
+from evenkeel_router.edge.reports import PIECE
+from evenkeel_router.state import RouterState
+
+TENANTS = tuple(TenantConfig(namespace="n", name=f"t{n}") for n in range(50))
+
+
+def measure(what: str, steps: Iterable[object]) -> None:
+    """Do all steps; print what the longest and all took."""
+    durations_s = []
+    begin_s = time.thread_time()
+    for _ in steps:
+        now_s = time.thread_time()
+        durations_s.append(now_s - begin_s)
+        begin_s = time.thread_time()
+    durations_s.append(time.thread_time() - begin_s)
+    longest, total = 1e3 * max(durations_s), 1e3 * sum(durations_s)
+    print(f"{what:<44} longest {longest:7.1f} ms   all {total:9.1f} ms", flush=True)
+
+
+def router() -> RouterState:
+    tenancy = TenancyConfig(tenants=TENANTS)
+    state = RouterState(RouterConfig(namespace="n", service="s", model="m", tenancy=tenancy))
+    state.ledger.members = frozenset({state.ledger.router})
+    return state
+
+
+def reports(state: RouterState, clients: list[str], replicas: int, at: int) -> Iterator[None]:
+    """Every replica reports; taken in pieces, as the router does."""
+    told = [
+        ClientReport(name, at, at, at, 3.0 * at, 3.0 * at, 1.0 * at, at, -5.0 * at, 1.0, at - 1, 0)
+        for name in clients
+    ]
+    for replica in range(replicas):
+        for begin in range(0, len(told), PIECE):
+            state.books.observe(
+                f"incarnation-{replica}",
+                told[begin : begin + PIECE],
+                policy="DLPM",
+                sequence=at,
+                since=None if begin + PIECE < len(told) else 0,
+            )
+            yield
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=10_000)
+    parser.add_argument("--replicas", type=int, default=64)
+    parser.add_argument("--active", type=int, default=500)
+    arguments = parser.parse_args()
+    state = router()
+    everybody = [
+        client_of(TENANTS[n % len(TENANTS)], f"c{n}").identity for n in range(arguments.clients)
+    ]
+    active = everybody[: arguments.active]
+    for replica in range(arguments.replicas):
+        state.books.meets(f"r{replica}", f"incarnation-{replica}", policy="DLPM", now_s=0.0)
+    sealer, members = Sealer(state.ledger), frozenset({state.ledger.router})
+
+    def figures(now_s: float) -> Iterator[None]:
+        return state.truth.steps(state.books.alive, state.weights, now_s)
+
+    def seal(now_s: float) -> Iterator[None]:
+        return sealer.steps(members, live=state.books.alive, now_s=now_s)
+
+    measure("first reports", reports(state, everybody, arguments.replicas, 1))
+    measure("first figures", figures(1.0))
+    measure("first book", seal(1.0))
+    for at in (2, 3):
+        measure("reports of who is active", reports(state, active, arguments.replicas, at))
+        measure("figures", figures(float(at)))
+        measure("book", seal(float(at)))
+    state.books.meets("r0", "another", policy="DLPM", now_s=10.0)
+    state.books.close(20.0, settled=True)
+    measure("what the departed one left", state.ledger.closing_steps("incarnation-0"))
+    clients = [client_of(TENANTS[n % len(TENANTS)], f"c{n}") for n in range(200)]
+    measure(
+        "seeds for 200 clients, one by one",
+        (
+            state.books.sends("r0", client, worst=1.0, input_paid=False, now_s=20.0)
+            for client in clients
+        ),
+    )
+    measure("the departed one folded into the book", seal(20.0))
+    written: list[bytes] = []
+    measure(
+        "whole ledger written for a peer",
+        (written.append(encode(to_wire(part))) for part in state.ledger.parts()),
+    )
+    other = router()
+    measure(
+        "whole ledger merged by a peer",
+        (other.ledger.merge(from_wire(decode_delta(part))) for part in written),
+    )
+    print(f"    {sum(map(len, written)) / 2**20:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()
