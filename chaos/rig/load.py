@@ -22,6 +22,8 @@ from chaos.rig.children import PATIENCE_S
 PROMPT_CHARS: Final = 400  # about 235 tokens
 OUTPUT_TOKENS: Final = 32
 REQUEST_COST: Final = REQUEST_TOKENS + 2.0 * OUTPUT_TOKENS  # at most
+EXHAUSTED: Final = "502"
+"""A request that failed at as many replicas as it may be tried at."""
 _PAUSE_S: Final = 0.05  # after a failure: a load balancer does not hammer either
 
 

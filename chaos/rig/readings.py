@@ -7,7 +7,7 @@ said of an incarnation when routers have folded it into their books.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -49,6 +49,8 @@ class Reader:
     def __init__(self, fleet: Arena, client: httpx.AsyncClient) -> None:
         self._fleet = fleet
         self._client = client
+        self.uncomputed: Callable[[str], float] = lambda client: 0.0
+        """What a client may have paid for and nobody computed: input of requests that were given up in vain."""
         self.copies: dict[str, Copy] = {}
         """By router, of its process that runs now or ran last."""
 
@@ -106,7 +108,7 @@ class Reader:
                     fault = _fault(ledger, incarnation, client, true, lives=incarnation in living)
                     if fault:
                         faults.append(f"{name}: {client} at {incarnation[:8]}: {fault}")
-            faults += [f"{name}: {fault}" for fault in _sum_faults(ledger, truth.values())]
+            faults += [f"{name}: {fault}" for fault in self._sum_faults(ledger, truth.values())]
         return faults + self._disagreements()
 
     async def pages_of(self, router: str) -> int:
@@ -120,6 +122,20 @@ class Reader:
         """S_i by client, as one router has it."""
         ledger = self.copies[router].ledger
         return {client: ledger.served(client).service for client in ledger.clients()}
+
+    def _sum_faults(self, ledger: Ledger, truth: Collection[Testimony]) -> list[str]:
+        """Pages in a book say what they said before, once; and nobody pays for more than was computed."""
+        faults = []
+        for client in ledger.clients():
+            pages = sum(counted_figure(page, client, SERVICE) for page in ledger.pages.values())
+            served = ledger.served_figure(client, SERVICE)
+            computed = sum(said.computed.get(client, 0.0) for said in truth)
+            if abs(pages - served) > ROUNDING:
+                faults.append(f"{client}: {served} in sum, {pages} on all pages")
+            most = computed * (1 + ESTIMATE_ERROR) + self.uncomputed(client) + ROUNDING
+            if served > most:
+                faults.append(f"{client}: {served} in sum, {computed} computed")
+        return faults
 
     def _disagreements(self) -> list[str]:
         (first, *others) = self._fleet.routers
@@ -143,20 +159,6 @@ def _fault(ledger: Ledger, incarnation: str, client: str, true: float, *, lives:
     if true > within.upper + ROUNDING:
         return f"{true} served, beyond the interval's end {within.upper}"
     return ""
-
-
-def _sum_faults(ledger: Ledger, truth: Collection[Testimony]) -> list[str]:
-    """Pages in a book say what they said before, once; and nobody pays for more than was computed."""
-    faults = []
-    for client in ledger.clients():
-        pages = sum(counted_figure(page, client, SERVICE) for page in ledger.pages.values())
-        served = ledger.served_figure(client, SERVICE)
-        computed = sum(said.computed.get(client, 0.0) for said in truth)
-        if abs(pages - served) > ROUNDING:
-            faults.append(f"{client}: {served} in sum, {pages} on all pages")
-        if served > computed * (1 + ESTIMATE_ERROR) + ROUNDING:
-            faults.append(f"{client}: {served} in sum, {computed} computed")
-    return faults
 
 
 @asynccontextmanager

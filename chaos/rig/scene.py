@@ -20,7 +20,7 @@ from evenkeel_contract.routerconfig import StateConfig, TenantConfig
 from evenkeel_fairshare.churn_bounds import Churn, churn_gap
 
 from chaos.rig.arena import NAMESPACE, Arena, arena, tenant
-from chaos.rig.load import REQUEST_COST, Client, Load, open_load
+from chaos.rig.load import EXHAUSTED, REQUEST_COST, Client, Load, Tally, open_load
 from chaos.rig.notes import Notes
 from chaos.rig.readings import ESTIMATE_ERROR, Reader, open_reader
 
@@ -123,11 +123,15 @@ def overcharges(on: Scene) -> list[str]:
     faults = []
     for name, router in on.fleet.routers.items():
         for identity, paid in on.reader.served(router.name).items():
-            tally = on.load.tallies[identity.removeprefix(f"{NAMESPACE}/")]
+            tally = _tally(on, identity)
             most = tally.cost + tally.unfinished * REQUEST_COST
             if paid > most * (1 + ESTIMATE_ERROR) + REQUEST_COST:
                 faults.append(f"{name}: {identity} paid {paid}, its requests cost {most} at most")
     return faults
+
+
+def _tally(on: Scene, identity: str) -> Tally:
+    return on.load.tallies[identity.removeprefix(f"{NAMESPACE}/")]
 
 
 @asynccontextmanager
@@ -144,6 +148,7 @@ async def under_load(
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
     await on.load.stop()
+    on.reader.uncomputed = lambda identity: REQUEST_COST * _tally(on, identity).failed[EXHAUSTED]
     await on.reader.settled()
     assert not (faults := overcharges(on)), faults
     failed = {cause for tally in on.load.tallies.values() for cause in tally.failed}
