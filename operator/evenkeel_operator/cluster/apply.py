@@ -94,8 +94,11 @@ class Applier:
             outcome.notes.append(Note(reasons.REFUSED, f"{ref} is refused: {error.message}"))
             return
         self._store.children(key).put(answer)
-        self._residue.setdefault(key, {})[ref] = left_over(manifest, answer)
-        if change.foreign:
+        residue = left_over(manifest, answer)
+        self._residue.setdefault(key, {})[ref] = residue
+        if not residue.issuperset(
+            change.foreign
+        ):  # else it was the server's own spelling all along
             outcome.reverted.append(change)
 
     async def _is_taken(self, key: Key, ref: Ref, owner_uid: str) -> bool:
