@@ -44,7 +44,7 @@ class MemberFigures:
     """What it asks for, weighted tokens per second."""
     lead_s: float = 0.0
     """How far it is ahead of the least served backlogged member of its level, in seconds of fair service of that
-    level; negative only for whom was idle."""
+    level; 0 for whom is not backlogged, since it takes nothing from anybody."""
     backlogged: bool = False
 
     def __add__(self, other: MemberFigures) -> MemberFigures:
@@ -218,21 +218,19 @@ class Truth:
     def _leads(
         self, waiting: Collection[str], weights: ConfiguredWeights, rate: float
     ) -> Generator[None, None, dict[str, float]]:
-        """Seconds by client and tenant: a lead, times the weights that share the level's rate, over that rate."""
+        """Seconds by backlogged client and tenant: a lead, times the weights that share the level's rate, over it."""
         beside: defaultdict[str, float] = defaultdict(float)
         for client in waiting:
             beside[tenant_of(client)] += weights.client(client)
         all_tenants = sum(map(weights.tenant, beside))
         leads: dict[str, float] = {}
-        for client in {*self._figures.clients(), *waiting}:
+        for tenant in beside:
+            leads[tenant] = _over(self._figures.lead_of_tenant(tenant) * all_tenants, rate)
+        for n, client in enumerate(waiting):
             tenant = tenant_of(client)
-            if tenant not in leads:
-                lead = self._figures.lead_of_tenant(tenant)
-                leads[tenant] = _over(lead * (all_tenants or weights.tenant(tenant)), rate)
-            part = weights.tenant(tenant) / all_tenants if tenant in beside else 1.0
-            siblings = beside[tenant] if tenant in beside else weights.client(client)
-            leads[client] = _over(self._figures.lead(client) * siblings, rate * part)
-            if len(leads) % (10 * STRIDE) == 0:
+            part = weights.tenant(tenant) / all_tenants
+            leads[client] = _over(self._figures.lead(client) * beside[tenant], rate * part)
+            if n % (10 * STRIDE) == 0:
                 yield
         return leads
 

@@ -92,6 +92,7 @@ def test_who_is_not_backlogged_is_owed_what_it_got() -> None:
     world.tick({A: 0, B: 0}, waiting=0)
     now = world.tick({A: 90, B: 10}, waiting=0)
     assert (now.clients[A].owed, now.clients[B].owed) == (90, 10)
+    assert (now.clients[A].lead_s, now.tenants["ns/t"].lead_s) == (0, 0)
     assert (now.share_error, now.lead_s, now.jain, now.backlogged) == (0, 0, 1, 0)
 
 
