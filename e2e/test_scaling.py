@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.installed import Namespace, namespace
+from e2e.installed import Namespace, Stream, namespace
 from e2e.kubectl import Kubectl
 from e2e.operators import wait_until
 
@@ -67,6 +67,23 @@ def test_a_real_autoscaler_scales_the_service_through_its_scale_subresource(
         scaled.ready("one", replicas=2)
     finally:
         scaled("delete", "hpa", "one")
+
+
+def test_replicas_that_go_lose_no_request(scaled: Namespace) -> None:
+    """Streams that run on them end whole; what comes meanwhile goes elsewhere (design P4)."""
+    scaled("scale", "fis/one", "--replicas=3")
+    scaled.ready("one", replicas=3)
+    with scaled.client("one", KEY) as client:
+        streams = [Stream(client, tokens=1000).started() for _ in range(9)]
+        scaled("scale", "fis/one", "--replicas=1")
+        wait_until(lambda: len(scaled.pods("one", "engine")) == 1, "two replicas to be leaving")
+        assert all(stream.is_alive() for stream in streams)  # else this would prove nothing
+        answers = {scaled.status("one", KEY)}
+        while any(stream.is_alive() for stream in streams):
+            answers.add(scaled.status("one", KEY))
+        for stream in streams:
+            stream.finish()
+    assert answers == {200}
 
 
 def test_two_services_and_two_tenants_side_by_side_do_not_touch_each_other(
