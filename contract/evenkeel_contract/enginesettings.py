@@ -70,9 +70,9 @@ class EngineSettings:
     def to_environment(self) -> dict[str, str]:
         """The variables that `from_environment` reads back."""
         environment = {
-            QUANTUM_VARIABLE: f"{self.client_quantum:g}",
-            INPUT_WEIGHT_VARIABLE: f"{self.input_token_weight:g}",
-            OUTPUT_WEIGHT_VARIABLE: f"{self.output_token_weight:g}",
+            QUANTUM_VARIABLE: repr(self.client_quantum),
+            INPUT_WEIGHT_VARIABLE: repr(self.input_token_weight),
+            OUTPUT_WEIGHT_VARIABLE: repr(self.output_token_weight),
             REJOIN_VARIABLE: self.rejoin,
         }
         if self.reports_port is not None:

@@ -15,7 +15,7 @@ from evenkeel_contract.enginesettings import (
     [
         EngineSettings(),
         EngineSettings(
-            client_quantum=500,
+            client_quantum=12_345_678,
             input_token_weight=0.5,
             output_token_weight=3,
             rejoin="Paper",
