@@ -13,7 +13,7 @@ PANELS: Final = {
     "test-two-routers-with-a-tenant-each": "ingress 95:5 and 5:95, two routers",
     "test-a-router-restarted-twenty-times-leaves-the-shares-as-they-were": "a router killed 20 times",
     "test-shares-hold-through-a-fleet-that-is-replaced-again-and-again": "8 replicas replaced",
-    "test-whoever-schemes-gains-less-than-one-bound-8-": "a tenant that schemes (its gain)",
+    "test-whoever-schemes-gains-less-than-one-bound-8-": "a tenant that schemes: its lead",
 }
 OUTPUT: Final = ROOT / "docs" / "images" / "chaos.png"
 

@@ -49,4 +49,5 @@ async def test_shares_hold_through_a_fleet_that_is_replaced_again_and_again(
     given = {name: after[name] - before[name] for name in after}
     note(f"gold over bronze {given['gold'] / given['bronze']:.3f}")
     assert given["gold"] / given["bronze"] == pytest.approx(4.0, rel=0.05)
-    on.assert_bounded(note)
+    # No bound: drains that serve out their queues add up (docs/chaos.md).
+    note.keep(on.shares.times_s, on.shares.leads, bound=on.bound())

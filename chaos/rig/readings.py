@@ -24,7 +24,7 @@ from evenkeel_fairshare.ledger.closing import counted_figure, interval
 from evenkeel_fairshare.ledger.page import SERVICE
 from evenkeel_router.core.exchange import digest_to_wire, from_wire
 
-from chaos.rig.arena import OVERSHOOT, QUANTUM, TOKEN, Arena
+from chaos.rig.arena import OVERSHOOT, QUANTUM, TOKEN, Arena, Router
 from chaos.rig.children import PATIENCE_S
 from chaos.rig.witness import Testimony
 
@@ -63,17 +63,20 @@ class Reader:
         if copy is None or copy.pid != router.pid:
             rules = CarryRules(quantum=float(QUANTUM), max_debt=OVERSHOOT)
             copy = self.copies[name] = Copy(router.pid, Ledger("reader", rules=rules))
+        return await self._ask(router, copy.ledger)
+
+    async def _ask(self, router: Router, ledger: Ledger) -> bool:
         try:
             answer = await self._client.post(
                 router.admin_url + LEDGER_PATH,
-                content=encode(digest_to_wire(copy.ledger.digest())),
+                content=encode(digest_to_wire(ledger.digest())),
                 headers={"Authorization": f"Bearer {TOKEN}"},
             )
         except httpx.HTTPError:
             return False
         assert answer.status_code == 200, answer.text
         for message in unframe(answer.content):
-            copy.ledger.merge(from_wire(decode_delta(message)))
+            ledger.merge(from_wire(decode_delta(message)))
         return True
 
     async def follow(self) -> None:
@@ -114,8 +117,7 @@ class Reader:
     async def pages_of(self, router: str) -> int:
         """Incarnations that a router keeps pages of."""
         empty = Ledger("newcomer", rules=CarryRules(quantum=float(QUANTUM), max_debt=OVERSHOOT))
-        self.copies[router] = Copy(self._fleet.routers[router].pid, empty)
-        assert await self.pull(router)
+        assert await self._ask(self._fleet.routers[router], empty)
         return len(empty.pages)
 
     def served(self, router: str) -> dict[str, float]:
