@@ -253,6 +253,14 @@ class Ledger:
         return tuple(sorted(self.members))
 
     def _page_delta(self, name: str, has: Digest) -> PageDelta | None:
+        # Whoever holds a book of that height and not the page has dropped it. Given back, it would be dropped here
+        # and come back from there for ever. (A book of another lineage may lack the page: one of the two books
+        # wins, and then either the page is in the asker's book or it is folded here no longer.)
+        if (
+            name not in has.pages
+            and self.book.folded.get(name, has.book.height + 1) <= has.book.height
+        ):
+            return None
         return self.pages[name].delta(name, has.pages.get(name, PageDigest()))
 
     def _rest(self, has: Digest, pages: tuple[PageDelta, ...]) -> Delta:

@@ -77,6 +77,41 @@ def test_a_page_waits_until_every_member_closed_it():
     assert here.served(ALICE).service == 5
 
 
+def test_a_page_that_one_router_dropped_does_not_come_back_from_another():
+    """Each drops when it looks, and they do not look at the same moment."""
+    here, there = ledger("a"), ledger("b")
+    sealers = {one.router: Sealer(one) for one in (here, there)}
+    report(here, "gone", 1, row(ALICE, 5))
+    tell_each_other(here, there)
+    for one in (here, there):
+        one.closed("gone")
+    tell_each_other(here, there)
+    sealers["a"].seal(["a", "b"], live=(), now_s=0)
+    tell_each_other(here, there)
+    sealers["a"].collect(["a", "b"])
+    tell_each_other(here, there)
+    assert (list(here.pages), list(there.pages)) == ([], ["gone"])
+    # Further books on the one side change nothing about it.
+    report(here, "alive", 1, row(BOB, 1))
+    assert sealers["a"].seal(["a", "b"], live=["alive"], now_s=1)
+    here.merge(there.delta(here.digest()))
+    assert "gone" not in here.pages
+    tell_each_other(here, there)
+    sealers["b"].collect(["a", "b"])
+    tell_each_other(here, there)
+    assert (list(here.pages), list(there.pages)) == (["alive"], ["alive"])
+    assert here.served(ALICE) == there.served(ALICE) == totals(5)
+
+
+def test_a_newcomer_is_given_the_page_of_a_book_that_it_does_not_hold():
+    here, newcomer = ledger("a"), ledger("b")
+    report(here, "gone", 1, row(ALICE, 5))
+    here.closed("gone")
+    Sealer(here).seal(["a"], live=(), now_s=0)
+    newcomer.merge(next(iter(here.parts(newcomer.digest()))))
+    assert newcomer.served(ALICE) == totals(5)
+
+
 def test_a_live_replica_that_all_gave_up_by_mistake_is_not_folded():
     here, sealer = one_router()
     report(here, "hasty", 1, row(ALICE, 1))
