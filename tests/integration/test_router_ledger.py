@@ -11,7 +11,7 @@ from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.key import ClientKey
 from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.routerconfig import SchedulingConfig
-from evenkeel_fairshare.ledger.page import DEFICIT, SEED
+from evenkeel_fairshare.ledger.page import DEFICIT, RUNNING, SEED
 from evenkeel_router.app import Router, running
 from evenkeel_simulator.server.app import running_server
 
@@ -54,7 +54,10 @@ async def test_what_a_client_owes_where_a_replica_left_it_owes_where_the_next_on
         router = await stack.enter_async_context(running(config, timing=TIMING))
         await routable(router, 1)
         await ask(router)
-        await until(lambda: cell(router, "old", CHAT, DEFICIT) < 0, "a report of the debt")
+        await until(
+            lambda: cell(router, "old", CHAT, DEFICIT) < 0 == cell(router, "old", CHAT, RUNNING),
+            "a report of the debt, when the request was over",
+        )
         owed = cell(router, "old", CHAT, DEFICIT)
         served = router.state.ledger.served(CHAT).service
         new = await stack.enter_async_context(running_server(simulated(client_quantum=10)))
