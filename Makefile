@@ -93,11 +93,11 @@ chaos: env tools  ## Real processes, killed, frozen, cut off and misled under lo
 
 .PHONY: chaos-core
 chaos-core: env tools  ## What of it every change has to pass (5 minutes)
-	$(BIN)/python -m pytest chaos -m core --durations 0
+	$(BIN)/python -m pytest chaos -m core --durations 0 $(ARGS)
 
 .PHONY: test-sglang-core
 test-sglang-core: env sglang  ## The same but the long ones (about 5 minutes)
-	$(BIN)/python -m pytest -m "sglang and not slow" tests/sglang --durations 5
+	$(BIN)/python -m pytest -m "sglang and not slow" tests/sglang --durations 5 $(ARGS)
 
 .PHONY: lint
 lint: env  ## ruff, mypy --strict, import-linter
