@@ -59,7 +59,7 @@ tools:  ## Install what some tests need beyond Python (Debian, root; says so and
 
 .PHONY: test
 test: env lint  ## Lint, types, layers, and every test that needs nothing but this machine (but the slow ones)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not sglang" --durations 10
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not sglang" --durations 10 $(ARGS)
 
 .PHONY: test-slow
 test-slow: env  ## Long random walks through churn
