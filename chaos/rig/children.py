@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ class Place:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Child:
+class Child(ABC):
     """A program that may be started again and again."""
 
     name: str
@@ -39,9 +40,9 @@ class Child:
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
 
+    @abstractmethod
     def command(self) -> Sequence[str]:
         """The command line of the next start."""
-        raise NotImplementedError("which program it is")  # pragma: no cover
 
     @property
     def alive(self) -> bool:
