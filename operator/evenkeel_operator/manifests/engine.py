@@ -167,7 +167,7 @@ def _environment(subject: Subject) -> list[Manifest]:
     ]
     if subject.spec.engine.runtime is Runtime.SIMULATOR:
         return found
-    settings = command.engine_environment(subject.spec)
+    settings = command.environment(subject.spec)
     found += [{"name": name, "value": value} for name, value in settings.items()]
     found.append({"name": "HF_HOME", "value": command.CACHE_PATH})
     token = subject.spec.model.token_secret_ref
