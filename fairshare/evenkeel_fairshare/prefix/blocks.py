@@ -10,8 +10,10 @@ a replica computes is untouched, since engines match tokens, not hashes.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
@@ -44,6 +46,33 @@ def token_blocks(tokens: Sequence[int], *, block_tokens: int, seed: int = 0) -> 
     """Prefix hashes of whole blocks of `block_tokens` token ids (each in 32 bits)."""
     data = array("I", tokens)
     return text_blocks(data.tobytes(), block_bytes=block_tokens * data.itemsize, seed=seed)
+
+
+def sglang_blocks(tokens: Sequence[int], *, page_tokens: int) -> list[int]:
+    """The hashes by which SGLang's KV events name the whole pages of a prompt, unsigned, shortest prefix first.
+
+    Each is the first 8 bytes, big endian, of SHA-256 over the digest of the page before (nothing before the
+    first) and the page's token ids, 32 bits each, little endian (SGLang 0.5.21–0.5.23, `mem_cache/utils.py`:
+    `get_hash_str`, `hash_str_to_int64`). That is the chain of requests without `extra_key`, `cache_salt`
+    and adapter, and of engines without EAGLE, whose pages are of pairs of tokens.
+    """
+    if page_tokens < 1:
+        raise ValueError(f"page_tokens is {page_tokens}; it must be at least 1")
+    ids = array("I", tokens)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    data, page_bytes = ids.tobytes(), page_tokens * ids.itemsize
+    digest = b""
+    hashes = []
+    for end in range(page_bytes, len(data) + 1, page_bytes):
+        digest = sha256(digest + data[end - page_bytes : end]).digest()
+        hashes.append(int.from_bytes(digest[:8], "big"))
+    return hashes
+
+
+def unsigned(hashes: Iterable[int]) -> list[int]:
+    """Hashes as an index takes them, out of an engine's signed ones."""
+    return [key & _64_BITS for key in hashes]
 
 
 def chained_blocks(blocks: Iterable[int], *, seed: int = 0) -> list[int]:

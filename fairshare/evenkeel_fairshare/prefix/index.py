@@ -79,6 +79,12 @@ class PrefixIndex:
             depth += 1
         return Match(depth, ReplicaSet(held >> 1)) if depth else NO_MATCH
 
+    def lacking(self, hashes: Sequence[int], slot: int) -> list[int]:
+        """Those of `hashes` that `slot` does not hold, in their order. O(blocks)."""
+        replica = 2 << slot & ~self._departed
+        entry_of = self._entries.get
+        return [key for key in hashes if not entry_of(key, 0) & replica]
+
     def insert(self, hashes: Sequence[int], slot: int) -> None:
         """`slot` holds (or is about to compute) the whole prompt. O(blocks)."""
         replica = 2 << slot
@@ -178,3 +184,28 @@ class PrefixIndex:
 
     def _next(self, place: int) -> int:
         return place + 1 if place + 1 < len(self._ring) else 0
+
+
+def match_either(
+    one: PrefixIndex, other: PrefixIndex, hashes: Sequence[int], among: ReplicaSet
+) -> Match:
+    """The longest prefix of which a replica of `among` holds each block by one index or the other.
+
+    Blocks may alternate: the beginning known by one, the rest by the other. O(depth).
+    """
+    in_one = among << 1 & ~one._departed
+    in_other = among << 1 & ~other._departed
+    held = in_one | in_other
+    if not held:
+        return NO_MATCH
+    of_one, of_other = one._entries.get, other._entries.get
+    depth = 0
+    for key in hashes:
+        still = held & in_one & of_one(key, 0)
+        if still != held:  # else there is nobody left to be found in the other
+            still |= held & in_other & of_other(key, 0)
+            if not still:
+                break
+        held = still
+        depth += 1
+    return Match(depth, ReplicaSet(held >> 1)) if depth else NO_MATCH

@@ -1,7 +1,13 @@
 """Prompts become chained block hashes."""
 
 import pytest
-from evenkeel_fairshare.prefix.blocks import chained_blocks, text_blocks, token_blocks
+from evenkeel_fairshare.prefix.blocks import (
+    chained_blocks,
+    sglang_blocks,
+    text_blocks,
+    token_blocks,
+    unsigned,
+)
 from xxhash import xxh3_64_intdigest
 
 
@@ -79,3 +85,29 @@ def test_signed_block_names_are_taken_modulo_64_bits() -> None:
 def test_a_block_of_no_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="block_bytes is 0; it must be at least 1"):
         text_blocks("abc", block_bytes=0)
+
+
+def test_pages_of_tokens_have_the_hashes_that_sglang_gives_them() -> None:
+    tokens = [*range(7, 47), 128_000, 4_294_967_295]
+    signed = [-3219781909874007019, -8134125063527225539]  # SGLang 0.5.23's get_native_hash says so
+    assert sglang_blocks(tokens, page_tokens=16) == unsigned(signed)
+
+
+def test_a_hash_of_sglang_stands_for_its_page_and_all_before() -> None:
+    one, other = (
+        sglang_blocks([1, 2, 3, 4, 5, 6], page_tokens=2),
+        sglang_blocks([1, 2, 9, 4, 5, 6], page_tokens=2),
+    )
+    assert len(one) == 3
+    assert one[0] == other[0]
+    assert one[1] != other[1]
+    assert one[2] != other[2]
+    assert sglang_blocks([1, 2, 3, 4, 5], page_tokens=2) == one[:2]
+    assert sglang_blocks([1], page_tokens=2) == []
+
+
+def test_a_page_of_no_tokens_and_an_id_beyond_32_bits_are_refused() -> None:
+    with pytest.raises(ValueError, match="page_tokens is 0; it must be at least 1"):
+        sglang_blocks([1], page_tokens=0)
+    with pytest.raises(OverflowError):
+        sglang_blocks([2**32], page_tokens=1)

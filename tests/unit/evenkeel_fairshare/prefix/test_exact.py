@@ -1,0 +1,98 @@
+"""Facts and expectations, case by case."""
+
+import pytest
+from evenkeel_fairshare.fleet.contract import EMPTY, replica_set
+from evenkeel_fairshare.prefix.exact import ExactIndex
+from evenkeel_fairshare.prefix.index import NO_MATCH, Match
+
+ALL = replica_set(range(8))
+
+
+def test_what_events_say_is_held() -> None:
+    index = ExactIndex()
+    index.stored([1, 2, 3], 0)
+    index.stored([1], 1)
+    assert index.match([1, 2, 3, 4], ALL) == Match(3, replica_set([0]))
+    assert index.match([1, 9], ALL) == Match(1, replica_set([0, 1]))
+    index.removed([3, 77], 0)
+    assert index.match([1, 2, 3], ALL) == Match(2, replica_set([0]))
+
+
+def test_an_inner_block_that_goes_ends_the_match_there() -> None:
+    index = ExactIndex()
+    index.stored([1, 2, 3], 0)
+    index.removed([2], 0)
+    assert index.match([1, 2, 3], ALL) == Match(1, replica_set([0]))
+    index.stored([2], 0)
+    assert index.match([1, 2, 3], ALL) == Match(3, replica_set([0]))
+
+
+def test_a_match_goes_from_facts_over_into_expectations_and_back() -> None:
+    index = ExactIndex()
+    index.stored([1], 0)
+    index.insert([1, 2], 0)
+    index.stored([3], 0)
+    assert index.match([1, 2, 3], ALL) == Match(3, replica_set([0]))
+    assert index.held(0) == 3
+
+
+def test_a_request_that_never_ran_takes_back_what_it_expected_and_no_fact() -> None:
+    index = ExactIndex()
+    index.insert([1, 2, 3], 0)
+    index.stored([1, 2], 0)  # another request computed them meanwhile
+    index.truncate([1, 2, 3], 0, 0)
+    assert index.match([1, 2, 3], ALL) == Match(2, replica_set([0]))
+
+
+def test_a_block_that_is_removed_is_expected_no_more() -> None:
+    index = ExactIndex()
+    index.insert([1, 2], 0)
+    index.removed([2], 0)
+    assert index.match([1, 2], ALL) == Match(1, replica_set([0]))
+
+
+def test_a_cleared_replica_holds_nothing_and_is_still_followed() -> None:
+    index = ExactIndex()
+    index.set_synced(0, complete=True)
+    index.stored([1, 2], 0)
+    index.stored([1], 1)
+    index.insert([5], 0)
+    index.cleared(0)
+    assert index.match([1, 2], ALL) == Match(1, replica_set([1]))
+    assert index.match([5], ALL) == NO_MATCH
+    assert index.exact(0)
+    index.stored([1, 2], 0)
+    assert index.match([1, 2], ALL) == Match(2, replica_set([0]))
+
+
+def test_a_replica_out_of_sync_keeps_what_it_held() -> None:
+    index = ExactIndex()
+    index.set_synced(3, complete=True)
+    index.stored([1], 3)
+    index.set_synced(3, complete=False)
+    assert not index.exact(3)
+    assert index.match([1], ALL) == Match(1, replica_set([3]))
+
+
+def test_a_replica_that_is_gone_is_followed_no_more() -> None:
+    index = ExactIndex()
+    index.set_synced(3, complete=True)
+    index.stored([1], 3)
+    index.drop(3)
+    assert index.synced == EMPTY
+    assert index.match([1], ALL) == NO_MATCH
+    index.insert([2], 3)  # another in its slot
+    assert index.match([1], ALL) == NO_MATCH
+    assert index.match([2], ALL) == Match(1, replica_set([3]))
+
+
+def test_facts_and_expectations_share_one_bound() -> None:
+    index = ExactIndex(max_blocks=4)
+    index.stored(list(range(10)), 0)
+    index.insert(list(range(100, 110)), 0)
+    assert len(index) == 4
+
+
+def test_a_bound_below_two_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_blocks is 1; it must be at least 2"):
+        ExactIndex(max_blocks=1)
