@@ -19,6 +19,7 @@ Input: TypeAlias = str | list[str | int | list[int]]
 """A prompt, several, token ids, or several of those."""
 
 MAX_PROMPTS: Final = 2048  # of one request; OpenAI's bound of embeddings
+MAX_PARTS: Final = 65_536  # of all messages together: a body of 16 MiB has room for millions
 _START = "\x1e"  # before each message; control characters of ASCII that separate records and units
 _UNIT = "\x1f"
 
@@ -55,7 +56,14 @@ class Prompt(NamedTuple):
 
 
 def of_messages(messages: list[Message], tools: bytes) -> Prompt:
-    """Tools first, as templates put them, then role and content of each message in turn."""
+    """Tools first, as templates put them, then role and content of each message in turn.
+
+    Raises `Refusal` where they are so many that reading them would keep everybody else waiting.
+    """
+    parts = sum(len(one.content) if isinstance(one.content, list) else 1 for one in messages)
+    if parts > MAX_PARTS:
+        why = f"messages holds {parts} parts; send at most {MAX_PARTS}."
+        raise invalid(why, code="invalid_value", param="messages")
     pieces = [tools.decode()] if tools else []
     for message in messages:
         pieces += (_START, message.role, _UNIT)

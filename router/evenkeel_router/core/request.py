@@ -26,6 +26,7 @@ from evenkeel_router.core.errors import Refusal, invalid
 from evenkeel_router.core.outcomes import Outcome
 
 MAX_CHOICES: Final = 128  # OpenAI's bound of `n`
+MAX_MEMBERS: Final = 4096  # of an object that is written anew
 DEFAULT_COMPLETION: Final = (
     16  # tokens that a completion has at most where none are named; OpenAI's
 )
@@ -302,15 +303,24 @@ def _present(fields: _Guarded) -> tuple[str, ...]:
     return tuple(name for name in GUARDED_FIELDS if getattr(fields, name) is not UNSET)
 
 
+def _members(of: bytes) -> dict[str, Raw]:
+    """An object's members as they are written; raises `Refusal` where there are too many to write them anew."""
+    members = _MEMBERS.decode(of)
+    if len(members) > MAX_MEMBERS:
+        message = f"The body holds {len(members)} fields; send at most {MAX_MEMBERS}."
+        raise invalid(message, code="invalid_value")
+    return members
+
+
 def _without(body: bytes, names: tuple[str, ...]) -> bytes:
-    members = _MEMBERS.decode(body)
+    members = _members(body)
     for name in names:
         members.pop(name, None)
     return msgspec.json.encode(members)
 
 
 def _without_custom_params(body: bytes) -> bytes:
-    members = _MEMBERS.decode(body)
+    members = _members(body)
     raw = bytes(members["sampling_params"])
     if raw.startswith(b"["):
         several = msgspec.json.decode(raw, type=list[dict[str, Raw]])
@@ -324,9 +334,9 @@ def _without_custom_params(body: bytes) -> bytes:
 
 def _with_usage_option(body: bytes) -> bytes:
     """A second `stream_options` would lose against the client's, which come later: edit those."""
-    members = _MEMBERS.decode(body)
+    members = _members(body)
     raw = bytes(members["stream_options"])
-    options = {} if raw == b"null" else _MEMBERS.decode(raw)
+    options = {} if raw == b"null" else _members(raw)
     options["include_usage"] = Raw(b"true")
     members["stream_options"] = Raw(msgspec.json.encode(options))
     return msgspec.json.encode(members)

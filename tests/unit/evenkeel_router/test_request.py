@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 from evenkeel_router.core.errors import Refusal
 from evenkeel_router.core.outcomes import Outcome
-from evenkeel_router.core.request import Endpoint, Inference, Limits, parse, with_client_key
+from evenkeel_router.core.prompt import MAX_PARTS
+from evenkeel_router.core.request import (
+    MAX_MEMBERS,
+    Endpoint,
+    Inference,
+    Limits,
+    parse,
+    with_client_key,
+)
 
 LIMITS = Limits(model="m", max_output_tokens=1000)
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
@@ -271,3 +279,18 @@ def test_a_longer_conversation_begins_with_the_shorter_one() -> None:
 def test_embeddings_never_stream() -> None:
     body = {"model": "m", "input": "a", "stream": True}
     assert not read(Endpoint.EMBEDDINGS, body).stream
+
+
+def test_more_parts_than_anybody_writes_are_refused_before_they_are_looked_at() -> None:
+    parts = [{"type": "text", "text": "a"}] * (MAX_PARTS // 2)
+    within = {"model": "m", "messages": [{"role": "user", "content": parts}] * 2}
+    assert read(Endpoint.CHAT, within).text.count(b"a") == MAX_PARTS
+    beyond = {"model": "m", "messages": [*within["messages"], {"role": "user"}]}
+    refusal = refused(Endpoint.CHAT, beyond)
+    assert (refusal.param, refusal.code) == ("messages", "invalid_value")
+
+
+def test_a_body_of_countless_fields_is_not_written_anew() -> None:
+    many = {f"x{number}": 1 for number in range(MAX_MEMBERS)}
+    assert read(Endpoint.COMPLETIONS, COMPLETION | many).stripped == ()
+    assert "fields" in refused(Endpoint.COMPLETIONS, COMPLETION | many | {"rid": "a"}).message
