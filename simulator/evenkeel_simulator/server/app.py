@@ -136,6 +136,7 @@ def _run_replica(settings: Settings) -> Callable[[web.Application], AsyncIterato
                     host=settings.host,
                     port=settings.kv_events_port,
                     replay_port=settings.kv_replay_port,
+                    kept_batches=settings.kv_kept_batches,
                 )
                 stack.push_async_callback(replica.publisher.close)
             if settings.reports_port is not None:

@@ -1,12 +1,10 @@
-"""What the cache stores and drops, published as SGLang publishes it (0.5.21 and newer).
+"""What the cache stores and drops, published as SGLang publishes it (`evenkeel_contract.kvevents`).
 
-Place in the flow: engine → **recorder** (collects) → driver, after each step → **publisher** (sends). Frames
-are `[topic, sequence (8 bytes, big endian), payload]`; the payload is MessagePack of `[timestamp, events,
-dp_rank]`, each event a map whose `type` names it. A ROUTER socket replays: asked with a start sequence it
-sends every batch that it still has from there on and then the sequence -1.
+Place in the flow: engine → **recorder** (collects) → driver, after each step → **publisher** (sends), which also
+replays what it still keeps.
 
-The surprising thing: a reply from the replay socket has the topic before its sequence, like a live batch,
-but its end marker has an empty topic and an empty payload.
+The surprising thing: a replay may have holes. Its socket drops what an asker reads too slowly, as SGLang's does;
+the asker has to look at the numbers.
 """
 
 from __future__ import annotations
@@ -16,52 +14,28 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 import zmq
 import zmq.asyncio
+from evenkeel_contract.kvevents import (
+    END_OF_REPLAY,
+    GPU,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    EventBatch,
+    encode_batch,
+    live_frames,
+    read_replay_question,
+    replay_frames,
+)
 
 from evenkeel_simulator.engine.cache import Node
 from evenkeel_simulator.server.pages import block_hash, page_bytes, page_digest, page_tokens
 
-END_OF_REPLAY: Final = (-1).to_bytes(8, "big", signed=True)
-KEPT_BATCHES: Final = 10_000  # SGLang's default `buffer_steps`
 _HIGH_WATER_MARK: Final = (
     100_000  # and its `hwm`: batches queued for a subscriber before some are lost
 )
-
-
-class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
-    """Pages were stored, each the child of the one before."""
-
-    block_hashes: list[int]
-    parent_block_hash: int | None
-    token_ids: list[int]
-    block_size: int
-    lora_id: int | None
-    medium: str | None = None
-
-
-class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True):
-    """Pages were dropped."""
-
-    block_hashes: list[int]
-    medium: str | None = None
-
-
-class AllBlocksCleared(msgspec.Struct, tag=True):
-    """The cache is empty."""
-
-
-Event = BlockStored | BlockRemoved | AllBlocksCleared
-
-
-class EventBatch(msgspec.Struct, array_like=True):
-    """What one step changed."""
-
-    ts: float
-    """Unix time, seconds."""
-    events: list[Event]
-    attn_dp_rank: int | None = 0
 
 
 class KvRecorder:
@@ -82,7 +56,7 @@ class KvRecorder:
             token_ids=[],
             block_size=self._page_size,
             lora_id=None,
-            medium="GPU",
+            medium=GPU,
         )
         for node in nodes:
             page = page_bytes(node.segment)
@@ -98,7 +72,7 @@ class KvRecorder:
         if isinstance(last, BlockRemoved):
             last.block_hashes.append(hashed)
         else:
-            self._events.append(BlockRemoved(block_hashes=[hashed], medium="GPU"))
+            self._events.append(BlockRemoved(block_hashes=[hashed], medium=GPU))
 
     def cleared(self) -> None:
         """Everything."""
@@ -114,29 +88,30 @@ class KvRecorder:
 class KvPublisher:
     """The PUB socket and its replay. Open and close it on the event loop that uses it."""
 
-    def __init__(self, *, host: str, port: int, replay_port: int) -> None:
-        """Binds both; port 0 lets the system choose. Raises `zmq.ZMQError` if a port is taken."""
+    def __init__(self, *, host: str, port: int, replay_port: int, kept_batches: int) -> None:
+        """Binds both; port 0 lets the system choose. Raises `zmq.ZMQError` if a port is taken.
+
+        `kept_batches` bounds what can be replayed.
+        """
         self._context = zmq.asyncio.Context()
         self._live = self._context.socket(zmq.PUB)
         self._live.set_hwm(_HIGH_WATER_MARK)
         self._replay = self._context.socket(zmq.ROUTER)
         self.port = bind(self._live, host, port)
         self.replay_port = bind(self._replay, host, replay_port)
-        self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=KEPT_BATCHES)
+        self._kept: deque[tuple[int, bytes]] = deque(maxlen=kept_batches)
         self.published = 0
         """Batches sent, which is the next one's sequence number."""
-        self._encoder = msgspec.msgpack.Encoder()
         self._replays = asyncio.create_task(self._serve_replays())
 
     async def publish(self, events: list[Event], *, timestamp: float) -> None:
         """Send one batch; an empty one is not sent."""
         if not events:
             return
-        sequence = self.published.to_bytes(8, "big")
-        payload = self._encoder.encode(EventBatch(timestamp, events))
+        sequence, payload = self.published, encode_batch(EventBatch(timestamp, events))
         self.published += 1
         self._kept.append((sequence, payload))
-        await self._live.send_multipart((b"", sequence, payload))
+        await self._live.send_multipart(live_frames(sequence, payload))
 
     async def close(self) -> None:
         """Stop serving; what subscribers have not taken is dropped."""
@@ -146,13 +121,13 @@ class KvPublisher:
 
     async def _serve_replays(self) -> None:
         while True:
-            frames = await self._replay.recv_multipart()
-            if len(frames) != 3 or len(frames[2]) != 8:
+            asker, *question = await self._replay.recv_multipart()
+            first = read_replay_question(question)
+            if first is None:
                 continue  # SGLang ignores what is no request for a replay, too
-            asker, _, start = frames
-            for sequence, payload in [kept for kept in self._kept if kept[0] >= start]:
-                await self._replay.send_multipart((asker, b"", b"", sequence, payload))
-            await self._replay.send_multipart((asker, b"", b"", END_OF_REPLAY, b""))
+            for sequence, payload in [kept for kept in self._kept if kept[0] >= first]:
+                await self._replay.send_multipart((asker, *replay_frames(sequence, payload)))
+            await self._replay.send_multipart((asker, *replay_frames(END_OF_REPLAY, b"")))
 
 
 def bind(socket: zmq.asyncio.Socket, host: str, port: int) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
+from evenkeel_contract.kvevents import KEPT_BATCHES
 from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
@@ -38,6 +39,8 @@ class Settings:
     kv_events_port: int | None = None
     """None: no KV events are published (SGLang's default)."""
     kv_replay_port: int = 0
+    kv_kept_batches: int = KEPT_BATCHES
+    """How many batches of KV events a late reader can have replayed (SGLang's `buffer_steps`)."""
     reports_port: int | None = None
     """None: no reports."""
     api_key: str | None = None
@@ -72,7 +75,13 @@ class Settings:
         for name in ("client_quantum", "input_token_weight", "output_token_weight", "speed"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}, must be positive and finite")
-        for name in ("kv_tokens", "page_size", "context_length", "max_body_bytes"):
+        for name in (
+            "kv_kept_batches",
+            "kv_tokens",
+            "page_size",
+            "context_length",
+            "max_body_bytes",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}, must be at least 1")
@@ -182,6 +191,7 @@ def _parser(
     network.add_argument(
         "--kv-replay-port", type=int, help=f"replay KV events, usually on {KV_REPLAY_PORT}"
     )
+    network.add_argument("--kv-kept-batches", type=int, help=f"how many, {KEPT_BATCHES} by default")
     network.add_argument(
         "--reports-port", type=int, help=f"reports per client, usually on {REPORTS_PORT}"
     )

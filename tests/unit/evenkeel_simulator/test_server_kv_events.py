@@ -7,14 +7,14 @@ import struct
 from array import array
 
 import msgspec
-from evenkeel_simulator.engine.cache import RadixCache
-from evenkeel_simulator.server.kv_events import (
+from evenkeel_contract.kvevents import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     EventBatch,
-    KvRecorder,
 )
+from evenkeel_simulator.engine.cache import RadixCache
+from evenkeel_simulator.server.kv_events import KvRecorder
 from evenkeel_simulator.server.pages import block_hashes, page_bytes, page_tokens, pages_of
 
 

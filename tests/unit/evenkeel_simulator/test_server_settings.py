@@ -38,6 +38,8 @@ def test_every_flag_arrives() -> None:
             "2",
             "--kv-replay-port",
             "3",
+            "--kv-kept-batches",
+            "11",
             "--reports-port",
             "4",
             "--api-key",
@@ -73,6 +75,7 @@ def test_every_flag_arrives() -> None:
     )
     assert (settings.host, settings.port, settings.kv_events_port) == ("0.0.0.0", 1, 2)
     assert (settings.kv_replay_port, settings.reports_port, settings.api_key) == (3, 4, "k")
+    assert settings.kv_kept_batches == 11
     assert settings.make_policy().name == "VTC"
     assert settings.cost == LinearCost(3, 5)
     assert (settings.client_quantum, settings.rejoin) == (9, Rejoin.PAPER)
