@@ -1,4 +1,5 @@
-"""`GET /v1/state` on the router's admin port: what `evenkeel top` shows. JSON.
+"""`GET /v1/state` on the router's admin port: what `evenkeel top` shows. JSON. `GET /v1/replicas` is the part of it that
+the operator asks for, again and again while a replica comes or goes: without clients, of which there may be thousands.
 
 Totals never fall while a router lives; who wants a rate subtracts two readings and divides by the difference of
 `time_s`. Service, owed service and leads are those of the whole fleet, from the ledger, and the same at every router; all
@@ -7,11 +8,12 @@ else counts what this router did since it started. A field that is added later h
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 STATE_PATH: Final = "/v1/state"
+REPLICAS_PATH: Final = "/v1/replicas"
 STATE_VERSION: Final = 1
 
 
@@ -166,23 +168,41 @@ class RouterState(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[PeerState, ...] = ()
 
 
+class ReplicasState(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `/v1/replicas`."""
+
+    version: int
+    replicas: tuple[ReplicaState, ...] = ()
+
+
 class StateError(ValueError):
     """An answer that is not a router's state, or of an unknown version."""
 
 
-_decoder = msgspec.json.Decoder(RouterState)
+_Answer = TypeVar("_Answer", RouterState, ReplicasState)
+_state_decoder = msgspec.json.Decoder(RouterState)
+_replicas_decoder = msgspec.json.Decoder(ReplicasState)
 _encoder = msgspec.json.Encoder()
 
 
-def encode_state(state: RouterState) -> bytes:
-    """Encode a state."""
+def encode_state(state: RouterState | ReplicasState) -> bytes:
+    """Encode a state, or the replicas of it."""
     return _encoder.encode(state)
 
 
 def decode_state(data: bytes) -> RouterState:
     """Decode a state; raises `StateError`."""
+    return _decoded(_state_decoder, data)
+
+
+def decode_replicas(data: bytes) -> ReplicasState:
+    """Decode the answer of `/v1/replicas`; raises `StateError`."""
+    return _decoded(_replicas_decoder, data)
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Answer], data: bytes) -> _Answer:
     try:
-        state = _decoder.decode(data)
+        state = decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise StateError(f"not a router's state: {error}") from error
     if state.version != STATE_VERSION:

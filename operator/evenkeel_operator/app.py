@@ -26,6 +26,7 @@ from evenkeel_operator.cluster.client import KubeClient, connected
 from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.lease import Lease
 from evenkeel_operator.cluster.observe import Observer
+from evenkeel_operator.cluster.refusals import Refusals
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.cluster.worklist import Worklist
 from evenkeel_operator.core.objects import Object
@@ -118,14 +119,16 @@ class Leader:
         self._rng = Random()
         self.worklist = Worklist(rng=self._rng)
         self._workers = settings.workers
+        monotonic_s = asyncio.get_running_loop().time
+        refusals = Refusals(rng=self._rng, monotonic_s=monotonic_s)
         means = Means(
             client=client,
             store=self.store,
             observer=self.observer,
-            applier=Applier(client, self.store),
+            applier=Applier(client, self.store, refusals),
             defaults=settings.defaults,
             clock=_now,
-            monotonic_s=asyncio.get_running_loop().time,
+            monotonic_s=monotonic_s,
             fresh=lambda: secrets.token_urlsafe(SECRET_BYTES),
         )
         self._services, self._tenants = ServicePass(means), TenantPass(means)

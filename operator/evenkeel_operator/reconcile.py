@@ -117,9 +117,10 @@ class ServicePass:
         # 5. Status, and a word to people where something changed.
         found = await self._findings(key, judgement, scaling, wanted, outcome, seen.scalers)
         await self._report(key, seen.raw, found, judgement, wanted, outcome)
-        return self._next_look_s(key, settled=found.engines.settled and found.routers.settled)
+        rest_s = self._rest_s(key, settled=found.engines.settled and found.routers.settled)
+        return rest_s if outcome.again_s is None else min(rest_s, outcome.again_s)
 
-    def _next_look_s(self, key: Key, *, settled: bool) -> float:
+    def _rest_s(self, key: Key, *, settled: bool) -> float:
         if settled:
             self._unsettled_s.pop(key, None)
             return RESYNC_S

@@ -16,6 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from evenkeel_router.core.accounting import ClientTotals, Histogram
+from evenkeel_router.edge.health import FOR_GOOD
 from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.families import counter, gauge, name_of
 from evenkeel_router.state import RouterState
@@ -102,6 +103,9 @@ class _RouterCollector(Collector):
     def _by_replica(self) -> Iterator[Metric]:
         state, model = self._state, self._state.config.model
         routable = gauge("replica_routable", "1 where requests may go to the replica.", _REPLICA)
+        leaving = gauge(
+            "replica_draining", "1 while the replica gets nothing new because it leaves.", _REPLICA
+        )
         load = gauge("replica_requests_in_flight", "Requests at the replica (s_w).", _REPLICA)
         blocks = gauge(
             "replica_prefix_blocks", "Blocks of prompts counted on being cached there.", _REPLICA
@@ -110,8 +114,9 @@ class _RouterCollector(Collector):
             labels = (model, member.name)
             blocks.add_metric(labels, state.fleet.blocks(member))
             routable.add_metric(labels, float(member.routable))
+            leaving.add_metric(labels, float(member.withheld in FOR_GOOD))
             load.add_metric(labels, state.fleet.load(member))
-        yield from (routable, load, blocks)
+        yield from (routable, leaving, load, blocks)
         sent = counter("replica_request", "Requests sent to the replica.", _REPLICA)
         failed = counter("replica_failure", "Requests that failed at the replica.", _REPLICA)
         rests = counter(

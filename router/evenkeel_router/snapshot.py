@@ -52,6 +52,14 @@ def take(state: RouterState, now_s: float) -> adminstate.RouterState:
     )
 
 
+def take_replicas(state: RouterState, now_s: float) -> adminstate.ReplicasState:
+    """The replicas alone."""
+    return adminstate.ReplicasState(
+        version=adminstate.STATE_VERSION,
+        replicas=tuple(_replica(state, member, now_s) for member in state.fleet),
+    )
+
+
 def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.ReplicaState:
     totals = state.accounts.replica(member.name)
     seen = state.reports.get(member.name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
-from evenkeel_contract.adminstate import decode_state
+from evenkeel_contract.adminstate import decode_replicas, decode_state
 from evenkeel_contract.key import decode
 from evenkeel_fairshare.ledger import Totals
 from evenkeel_router.app import Router
@@ -114,6 +116,21 @@ async def test_the_admin_port_shows_clients_replicas_and_credit() -> None:
     assert {replica.name for replica in state.replicas if replica.routable} == {"r0", "r1"}
     assert {at.replica for at in chat.replicas} == {"r0", "r1"}
     assert state.fleet_policy == "D2LPM"
+
+
+async def test_the_admin_port_shows_the_replicas_alone_to_whoever_has_the_token() -> None:
+    async with fleet(2) as (router, _), client_of(router, **AUTH) as client:
+        await client.post("/v1/completions", json=completion())
+        url = f"http://127.0.0.1:{router.admin_port}"
+        whole = decode_state((await client.get(f"{url}/v1/state")).content)
+        alone = decode_replicas((await client.get(f"{url}/v1/replicas")).content)
+        assert [(one.name, one.requests, one.prefix_blocks) for one in alone.replicas] == [
+            (one.name, one.requests, one.prefix_blocks) for one in whole.replicas
+        ]
+        token = hashlib.sha256(b"token").hexdigest()
+        router.state.config = replace(router.state.config, admin_token_sha256=token)
+        refused = await client.get(f"{url}/v1/replicas", headers={"Authorization": "Bearer no"})
+        assert refused.status_code == 401
 
 
 async def test_metrics_count_requests_tokens_and_errors_by_client() -> None:

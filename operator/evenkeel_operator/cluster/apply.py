@@ -16,12 +16,13 @@ from evenkeel_contract.faults import Fault
 
 from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.errors import Refused
+from evenkeel_operator.cluster.refusals import Refusals
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.compare import Difference
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.objects import Ref, is_controlled_by, ref_of
-from evenkeel_operator.core.plan import Change, Manifest, Plan, left_over, seal
+from evenkeel_operator.core.plan import DIGEST_ANNOTATION, Change, Manifest, Plan, left_over, seal
 
 _log = logging.getLogger(__name__)
 
@@ -36,14 +37,22 @@ class Outcome:
     notes: list[Note] = field(default_factory=list)
     reverted: list[Change] = field(default_factory=list)
     """Foreign changes that were put back."""
+    again_s: float | None = None
+    """When something that was refused is due again, seconds from now."""
+
+    def refused(self, ref: Ref, message: str, *, again_s: float) -> None:
+        """The API server said no, now or a while ago."""
+        self.notes.append(Note(reasons.REFUSED, f"{ref} is refused: {message}"))
+        self.again_s = again_s if self.again_s is None else min(again_s, self.again_s)
 
 
 class Applier:
     """Writes; decides nothing."""
 
-    def __init__(self, client: KubeClient, store: Store) -> None:
+    def __init__(self, client: KubeClient, store: Store, refusals: Refusals) -> None:
         self._client = client
         self._store = store
+        self._refusals = refusals
         self._residue: dict[Key, dict[Ref, frozenset[Difference]]] = {}
 
     def residue(self, key: Key) -> dict[Ref, frozenset[Difference]]:
@@ -53,14 +62,26 @@ class Applier:
     def forget(self, key: Key) -> None:
         """The service is gone."""
         self._residue.pop(key, None)
+        self._refusals.keep(key, ())
 
     async def carry_out(self, key: Key, plan: Plan, *, owner_uid: str) -> Outcome:
         """Apply, then delete. What the API server refuses is noted, and the rest goes on; raises `ClusterError`
         where a later attempt may do better."""
         outcome = Outcome()
+        # What was done, by us or by anybody, may be refused anew one day: that is another story.
+        self._refusals.keep(key, {change.ref for change in plan.apply})
         for change in plan.apply:
-            _log.info("%s: apply %s", key, change.why)
-            await self._apply(key, change, outcome, owner_uid=owner_uid)
+            digest = change.manifest["metadata"]["annotations"][DIGEST_ANNOTATION]
+            what = f"{'make' if change.new else 'change'} {digest}"
+            refusal = self._refusals.pending(key, change.ref, what)
+            if refusal is None:
+                try:
+                    _log.info("%s: apply %s", key, change.why)
+                    await self._apply(key, change, outcome, owner_uid=owner_uid)
+                    continue
+                except Refused as error:
+                    refusal = self._refusals.refused(key, change.ref, what, message=error.message)
+            outcome.refused(change.ref, refusal.message, again_s=self._refusals.wait_s(refusal))
         for item in plan.delete:
             _log.info("%s: delete %s", key, ref_of(item))
             await self._client.delete(item)
@@ -84,15 +105,11 @@ class Applier:
 
     async def _apply(self, key: Key, change: Change, outcome: Outcome, *, owner_uid: str) -> None:
         ref, manifest = change.ref, change.manifest
-        try:
-            if change.new and await self._is_taken(key, ref, owner_uid):
-                message = f"{ref} is there and not ours; rename the service, or remove it"
-                outcome.notes.append(Note(reasons.NAME_TAKEN, message))
-                return
-            answer = await self._client.apply(manifest)
-        except Refused as error:
-            outcome.notes.append(Note(reasons.REFUSED, f"{ref} is refused: {error.message}"))
+        if change.new and await self._is_taken(key, ref, owner_uid):
+            message = f"{ref} is there and not ours; rename the service, or remove it"
+            outcome.notes.append(Note(reasons.NAME_TAKEN, message))
             return
+        answer = await self._client.apply(manifest)
         self._store.children(key).put(answer)
         residue = left_over(manifest, answer)
         self._residue.setdefault(key, {})[ref] = residue

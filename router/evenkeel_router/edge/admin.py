@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from evenkeel_contract.adminstate import STATE_PATH, encode_state
+from evenkeel_contract.adminstate import REPLICAS_PATH, STATE_PATH, encode_state
 from evenkeel_contract.ledgerwire import (
     LEDGER_PATH,
     LedgerMessageError,
@@ -26,7 +26,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from evenkeel_router.core.errors import Refusal, error_body, invalid
 from evenkeel_router.core.exchange import digest_from_wire, to_wire
 from evenkeel_router.core.outcomes import Outcome
-from evenkeel_router.snapshot import take
+from evenkeel_router.snapshot import take, take_replicas
 from evenkeel_router.state import RouterState
 
 STATE = web.AppKey("state", RouterState)
@@ -45,10 +45,11 @@ def probe_app(state: RouterState, metrics: CollectorRegistry) -> web.Application
 
 
 def admin_app(state: RouterState) -> web.Application:
-    """`/v1/state` and `/v1/ledger`, behind the admin token."""
+    """`/v1/state`, `/v1/replicas` and `/v1/ledger`, behind the admin token."""
     app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
     app[STATE] = state
     app.router.add_get(STATE_PATH, _state)
+    app.router.add_get(REPLICAS_PATH, _replicas)
     app.router.add_post(LEDGER_PATH, _ledger)
     return app
 
@@ -74,6 +75,11 @@ async def _metrics(request: web.Request) -> web.Response:
 async def _state(request: web.Request) -> web.Response:
     state = take(request.app[STATE], asyncio.get_running_loop().time())
     return web.Response(body=encode_state(state), content_type="application/json")
+
+
+async def _replicas(request: web.Request) -> web.Response:
+    replicas = take_replicas(request.app[STATE], asyncio.get_running_loop().time())
+    return web.Response(body=encode_state(replicas), content_type="application/json")
 
 
 async def _ledger(request: web.Request) -> web.StreamResponse:

@@ -22,8 +22,11 @@ from evenkeel_router.edge import kubewatch
 from evenkeel_router.edge.configwatch import SecretSource
 from evenkeel_router.edge.kubeapi import CredentialsError, in_cluster
 from evenkeel_router.edge.kubewatch import Selection, Watcher
+from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.edge.probe import Verdict
 from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
+from evenkeel_router.metrics import registry
+from prometheus_client import generate_latest
 
 from tests.support.fakes import FakeProber
 from tests.support.kube_api import KubeApi, kube_api, pod, slice_of
@@ -141,9 +144,18 @@ async def test_a_withheld_replica_leaves_rotation_whatever_its_probe_says_and_co
         member = router.state.fleet.member("a")
         assert member is not None
         assert (member.withheld, member.joined) == (why, True)  # its cache still counts
+        assert _draining(router) == (why in ("draining", "terminating"))
         server.pods.put(pod("a"))
         await routable(router, 1)
         assert (member.withheld, member.lives) == ("", 1)
+        assert not _draining(router)
+
+
+def _draining(router: Router) -> bool:
+    """What the metric says of replica `a`."""
+    text = generate_latest(registry(router.state, RequestLog(None))).decode()
+    line = 'evenkeel_router_replica_draining{model_name="llama",replica="a"} '
+    return text.partition(line)[2].splitlines()[0] == "1.0"
 
 
 async def test_a_replica_that_is_deleted_is_forgotten_and_a_namesake_is_another(
