@@ -27,6 +27,7 @@ from e2e.rig.images import REGISTRY, product_archives
 from e2e.rig.layout import CACHE, NODES
 
 ROOT: Final = Path(__file__).parents[1]
+CHART: Final = ROOT / "charts" / "evenkeel"
 SYSTEM: Final = "evenkeel-system"
 OPERATOR: Final = f"system:serviceaccount:{SYSTEM}:evenkeel"
 MODEL: Final = "llama-3.1-8b"
@@ -72,12 +73,12 @@ def forget(kubectl: Kubectl) -> None:
 
 
 @contextmanager
-def installed(kubectl: Kubectl, *values: str) -> Iterator[None]:
+def installed(kubectl: Kubectl, *values: str, chart: Path = CHART) -> Iterator[None]:
     """The chart, installed for the time of the context."""
     forget(kubectl)
     options = [f"--set=images.registry={registry()}", *values]
     try:
-        helm(kubectl, "--namespace", SYSTEM, "install", "evenkeel", str(ROOT / "charts/evenkeel"),
+        helm(kubectl, "--namespace", SYSTEM, "install", "evenkeel", str(chart),
              "--create-namespace", "--wait", "--timeout=120s", *options)  # fmt: skip
         yield
     finally:
@@ -265,3 +266,31 @@ class Stream(threading.Thread):
         assert not [chunk for chunk in chunks if "error" in chunk]
         texts = [choice["text"] for chunk in chunks for choice in chunk["choices"]]
         assert len([text for text in texts if text]) >= self._tokens // 2
+
+
+@contextmanager
+def under_load(team: Namespace, service: str, key: str, *, tokens: int = 1500) -> Iterator[Stream]:
+    """Short requests, one after another, and a long stream, which must all be answered."""
+    stop, outcomes = threading.Event(), []
+
+    def ask() -> None:
+        with team.client(service, key) as client:
+            while not stop.is_set():
+                try:
+                    answer = client.post("/v1/completions", json=request(tokens=2))
+                    outcomes.append(f"{answer.status_code}")
+                except httpx.HTTPError as error:
+                    outcomes.append(repr(error))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        with team.client(service, key) as client:
+            stream = Stream(client, tokens=tokens).started()
+            yield stream
+            stream.finish()
+    finally:
+        stop.set()
+        asking.join(timeout=60)
+    assert len(outcomes) > 10
+    assert set(outcomes) == {"200"}

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import httpx
 import pytest
 
-from e2e.installed import Namespace, Stream, request
+from e2e.installed import Namespace, under_load
 from e2e.kubectl import Kubectl
 from e2e.operators import wait_until
 
@@ -26,34 +22,6 @@ def served(team: Namespace) -> Namespace:
     return team
 
 
-@contextmanager
-def under_load(team: Namespace) -> Iterator[None]:
-    """Short requests, one after another, and a long stream, which must all be answered."""
-    stop, outcomes = threading.Event(), []
-
-    def ask() -> None:
-        with team.client("one", KEY) as client:
-            while not stop.is_set():
-                try:
-                    answer = client.post("/v1/completions", json=request(tokens=2))
-                    outcomes.append(f"{answer.status_code}")
-                except httpx.HTTPError as error:
-                    outcomes.append(repr(error))
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        with team.client("one", KEY) as client:
-            stream = Stream(client, tokens=1500).started()
-            yield
-            stream.finish()
-    finally:
-        stop.set()
-        asking.join(timeout=60)
-    assert len(outcomes) > 10
-    assert set(outcomes) == {"200"}
-
-
 def engines(team: Namespace) -> set[str]:
     return set(team.pods("one", "engine"))
 
@@ -67,7 +35,7 @@ def exchanged(team: Namespace, old: set[str]) -> None:
 def test_a_rollout_loses_no_request(served: Namespace) -> None:
     old = engines(served)
     patch = {"spec": {"engine": {"args": ["--profile=a100-llama3.1-8b", "--speed=1.5"]}}}
-    with under_load(served):
+    with under_load(served, "one", KEY):
         served("patch", "fis", "one", "--type=merge", "-p", json.dumps(patch))
         exchanged(served, old)
 
@@ -78,7 +46,7 @@ def test_new_keys_lose_no_request(served: Namespace) -> None:
         return {name for name in data if name.startswith("engine-key-")}
 
     old, old_keys = engines(served), keys()
-    with under_load(served):
+    with under_load(served, "one", KEY):
         served("annotate", "fis", "one", "evenkeel.dev/rotate=1")
         exchanged(served, old)
         wait_until(lambda: keys().isdisjoint(old_keys), "the end of the old key")
@@ -92,7 +60,7 @@ def test_draining_the_node_of_the_only_replica_loses_no_request(
     (node,) = {pod["spec"]["nodeName"] for pod in old.values()}
     pods = "--pod-selector=evenkeel.dev/service=one,evenkeel.dev/component=engine"
     try:
-        with under_load(served):
+        with under_load(served, "one", KEY):
             kubectl("drain", node, pods, "--delete-emptydir-data", "--timeout=240s")
             exchanged(served, set(old))
     finally:

@@ -1,6 +1,6 @@
 # The public SGLang image with Evenkeel's plug-in: replicas of runtime SGLang.
 #
-#     docker build --file images/sglang.Dockerfile --tag registry.example.com/evenkeel/sglang:0.1.0 .
+#     docker build --file images/sglang.Dockerfile --tag registry.example.com/evenkeel/sglang:0.2.0 .
 #
 # The plug-in supports SGLang 0.5.21 and newer (docs/sglang.md). CUDA comes with the base.
 ARG BASE=docker.io/lmsysorg/sglang:v0.5.23

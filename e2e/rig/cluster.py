@@ -51,8 +51,9 @@ def down() -> None:
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
         wait_for("the end of the cluster", lambda: not Path(f"/proc/{pid}").exists())
-    if succeeds("ip", "link", "show", HOST_LINK):
-        run("ip", "link", "del", HOST_LINK)
+    # The kernel takes the link down with its other end, which may be now.
+    succeeds("ip", "link", "del", HOST_LINK)
+    wait_for("the end of its link", lambda: not succeeds("ip", "link", "show", HOST_LINK))
     wait_for("the end of its control groups", _cgroups_are_gone, timeout_s=30)
     shutil.rmtree(STATE, ignore_errors=True)
 

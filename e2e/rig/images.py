@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ def system_archives(binaries: Path) -> list[Path]:
 
 
 REGISTRY: Final = "evenkeel.dev/e2e"
-TAG: Final = "0.1.0"
+TAG: Final[str] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
 PRODUCTS: Final = {
     "router": ("fairshare", "contract", "router"),
     "operator": ("fairshare", "contract", "operator"),
@@ -56,34 +57,34 @@ _RECIPE: Final = (
 _LENT: Final = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 
 
-def product_archives() -> list[Path]:
-    """An archive for each of the product's images, as `REGISTRY/<target>:TAG`."""
+def product_archives(source: Path = REPOSITORY, *, tag: str = TAG) -> list[Path]:
+    """An archive for each of the product's images, as `REGISTRY/<target>:<tag>`, from the tree `source`."""
     bases = {"BASE": base.RUNTIME, "BUILDER": base.BUILDER}
-    key = "".join(base.build(one) for one in bases.values()) + _digest(_RECIPE)
+    key = "".join(base.build(one) for one in bases.values()) + _digest(source, _RECIPE)
     arguments = [f"--build-arg={name}={one.name}" for name, one in bases.items()]
     arguments += [f"--volume={path}:{path}:ro" for path in _LENT if Path(path).exists()]
     arguments += ["--layers", "--timestamp=0"]
     return [
         archive(
-            f"{REGISTRY}/{target}:{TAG}",
-            REPOSITORY,
-            containerfile=REPOSITORY / "images" / "Dockerfile",
-            key=key + _digest(folders),
+            f"{REGISTRY}/{target}:{tag}",
+            source,
+            containerfile=source / "images" / "Dockerfile",
+            key=key + _digest(source, folders),
             arguments=(*arguments, f"--target={target}"),
         )
         for target, folders in PRODUCTS.items()
     ]
 
 
-def _digest(paths: Iterable[str]) -> str:
-    """Of the content of files, and of all sources in folders."""
+def _digest(source: Path, paths: Iterable[str]) -> str:
+    """Of the content of files, and of all sources in folders, of the tree `source`."""
     digest = hashlib.sha256()
-    for path in (REPOSITORY / name for name in paths):
+    for path in (source / name for name in paths):
         files = sorted(path.glob("*/**/*")) if path.is_dir() else [path]
         for file in files:
             if file.is_file() and "__pycache__" not in file.parts:
                 content = hashlib.sha256(file.read_bytes()).hexdigest()
-                digest.update(f"{file.relative_to(REPOSITORY)}={content}\n".encode())
+                digest.update(f"{file.relative_to(source)}={content}\n".encode())
     return digest.hexdigest()
 
 

@@ -22,7 +22,7 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_contract.spec import FairInferenceService, StateStore
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.accepted import Accepted, engine_image, pinned
+from evenkeel_operator.core.accepted import Accepted, available_image, engine_image, pinned
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.credentials import Credentials
 from evenkeel_operator.core.defaults import Defaults
@@ -70,6 +70,8 @@ class Desired:
     notes: tuple[Note, ...]
     image: str
     """Of the engines."""
+    available_image: str | None = None
+    """That they would have, were another one not pinned."""
 
 
 def desired(given: Inputs) -> Desired:
@@ -109,7 +111,8 @@ def desired(given: Inputs) -> Desired:
         credentials_secret(owner, given.credentials),
         *manifests(subject, replicas=given.replicas),
     )
-    return Desired(found, tuple(notes), image)
+    available = available_image(given.service, accepted, given.defaults)
+    return Desired(found, tuple(notes), image, available)
 
 
 def told_to_routers(given: Inputs) -> RouterConfig:

@@ -241,6 +241,7 @@ class ServicePass:
             found,
             running=judgement.running,
             image=wanted.image if wanted else None,
+            available_image=wanted.available_image if wanted else None,
             now=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
         for change in outcome.reverted:

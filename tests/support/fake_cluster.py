@@ -70,7 +70,7 @@ class FakeCluster(KubeClient):
 
     async def apply_status(self, manifest: Object) -> Object:
         found = copy.deepcopy(self.objects[_where(manifest)])
-        found["status"] = {**found.get("status", {}), **manifest["status"]}
+        found["status"] = copy.deepcopy(manifest["status"])
         return self._written(f"status {found['kind']} {found['metadata']['name']}", found)
 
     async def create(self, manifest: Object) -> Object:

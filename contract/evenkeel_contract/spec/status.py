@@ -113,6 +113,8 @@ class ServiceStatus:
     """Where clients send requests."""
     image: Annotated[str, Length(1, 1024)] | None = None
     """The engine image in use; pinned until the spec or an annotation says otherwise."""
+    available_image: Annotated[str, Length(1, 1024)] | None = None
+    """The operator's default engine image, where another one is pinned; annotation evenkeel.dev/upgrade takes it."""
     router: RouterStatus | None = None
     """The routers as they are."""
     conditions: Conditions = ()

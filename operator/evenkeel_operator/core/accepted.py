@@ -91,6 +91,17 @@ def engine_image(service: FairInferenceService, accepted: Accepted, defaults: De
     return service.spec.engine.image or pinned(service, accepted, defaults).pins[runtime.value]
 
 
+def available_image(
+    service: FairInferenceService, accepted: Accepted, defaults: Defaults
+) -> str | None:
+    """The operator's default, where another one is pinned."""
+    runtime = service.spec.engine.runtime
+    default = defaults.image(runtime)
+    if service.spec.engine.image is not None or accepted.pins.get(runtime.value) == default:
+        return None
+    return default
+
+
 def pinned(service: FairInferenceService, accepted: Accepted, defaults: Defaults) -> Accepted:
     """With a pin for the runtime: kept, unless the annotation asks for the operator's default."""
     runtime = service.spec.engine.runtime

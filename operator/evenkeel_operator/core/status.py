@@ -35,6 +35,7 @@ def service_status(
     *,
     running: FairInferenceService | None,
     image: str | None,
+    available_image: str | None,
     now: str,
 ) -> dict[str, Any]:
     """What the FairInferenceService `raw` is to say of itself."""
@@ -47,6 +48,7 @@ def service_status(
         selector=engine_selector(str(raw["metadata"]["name"])),
         url=None if running is None else url_of(running),
         image=image,
+        available_image=available_image,
         router=RouterStatus(ready_replicas=found.routers.ready),
         conditions=tuple(
             dated(
@@ -134,6 +136,7 @@ _OWNED = (
     "selector",
     "url",
     "image",
+    "availableImage",
     "router",
     "conditions",
     "services",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,16 @@ from tests.support.helm import CHART, REGISTRY, only, rendered, template
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 ENVIRONMENT = {"POD_NAME": "pod", "POD_NAMESPACE": "evenkeel-system"}
+
+
+def test_chart_programs_and_images_have_one_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    root = CHART.parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert chart["version"] == chart["appVersion"] == project["version"]
+    for path in (root / "images").iterdir():
+        named = re.findall(r"registry\.example\.com/evenkeel/\w+:(\S+)", path.read_text())
+        assert set(named) <= {project["version"]}, path
 
 
 def paths(values: Any, schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -205,7 +205,7 @@ RAW: dict[str, Any] = {
 
 
 def status(found: Findings, raw: dict[str, Any], now: str) -> dict[str, Any]:
-    return service_status(raw, found, running=None, image=None, now=now)
+    return service_status(raw, found, running=None, image=None, available_image=None, now=now)
 
 
 def test_a_condition_keeps_the_time_at_which_it_changed() -> None:

@@ -177,9 +177,13 @@ async def test_the_engine_image_is_pinned_until_somebody_asks_for_a_newer_one(
     assert _image(cluster, "engine") == "sim:1"
     assert _image(cluster, "router") == "router:2"
     service = cluster.objects[SERVICE, "team-ml", "simulated"]
+    assert service["status"]["image"] == "sim:1"
+    assert service["status"]["availableImage"] == "sim:2"
     service["metadata"]["annotations"] = {"evenkeel.dev/upgrade": "2.0.0"}
     await Operator(cluster, later).make_pass(KEY)
     assert _image(cluster, "engine") == "sim:2"
+    service = cluster.objects[SERVICE, "team-ml", "simulated"]
+    assert "availableImage" not in service["status"]
     del service["metadata"]["annotations"]
     await Operator(cluster, DEFAULTS).make_pass(KEY)
     assert _image(cluster, "engine") == "sim:2"
