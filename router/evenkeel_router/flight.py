@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
-from evenkeel_fairshare.fleet.contract import Usage
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
 
 from evenkeel_router.core.accounting import ClientTotals
 from evenkeel_router.core.books import Booking
@@ -19,6 +19,7 @@ from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.core.request import Inference
 
 if TYPE_CHECKING:
+    from evenkeel_router.edge.moving import Move
     from evenkeel_router.edge.upstream import Exchange
 
 
@@ -26,9 +27,9 @@ class Flight:
     """A request from its head to its end."""
 
     __slots__ = (
-        "attempts", "booking", "client", "estimate_tokens", "exchange", "expired", "failed", "first_byte_s",
-        "outcome", "path", "replica", "request_id", "retry_charged", "started_s", "status", "stream", "task",
-        "ticket", "totals", "usage",
+        "attempts", "booking", "client", "estimate_tokens", "exchange", "excused", "expired", "failed",
+        "first_byte_s", "move", "outcome", "path", "replica", "request_id", "retry_charged", "started_s",
+        "status", "stream", "task", "ticket", "totals", "tried", "usage",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, path: str, started_s: float) -> None:
@@ -53,6 +54,12 @@ class Flight:
         """This attempt in the ledger, while it is open."""
         self.failed: tuple[Ticket, ...] = ()
         """At replicas that failed it: 5xx, garbage, or a broken connection before the first byte."""
+        self.tried: ReplicaSet = EMPTY
+        """Slots of those."""
+        self.excused = 0
+        """Replicas that were lost while it only waited there."""
+        self.move: Move | None = None
+        """Set when it is taken back from a replica that drains."""
         self.retry_charged = False
         """A replica that failed may have charged the client already (R11)."""
         self.first_byte_s: float | None = None

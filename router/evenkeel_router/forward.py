@@ -6,6 +6,7 @@ Place in the flow: match → **select → forward and stream** → account.
 |------------------------------------------------|-----------------------------------------------------------|
 | no connection                                  | the replica is lost; another one; nobody was charged      |
 | broken, garbage or 5xx before the first byte   | another one, as a retry of the fleet (R11); then 502      |
+| the replica drains, and it has not begun       | another one, if there is one; not an attempt              |
 | nobody left to try, nobody routable            | wait for a replica, up to queueTimeout; then 503          |
 | silence before the first byte                  | 504, never a retry: the replica may still be at it        |
 | broken, garbage or silence after the first byte| one error event, and the end of the stream                |
@@ -17,24 +18,23 @@ The surprising thing: a stream's first whole event is what commits to a replica,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from aiohttp import web
 from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
-from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet
 
-from evenkeel_router.core.candidates import Plan, Ticket
-from evenkeel_router.core.errors import Refusal, error_event
+from evenkeel_router.core.candidates import Ticket
+from evenkeel_router.core.errors import Refusal
 from evenkeel_router.core.outcomes import Outcome, of_status
 from evenkeel_router.core.request import Endpoint, with_client_key
-from evenkeel_router.core.sse import EventScan
 from evenkeel_router.core.usage import GarbageError, of_reply
 from evenkeel_router.edge.health import Health
 from evenkeel_router.edge.replies import Stream, Whole
 from evenkeel_router.edge.upstream import (
     BrokenError,
     ConnectError,
+    MovedError,
     NoRoomError,
     Outgoing,
     Reply,
@@ -42,14 +42,11 @@ from evenkeel_router.edge.upstream import (
     Upstream,
 )
 from evenkeel_router.flight import Flight, Order
+from evenkeel_router.relay import Relay, estimate
 from evenkeel_router.state import RouterState
 
 RETRY_AFTER_S: Final = 1.0
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
-
-
-_Begun: TypeAlias = Callable[[Flight, int], None]
-"""A request is being answered, with this status."""
 
 
 class Failed(Exception):
@@ -70,24 +67,28 @@ class Forwarder:
     ) -> web.StreamResponse:
         """The answer; raises `Refusal`. Leaves the last ticket and exchange in the flight, to settle."""
         state = self._state
-        tried = EMPTY
         deadline_s = flight.started_s + state.config.limits.queue_timeout_s
         while True:
-            ticket = state.fleet.select(order.plan, tried)
+            ticket = state.fleet.select(order.plan, flight.tried)
             if ticket is None:
                 self._give_up_if_all_were_tried()
                 await self._hold(order, deadline_s)
-                tried = EMPTY
+                flight.tried = EMPTY
                 continue
             try:
                 answer = await self._attempt(flight, order, request, ticket)
+            except MovedError:
+                await self._move(flight)
+                deadline_s = self._another_while(flight, order)
+                order.totals.moves += 1
+                continue
             except Failed as failed:
                 self._end_attempt(flight, order)
                 flight.failed += (ticket,)
-                if flight.attempts >= state.config.limits.max_attempts:
+                if len(flight.failed) >= state.config.limits.max_attempts:
                     raise _failed(flight, failed) from failed
                 order.totals.retries += 1
-                tried = ReplicaSet(tried | 1 << ticket.slot)
+                flight.tried = ReplicaSet(flight.tried | 1 << ticket.slot)
                 continue
             if answer is not None:
                 return answer
@@ -141,10 +142,9 @@ class Forwarder:
         flight.replica = member.name
         state.accounts.replica(member.name).requests += 1
         outgoing = _outgoing(flight, order, request, key)
-        limits = state.config.limits
-        silence_s = limits.first_token_timeout_s
-        if not order.inference.stream:
-            silence_s += limits.idle_timeout_s  # its first byte comes with its last token
+        left_s = self._answer_by_s(flight, order) - self._now()
+        silence_s = min(self._silence_s(order), max(0.0, left_s))
+        flight.move = None
         try:
             reply = await flight.exchange.ask(outgoing, silence_s=silence_s)
         except SilenceError as error:
@@ -153,6 +153,24 @@ class Forwarder:
             self._health.broken(member.name, str(error))
             raise Failed(str(error)) from error
         return await self._answer(flight, order, request, reply)
+
+    def _silence_s(self, order: Order) -> float:
+        """How long a replica may take to begin its answer."""
+        limits = self._state.config.limits
+        if order.inference.stream:
+            return limits.first_token_timeout_s
+        # Its first byte comes with its last token.
+        return limits.first_token_timeout_s + limits.idle_timeout_s
+
+    def _answer_by_s(self, flight: Flight, order: Order) -> float:
+        """When a request must have its first byte, however often it is taken elsewhere through no fault of its own."""
+        once_s = self._state.config.limits.queue_timeout_s + self._silence_s(order)
+        return flight.started_s + once_s * (1 + len(flight.failed))
+
+    def _another_while(self, flight: Flight, order: Order) -> float:
+        """Until when a request that was taken elsewhere may wait for a replica to be routable."""
+        queue_until_s = self._now() + self._state.config.limits.queue_timeout_s
+        return min(queue_until_s, self._answer_by_s(flight, order))
 
     def _book(self, flight: Flight, order: Order, replica: str) -> str:
         """The ledger hears of what is sent, whereto, and the most that it can cost; returns the client key."""
@@ -184,7 +202,7 @@ class Forwarder:
                 said = of_reply(order.inference.endpoint, body)
             except GarbageError as error:
                 raise Failed(str(error)) from error
-            flight.usage = said or _estimate(order.plan, 0)
+            flight.usage = said or estimate(order.plan, 0)
         else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
             raise Failed(f"the replica answered {status} with {reply.content_type or 'no type'}")
         self._begun(flight, status)
@@ -201,7 +219,7 @@ class Forwarder:
         self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply
     ) -> web.StreamResponse:
         """Pass a stream on; raises `Failed` while nothing was sent, `Refusal` if its client does not read."""
-        relay = _Relay(flight, order, request, reply, self._begun)
+        relay = Relay(flight, order, request, reply, self._begun)
         idle_s = self._state.config.limits.idle_timeout_s
         relay.stream.when_full(reply.hold)
         try:
@@ -238,7 +256,7 @@ class Forwarder:
             self._health.answered(flight.replica, flight.failed)
 
     def _break_off(
-        self, flight: Flight, relay: _Relay, error: BrokenError | SilenceError
+        self, flight: Flight, relay: Relay, error: BrokenError | SilenceError
     ) -> web.StreamResponse:
         """The replica failed in the middle of a stream."""
         if isinstance(error, BrokenError):
@@ -262,7 +280,7 @@ class Forwarder:
         if flight.ticket is not None:
             if flight.booking is not None:
                 flight.retry_charged = self._state.books.failed(
-                    flight.booking, _estimate(order.plan, 0)
+                    flight.booking, estimate(order.plan, 0)
                 )
                 flight.booking = None
             self._state.accounts.replica(flight.ticket.member.name).failures += 1
@@ -272,59 +290,18 @@ class Forwarder:
             flight.exchange.close()
             flight.exchange = None
 
-
-class _Relay:
-    """From a replica's bytes to a client's stream."""
-
-    __slots__ = ("_begun", "_flight", "_plan", "_reply", "scan", "stream")
-
-    def __init__(
-        self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply, begun: _Begun
-    ) -> None:
-        self._flight = flight
-        self._plan = order.plan
-        self._reply = reply
-        self._begun = begun
-        inference = order.inference
-        self.scan = EventScan(
-            cumulative=inference.endpoint is Endpoint.GENERATE,
-            drops_usage=not inference.wants_usage,
-        )
-        self.stream = Stream(request, headers=((REQUEST_ID_HEADER, flight.request_id),))
-
-    def feed(self, data: bytes, last: bool) -> None:
-        """Pass on what is whole."""
-        scan = self.scan
-        events = scan.feed(data)
-        if events:
-            self.stream.send(events, last and scan.done)
-            if self._flight.first_byte_s is None:
-                self._begun(self._flight, 200)
-                client = self.stream.client
-                if client is not None:  # from now on most chunks go by without `feed`
-                    self._reply.splice(scan.passes, client)
-        if scan.broken is not None:
-            self._reply.hold()
-
-    def usage(self) -> Usage:
-        """What the replica said, or as good an estimate as there is."""
-        scan = self.scan
-        if scan.failed and not scan.events:
-            return NOTHING
-        return scan.usage or _estimate(self._plan, scan.events)
-
-    def end(self, refusal: Refusal) -> None:
-        """End a stream that has begun with an error event."""
-        self._flight.outcome = refusal.outcome
-        self.stream.send(error_event(refusal))
-        self.stream.finish()
-
-
-def _estimate(plan: Plan, output_tokens: int) -> Usage:
-    """What a request used that a replica computed and did not account for."""
-    dispatch = plan.dispatch
-    cached = min(dispatch.matched_tokens, dispatch.input_tokens)
-    return Usage(dispatch.input_tokens, cached, output_tokens)
+    async def _move(self, flight: Flight) -> None:
+        """A replica that drains gives it back: what that held, and, if it had begun after all, says so (R11)."""
+        if flight.exchange is not None:
+            flight.exchange.close()
+            flight.exchange = None
+        if flight.ticket is not None:
+            self._state.fleet.finished(flight.ticket, NOTHING)
+            flight.ticket = None
+        if flight.move is not None and flight.booking is not None:
+            began = await flight.move.ran(flight.booking)
+            flight.retry_charged = self._state.books.moved(flight.booking, began=began)
+            flight.booking = None
 
 
 def _outgoing(flight: Flight, order: Order, request: web.BaseRequest, key: str) -> Outgoing:

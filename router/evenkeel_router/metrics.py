@@ -64,12 +64,18 @@ class _RouterCollector(Collector):
         clients = [(self._labels(totals), totals) for totals in self._state.accounts.clients()]
         requests = counter("request", "Requests of identified clients.", _CLIENT)
         retries = counter("request_retry", "Further dispatches after a replica failed.", _CLIENT)
+        moves = counter(
+            "request_move",
+            "Requests that waited at a replica that drains, sent elsewhere.",
+            _CLIENT,
+        )
         in_flight = gauge("requests_in_flight", "Admitted requests that have not ended.", _CLIENT)
         for labels, totals in clients:
             requests.add_metric(labels, totals.requests)
             retries.add_metric(labels, totals.retries)
+            moves.add_metric(labels, totals.moves)
             in_flight.add_metric(labels, totals.in_flight)
-        yield from (requests, retries, in_flight)
+        yield from (requests, retries, moves, in_flight)
         for name, help_text, of in _HISTOGRAMS:
             family = HistogramMetricFamily(name_of(name), help_text, labels=_CLIENT)
             for labels, totals in clients:

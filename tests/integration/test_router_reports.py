@@ -3,67 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import zmq
-import zmq.asyncio
 from evenkeel_contract.reports import (
-    REPORT_VERSION,
     ClientReport,
-    Report,
-    ReportRequest,
-    decode_request,
-    encode,
 )
 from evenkeel_router.app import running
 from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
 from evenkeel_router.snapshot import take
 
 from tests.support.fakes import FakeProber, replicas
+from tests.support.reporting import report, reporter
 from tests.support.routers import QUICK, config_for, routable, until
 
 
 def client(name: str, service: float) -> ClientReport:
     return ClientReport(name, 1, 2, 3, service, service, service, 4, -5.0, -6.0, 7, 8)
-
-
-@dataclass
-class Reporter:
-    """A replica's reporting socket that answers what it is told to; nothing, while that is None."""
-
-    address: str
-    answer: bytes | None = None
-    questions: list[ReportRequest] = field(default_factory=list)
-
-
-@asynccontextmanager
-async def reporter() -> AsyncIterator[Reporter]:
-    context = zmq.asyncio.Context()
-    socket = context.socket(zmq.ROUTER)
-    port = socket.bind_to_random_port("tcp://127.0.0.1")
-    told = Reporter(f"tcp://127.0.0.1:{port}")
-
-    async def serve() -> None:
-        while True:
-            sender, *_, question = await socket.recv_multipart()
-            told.questions.append(decode_request(question))
-            if told.answer is not None:
-                await socket.send_multipart([sender, told.answer])
-
-    serving = asyncio.create_task(serve())
-    try:
-        yield told
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-        socket.close(linger=0)
-        context.term()
-
-
-def report(incarnation: str, sequence: int, since: int, *clients: ClientReport) -> bytes:
-    return encode(Report(REPORT_VERSION, incarnation, sequence, since, "DLPM", clients))
 
 
 async def test_reports_are_merged_asked_on_from_and_shown() -> None:

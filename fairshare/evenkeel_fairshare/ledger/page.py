@@ -38,6 +38,7 @@ TOTALS: Final = len(Totals())
 SERVICE: Final = 1 + Totals._fields.index("service")
 NORMALISED: Final = 1 + Totals._fields.index("normalised")
 TENANT_NORMALISED: Final = 1 + Totals._fields.index("tenant_normalised")
+REQUESTS: Final = 1 + Totals._fields.index("requests")
 DEFICIT: Final = 1 + TOTALS
 SEED: Final = 2 + TOTALS
 WAITING: Final = 3 + TOTALS

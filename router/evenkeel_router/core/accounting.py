@@ -47,7 +47,7 @@ class ClientTotals:
     """One client since the router started."""
 
     __slots__ = (
-        "cached_tokens", "client", "duration_s", "errors", "identity", "in_flight", "input_tokens",
+        "cached_tokens", "client", "duration_s", "errors", "identity", "in_flight", "input_tokens", "moves",
         "output_tokens", "requests", "retries", "tenant", "tenant_identity", "ttft_s",
     )  # fmt: skip
 
@@ -59,6 +59,7 @@ class ClientTotals:
         self.in_flight = 0
         self.requests = 0
         self.retries = 0
+        self.moves = 0
         self.errors: Counter[Outcome] = Counter()
         self.input_tokens = Histogram(TOKENS)
         self.cached_tokens = Histogram(TOKENS)

@@ -19,11 +19,12 @@ from typing import Final
 
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
-from evenkeel_fairshare.fleet.contract import Usage
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Totals, promise
-from evenkeel_fairshare.ledger.page import RUNNING, WAITING
+from evenkeel_fairshare.ledger.page import REQUESTS, RUNNING, WAITING
 
 from evenkeel_router.core.identity import Client
+from evenkeel_router.core.leaving import Held
 
 SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
@@ -65,6 +66,8 @@ class Books:
         """Departed and not closed yet; when they may be closed."""
         self._open: dict[str, dict[str, dict[int, None]]] = {}
         """By incarnation and client: numbers of what is open there, oldest first. No empty ones."""
+        self._draining: set[str] = set()
+        """Incarnations whose queues are to be moved."""
         self._bookings = 0
         self._lost: dict[tuple[str, str], tuple[float, frozenset[int]]] = {}
         """By incarnation and client: as of which report, and which of the open ones were running by it."""
@@ -85,6 +88,7 @@ class Books:
             self._at[replica] = incarnation
             self._came_s[incarnation] = now_s
             self._left_s.pop(incarnation, None)
+            self._draining.discard(incarnation)
         if policy == SEEDED_POLICY:
             self._seeded.add(incarnation)
         self._look_around()
@@ -101,6 +105,15 @@ class Books:
         incarnation = self._at.get(replica)
         if incarnation is not None:
             self.ledger.drained(incarnation)
+            self._draining.add(incarnation)
+
+    def serves(self, replica: str) -> None:
+        """It takes requests, again or for the first time."""
+        self._draining.discard(self.incarnation(replica))
+
+    def is_draining(self, incarnation: str) -> bool:
+        """Whether what waits there is to be moved."""
+        return incarnation in self._draining
 
     def leaves(self, replica: str, now_s: float) -> None:
         """No longer configured, or nobody says who answers there."""
@@ -130,6 +143,7 @@ class Books:
         for gone in [name for name in self._came_s if name not in self.alive]:
             del self._came_s[gone]
             self._seeded.discard(gone)
+        self._draining &= self.alive | self._left_s.keys()
 
     def _depart(self, replica: str, close_s: float) -> None:
         incarnation = self._at.pop(replica, None)
@@ -223,12 +237,34 @@ class Books:
 
     def failed(self, booking: Booking, estimate: Usage) -> bool:
         """An attempt failed with nothing to show; whether its input was computed and so paid there (R11)."""
-        computed = self._was_running(booking)
+        computed = self.was_running(booking)
         self.ended(booking, estimate if computed else None, told=False)
         return computed or booking.input_paid
 
-    def _was_running(self, booking: Booking) -> bool:
-        """As far as the last report tells: replicas admit a client's requests about in the order in which they came.
+    def moved(self, booking: Booking, *, began: bool | None) -> bool:
+        """A request was taken back from a replica that drains; whether its input was paid there (R11).
+
+        `began`: as its reports say, which then hold what that cost; None where none came.
+        """
+        if began is None:
+            return self.failed(booking, NOTHING)
+        self.ended(booking, NOTHING)
+        return began or booking.input_paid
+
+    def held(self, incarnation: str, client: str) -> Held:
+        """What a replica has of a client, by its last report."""
+        page = self.ledger.pages.get(incarnation)
+        if page is None:
+            return Held(0.0, 0.0, 0.0)
+        cell = page.clients.cell
+        return Held(cell(client, REQUESTS), cell(client, RUNNING), cell(client, WAITING))
+
+    def open_at(self, incarnation: str, client: str) -> int:
+        """How many of a client's requests this router has open there."""
+        return len(self._open.get(incarnation, {}).get(client, ()))
+
+    def was_running(self, booking: Booking) -> bool:
+        """Whether an open request had begun, as far as the last report tells: replicas admit a client's requests about in the order in which they came.
 
         Requests that only waited were charged nothing there; to let them pass as paid would give as many free
         inputs as a client has requests waiting.
@@ -239,10 +275,8 @@ class Books:
         client = booking.client.identity
         at = (booking.incarnation, client)
         if self._lost.get(at, (-1.0, ()))[0] != page.head:
-            running = page.clients.cell(client, RUNNING)
-            everything = running + page.clients.cell(client, WAITING)
             open_here = self._open[booking.incarnation][client]
-            count = round(len(open_here) * running / everything) if everything else 0
+            count = self.held(*at).running_here(len(open_here))
             self._lost[at] = page.head, frozenset(islice(open_here, count))
         return booking.number in self._lost[at][1]
 

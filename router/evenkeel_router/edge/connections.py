@@ -30,6 +30,7 @@ from evenkeel_router.edge.upstream import (
     NoRoomError,
     Outgoing,
     Reply,
+    UnansweredError,
 )
 from evenkeel_router.edge.wire import Patience, Wire
 
@@ -172,8 +173,11 @@ class _HttpExchange:
                 ConnectError,
                 NoRoomError,
             ) as error:  # it may have had the request: not a mere refusal
-                raise BrokenError(str(error)) from error
+                raise UnansweredError(str(error)) from error
         return await self._wire.ask(data, silence_s)
+
+    def break_off(self) -> bool:
+        return self._wire.break_off()
 
     def close(self) -> None:
         self._wire.release()

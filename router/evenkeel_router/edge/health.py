@@ -89,6 +89,8 @@ class Watchtower:
         self._now = asyncio.get_running_loop().time
         self._routable: bool | None = None
         """Whether anything was, when somebody last looked; None before the first probes."""
+        self.drained = asyncio.Event()
+        """A replica began to drain: its next report is wanted at once."""
 
     async def run(self, discovery: Discovery) -> None:
         """Follow a discovery until cancelled."""
@@ -123,7 +125,7 @@ class Watchtower:
             _log.info("nothing new goes to replica %s: %s", member.name, why)
             self._state.fleet.unready(member)
             if why in FOR_GOOD:
-                self._state.books.drains(member.name)
+                self._drain(member)
         else:
             watch.kick.set()
 
@@ -141,7 +143,7 @@ class Watchtower:
         member = self._state.fleet.member(name)
         if member is not None:
             if member.joined:
-                self._state.books.drains(name)
+                self._drain(member)
             self._state.fleet.remove(member)
         self._state.books.leaves(name, self._now())
         del self._state.replicas[name]
@@ -174,6 +176,7 @@ class Watchtower:
             if not kept_out and self._is_known(watch, member):
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
+                self._state.books.serves(member.name)
                 self._state.room.open()
         elif verdict is Verdict.GONE:
             if member.joined:
@@ -183,11 +186,16 @@ class Watchtower:
             if member.routable:
                 _log.warning("replica %s is not ready", member.name)
                 if verdict is Verdict.NOT_READY:  # by its own word: it drains
-                    self._state.books.drains(member.name)
+                    self._drain(member)
             fleet.unready(member)
         # One that is ready and waits for its report only is neither there nor missing yet.
         watch.probed = watch.probed or verdict is not Verdict.READY or member.routable
         self._notice()
+
+    def _drain(self, member: Member) -> None:
+        """It finishes what runs there; what waits is moved with its next report (`edge.moving`)."""
+        self._state.books.drains(member.name)
+        self.drained.set()
 
     def _notice(self) -> None:
         """Say so when the last replica that takes requests is lost, or the first is found."""

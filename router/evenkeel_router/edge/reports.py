@@ -28,11 +28,15 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.core.reported import Seen
 from evenkeel_router.edge.health import Watchtower
+from evenkeel_router.edge.moving import Moving
+from evenkeel_router.edge.probe import wait_for
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S: Final = 2.0
 JOINING_TIMEOUT_S: Final = 0.3
+DRAINING_INTERVAL_S: Final = 0.1
+"""How often a replica is asked that drains: what waits there is moved, and waits for its word."""
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
 PIECE: Final = 500
 """Clients that are taken into the ledger in one go, about a millisecond: requests come first."""
@@ -48,13 +52,16 @@ class Reports:
         self._context = zmq.asyncio.Context()
         self._tasks: dict[ReplicaConfig, asyncio.Task[None]] = {}
         self._farewells: set[asyncio.Task[None]] = set()
+        self._kicks: dict[str, asyncio.Event] = {}
+        """By replica; set where a report is wanted at once."""
+        self._moving = Moving(state)
 
     async def run(self) -> None:
         """Keep one asker for each replica that makes reports, until cancelled."""
         try:
             while True:
                 self._follow()
-                await asyncio.sleep(self._state.timing.report_interval_s)
+                await wait_for(self._watchtower.drained, self._state.timing.report_interval_s)
         finally:
             asking = [*self._tasks.values(), *self._farewells]
             for task in asking:
@@ -70,15 +77,27 @@ class Reports:
         for name in [name for name in self._state.reports if name not in self._state.replicas]:
             del self._state.reports[name]
         for replica in wanted - self._tasks.keys():
+            self._kicks[replica.name] = asyncio.Event()
             self._tasks[replica] = asyncio.create_task(self._ask_forever(replica))
+        for name in [name for name in self._kicks if name not in self._state.replicas]:
+            del self._kicks[name]
+        for name, kick in self._kicks.items():
+            if self._drains(name):
+                kick.set()
 
     def _hear_out(self, replica: ReplicaConfig) -> None:
         """A replica that is no longer configured finishes what it has: its last reports count."""
         seen = self._state.reports.get(replica.name)
         if seen is not None and seen.counted:
-            task = asyncio.create_task(self._ask_until_gone(replica, seen.incarnation))
+            task = asyncio.create_task(self._say_farewell(replica, seen.incarnation))
             self._farewells.add(task)
             task.add_done_callback(self._farewells.discard)
+
+    async def _say_farewell(self, replica: ReplicaConfig, incarnation: str) -> None:
+        try:
+            await self._ask_until_gone(replica, incarnation)
+        finally:
+            self._moving.forget(incarnation)
 
     async def _ask_until_gone(self, replica: ReplicaConfig, incarnation: str) -> None:
         state = self._state
@@ -102,7 +121,7 @@ class Reports:
                         "a last report of replica %s does not hold: %s", replica.name, error
                     )
                     return
-                await asyncio.sleep(min(state.timing.report_interval_s, JOINING_TIMEOUT_S))
+                await asyncio.sleep(min(state.timing.report_interval_s, DRAINING_INTERVAL_S))
 
     async def _ask_forever(self, replica: ReplicaConfig) -> None:
         while True:
@@ -114,12 +133,15 @@ class Reports:
                 answered = True
                 while answered:
                     answered = await self._ask(replica.name, socket)
-                    await asyncio.sleep(self._pause_s(replica.name))
+                    await wait_for(self._kicks[replica.name], self._pause_s(replica.name))
             except zmq.ZMQError as error:
                 _log.warning("no reports from replica %s: %s", replica.name, error)
                 await asyncio.sleep(self._state.timing.report_interval_s)
             finally:
                 socket.close()
+
+    def _drains(self, name: str) -> bool:
+        return self._state.books.is_draining(self._state.books.incarnation(name))
 
     def _has_joined(self, name: str) -> bool:
         member = self._state.fleet.member(name)
@@ -127,6 +149,8 @@ class Reports:
 
     def _pause_s(self, name: str) -> float:
         interval_s = self._state.timing.report_interval_s
+        if self._drains(name):
+            return min(interval_s, DRAINING_INTERVAL_S)
         return interval_s if self._has_joined(name) else min(interval_s, JOINING_TIMEOUT_S)
 
     async def _ask(self, name: str, socket: zmq.asyncio.Socket) -> bool:
@@ -183,6 +207,7 @@ class Reports:
             at += PIECE
             await asyncio.sleep(0)
         self._piece(report, at, report.since)
+        self._moving.heard(report.incarnation)
 
     def _piece(self, report: Report, at: int, since: int | None) -> None:
         self._state.books.observe(

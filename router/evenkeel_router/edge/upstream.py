@@ -4,7 +4,9 @@
       ConnectError       nothing was sent: refused, unreachable, no connection in time
       NoRoomError        nothing was sent: this process has no room for another connection
       BrokenError        it was sent, and the connection broke or what came back was not HTTP
+        UnansweredError  the connection broke before anything of an answer came
       SilenceError       it was sent, and nothing came for too long
+      MovedError         it was sent, and taken back before anything of an answer came
 
 Place in the flow: select → **connect → exchange → relay** → account. The errors differ in what may
 follow: a connection that failed charges nobody, a broken one is retried as a retry of the fleet (R11), and
@@ -37,8 +39,16 @@ class BrokenError(UpstreamError):
     """The connection broke after the request was sent."""
 
 
+class UnansweredError(BrokenError):
+    """The connection broke before anything of an answer came: the request may only have waited there."""
+
+
 class SilenceError(UpstreamError):
     """The replica took the request and stayed silent."""
+
+
+class MovedError(UpstreamError):
+    """The router took the request back from a replica that drains."""
 
 
 class Outgoing(NamedTuple):
@@ -96,8 +106,11 @@ class Exchange(Protocol):
     async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
         """Send it and wait for the whole answer, or for the first bytes of a stream.
 
-        Raises `BrokenError`, `SilenceError`.
+        Raises `BrokenError`, `SilenceError`, `MovedError`.
         """
+
+    def break_off(self) -> bool:
+        """Take the request back: `ask` raises `MovedError`. False, and nothing is done, once an answer began."""
 
     def close(self) -> None:
         """The request is over. A replica that is not finished sees the connection close, and aborts."""
@@ -169,6 +182,9 @@ class _FakeExchange:
         if isinstance(answer, UpstreamError):
             raise answer
         return answer
+
+    def break_off(self) -> bool:
+        return False
 
     def close(self) -> None:
         self.upstream.closed += 1

@@ -18,10 +18,12 @@ import httptools
 from evenkeel_router.edge.upstream import (
     BrokenError,
     Feed,
+    MovedError,
     Passes,
     Reply,
     SilenceError,
     Sink,
+    UnansweredError,
     UpstreamError,
 )
 
@@ -200,6 +202,13 @@ class Wire(asyncio.Protocol):
         else:
             self.abort()
 
+    def break_off(self) -> bool:
+        """Take the request back, unless something of an answer came."""
+        if self._waiter is None or self._waiter.done() or self._has_answered():
+            return False
+        self._fail(MovedError("its replica drains"))
+        return True
+
     def abort(self) -> None:
         """Close at once."""
         self._owner.closed(self)
@@ -259,8 +268,12 @@ class Wire(asyncio.Protocol):
             self._closing = True
             self._resolve(True)
         elif not self._complete:
-            when = "in the middle of" if self.heard else "before"
-            self._fail(BrokenError(f"the replica closed the connection {when} its answer"))
+            if self._has_answered():
+                self._fail(
+                    BrokenError("the replica closed the connection in the middle of its answer")
+                )
+            else:
+                self._fail(UnansweredError("the replica closed the connection before its answer"))
 
     # httptools callbacks
 
@@ -294,6 +307,12 @@ class Wire(asyncio.Protocol):
 
     def _streams(self) -> bool:
         return self.status == 200 and self._type.startswith(_EVENT_STREAM)
+
+    def _has_answered(self) -> bool:
+        """Whether more came than the head of a stream, which may come before its request is begun."""
+        if self._feed is not None or self._pieces:
+            return True
+        return self.heard and not (self._headed and self._streams())
 
     def _gather(self, size_bytes: int) -> None:
         """Bytes came that nobody reads as they come: decide whether there is something to say."""

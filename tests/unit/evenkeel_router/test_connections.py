@@ -12,13 +12,16 @@ from evenkeel_router.edge.connections import Connections
 from evenkeel_router.edge.upstream import (
     BrokenError,
     ConnectError,
+    MovedError,
     NoRoomError,
     Outgoing,
     SilenceError,
+    UnansweredError,
 )
 
 from tests.support.nasty import EVENT, OK, Asked, fine, nasty
 from tests.support.routers import PATIENCE_S, until
+from tests.support.wires import STREAM_HEAD
 
 REQUEST = Outgoing("/v1/completions", (("x-a", "b"),), b'{"model":"m"}')
 
@@ -82,6 +85,54 @@ async def test_a_replica_that_died_while_its_connection_was_idle_broke_the_reque
             await ask(pool, replica)
         assert len(server.asked) == 3  # the first, the stale try, and the fresh one
         pool.close()
+
+
+@pytest.mark.parametrize(
+    ("says", "want"),
+    [
+        (b"", True),
+        (STREAM_HEAD, True),  # SGLang sends it before it has begun
+        (b"HTTP/1.1 200", False),
+        (b"HTTP/1.1 503 Full\r\ncontent-length: 9\r\n\r\n", False),
+        (STREAM_HEAD + b"1", True),  # of the size of a chunk
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{", False),
+    ],
+)
+async def test_a_request_is_taken_back_or_lost_unanswered_only_before_anything_of_an_answer_came(
+    says: bytes, want: bool
+) -> None:
+    said = asyncio.Event()
+
+    async def says_it(asked: Asked) -> None:
+        await asked.send(says)
+        said.set()
+        await asked.hang()
+
+    async with nasty(says_it) as server:
+        pool = Connections()
+        exchange = await pool.connect(server.config("r0"))
+        assert not exchange.break_off()  # nothing was asked yet
+        asking = asyncio.create_task(exchange.ask(REQUEST, silence_s=PATIENCE_S))
+        await said.wait()
+        (connection,) = pool._open
+        await until(lambda: connection.heard is bool(says), "what was said to be read")
+        assert exchange.break_off() is want
+        if not want:
+            (replica,) = server.serving.values()
+            replica.close()
+        with pytest.raises(MovedError if want else BrokenError) as caught:
+            await asking
+        assert not isinstance(caught.value, UnansweredError)
+        exchange.close()
+
+
+async def test_a_connection_that_ends_before_an_answer_says_that_there_was_none() -> None:
+    async def leaves(asked: Asked) -> None:
+        asked.close()
+
+    async with nasty(leaves) as server:
+        with pytest.raises(UnansweredError):
+            await ask(Connections(), server.config("r0"))
 
 
 async def test_what_a_replica_says_unasked_costs_it_the_connection() -> None:
