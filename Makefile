@@ -77,11 +77,17 @@ $(ENGINE)/.installed: $(wildcard $(ENGINE_FROM)/*.txt $(ENGINE_FROM)/*.py $(ENGI
 	$(ENGINE_INSTALL) --no-deps -r $(ENGINE_FROM)/engine.txt $(ENGINE_FROM)/sgl_kernel_stub
 	$(ENGINE_INSTALL) --no-deps --editable .
 	$(ENGINE_INSTALL) --no-deps --target $(ENGINE)/sglang-0.5.21 sglang==0.5.21
+	@# Three processes of each engine import all of it; without bytecode each takes twice the time. Some files are templates.
+	$(ENGINE)/bin/python -m compileall -q -j 0 $(ENGINE)/lib $(ENGINE)/sglang-0.5.21 >/dev/null 2>&1 || true
 	$(ENGINE)/bin/python $(ENGINE_FROM)/tiny_model.py $(ENGINE)/model
 	@touch $@
 
 .PHONY: sglang
 sglang: $(ENGINE)/.installed  ## The real engine for CPU in .venv-sglang, with a tiny model (5 GB, minutes; quick when nothing changed)
+
+.PHONY: up-sglang
+up-sglang: env sglang  ## The same fair fleet on the real engine: 2 replicas of SGLang, 2 tenants, a tiny model
+	$(BIN)/evenkeel up examples/sglang.yaml --sglang $(ENGINE) --model $(ENGINE)/model $(ARGS)
 
 .PHONY: test-sglang
 test-sglang: env sglang  ## The plug-in inside the real SGLang on this machine's CPU

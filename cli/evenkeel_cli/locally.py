@@ -7,11 +7,16 @@ from typing import Final
 
 _CLUSTER: Final = "pods exist in a cluster only"
 
-FIELDS: Final[Mapping[str, str]] = {
+OF_SIMULATOR: Final[Mapping[str, str]] = {
     "spec.model.tokenSecretRef": "the simulator fetches no model",
     "spec.model.cache": "the simulator fetches no model",
-    "spec.engine.image": "replicas are processes of the installed package",
     "spec.engine.gpu": "the simulator needs none",
+}
+OF_SGLANG: Final[Mapping[str, str]] = {
+    "spec.model.cache": "files are kept where Hugging Face's library keeps them (HF_HOME)",
+}
+FIELDS: Final[Mapping[str, str]] = {
+    "spec.engine.image": "replicas are processes of what is installed here",
     "spec.engine.rollout": "all new replicas start before the old ones leave",
     "spec.engine.template": _CLUSTER,
     "spec.router.template": _CLUSTER,
@@ -23,8 +28,9 @@ FIELDS: Final[Mapping[str, str]] = {
 
 
 def not_honoured(resource: Mapping[object, object]) -> Iterator[str]:
-    """A sentence for every field that is given and has no effect, in the document's order."""
-    for path, reason in FIELDS.items():
+    """A sentence for every field that is given and has no effect."""
+    simulated = _given(resource, "spec.engine.runtime", "Simulator")
+    for path, reason in {**(OF_SIMULATOR if simulated else OF_SGLANG), **FIELDS}.items():
         if _given(resource, path):
             yield f"{path} has no effect here: {reason}"
     if _given(resource, "spec.router.prefix.mode", "Tokens"):

@@ -6,7 +6,7 @@ LIFELINE is the reading end of a pipe whose only writing end the supervisor hold
 dies, `kill -9` included, the kernel closes that end, and this process asks itself to terminate. That works on
 every Unix; Linux's PR_SET_PDEATHSIG would fire when the *thread* that forked ends. RUN is the supervisor's
 run id: it stands in the command line, so that a later run can tell a leftover of ours from a stranger that got
-its process id.
+its process id. Of the package, the interpreter needs this file only: it may be SGLang's, which lacks the rest.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def _end_with(lifeline: int) -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(GRACE_S)
+    if os.getpgrp() == os.getpid():  # as the launcher made it: nothing that it started stays either
+        os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)
 
 

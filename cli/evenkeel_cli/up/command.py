@@ -11,6 +11,7 @@ from evenkeel_contract.routerconfig import ListenConfig
 from rich.console import Console
 
 from evenkeel_cli.up.run import up as run_up
+from evenkeel_cli.up.sglang import DEFAULT_ENVIRONMENT, Engines
 
 
 def up(
@@ -34,6 +35,17 @@ def up(
         ),
     ] = None,
     state_dir: Annotated[Path, typer.Option(help="Logs, and what runs.")] = Path(".evenkeel"),
+    sglang: Annotated[
+        Path,
+        typer.Option(
+            envvar="EVENKEEL_SGLANG",
+            help="For runtime SGLang: the virtual environment that has it, or its python.",
+        ),
+    ] = DEFAULT_ENVIRONMENT,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="For runtime SGLang: a model's folder, in place of spec.model.source."),
+    ] = None,
 ) -> None:
     """Run a file's fleet on this machine, and follow the file.
 
@@ -43,4 +55,7 @@ def up(
     probe = (port + 1 if port else 0) if probe_port is None else probe_port
     admin = (probe + 1 if probe else 0) if admin_port is None else admin_port
     listen = ListenConfig(traffic_port=port, probe_port=probe, admin_port=admin)
-    raise typer.Exit(run_up(file, listen=listen, state_root=state_dir, console=Console()))
+    engines = Engines(environment=sglang, model=model)
+    raise typer.Exit(
+        run_up(file, listen=listen, engines=engines, state_root=state_dir, console=Console())
+    )

@@ -17,19 +17,16 @@ from typing import Final
 
 from evenkeel_contract.render import router_config
 from evenkeel_contract.routerconfig import ListenConfig, ReplicaConfig, RouterConfig
+from evenkeel_contract.spec import Runtime
 
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up import ports
 from evenkeel_cli.up.keeper import Keeper
 from evenkeel_cli.up.launcher import Launcher, Program
-from evenkeel_cli.up.plan import (
-    REPLICA_MODULE,
-    Arguments,
-    plan_replicas,
-    replica_arguments,
-)
+from evenkeel_cli.up.plan import Place, ReplicaCommand, plan_replicas, simulated
 from evenkeel_cli.up.probes import Probes
 from evenkeel_cli.up.routers import Router, count_of, further_listen, state_of
+from evenkeel_cli.up.sglang import Engines, real
 from evenkeel_cli.up.state import StateFolder, end, leftovers
 
 Say = Callable[[str], None]
@@ -42,11 +39,11 @@ ROUTER_SLACK_S: Final = 5.0  # on top of the router's own drain
 
 
 class Replica:
-    """One replica: its arguments, its ports, its keeper."""
+    """One replica: what it runs, its ports, its keeper."""
 
-    def __init__(self, name: str, arguments: Arguments) -> None:
+    def __init__(self, name: str, command: ReplicaCommand) -> None:
         self.name = name
-        self.arguments = arguments
+        self.command = command
         self.http_port = ports.free_port(HOST)
         self.reports_port = ports.free_port(HOST)
         self.keeper: Keeper
@@ -57,16 +54,13 @@ class Replica:
             self.http_port = ports.free_port(HOST)
         if not ports.is_free(HOST, self.reports_port):
             self.reports_port = ports.free_port(HOST)
-        return Program(
-            name=self.name,
-            module=REPLICA_MODULE,
-            arguments=(
-                *self.arguments,
-                f"--host={HOST}",
-                f"--port={self.http_port}",
-                f"--reports-port={self.reports_port}",
-            ),
-            probe_url=f"{self.url}/ready",
+        return self.command.at(
+            Place(
+                name=self.name,
+                host=HOST,
+                http_port=self.http_port,
+                reports_port=self.reports_port,
+            )
         )
 
     @property
@@ -84,18 +78,26 @@ class Fleet:
     """The running fleet; made by `running_fleet`. One change at a time."""
 
     def __init__(
-        self, *, folder: StateFolder, probes: Probes, listen: ListenConfig, say: Say
+        self,
+        *,
+        folder: StateFolder,
+        probes: Probes,
+        listen: ListenConfig,
+        engines: Engines,
+        say: Say,
     ) -> None:
         self.listen = listen
         self.replicas: dict[str, Replica] = {}
         self.routers: list[Router] = []
         self._folder = folder
         self._probes = probes
+        self._engines = engines
         self._say = say
         self._launcher = Launcher(folder)
         self._keepers: set[Keeper] = set()
         """Of every process, those that only just start or leave included."""
         self._config: RouterConfig | None = None
+        self._command_told: ReplicaCommand | None = None
 
     @property
     def url(self) -> str:
@@ -109,14 +111,14 @@ class Fleet:
 
     async def apply(self, manifest: Manifest) -> None:
         """Make the fleet as `manifest` says; raises `FleetError`, and then the old one runs on."""
-        arguments = replica_arguments(manifest.service)
+        command = await self._command(manifest)
         plan = plan_replicas(
-            {name: replica.arguments for name, replica in self.replicas.items()},
-            arguments=arguments,
+            {name: replica.command for name, replica in self.replicas.items()},
+            command=command,
             count=manifest.service.spec.initial_replicas,
         )
         # 1. What is new starts, and must get ready.
-        new = await self._start([Replica(name, arguments) for name in plan.start])
+        new = await self._start([Replica(name, command) for name in plan.start])
         # 2. The router hears of the new and forgets the old.
         old = [self.replicas.pop(name) for name in plan.retire]
         self.replicas.update((replica.name, replica) for replica in new)
@@ -148,6 +150,15 @@ class Fleet:
         stopping = list(keepers)
         await asyncio.gather(*(keeper.stop(grace_s) for keeper in stopping))
         self._keepers.difference_update(stopping)
+
+    async def _command(self, manifest: Manifest) -> ReplicaCommand:
+        if manifest.service.spec.engine.runtime is Runtime.SIMULATOR:
+            return simulated(manifest.service)
+        found = await asyncio.to_thread(real, manifest, self._engines)
+        if found != self._command_told:
+            self._say(found.summary())
+            self._command_told = found
+        return found
 
     async def _start(self, replicas: list[Replica]) -> list[Replica]:
         for replica in replicas:
@@ -250,7 +261,12 @@ class Fleet:
 
 @asynccontextmanager
 async def running_fleet(
-    manifest: Manifest, *, listen: ListenConfig, state_root: Path, say: Say
+    manifest: Manifest,
+    *,
+    listen: ListenConfig,
+    state_root: Path,
+    say: Say,
+    engines: Engines = Engines(),  # noqa: B008  (frozen)
 ) -> AsyncIterator[Fleet]:
     """A fleet that runs as `manifest` says, and is gone afterwards; raises `FleetError`.
 
@@ -261,7 +277,13 @@ async def running_fleet(
     try:
         await asyncio.to_thread(_clean_up, folder, say)
         async with Probes.open() as probes:
-            fleet = Fleet(folder=folder, probes=probes, listen=ports.claim(listen), say=say)
+            fleet = Fleet(
+                folder=folder,
+                probes=probes,
+                listen=ports.claim(listen),
+                engines=engines,
+                say=say,
+            )
             try:
                 await fleet.apply(manifest)
                 yield fleet

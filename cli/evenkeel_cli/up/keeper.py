@@ -17,12 +17,13 @@ Probe = Callable[[str], Awaitable[int | None]]
 """The status that an address answers with; None where nobody answers. Never raises."""
 
 _OK: Final = 200
-START_LIMIT_S: Final = 60.0  # importing on a busy machine is slow; nothing of ours takes longer
+_TOLD_EVERY_S: Final = 10.0  # while it is not ready yet
 _STARTING_S: Final = 0.1  # between probes until it is ready
 _MISSES: Final = 15  # in a row, until a process that says nothing is taken for dead
 _FIRST_BACKOFF_S: Final = 0.25
 _LAST_BACKOFF_S: Final = 30.0
 _TRIES: Final = 2  # somebody else may take a port between its choice and its use, but hardly twice
+_WORDS: Final = 100  # of a line of a log
 _STEADY_S: Final = 60.0  # a process that ran so long starts again at once
 
 
@@ -58,8 +59,9 @@ class Keeper:
         """The process that runs now; None between two."""
         return self._child.pid if self._child else None
 
-    async def get_ready(self, limit_s: float = START_LIMIT_S) -> None:
+    async def get_ready(self, limit_s: float | None = None) -> None:
         """Return when it is ready for the first time; raise `NotReady` when it fails twice."""
+        limit_s = self.program.start_limit_s if limit_s is None else limit_s
         waits = [asyncio.create_task(event.wait()) for event in (self.ready, self._failed)]
         try:
             await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
@@ -127,11 +129,16 @@ class Keeper:
     async def _watch(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
+        limit_s, told = child.program.start_limit_s, 0
         while await self._probe(child.program.probe_url) != _OK:
-            if loop.time() - began_s > START_LIMIT_S:
-                self._say(f"{self.name}: not ready in {START_LIMIT_S:g} s; killed")
+            gone_s = loop.time() - began_s
+            if gone_s > limit_s:
+                self._say(f"{self.name}: not ready in {limit_s:g} s; killed")
                 child.send(signal.SIGKILL)
                 return
+            if gone_s // _TOLD_EVERY_S > told:
+                told = int(gone_s // _TOLD_EVERY_S)
+                self._say(f"{self.name}: starting for {gone_s:.0f} s{self._last_words()}")
             await asyncio.sleep(_STARTING_S)
         self.ready.set()
         if self.restarts:
@@ -146,6 +153,11 @@ class Keeper:
         if not self._stopping.is_set():
             self._say(f"{self.name}: has not answered {_MISSES} times; killed")
             child.send(signal.SIGKILL)
+
+    def _last_words(self) -> str:
+        """What its log said last, to show that it gets on."""
+        last = self._launcher.tail(self.name, lines=1).strip()
+        return f"; its log: {last[:_WORDS]}" if last else ""
 
 
 def backoff_s(failures: int) -> float:

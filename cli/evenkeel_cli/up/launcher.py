@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Final
 from evenkeel_cli.up.state import FleetRecord, ProcessRecord, StateFolder, started_s
 
 _TAIL_BYTES: Final = 8192
+_OF_THIS_INTERPRETER: Final = ("PYTHONPATH", "PYTHONHOME")
 MAX_LOG_BYTES: Final = 16 * 1024 * 1024
 """Of one log; beyond it, it begins anew and what it held is `….log.1`."""
 
@@ -30,6 +32,12 @@ class Program:
     arguments: tuple[str, ...]
     probe_url: str
     """Answers 200 once the process is ready."""
+    interpreter: str = sys.executable
+    """The Python that has the module; another one sees none of what this one was told of where modules are."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """On top of this process's."""
+    start_limit_s: float = 60.0
+    """When it is taken for stuck. Importing on a busy machine is slow; nothing of ours takes longer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,8 +52,12 @@ class Child:
         return self.process.pid
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, if there is still somebody to get it."""
-        if self.process.returncode is None:
+        """Send a signal, if there is still somebody to get it; a kill takes its descendants too."""
+        if self.process.returncode is not None:
+            return
+        if number is signal.SIGKILL:
+            _kill_group(self.pid)
+        else:
             self.process.send_signal(number)
 
 
@@ -64,7 +76,7 @@ class Launcher:
         reading, _ = self._pipe
         with self._log(program.name).open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
+                program.interpreter,
                 "-m",
                 "evenkeel_cli.up.child",
                 str(reading),
@@ -74,6 +86,7 @@ class Launcher:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=_environment(program),
                 pass_fds=(reading,),
                 start_new_session=True,
             )
@@ -81,7 +94,8 @@ class Launcher:
         return Child(program, process)
 
     def ended(self, child: Child) -> None:
-        """Forget a process that is gone."""
+        """Forget a process that is gone. What it started and left behind (an engine's scheduler, say) goes too."""
+        _kill_group(child.pid)
         self._alive.pop(child.pid, None)
         self._write()
 
@@ -127,3 +141,17 @@ class Launcher:
 
     def _write(self) -> None:
         self.folder.write(FleetRecord(self.run, tuple(self._alive.values())))
+
+
+def _environment(program: Program) -> dict[str, str]:
+    inherited = dict(os.environ)
+    if program.interpreter != sys.executable:
+        for name in _OF_THIS_INTERPRETER:
+            inherited.pop(name, None)
+    return {**inherited, **program.environment}
+
+
+def _kill_group(leader: int) -> None:
+    """A child leads a group of its own; while a member lives, nobody else can get the group's id."""
+    with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of zombies
+        os.killpg(leader, signal.SIGKILL)

@@ -17,13 +17,16 @@ from evenkeel_cli.manifest import Manifest, ManifestFaults, parse_manifest
 from evenkeel_cli.up.banner import banner
 from evenkeel_cli.up.errors import FleetError
 from evenkeel_cli.up.fleet import Fleet, running_fleet
+from evenkeel_cli.up.sglang import Engines
 from evenkeel_cli.up.watch import changes
 
 FAULTY = 2
 """Exit status for a file that cannot be run."""
 
 
-def up(path: Path, *, listen: ListenConfig, state_root: Path, console: Console) -> int:
+def up(
+    path: Path, *, listen: ListenConfig, engines: Engines, state_root: Path, console: Console
+) -> int:
     """Run until stopped; the exit status."""
     try:
         data = path.read_bytes()
@@ -34,7 +37,7 @@ def up(path: Path, *, listen: ListenConfig, state_root: Path, console: Console) 
     except ManifestFaults as error:
         _faults(error.lines)
         return FAULTY
-    run = _Run(path, listen=listen, state_root=state_root, console=console)
+    run = _Run(path, listen=listen, engines=engines, state_root=state_root, console=console)
     return asyncio.run(run.until_stopped(manifest, data))
 
 
@@ -42,10 +45,17 @@ class _Run:
     """One run of the command."""
 
     def __init__(
-        self, path: Path, *, listen: ListenConfig, state_root: Path, console: Console
+        self,
+        path: Path,
+        *,
+        listen: ListenConfig,
+        engines: Engines,
+        state_root: Path,
+        console: Console,
     ) -> None:
         self._path = path
         self._listen = listen
+        self._engines = engines
         self._state_root = state_root
         self._console = console
         self._fleet: Fleet | None = None
@@ -69,7 +79,11 @@ class _Run:
     async def _work(self, manifest: Manifest, data: bytes) -> None:
         self._warn(manifest)
         async with running_fleet(
-            manifest, listen=self._listen, state_root=self._state_root, say=self._say
+            manifest,
+            listen=self._listen,
+            engines=self._engines,
+            state_root=self._state_root,
+            say=self._say,
         ) as fleet:
             self._fleet = fleet
             self._console.print(banner(manifest, fleet), highlight=False, soft_wrap=True)

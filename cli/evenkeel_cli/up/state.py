@@ -141,9 +141,18 @@ def end(processes: Iterable[psutil.Process], grace_s: float) -> None:
     for process in remaining:
         _signal(process.terminate)
     _, remaining = psutil.wait_procs(remaining, timeout=grace_s)
-    for process in remaining:
+    for process in [*descendants(remaining), *remaining]:
         _signal(process.kill)
     psutil.wait_procs(remaining, timeout=grace_s)
+
+
+def descendants(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """What processes have started and is still there."""
+    found: list[psutil.Process] = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            found += process.children(recursive=True)
+    return found
 
 
 def _signal(send: Callable[[], None]) -> None:

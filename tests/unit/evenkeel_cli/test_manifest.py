@@ -150,12 +150,17 @@ CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
         (SERVICE, TENANT.split("  apiKeys")[0], TENANT.split("  apiKeys")[0]),
         ["f.yaml:17: document 3 (InferenceTenant ads) metadata.name: 'ads' is given twice"],
     ),
-    "an engine that cannot run here": (
-        (SERVICE.replace("Simulator", "SGLang"),),
+    "a model's token without its Secret": (
+        (
+            SERVICE.replace("Simulator", "SGLang").replace(
+                "{source:", "{tokenSecretRef: {name: hub, key: token}, source:"
+            ),
+        ),
         [
             (
-                "f.yaml:6: document 1 (FairInferenceService sample) spec.engine.runtime: SGLang "
-                "cannot run as a local process yet; use runtime: Simulator"
+                "f.yaml:5: document 1 (FairInferenceService sample) spec.model.tokenSecretRef: no "
+                "Secret default/hub with an entry 'token' in this file; add a document of kind "
+                "Secret with stringData"
             )
         ],
     ),

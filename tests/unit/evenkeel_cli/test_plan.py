@@ -6,11 +6,17 @@ from collections.abc import Mapping
 
 import pytest
 from evenkeel_cli.up.keeper import backoff_s
-from evenkeel_cli.up.plan import ReplicaPlan, plan_replicas, replica_arguments
+from evenkeel_cli.up.plan import (
+    Place,
+    ReplicaPlan,
+    SimulatedReplica,
+    plan_replicas,
+    simulated,
+)
 from evenkeel_contract.spec import FairInferenceService
 from evenkeel_contract.validate import parse_service
 
-OLD, NEW = ("--old",), ("--new",)
+OLD, NEW = SimulatedReplica(("--old",)), SimulatedReplica(("--new",))
 
 
 def service(**spec: object) -> FairInferenceService:
@@ -26,7 +32,7 @@ def service(**spec: object) -> FairInferenceService:
     return found
 
 
-CASES: Mapping[str, tuple[dict[str, tuple[str, ...]], int, ReplicaPlan]] = {
+CASES: Mapping[str, tuple[dict[str, SimulatedReplica], int, ReplicaPlan]] = {
     "a fleet is born": (
         {},
         2,
@@ -58,19 +64,20 @@ CASES: Mapping[str, tuple[dict[str, tuple[str, ...]], int, ReplicaPlan]] = {
 
 @pytest.mark.parametrize(("current", "count", "want"), CASES.values(), ids=CASES.keys())
 def test_replicas_are_kept_started_and_retired(
-    current: dict[str, tuple[str, ...]], count: int, want: ReplicaPlan
+    current: dict[str, SimulatedReplica], count: int, want: ReplicaPlan
 ) -> None:
-    assert plan_replicas(current, arguments=NEW, count=count) == want
+    assert plan_replicas(current, command=NEW, count=count) == want
 
 
 def test_arguments_say_all_that_a_replica_must_know() -> None:
-    arguments = replica_arguments(
+    command = simulated(
         service(
             scheduling={"replicaPolicy": "VTC", "clientQuantum": 5, "rejoin": "Paper"},
             engine={"args": ["--kv-tokens=99"]},
         )
     )
-    assert arguments == (
+    program = command.at(Place(name="replica-3", host="h", http_port=1, reports_port=2))
+    assert program.arguments == (
         "--model=m",
         "--replica-policy=VTC",
         "--client-quantum=5",
@@ -78,7 +85,11 @@ def test_arguments_say_all_that_a_replica_must_know() -> None:
         "--output-token-weight=2",
         "--rejoin=Paper",
         "--kv-tokens=99",
+        "--host=h",
+        "--port=1",
+        "--reports-port=2",
     )
+    assert (program.name, program.probe_url) == ("replica-3", "http://h:1/ready")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +103,7 @@ def test_arguments_say_all_that_a_replica_must_know() -> None:
     ids=str,
 )
 def test_what_concerns_the_router_only_restarts_no_replica(spec: dict[str, object]) -> None:
-    assert replica_arguments(service(**spec)) == replica_arguments(service())
+    assert simulated(service(**spec)) == simulated(service())
 
 
 def test_backoff_doubles_up_to_half_a_minute() -> None:

@@ -1,0 +1,231 @@
+"""The real engine on this machine: which Python has SGLang, what it computes on, and what a replica is told.
+
+Place in the flow: manifest + `Engines` (the command line's options) → **a command** → `fleet` → processes. Flags come
+from the spec as on a cluster (`enginecommand`). The surprising thing: SGLang lives in an environment of its own, so
+its processes run another interpreter than the supervisor and the routers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from evenkeel_contract.enginecommand import (
+    CPU_ENVIRONMENT,
+    CPU_FLAGS,
+    OFFLINE_ENVIRONMENT,
+    PAGE_SIZE,
+    SGLANG_MODULE,
+    engine_environment,
+    file_path,
+    hub_name,
+    sglang_flags,
+)
+from evenkeel_contract.enginesettings import REPORTS_PORT_VARIABLE
+from evenkeel_contract.spec import Model, ServiceSpec
+
+from evenkeel_cli.manifest import Manifest
+from evenkeel_cli.up.errors import FleetError
+from evenkeel_cli.up.launcher import Program
+from evenkeel_cli.up.plan import Place
+
+DEFAULT_ENVIRONMENT: Final = Path(".venv-sglang")
+"""Where `make sglang` puts it."""
+START_LIMIT_S: Final = 5400.0  # as on a cluster: fetching and loading a large model takes long
+_CHECK_LIMIT_S: Final = 60.0
+# SGLang sizes its cache by the memory that is free, which on a CPU is everybody's.
+_CPU_POOL: Final = "--max-total-tokens=16384"
+_DEVICE_FLAG: Final = "--device"
+_CPU: Final = f"{_DEVICE_FLAG}=cpu"
+_GPU_DEVICE: Final = re.compile(r"nvidia(\d+)")
+_VISIBLE_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
+_TOKEN_VARIABLE: Final = "HF_TOKEN"
+
+# Prints what is missing, a word each. Looks, and imports nothing of SGLang: that would take half a minute.
+_CHECK: Final = """
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+if find_spec("sglang") is None: print("sglang")
+if "evenkeel" not in entry_points(group="sglang.srt.plugins").names: print("evenkeel")
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """What the command line says of real engines."""
+
+    environment: Path = DEFAULT_ENVIRONMENT
+    """A virtual environment that has SGLang and the plug-in, or its interpreter."""
+    model: Path | None = None
+    """A folder to serve in place of `spec.model.source`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealReplica:
+    """A replica of runtime SGLang."""
+
+    interpreter: str
+    arguments: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    gpus: tuple[str, ...] = ()
+    """Those of this machine; none: the CPU."""
+    gpus_each: int = 1
+
+    def summary(self) -> str:
+        """A sentence for a person: the CPU is not what one expects."""
+        where = f"GPUs {', '.join(self.gpus)}" if self.gpus else "the CPU: no GPU is used"
+        return f"replicas are SGLang ({self.interpreter}) on {where}; each takes a while to start"
+
+    def at(self, place: Place) -> Program:
+        """The process of one of them."""
+        environment = dict(self.environment)
+        environment[REPORTS_PORT_VARIABLE] = str(place.reports_port)
+        if self.gpus:
+            environment[_VISIBLE_VARIABLE] = ",".join(self._gpus_of(place.number))
+        return Program(
+            name=place.name,
+            interpreter=self.interpreter,
+            module=SGLANG_MODULE,
+            arguments=(*self.arguments, f"--host={place.host}", f"--port={place.http_port}"),
+            environment=environment,
+            probe_url=place.probe_url,
+            start_limit_s=START_LIMIT_S,
+        )
+
+    def _gpus_of(self, number: int) -> Iterator[str]:
+        for offset in range(self.gpus_each):
+            yield self.gpus[(number * self.gpus_each + offset) % len(self.gpus)]
+
+
+def real(manifest: Manifest, engines: Engines) -> RealReplica:
+    """What the replicas of a service with runtime SGLang run; raises `FleetError` with what to do."""
+    spec = manifest.service.spec
+    interpreter = find_interpreter(engines.environment)
+    _check(interpreter)
+    return real_replica(
+        spec,
+        interpreter=str(interpreter),
+        model=model_of(spec.model, engines.model),
+        token=_token(manifest),
+        gpus=() if _CPU in spec.engine.args else gpus_here(),
+        inherited=os.environ,
+    )
+
+
+def real_replica(
+    spec: ServiceSpec,
+    *,
+    interpreter: str,
+    model: str,
+    token: str | None = None,
+    gpus: Sequence[str] = (),
+    inherited: Mapping[str, str],
+) -> RealReplica:
+    """The command line and the environment; raises `FleetError` where there are too few GPUs."""
+    on_cpu = not gpus and not _names_device(spec.engine.args)
+    gpus_each = spec.engine.gpu.count if gpus else 1
+    _enough(gpus, spec.initial_replicas * gpus_each)
+    environment = engine_environment(spec, reports_port=None)
+    if on_cpu:  # whoever sets a number of threads knows why
+        environment |= {name: inherited.get(name, text) for name, text in CPU_ENVIRONMENT.items()}
+    if Path(model).is_absolute():
+        environment |= OFFLINE_ENVIRONMENT
+    if token:
+        environment[_TOKEN_VARIABLE] = token
+    return RealReplica(
+        interpreter=interpreter,
+        arguments=(
+            *sglang_flags(spec, model=model, tensor_parallel=gpus_each),
+            f"--page-size={PAGE_SIZE}",
+            *((*CPU_FLAGS, _CPU_POOL) if on_cpu else ()),
+            *spec.engine.args,  # last: of a flag given twice, SGLang takes the last
+        ),
+        environment=tuple(environment.items()),
+        gpus=tuple(gpus),
+        gpus_each=gpus_each,
+    )
+
+
+def find_interpreter(environment: Path) -> Path:
+    """The Python of a virtual environment, or the one that is named; raises `FleetError`."""
+    found = environment / "bin" / "python" if environment.is_dir() else environment
+    if found.is_file():
+        return found.absolute()  # not resolved: a link's target knows nothing of the environment
+    raise FleetError(
+        f"runtime SGLang: there is no environment with SGLang at {environment}. "
+        f"`make sglang` makes {DEFAULT_ENVIRONMENT}; --sglang or EVENKEEL_SGLANG names another; "
+        f"spec.engine.runtime: Simulator needs none"
+    )
+
+
+def model_of(model: Model, given: Path | None) -> str:
+    """What SGLang loads: the repository's name, or an absolute path that is there; raises `FleetError`."""
+    hub = hub_name(model)
+    if given is None and hub is not None:
+        return hub
+    option = "spec.model.source" if given is None else "--model"
+    path = file_path(model) if given is None else str(given)
+    if path is None:
+        raise FleetError(
+            f"spec.model.source: {model.source} exists in a cluster only; "
+            f"use file:///path or hf://organisation/model, or give --model"
+        )
+    if not (Path(path) / "config.json").is_file():
+        raise FleetError(f"{option}: {path} is not the folder of a model (it has no config.json)")
+    return str(Path(path).absolute())
+
+
+def gpus_here() -> tuple[str, ...]:
+    """The GPUs that this process may use."""
+    visible = os.environ.get(_VISIBLE_VARIABLE)
+    if visible is not None:
+        return tuple(word.strip() for word in visible.split(",") if word.strip())
+    found = (_GPU_DEVICE.fullmatch(path.name) for path in Path("/dev").glob("nvidia*"))
+    return tuple(sorted((match[1] for match in found if match), key=int))
+
+
+def _check(interpreter: Path) -> None:
+    """That the environment has both; looking takes a moment, where an engine fails after half a minute."""
+    try:
+        done = subprocess.run(
+            [interpreter, "-c", _CHECK],
+            capture_output=True,
+            text=True,
+            timeout=_CHECK_LIMIT_S,
+            check=False,
+            env={name: os.environ[name] for name in os.environ if not name.startswith("PYTHON")},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FleetError(f"runtime SGLang: {interpreter} does not run: {error}") from error
+    if done.returncode != 0:
+        raise FleetError(f"runtime SGLang: {interpreter} does not run: {done.stderr.strip()}")
+    if missing := done.stdout.split():
+        raise FleetError(
+            f"runtime SGLang: {interpreter} lacks {' and '.join(missing)}; `make sglang` makes an "
+            f"environment that has all, and `pip install 'evenkeel[sglang]'` adds the plug-in"
+        )
+
+
+def _token(manifest: Manifest) -> str | None:
+    ref = manifest.service.spec.model.token_secret_ref
+    if ref is None:
+        return None
+    return manifest.secrets[manifest.service.metadata.namespace, ref.name, ref.key]
+
+
+def _names_device(arguments: Sequence[str]) -> bool:
+    given = (argument.partition("=") for argument in arguments)
+    return any(flag == _DEVICE_FLAG and value != "cpu" for flag, _, value in given)
+
+
+def _enough(gpus: Sequence[str], needed: int) -> None:
+    if gpus and needed > len(gpus):
+        raise FleetError(
+            f"spec.engine.replicas times spec.engine.gpu.count is {needed}, and this machine has "
+            f"{len(gpus)} GPUs; lower them, or compute on the CPU with spec.engine.args: [{_CPU}]"
+        )
