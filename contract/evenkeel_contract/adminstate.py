@@ -142,6 +142,29 @@ class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas whose service is not counted: they do not report, or were given up before."""
 
 
+class PredictionState(msgspec.Struct, frozen=True, kw_only=True):
+    """Cached tokens of the requests that ended, by what their match rested on."""
+
+    predicted_tokens: int = 0
+    """Those that the router counted on when it chose the replica."""
+    reported_tokens: int = 0
+    """Those that the replica found."""
+    error_tokens: int = 0
+    """The sum of the differences, request by request, whichever was more."""
+
+
+class PrefixState(msgspec.Struct, frozen=True, kw_only=True):
+    """How prompts are matched (design §5.3)."""
+
+    mode: str = "Text"
+    tokenizer_trouble: str = ""
+    """Why mode Tokens has no tokenizer, so that texts are matched."""
+    untokenised: dict[str, int] = {}
+    """Requests that were matched by their text in mode Tokens, by reason."""
+    predictions: dict[str, PredictionState] = {}
+    """By `text`, `estimated` (tokens, without complete events) and `exact`."""
+
+
 class RouterState(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer."""
 
@@ -166,6 +189,7 @@ class RouterState(msgspec.Struct, frozen=True, kw_only=True):
     fleet: FleetState = FleetState()
     ledger: LedgerState = LedgerState()
     peers: tuple[PeerState, ...] = ()
+    prefix: PrefixState = PrefixState()
 
 
 class ReplicasState(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,13 +12,14 @@ from typing import Final
 import msgspec
 
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
+from evenkeel_contract.routerconfig import PAGE_TOKENS
 from evenkeel_contract.spec import Model, ServiceSpec
 
 # The module, not the `sglang` script: it loads plug-ins before it parses its arguments.
 SGLANG_MODULE: Final = "sglang.launch_server"
 
-# Routers hash whole pages; 16 tokens is what caches are usually cut into, and the simulator's default.
-PAGE_SIZE: Final = 16
+# Routers hash whole pages.
+PAGE_SIZE: Final = PAGE_TOKENS
 
 CPU_FLAGS: Final = (
     "--device=cpu",

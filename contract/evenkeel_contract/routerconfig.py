@@ -37,6 +37,11 @@ Seconds = Annotated[float, Range(above=0, maximum=7 * 24 * 3600)]
 Name = Annotated[str, Length(1, MAX_NAME_BYTES), PRINTABLE]
 Port = Annotated[int, PORT]
 
+SIMULATOR_TOKENIZER: Final = "simulator"
+"""The `tokenizer` of simulated replicas: rules, no files (`simulatedprompt`)."""
+PAGE_TOKENS: Final = 16
+"""What caches are usually cut into, and the simulator's default."""
+
 
 class FleetPolicyName(Enum):
     """The fleet policies that the router implements."""
@@ -100,7 +105,12 @@ class PrefixConfig:
 
     mode: PrefixMode = PrefixMode.TEXT
     text_block_bytes: Annotated[int, Range(16, 65536)] = 256
-    max_blocks: Positive = 2_000_000
+    """In mode Tokens, of the prompts that are matched by their text all the same."""
+    tokenizer: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
+    """With mode Tokens: the model's folder, an absolute path, or `simulator`. None: replicas are asked for it."""
+    page_tokens: Annotated[int, Range(1, 65536)] = PAGE_TOKENS
+    """Tokens of a page, as the engines cut them (SGLang's `--page-size`)."""
+    max_blocks: Annotated[int, Range(2, 2**53)] = 2_000_000
     """Bound of the index over all replicas; the least recently used go first."""
 
 
@@ -290,6 +300,7 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
     if config.cluster is not None and config.replicas:
         yield Fault("replicas", "cannot stand beside cluster, which says where to find them")
     yield from _store(config.state)
+    yield from _tokenizer(config.prefix)
     first: dict[str, str] = {}
     for t, tenant in enumerate(config.tenancy.tenants):
         path = f"tenancy.tenants[{t}]"
@@ -336,6 +347,13 @@ def _store(state: StateConfig) -> Iterator[Fault]:
     if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
         # Without the value: it may hold a password.
         yield Fault("state.redisUrl", "is not an address like redis://:password@host:6379/0")
+
+
+def _tokenizer(prefix: PrefixConfig) -> Iterator[Fault]:
+    given = prefix.tokenizer
+    if given is not None and given != SIMULATOR_TOKENIZER and not given.startswith("/"):
+        message = f"{show(given)} is neither an absolute path nor {SIMULATOR_TOKENIZER!r}"
+        yield Fault("prefix.tokenizer", message)
 
 
 def _is_loopback(host: str) -> bool:

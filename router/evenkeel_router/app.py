@@ -35,6 +35,7 @@ from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
 from evenkeel_router.edge.reports import Reports
 from evenkeel_router.edge.server import TrafficServer, connections_for
 from evenkeel_router.edge.tending import Tending, demand, tell
+from evenkeel_router.edge.tokenising import Tokenising
 from evenkeel_router.edge.upstream import Upstream
 from evenkeel_router.forward import Forwarder
 from evenkeel_router.pipeline import Pipeline
@@ -107,6 +108,9 @@ async def running(
         session = await stack.enter_async_context(prober_session())
         watchtower = Watchtower(state, prober or HttpProber(session))
 
+        tokenising = stack.enter_context(Tokenising(config.prefix, state.untokenised))
+        await tokenising.load()
+
         # 3. What runs beside the requests.
         log = RequestLog(log_output)
         peers = Peers(state, session)
@@ -116,20 +120,21 @@ async def running(
             watchtower.run(discovery),
             Reports(state, watchtower).run(),
             peers.run(),
+            tokenising.run(),
             Tending(state, peers.members).run(),
             tell(state),
             demand(state),
         ):
             await stack.enter_async_context(background(work))
         if source is not None:
-            watching = _watch_config(state, discovery, source)
+            watching = _watch_config(state, discovery, source, tokenising)
             await stack.enter_async_context(background(watching))
         with suppress(TimeoutError):
             await asyncio.wait_for(peers.all_asked.wait(), FIRST_READING_S)
 
         # 4. The ports.
         forwarder = Forwarder(state, upstream or connections, watchtower)
-        await _open_ports(stack, router, forwarder, log)
+        await _open_ports(stack, router, Pipeline(state, forwarder, tokenising), log)
         yield router
 
 
@@ -150,7 +155,7 @@ async def _read_store(stack: AsyncExitStack, state: RouterState, store: LedgerSt
 
 
 async def _open_ports(
-    stack: AsyncExitStack, router: Router, forwarder: Forwarder, log: RequestLog
+    stack: AsyncExitStack, router: Router, pipeline: Pipeline, log: RequestLog
 ) -> None:
     """Probes first, so that somebody can ask while the rest opens."""
     state = router.state
@@ -158,7 +163,7 @@ async def _open_ports(
     probes = probe_app(state, metrics.registry(state, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
     router.admin_port = await _serve(stack, admin_app(state), listen.host, listen.admin_port)
-    traffic = Traffic(state, Pipeline(state, forwarder), log)
+    traffic = Traffic(state, pipeline, log)
     router.traffic_port = await _serve_traffic(stack, traffic, state)
     ports = {
         "traffic": router.traffic_port,
@@ -221,13 +226,16 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
     return config.state.store, config.state.file, config.state.redis_url
 
 
-async def _watch_config(state: RouterState, discovery: Discovery, source: ConfigSource) -> None:
+async def _watch_config(
+    state: RouterState, discovery: Discovery, source: ConfigSource, tokenising: Tokenising
+) -> None:
     def apply(config: RouterConfig) -> None:
         if config.listen != state.config.listen:
             _log.warning("a changed `listen` takes effect when the router restarts")
         if _place(config) != _place(state.config):
             _log.warning("another store of the ledger is used when the router restarts")
         state.apply(config)
+        tokenising.configure(config.prefix)
         discovery.update(config)
 
     def complain(faults: tuple[str, ...]) -> None:

@@ -17,6 +17,7 @@ from evenkeel_router.core.candidates import Plan, Ticket
 from evenkeel_router.core.identity import Client
 from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.core.request import Inference
+from evenkeel_router.core.tokenised import Tokenised
 
 if TYPE_CHECKING:
     from evenkeel_router.edge.moving import Move
@@ -29,7 +30,7 @@ class Flight:
     __slots__ = (
         "attempts", "booking", "client", "estimate_tokens", "exchange", "excused", "expired", "failed",
         "first_byte_s", "move", "outcome", "path", "replica", "request_id", "retry_charged", "started_s",
-        "status", "stream", "task", "ticket", "totals", "tried", "usage",
+        "status", "stream", "task", "ticket", "tokenised", "totals", "tried", "usage",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, path: str, started_s: float) -> None:
@@ -42,7 +43,8 @@ class Flight:
         self.totals: ClientTotals | None = None
         self.stream = False
         self.estimate_tokens = 0
-        """Input tokens, before the replica says how many there are."""
+        """Input tokens, before the replica says how many there are: exact where the prompt was tokenised."""
+        self.tokenised: Tokenised | None = None
         self.ticket: Ticket | None = None
         """Where it is now; None between attempts."""
         self.exchange: Exchange | None = None

@@ -58,6 +58,7 @@ class _RouterCollector(Collector):
         yield from truth_metrics(self._state)
         yield from self._errors()
         yield from self._by_replica()
+        yield from self._prefixes()
         yield from self._router()
 
     def _by_client(self) -> Iterator[Metric]:
@@ -142,6 +143,35 @@ class _RouterCollector(Collector):
             cached.add_metric(labels, totals.cached_tokens)
             output.add_metric(labels, totals.output_tokens)
         yield from (sent, failed, rests, given, cached, output)
+
+    def _prefixes(self) -> Iterator[Metric]:
+        """What was foretold of caches, and what came of it."""
+        state, model, labels = self._state, self._state.config.model, ("model_name", "mode")
+        predicted = counter(
+            "prefix_predicted_tokens", "Input tokens counted on being cached.", labels
+        )
+        reported = counter(
+            "prefix_reported_tokens", "Input tokens of the same requests found cached.", labels
+        )
+        error = HistogramMetricFamily(
+            name_of("prefix_error_tokens"),
+            "How far off the prediction of a request's cached tokens was.",
+            labels=labels,
+        )
+        for basis, foretold in state.accounts.predictions.items():
+            predicted.add_metric((model, basis), foretold.predicted_tokens)
+            reported.add_metric((model, basis), foretold.reported_tokens)
+            off = foretold.error_tokens
+            error.add_metric((model, basis), buckets=_buckets(off), sum_value=off.total)
+        yield from (predicted, reported, error)
+        untokenised = counter(
+            "untokenised",
+            "Requests matched by their text in tokens mode.",
+            ("model_name", "reason"),
+        )
+        for reason, count in state.untokenised.counts.items():
+            untokenised.add_metric((model, reason.value), count)
+        yield untokenised
 
     def _router(self) -> Iterator[Metric]:
         state = self._state

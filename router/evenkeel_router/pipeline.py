@@ -1,6 +1,6 @@
 """The way of a request, step by step (design §5).
 
-    identify → parse → admit → match prefix → select → forward and stream → account
+    identify → parse → (tokenise) → admit → match prefix → select → forward and stream → account
 
 Each decision is a pure function of `core`; this file puts them in order. The sender is identified before the
 body is read, so that nobody unknown makes the router hold megabytes.
@@ -12,13 +12,15 @@ import asyncio
 
 from aiohttp import web
 from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
-from evenkeel_fairshare.fleet.contract import NOTHING
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
+from evenkeel_router.core.candidates import Pages
 from evenkeel_router.core.identity import Claims, Client
 from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.core.request import Endpoint, Inference, parse
 from evenkeel_router.edge.bodies import Account, read_body
+from evenkeel_router.edge.tokenising import Tokenising
 from evenkeel_router.flight import Flight, Order
 from evenkeel_router.forward import Forwarder, going_away
 from evenkeel_router.state import RouterState
@@ -33,8 +35,9 @@ SPOOFED = "identity-header"
 class Pipeline:
     """Serves inference requests."""
 
-    def __init__(self, state: RouterState, forwarder: Forwarder) -> None:
+    def __init__(self, state: RouterState, forwarder: Forwarder, tokenising: Tokenising) -> None:
         self._state = state
+        self._tokenising = tokenising
         self._forwarder = forwarder
         self._now = asyncio.get_running_loop().time
 
@@ -77,11 +80,10 @@ class Pipeline:
             self._note_stripped(request, inference)
             flight.stream = inference.stream
 
-            # 3. Admit: the tenant's limits, and the router's.
-            tokens = inference.prompt_tokens
-            if tokens is None:
-                tokens = state.accounts.ratio.estimate(inference.prompt_bytes)
-            flight.estimate_tokens = tokens
+            # 3. Tokenise, in tokens mode; then admit: the tenant's limits, and the router's.
+            if self._tokenising.wanted:
+                flight.tokenised = await self._tokenising.of(inference)
+            tokens = flight.estimate_tokens = self._input_tokens(flight, inference)
             state.admission.enter(client, tokens, self._now())
             state.demand.arrived(client.identity, self._now())
 
@@ -95,6 +97,14 @@ class Pipeline:
         finally:
             bytes_of_body.give(held_bytes)
 
+    def _input_tokens(self, flight: Flight, inference: Inference) -> int:
+        """As many as there are, or as there should be by their bytes."""
+        if flight.tokenised is not None:
+            return flight.tokenised.tokens
+        if inference.prompt_tokens is not None:
+            return inference.prompt_tokens
+        return self._state.accounts.ratio.estimate(inference.prompt_bytes)
+
     async def _forward(
         self, flight: Flight, request: web.BaseRequest, client: Client, inference: Inference
     ) -> web.StreamResponse:
@@ -105,6 +115,7 @@ class Pipeline:
             weight=client.weight,
             text=inference.text,
             input_tokens=flight.estimate_tokens,
+            pages=_pages(flight),
         )
         totals.in_flight += 1
         flight.task = asyncio.current_task()
@@ -140,7 +151,25 @@ class Pipeline:
             state.demand.finished(client.identity, cost)
             if usage.input_tokens and flight.outcome is None:
                 state.accounts.ratio.learn(inference.prompt_bytes, usage.input_tokens)
+                self._compare(flight, usage)
         state.admission.leave(client, used_tokens - flight.estimate_tokens, self._now())
+
+    def _compare(self, flight: Flight, usage: Usage) -> None:
+        """What was foretold with what the replica says, where the two speak of the same."""
+        tokenised = flight.tokenised
+        if tokenised is not None:
+            tokens = tokenised.tokens
+            right = self._state.untokenised.check(
+                tokenised.kind, tokens=tokens, reported=usage.input_tokens
+            )
+            if not right or usage.input_tokens != tokenised.first_tokens:
+                return
+        if flight.ticket is not None:
+            self._state.accounts.foretold(
+                flight.ticket.prediction.basis.value,
+                flight.ticket.prediction.cached_tokens,
+                usage.cached_tokens,
+            )
 
     def _note_stripped(self, request: web.BaseRequest, inference: Inference) -> None:
         """Count what a client may not say to an engine; none of it is sent on."""
@@ -150,3 +179,10 @@ class Pipeline:
         for name in _GUARDED:
             if name in request.headers:
                 stripped[name] += 1
+
+
+def _pages(flight: Flight) -> Pages | None:
+    tokenised = flight.tokenised
+    if tokenised is None:
+        return None
+    return Pages(tokenised.hashes, tokenised.page_tokens, tokenised.first_tokens)

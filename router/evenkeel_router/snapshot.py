@@ -44,6 +44,7 @@ def take(state: RouterState, now_s: float) -> adminstate.RouterState:
         held=len(state.room),
         prefix_blocks=sum(map(state.fleet.blocks, state.fleet)),
         config_faults=state.config_faults,
+        prefix=_prefix(state),
         replicas=tuple(_replica(state, member, now_s) for member in state.fleet),
         tenants=_tenants(state),
         fleet=_fleet(state),
@@ -82,6 +83,22 @@ def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.Rep
         waiting=_sum(page, WAITING),
         running=_sum(page, RUNNING),
         report_age_s=now_s - seen.received_s if seen is not None else None,
+    )
+
+
+def _prefix(state: RouterState) -> adminstate.PrefixState:
+    return adminstate.PrefixState(
+        mode=state.config.prefix.mode.value,
+        tokenizer_trouble=state.untokenised.trouble,
+        untokenised={reason.value: count for reason, count in state.untokenised.counts.items()},
+        predictions={
+            basis: adminstate.PredictionState(
+                predicted_tokens=foretold.predicted_tokens,
+                reported_tokens=foretold.reported_tokens,
+                error_tokens=int(foretold.error_tokens.total),
+            )
+            for basis, foretold in state.accounts.predictions.items()
+        },
     )
 
 

@@ -15,12 +15,19 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from evenkeel_contract.routerconfig import ReplicaConfig, RouterConfig, SchedulingConfig
+from evenkeel_contract.routerconfig import (
+    PrefixConfig,
+    PrefixMode,
+    ReplicaConfig,
+    RouterConfig,
+    SchedulingConfig,
+)
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.fleet.contract import FleetPolicy
 from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
 from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger
+from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
 from evenkeel_router.core.accounting import Accounts
@@ -31,6 +38,7 @@ from evenkeel_router.core.endpoints import Peer
 from evenkeel_router.core.identity import Directory
 from evenkeel_router.core.reported import Heard, Seen
 from evenkeel_router.core.request import Limits
+from evenkeel_router.core.tokenised import Untokenised
 from evenkeel_router.core.truth import Truth
 from evenkeel_router.core.weights import ConfiguredWeights
 from evenkeel_router.edge.bodies import BODY_TIMEOUT_S, Budget
@@ -79,9 +87,10 @@ class RouterState:
         self.replicas: dict[str, ReplicaConfig] = {}
         self.fleet = Fleet(
             policy_of(config.scheduling),
-            PrefixIndex(max_blocks=config.prefix.max_blocks),
+            index_of(config.prefix),
             block_bytes=config.prefix.text_block_bytes,
         )
+        self.untokenised = Untokenised()
         self.weights = ConfiguredWeights(config.tenancy)
         self.ledger = Ledger(
             incarnation or new_incarnation(),
@@ -143,7 +152,7 @@ class RouterState:
             self.fleet.replace_policy(policy_of(config.scheduling))
         if config.prefix != before.prefix:
             self.fleet.replace_index(
-                PrefixIndex(max_blocks=config.prefix.max_blocks),
+                index_of(config.prefix),
                 block_bytes=config.prefix.text_block_bytes,
             )
 
@@ -179,6 +188,12 @@ def policy_of(scheduling: SchedulingConfig) -> FleetPolicy:
     """The configured fleet policy, from zero."""
     config = FleetPolicyConfig(cost=cost_of(scheduling), worker_quantum=scheduling.worker_quantum)
     return make_policy(scheduling.fleet_policy.value, config)
+
+
+def index_of(prefix: PrefixConfig) -> PrefixIndex | ExactIndex:
+    """An empty index for the configured mode."""
+    kind = ExactIndex if prefix.mode is PrefixMode.TOKENS else PrefixIndex
+    return kind(max_blocks=prefix.max_blocks)
 
 
 def _limits(config: RouterConfig) -> Limits:

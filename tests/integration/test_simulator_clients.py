@@ -19,9 +19,9 @@ from evenkeel_contract.reports import (
     decode_report,
     encode,
 )
+from evenkeel_contract.simulatedprompt import encode as tokenize
 from evenkeel_simulator.server.app import RunningServer, running_server
 from evenkeel_simulator.server.served import ServedRequest
-from evenkeel_simulator.server.tokens import encode as tokenize
 
 from tests.support.replicas import DEADLINE_S, settings, until
 

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 import zmq
 import zmq.asyncio
+from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.server.app import RunningServer, running_server
-from evenkeel_simulator.server.tokens import encode
 
 from tests.support.replicas import DEADLINE_S, settings, until
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.server.app import RunningServer, running_server
-from evenkeel_simulator.server.tokens import encode
 
 from tests.support.replicas import settings
 

@@ -23,6 +23,7 @@ from evenkeel_router.core.outcomes import Outcome
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 TOKENS: Final = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+ERROR_TOKENS: Final = (0, *TOKENS)
 MAX_CLIENTS: Final = 1000  # with totals (and series) of their own; the rest share one
 OTHER: Final = "other"
 
@@ -92,6 +93,18 @@ class ReplicaTotals:
         self.output_tokens = 0
 
 
+class Foretold:
+    """Cached tokens: those that the router counted on when it chose a replica, and those that were found."""
+
+    __slots__ = ("error_tokens", "predicted_tokens", "reported_tokens")
+
+    def __init__(self) -> None:
+        self.predicted_tokens = 0
+        self.reported_tokens = 0
+        self.error_tokens = Histogram(ERROR_TOKENS)
+        """The difference for each request, whichever was more."""
+
+
 class TokenRatio:
     """Bytes of text per input token, learnt from what replicas report. Starts at 4, as for English."""
 
@@ -125,6 +138,8 @@ class Accounts:
         """Requests that a fault of the router ended."""
         self.stripped: Counter[str] = Counter()
         """Guarded fields and headers taken out of requests, by name: those of `contract.names`."""
+        self.predictions: dict[str, Foretold] = {}
+        """By what they rest on: `text`, `estimated`, `exact`."""
         self._max_clients = max_clients
         self._clients: dict[str, ClientTotals] = {}
         self._replicas: dict[str, ReplicaTotals] = {}
@@ -161,6 +176,15 @@ class Accounts:
     def replicas(self) -> Iterator[tuple[str, ReplicaTotals]]:
         """All totals of replicas by name."""
         yield from self._replicas.items()
+
+    def foretold(self, basis: str, predicted_tokens: int, reported_tokens: int) -> None:
+        """A replica found `reported_tokens` of a prompt cached, where the router had counted on the others."""
+        of = self.predictions.get(basis)
+        if of is None:
+            of = self.predictions[basis] = Foretold()
+        of.predicted_tokens += predicted_tokens
+        of.reported_tokens += reported_tokens
+        of.error_tokens.observe(abs(predicted_tokens - reported_tokens))
 
     def settle(self, totals: ClientTotals, replica: str, usage: Usage) -> float:
         """Charge what a request used at a replica; returns the service, weighted tokens."""

@@ -11,17 +11,44 @@ touches nothing of the new one, and because the prefix index sweeps a departed s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple
 
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
 from evenkeel_fairshare.prefix.blocks import text_blocks
+from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
 SPARE_SLOTS: Final = (
     8  # free ones to wait for: the index has swept a slot long before it comes round again
 )
+
+
+class Basis(Enum):
+    """What a match rests on; the metrics' label `mode`."""
+
+    TEXT = "text"
+    """Blocks of text that were sent to the replica."""
+    ESTIMATED = "estimated"
+    """Pages of tokens that were sent to it."""
+    EXACT = "exact"
+    """Pages of tokens, and complete news of what the replica holds."""
+
+
+class Pages(NamedTuple):
+    """The first prompt of a request in tokens mode."""
+
+    hashes: Sequence[int]
+    """Of its whole pages."""
+    page_tokens: int
+    tokens: int
+    """Of the prompt."""
+
+    def cached(self, pages: int) -> int:
+        """Tokens that an engine finds cached where it holds `pages`: never the last one, whose output is asked for."""
+        return min(pages, max(0, self.tokens - 1) // self.page_tokens) * self.page_tokens
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +75,15 @@ class Plan(NamedTuple):
 
     dispatch: Dispatch
     matched_blocks: int
+    pages: Pages | None = None
+    """None: it was matched by its text."""
+
+
+class Prediction(NamedTuple):
+    """How many tokens of its prompt a request should find cached at the replica chosen for it."""
+
+    basis: Basis
+    cached_tokens: int
 
 
 class Ticket(NamedTuple):
@@ -57,12 +93,15 @@ class Ticket(NamedTuple):
     slot: int
     life: int
     plan: Plan
+    prediction: Prediction
 
 
 class Fleet:
     """The replicas, what each has in flight, and what each holds."""
 
-    def __init__(self, policy: FleetPolicy, index: PrefixIndex, *, block_bytes: int) -> None:
+    def __init__(
+        self, policy: FleetPolicy, index: PrefixIndex | ExactIndex, *, block_bytes: int
+    ) -> None:
         self.policy = policy
         self.index = index
         self._block_bytes = block_bytes
@@ -146,18 +185,32 @@ class Fleet:
             if member.slot is not None:
                 policy.joined(member.slot)
 
-    def replace_index(self, index: PrefixIndex, *, block_bytes: int) -> None:
+    def replace_index(self, index: PrefixIndex | ExactIndex, *, block_bytes: int) -> None:
         """A changed block size or bound: nothing is known of what replicas hold."""
         self.index = index
         self._block_bytes = block_bytes
 
-    def plan(self, client: str, *, weight: float, text: bytes, input_tokens: int) -> Plan:
-        """Match a prompt against what routable replicas hold."""
+    def plan(
+        self,
+        client: str,
+        *,
+        weight: float,
+        text: bytes,
+        input_tokens: int,
+        pages: Pages | None = None,
+    ) -> Plan:
+        """Match a prompt against what routable replicas hold: by its `pages`, else by its text."""
         if not self.policy.matches_prefix:
             return Plan(Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0)
-        blocks = text_blocks(text, block_bytes=self._block_bytes)
-        depth, holders = self.index.match(blocks, self.routable)
-        matched_tokens = input_tokens * depth * self._block_bytes // max(1, len(text))
+        blocks: Sequence[int]
+        if pages is not None:
+            blocks = pages.hashes
+            depth, holders = self.index.match(blocks, self.routable)
+            matched_tokens = pages.cached(depth)
+        else:
+            blocks = text_blocks(text, block_bytes=self._block_bytes)
+            depth, holders = self.index.match(blocks, self.routable)
+            matched_tokens = input_tokens * depth * self._block_bytes // max(1, len(text))
         dispatch = Dispatch(
             client=client,
             input_tokens=input_tokens,
@@ -166,7 +219,7 @@ class Fleet:
             matched_tokens=matched_tokens,
             blocks=blocks,
         )
-        return Plan(dispatch, depth)
+        return Plan(dispatch, depth, pages)
 
     def select(self, plan: Plan, tried: ReplicaSet) -> Ticket | None:
         """A replica for the request, none of `tried`; None where no other is routable.
@@ -181,7 +234,19 @@ class Fleet:
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, where no replica is")
         self.outstanding[slot] += 1
-        return Ticket(member, slot, member.lives, plan)
+        return Ticket(member, slot, member.lives, plan, self._predict(plan, slot))
+
+    def _predict(self, plan: Plan, slot: int) -> Prediction:
+        """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
+        dispatch, pages = plan.dispatch, plan.pages
+        depth = plan.matched_blocks
+        if depth and not dispatch.longest >> slot & 1:
+            depth = self.index.match(dispatch.blocks, ReplicaSet(1 << slot)).blocks
+        if pages is None:
+            share = depth / plan.matched_blocks if plan.matched_blocks else 0.0
+            return Prediction(Basis.TEXT, round(dispatch.matched_tokens * share))
+        exact = isinstance(self.index, ExactIndex) and self.index.exact(slot)
+        return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, pages.cached(depth))
 
     def dispatched(self, ticket: Ticket) -> None:
         """The request is on its way: charge its input, and count on its prompt being cached there."""

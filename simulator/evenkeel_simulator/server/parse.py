@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
+from evenkeel_contract.simulatedprompt import ChatMessage, encode, render
 
 from evenkeel_simulator.server import tokens
-from evenkeel_simulator.server.chat import ChatMessage, render
-from evenkeel_simulator.server.tokens import MAX_TOKEN_ID, are_tokens, encode
+from evenkeel_simulator.server.tokens import MAX_TOKEN_ID, are_tokens
 
 MAX_CHOICES: Final = 128
 """Prompts times `n` of one request: each is a request of its own to the engine."""

@@ -21,8 +21,9 @@ from statistics import NormalDist
 from typing import Final
 
 import xxhash
+from evenkeel_contract.simulatedprompt import encode
 
-from evenkeel_simulator.server.tokens import END_TOKEN, encode
+from evenkeel_simulator.server.tokens import END_TOKEN
 
 _MEDIAN_TOKENS: Final = 128
 _SIGMA: Final = 0.8

@@ -11,9 +11,9 @@ from evenkeel_cli.replay.prompts import WORDS, prompt_of
 from evenkeel_cli.replay.report import seconds
 from evenkeel_cli.replay.run import Outcome
 from evenkeel_cli.replay.sender import Answer, SenderError, _Reading, api_root
+from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.experiments.workload import Call
-from evenkeel_simulator.server.tokens import encode
 
 
 def call(input_tokens: int, *keys: int) -> Call:

@@ -17,6 +17,8 @@ from evenkeel_contract.routerconfig import (
     FleetPolicyName,
     ListenConfig,
     PeerConfig,
+    PrefixConfig,
+    PrefixMode,
     ReplicaConfig,
     RouterConfig,
     SchedulingConfig,
@@ -37,6 +39,7 @@ CONFIG = RouterConfig(
     model="llama-3.1-8b",
     listen=ListenConfig(traffic_port=0, probe_port=0, admin_port=0),
     scheduling=SchedulingConfig(fleet_policy=FleetPolicyName.LEAST_LOADED),
+    prefix=PrefixConfig(mode=PrefixMode.TOKENS, tokenizer="/models/llama", page_tokens=64),
     tenancy=TenancyConfig(
         anonymous=Anonymous.SHARE,
         trusted_proxies=("10.0.0.0/8", "::1"),
@@ -144,6 +147,10 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     "a timeout of zero": (
         lambda c: c.update(limits={"queueTimeoutS": 0}),
         ["limits.queueTimeoutS: must be above 0 and at most 604800, not 0.0"],
+    ),
+    "a tokenizer that is no path": (
+        lambda c: c.update(prefix={"mode": "Tokens", "tokenizer": "models/llama"}),
+        ["prefix.tokenizer: 'models/llama' is neither an absolute path nor 'simulator'"],
     ),
     "a store without its place": (
         lambda c: c.update(state={"store": "File"}),

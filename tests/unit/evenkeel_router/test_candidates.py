@@ -4,9 +4,10 @@ import pytest
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
+from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_router.core import candidates
-from evenkeel_router.core.candidates import Fleet, Member, Plan
+from evenkeel_router.core.candidates import Basis, Fleet, Member, Pages, Plan, Prediction
 
 TEXT = b"x" * 64
 
@@ -162,3 +163,58 @@ def test_a_policy_that_chooses_nobody_is_a_fault() -> None:
     of.ready(of.add("r0"))
     with pytest.raises(RuntimeError, match="LeastLoaded"):
         of.select(plan(of), EMPTY)
+
+
+PAGES = Pages(hashes=(11, 12, 13, 14), page_tokens=16, tokens=64)
+
+
+def tokens_plan(of: Fleet, pages: Pages = PAGES) -> Plan:
+    return of.plan("ns/t/c", weight=1.0, text=TEXT, input_tokens=pages.tokens, pages=pages)
+
+
+def test_a_prompt_with_pages_is_matched_by_them_and_never_to_its_last_token() -> None:
+    of = fleet()
+    of.replace_index(ExactIndex(), block_bytes=16)
+    ticket = of.select(tokens_plan(of), EMPTY)
+    assert ticket is not None
+    assert ticket.prediction == Prediction(Basis.ESTIMATED, 0)
+    of.dispatched(ticket)
+    again = tokens_plan(of)
+    assert again.matched_blocks == 4
+    assert again.dispatch.matched_tokens == 48  # of 64 tokens the last is computed in any case
+    longer = tokens_plan(of, PAGES._replace(tokens=70))
+    assert longer.dispatch.matched_tokens == 64
+    assert plan(of).matched_blocks == 0  # its text was never sent
+
+
+def test_a_prediction_is_that_of_the_replica_chosen() -> None:
+    of = fleet()
+    index = ExactIndex()
+    of.replace_index(index, block_bytes=16)
+    index.stored([11, 12, 13], 0)
+    index.stored([11], 1)
+    index.set_synced(1, complete=True)
+    longest = of.select(tokens_plan(of), EMPTY)
+    assert longest is not None
+    assert (longest.slot, longest.prediction) == (0, Prediction(Basis.ESTIMATED, 48))
+    other = of.select(tokens_plan(of), ReplicaSet(1))
+    assert other is not None
+    assert (other.slot, other.prediction) == (1, Prediction(Basis.EXACT, 16))
+
+
+def test_by_text_a_prediction_is_a_share_of_the_estimate() -> None:
+    of = fleet()
+    ticket = of.select(plan(of), EMPTY)
+    assert ticket is not None
+    of.dispatched(ticket)
+    of.finished(ticket, Usage(10, 0, 5))
+    again = of.select(plan(of, TEXT + b"tail" * 4), EMPTY)
+    assert again is not None
+    assert again.prediction == Prediction(Basis.TEXT, 8)
+    elsewhere = of.select(plan(of), ReplicaSet(1 << ticket.slot))
+    assert elsewhere is not None
+    assert elsewhere.prediction == Prediction(Basis.TEXT, 0)
+
+
+def test_a_prompt_of_no_tokens_is_cached_nowhere() -> None:
+    assert Pages((), 16, 0).cached(0) == 0

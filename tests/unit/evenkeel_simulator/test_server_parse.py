@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.server.parse import (
     Ask,
     BadRequest,
@@ -13,7 +14,6 @@ from evenkeel_simulator.server.parse import (
     parse_completion,
     parse_generate,
 )
-from evenkeel_simulator.server.tokens import encode
 from hypothesis import given
 from hypothesis import strategies as st
 

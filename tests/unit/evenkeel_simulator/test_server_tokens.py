@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
+from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.server import speech, tokens
 from evenkeel_simulator.server.speech import Wish, seed_of, speak
 from hypothesis import given
@@ -16,18 +17,18 @@ TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_charac
 
 @given(TEXTS)
 def test_text_comes_back_from_its_tokens(text: str) -> None:
-    assert tokens.decode(tokens.encode(text)) == text
+    assert tokens.decode(encode(text)) == text
 
 
 @given(TEXTS)
 def test_a_token_is_at_most_four_bytes(text: str) -> None:
-    assert 4 * len(tokens.encode(text)) >= len(text.encode())
+    assert 4 * len(encode(text)) >= len(text.encode())
 
 
 @given(TEXTS.filter(lambda text: not text.endswith(" ")), WORDS, TEXTS)
 def test_a_text_that_goes_on_with_a_word_keeps_its_tokens(start: str, word: str, rest: str) -> None:
-    together = tokens.encode(f"{start} {word}{rest}")
-    assert together == tokens.encode(start) + tokens.encode(f" {word}{rest}")
+    together = encode(f"{start} {word}{rest}")
+    assert together == encode(start) + encode(f" {word}{rest}")
 
 
 def test_token_ids_are_32_bit_numbers() -> None:
@@ -38,7 +39,7 @@ def test_token_ids_are_32_bit_numbers() -> None:
 
 def test_a_half_surrogate_is_no_text() -> None:
     with pytest.raises(UnicodeEncodeError):
-        tokens.encode("\ud800")
+        encode("\ud800")
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 300))
@@ -46,7 +47,7 @@ def test_an_answer_is_one_token_a_word_and_reads_back_as_its_ids(seed: int, limi
     answer = speak(seed, Wish(max_tokens=limit, ignore_eos=True))
     assert answer.tokens == limit
     assert answer.matched is None
-    assert tokens.encode(answer.text()).tolist() == answer.ids()
+    assert encode(answer.text()).tolist() == answer.ids()
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -55,7 +56,7 @@ def test_an_answer_that_ends_by_itself_ends_with_a_silent_token(seed: int) -> No
     assert answer.tokens == speech.natural_tokens(seed)
     assert answer.matched == tokens.END_TOKEN == answer.ids()[-1]
     assert answer.piece(answer.tokens - 1) == ""
-    assert tokens.encode(answer.text()).tolist() == answer.ids()[:-1]
+    assert encode(answer.text()).tolist() == answer.ids()[:-1]
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 300))
@@ -107,6 +108,6 @@ def test_natural_lengths_are_spread_about_their_median() -> None:
 
 
 def test_choices_of_one_prompt_differ_and_the_same_choice_does_not() -> None:
-    prompt = tokens.encode("hello")
+    prompt = encode("hello")
     assert seed_of(prompt, 0) == seed_of(prompt, 0)
     assert seed_of(prompt, 0) != seed_of(prompt, 1)

@@ -1,0 +1,127 @@
+"""A model's chat template, compiled as transformers compiles it, in a sandbox.
+
+Place in the flow: conversation → **template** → text → tokenizer. The environment is that of transformers
+4.57–5.19 (`utils/chat_template_utils.py`): trimmed blocks, `tojson` that escapes nothing, `raise_exception`,
+`strftime_now`, loop controls, and `{% generation %}`, which marks text and changes none. Whether a template
+takes content as parts or as text is guessed from its source, by the same rules as SGLang's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from evenkeel_router.core.asked import Chat, for_template
+from evenkeel_router.core.tokenised import Reason, UntokenisedError
+
+_MEDIA_WORDS: Final = ("image", "audio", "video", "vision")
+_MESSAGE_NAMES: Final = ("message", "msg", "m")
+
+
+class ChatTemplate:
+    """One template. Rendering is pure, but for `strftime_now`."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        """Raises `TemplateError` where the source is no template."""
+        environment = _environment()
+        self._template = environment.from_string(source)
+        self._special_tokens = dict(special_tokens)
+        self._keeps_parts = _iterates_parts(source, environment)
+
+    def render(self, chat: Chat) -> str:
+        """The prompt's text, without what `answer_begins`. Raises `UntokenisedError`."""
+        messages = for_template(chat, keeps_parts=self._keeps_parts)
+        try:
+            return self._render(chat, messages, chat.tools)
+        except Exception as error:  # whatever a template does, as SGLang has it
+            if not chat.tools:
+                raise UntokenisedError(Reason.TEMPLATE) from error
+        try:  # some want the functions alone
+            return self._render(chat, messages, [tool["function"] for tool in chat.tools])
+        except Exception as error:
+            raise UntokenisedError(Reason.TEMPLATE) from error
+
+    def _render(
+        self, chat: Chat, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+    ) -> str:
+        return self._template.render(
+            {
+                "messages": messages,
+                "tools": tools,
+                "documents": None,
+                "add_generation_prompt": True,
+            }
+            | self._special_tokens
+            | chat.options
+        )
+
+
+class _Generation(Extension):
+    """`{% generation %} … {% endgeneration %}`: its body, as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2's own attribute)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = _now
+    return environment
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None,
+    separators: tuple[str, str] | None = None, sort_keys: bool = False,
+) -> str:  # fmt: skip
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _iterates_parts(source: str, environment: ImmutableSandboxedEnvironment) -> bool:
+    """Whether the template goes through a message's content part by part, or speaks of media."""
+    if any(word in source for word in _MEDIA_WORDS):
+        return True
+    loops = environment.parse(source).find_all(nodes.For)
+    return any(_is_content(loop.iter) for loop in loops)
+
+
+def _is_content(node: nodes.Node | None) -> bool:
+    if isinstance(node, (nodes.Filter, nodes.Test)):
+        return _is_content(node.node)
+    if isinstance(node, nodes.Getitem):
+        if isinstance(node.arg, nodes.Slice):
+            return _is_content(node.node)
+        named = isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+    elif isinstance(node, nodes.Getattr):
+        named = node.attr == "content"
+    else:
+        return False
+    return named and isinstance(node.node, nodes.Name) and node.node.name in _MESSAGE_NAMES

@@ -1,0 +1,90 @@
+"""Tokens mode, the router before simulated replicas: exact counts, matches by pages, and reasons where not."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import httpx
+from evenkeel_contract.adminstate import decode_state
+from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
+from evenkeel_contract.simulatedprompt import encode
+from evenkeel_router.app import Router
+from evenkeel_simulator.server.app import RunningServer
+
+from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet
+
+AUTH = {"Authorization": f"Bearer {KEY}"}
+STORY = "Once upon a time there was a router that knew every page of every cache. " * 8
+
+
+def tokens_fleet(
+    replicas: int = 2, tokenizer: str | None = SIMULATOR_TOKENIZER
+) -> AbstractAsyncContextManager[tuple[Router, list[RunningServer]]]:
+    return fleet(replicas, prefix=PrefixConfig(mode=PrefixMode.TOKENS, tokenizer=tokenizer))
+
+
+def client_of(router: Router) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S, headers=AUTH)
+
+
+async def usage(client: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+    response = await client.post(path, json={"model": MODEL, "max_tokens": 4} | body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer["meta_info"] if path == "/generate" else answer["usage"]
+
+
+async def test_the_routers_count_of_tokens_is_the_replicas() -> None:
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": STORY}]
+    async with tokens_fleet() as (router, _), client_of(router) as client:
+        for path, body in (
+            ("/v1/completions", {"prompt": STORY}),
+            ("/v1/completions", {"prompt": encode(STORY).tolist()}),
+            ("/v1/chat/completions", {"messages": chat}),
+            ("/generate", {"text": STORY, "sampling_params": {"max_new_tokens": 4}}),
+        ):
+            assert (await usage(client, path, **body))["prompt_tokens"] > 100
+        assert not router.state.untokenised.counts
+        for kind in ("prompt", "chat"):
+            assert not router.state.untokenised.distrusts(kind)
+
+
+async def test_what_is_foretold_of_a_repeated_prompt_is_what_the_replica_finds() -> None:
+    async with tokens_fleet() as (router, _), client_of(router) as client:
+        for _ in range(3):
+            await usage(client, "/v1/completions", prompt=STORY)
+        foretold = router.state.accounts.predictions["estimated"]
+        pages = (len(encode(STORY)) - 1) // 16
+        assert foretold.predicted_tokens == foretold.reported_tokens == 2 * 16 * pages
+        assert foretold.error_tokens.total == 0
+        async with httpx.AsyncClient() as plain:
+            state = await plain.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
+            page = (await plain.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
+    shown = decode_state(state.content).prefix
+    assert shown.mode == "Tokens"
+    assert shown.predictions["estimated"].predicted_tokens == foretold.predicted_tokens
+    line = f'evenkeel_router_prefix_predicted_tokens_total{{mode="estimated",model_name="{MODEL}"}}'
+    assert f"{line} {float(foretold.predicted_tokens)}" in page
+
+
+async def test_a_prompt_that_cannot_be_tokenised_is_served_by_its_text_with_a_reason() -> None:
+    async with tokens_fleet() as (router, _), client_of(router) as client:
+        for _ in range(2):
+            await usage(client, "/v1/completions", prompt=STORY, session_params={"id": "s"})
+        assert {r.value: n for r, n in router.state.untokenised.counts.items()} == {"options": 2}
+        foretold = router.state.accounts.predictions["text"]
+        assert foretold.predicted_tokens > 0
+        async with httpx.AsyncClient() as plain:
+            page = (await plain.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
+    assert f'untokenised_total{{model_name="{MODEL}",reason="options"}} 2.0' in page
+
+
+async def test_without_a_tokenizer_everything_is_served_and_the_admin_port_says_why() -> None:
+    async with tokens_fleet(tokenizer="/nowhere") as (router, _), client_of(router) as client:
+        await usage(client, "/v1/completions", prompt=STORY)
+        async with httpx.AsyncClient() as plain:
+            state = await plain.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
+    shown = decode_state(state.content).prefix
+    assert shown.tokenizer_trouble == "/nowhere: the model has no tokenizer.json"
+    assert shown.untokenised == {"no_tokenizer": 1}
