@@ -96,6 +96,14 @@ def kubelet(node: Node, *, pki: Path) -> str:
             "tlsCertFile": str(pki / f"{node.name}.crt"),
             "tlsPrivateKeyFile": str(pki / f"{node.name}.key"),
             "volumePluginDir": "/run/kubelet-plugins",
+            # Shares of a disk that this cluster does not have to itself: a machine that is 85 % full is no reason
+            # to evict pods, nor to remove images that nobody can pull again.
+            "evictionHard": {
+                "memory.available": "100Mi",
+                "nodefs.available": "1Gi",
+                "imagefs.available": "1Gi",
+            },
+            "imageGCHighThresholdPercent": 100,
             "nodeStatusUpdateFrequency": "4s",
             "syncFrequency": "10s",
         },
