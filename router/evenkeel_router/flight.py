@@ -59,7 +59,7 @@ class Flight:
         self.tried: ReplicaSet = EMPTY
         """Slots of those."""
         self.excused = 0
-        """Replicas that were lost while it only waited there."""
+        """How many of those had not begun it when they were lost."""
         self.move: Move | None = None
         """Set when it is taken back from a replica that drains."""
         self.retry_charged = False
@@ -73,6 +73,11 @@ class Flight:
         """None: it went well."""
         self.expired = False
         """The router is going away and waits no longer."""
+
+    @property
+    def spent(self) -> int:
+        """Attempts that count."""
+        return len(self.failed) - self.excused
 
     def interrupt(self) -> None:
         """The router can wait no longer: the request ends with an error."""

@@ -6,6 +6,7 @@ Place in the flow: match → **select → forward and stream** → account.
 |------------------------------------------------|-----------------------------------------------------------|
 | no connection                                  | the replica is lost; another one; nobody was charged      |
 | broken, garbage or 5xx before the first byte   | another one, as a retry of the fleet (R11); then 502      |
+| the same, but it had not begun by the report   | another one; not one of its attempts, up to a limit       |
 | the replica drains, and it has not begun       | another one, if there is one; not an attempt              |
 | nobody left to try, nobody routable            | wait for a replica, up to queueTimeout; then 503          |
 | silence before the first byte                  | 504, never a retry: the replica may still be at it        |
@@ -39,6 +40,7 @@ from evenkeel_router.edge.upstream import (
     Outgoing,
     Reply,
     SilenceError,
+    UnansweredError,
     Upstream,
 )
 from evenkeel_router.flight import Flight, Order
@@ -49,8 +51,18 @@ RETRY_AFTER_S: Final = 1.0
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
 
 
+EXCUSED_PER_ATTEMPT: Final = 4
+"""A request that only waited where a replica was lost is excused so often for each attempt that it has. Not without
+end: what brings down whoever begins it looks the same until the next report, and must not go through a fleet."""
+
+
 class Failed(Exception):
     """An attempt failed before the client was sent anything."""
+
+    def __init__(self, why: str, *, unanswered: bool = False) -> None:
+        """`unanswered`: nothing of an answer came."""
+        super().__init__(why)
+        self.unanswered = unanswered
 
 
 class Forwarder:
@@ -71,9 +83,11 @@ class Forwarder:
         while True:
             ticket = state.fleet.select(order.plan, flight.tried)
             if ticket is None:
-                self._give_up_if_all_were_tried()
-                await self._hold(order, deadline_s)
-                flight.tried = EMPTY
+                if not state.fleet.routable:
+                    await self._hold(order, deadline_s)
+                elif flight.spent:
+                    raise _failed_everywhere()
+                flight.tried = EMPTY  # it had begun nowhere, or much may have changed
                 continue
             try:
                 answer = await self._attempt(flight, order, request, ticket)
@@ -83,9 +97,12 @@ class Forwarder:
                 order.totals.moves += 1
                 continue
             except Failed as failed:
-                self._end_attempt(flight, order)
+                ran = self._end_attempt(flight, order)
                 flight.failed += (ticket,)
-                if len(flight.failed) >= state.config.limits.max_attempts:
+                if failed.unanswered and not ran:
+                    flight.excused += 1
+                    deadline_s = self._another_while(flight, order)
+                if self._has_no_attempt_left(flight):
                     raise _failed(flight, failed) from failed
                 order.totals.retries += 1
                 flight.tried = ReplicaSet(flight.tried | 1 << ticket.slot)
@@ -93,10 +110,9 @@ class Forwarder:
             if answer is not None:
                 return answer
 
-    def _give_up_if_all_were_tried(self) -> None:
-        if self._state.fleet.routable:
-            message = "Every replica failed to answer the request."
-            raise Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")
+    def _has_no_attempt_left(self, flight: Flight) -> bool:
+        attempts = self._state.config.limits.max_attempts
+        return flight.spent >= attempts or flight.excused >= EXCUSED_PER_ATTEMPT * attempts
 
     async def _hold(self, order: Order, deadline_s: float) -> None:
         """Wait until a replica is routable; raises `Refusal`."""
@@ -151,7 +167,7 @@ class Forwarder:
             raise _silent(f"The replica did not answer within {silence_s:g} s.") from error
         except BrokenError as error:
             self._health.broken(member.name, str(error))
-            raise Failed(str(error)) from error
+            raise Failed(str(error), unanswered=isinstance(error, UnansweredError)) from error
         return await self._answer(flight, order, request, reply)
 
     def _silence_s(self, order: Order) -> float:
@@ -165,7 +181,7 @@ class Forwarder:
     def _answer_by_s(self, flight: Flight, order: Order) -> float:
         """When a request must have its first byte, however often it is taken elsewhere through no fault of its own."""
         once_s = self._state.config.limits.queue_timeout_s + self._silence_s(order)
-        return flight.started_s + once_s * (1 + len(flight.failed))
+        return flight.started_s + once_s * (1 + flight.spent)
 
     def _another_while(self, flight: Flight, order: Order) -> float:
         """Until when a request that was taken elsewhere may wait for a replica to be routable."""
@@ -272,13 +288,16 @@ class Forwarder:
             relay.end(Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed"))
         return relay.stream
 
-    def _end_attempt(self, flight: Flight, order: Order) -> None:
+    def _end_attempt(self, flight: Flight, order: Order) -> bool:
         """Give back what a failed attempt held; its charge of q too, as the next attempt pays.
 
-        If the input was computed and charged there, the next attempt says so (R11), and it counts there.
+        If the input was computed and charged there, the next attempt says so (R11), and it counts there. Whether
+        it had begun, as far as the last report tells.
         """
+        ran = True
         if flight.ticket is not None:
             if flight.booking is not None:
+                ran = self._state.books.was_running(flight.booking)
                 flight.retry_charged = self._state.books.failed(
                     flight.booking, estimate(order.plan, 0)
                 )
@@ -289,6 +308,7 @@ class Forwarder:
         if flight.exchange is not None:
             flight.exchange.close()
             flight.exchange = None
+        return ran
 
     async def _move(self, flight: Flight) -> None:
         """A replica that drains gives it back: what that held, and, if it had begun after all, says so (R11)."""
@@ -343,6 +363,11 @@ def _no_room(why: str) -> Refusal:
 def going_away() -> Refusal:
     message = "The router is going away; send the request again."
     return Refusal(Outcome.UNAVAILABLE, message, code="draining", retry_after_s=RETRY_AFTER_S)
+
+
+def _failed_everywhere() -> Refusal:
+    message = "Every replica failed to answer the request."
+    return Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")
 
 
 def _failed(flight: Flight, failed: Failed) -> Refusal:
