@@ -49,13 +49,13 @@ mutation: env  ## A mutation run over the algorithms (hours); what survives and 
 bench-router: env $(RIVAL)/.installed  ## This router against sglang-router on two cores (20 minutes; ARGS=--quick: one)
 	$(BIN)/python -m bench.router.run --venv $(RIVAL) $(ARGS)
 
-# What some tests run for real, and are skipped without: a server of Redis, clocks that jump.
+# What some tests run for real, and are skipped without: a server of Redis, clocks that jump, Prometheus' judgement of rules.
 .PHONY: tools
 tools:  ## Install what some tests need beyond Python (Debian, root; says so and goes on elsewhere)
-	@if command -v redis-server >/dev/null && ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then exit 0; fi; \
+	@if command -v redis-server >/dev/null && command -v promtool >/dev/null && ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends redis-server libfaketime >/dev/null; \
-	then :; else echo "not installed: redis-server, libfaketime; tests that need them are skipped"; fi
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends redis-server libfaketime prometheus >/dev/null; \
+	then :; else echo "not installed: redis-server, libfaketime, prometheus; tests that need them are skipped"; fi
 
 .PHONY: test
 test: env lint  ## Lint, types, layers, and every test that needs nothing but this machine (but the slow ones)
@@ -120,6 +120,10 @@ format: env  ## Format and fix what can be fixed
 .PHONY: crds
 crds: env  ## Write crds/*.yaml anew from the contract (a test fails when they differ)
 	$(BIN)/python -m crds.generate
+
+.PHONY: monitoring
+monitoring: env  ## Write what chart and operator ship of monitoring/ anew (a test fails when they differ)
+	$(BIN)/python -m monitoring.generate
 
 .PHONY: lock
 lock: env  ## Resolve constraints.txt anew from pyproject.toml

@@ -88,6 +88,11 @@ def credentials_name(service: str) -> str:
     return f"{service}-credentials"
 
 
+def alerts_name(service: str) -> str:
+    """The PrometheusRule."""
+    return f"{service}-alerts"
+
+
 def accepted_name(service: str) -> str:
     """The ConfigMap with the spec that runs: the last good one (design §3)."""
     return f"{service}-accepted"

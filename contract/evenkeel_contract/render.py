@@ -77,6 +77,7 @@ def router_config(
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
         cluster=cluster,
         admin_token_sha256=admin_token_sha256,
+        ttft_threshold_s=None if spec.slo.ttft is None else spec.slo.ttft.threshold.seconds,
     )
 
 

@@ -270,6 +270,8 @@ class RouterConfig:
     admin_token_sha256: Annotated[str, SHA256] | None = None
     """Bearer token of the admin port; None leaves it open, for loopback only."""
     drain_timeout_s: Seconds = 30.0
+    ttft_threshold_s: Annotated[float, Range(above=0)] | None = None
+    """The objective's: a bound of `within_share_ttft_seconds` is exactly there."""
 
 
 MAX_CONFIG_BYTES: Final = 64 * 1024 * 1024

@@ -7,6 +7,7 @@ into the condition SpecValid, `evenkeel up` prints them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -47,6 +48,9 @@ OWNED_FLAGS: Final = (
     "--tp-size",
 )
 """Flags of SGLang and of the simulator that Evenkeel sets from the rest of the spec."""
+
+OWNED_ALERT_LABELS: Final = ("alertname", "namespace", "service", "severity")
+"""What tells one alert from another, and by which it is routed."""
 
 NO_FLAG_SHORTER_THAN: Final = 4  # of an abbreviated flag; `--h` could still mean anything
 
@@ -227,6 +231,17 @@ def selector_values_do_not_fit(service: FairInferenceService) -> Iterator[Fault]
             yield Fault(path, f"must be empty with operator {term.operator.value}")
 
 
+def alert_labels_are_no_labels(service: FairInferenceService) -> Iterator[Fault]:
+    for name in service.spec.slo.alert_labels:
+        path = f"spec.slo.alertLabels[{show(name)}]"
+        if re.fullmatch(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", name, re.ASCII) is None:
+            yield Fault(
+                path, "is no name that Prometheus takes: letters, digits and _, no digit first"
+            )
+        if name in OWNED_ALERT_LABELS:
+            yield Fault(path, "is set by Evenkeel; name it otherwise")
+
+
 SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]] = (
     # In the order of the document's fields, so that faults read from top to bottom.
     cache_cannot_be_shared,
@@ -239,6 +254,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     scaling_bounds_are_crossed,
     cap_per_client_is_out_of_range,
     exposed_twice,
+    alert_labels_are_no_labels,
     selector_values_do_not_fit,
 )
 

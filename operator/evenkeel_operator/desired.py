@@ -20,6 +20,7 @@ from evenkeel_contract.routerconfig import (
     dump_router_config,
 )
 from evenkeel_contract.spec import FairInferenceService, StateStore
+from evenkeel_contract.spec.scaling import Slo
 
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.accepted import Accepted, available_image, engine_image, pinned
@@ -31,6 +32,7 @@ from evenkeel_operator.manifests.accepted import accepted_map
 from evenkeel_operator.manifests.credentials import credentials_secret, engine_key_ref
 from evenkeel_operator.manifests.everything import manifests
 from evenkeel_operator.manifests.exposure import GATEWAY_GROUP
+from evenkeel_operator.manifests.monitoring import PROMETHEUS_GROUP
 from evenkeel_operator.manifests.storage import LEDGER_FILE
 from evenkeel_operator.manifests.subject import (
     Images,
@@ -105,6 +107,7 @@ def desired(given: Inputs) -> Desired:
         apis=given.apis,
         scrapers=given.defaults.scrapers,
         operator_namespace=given.defaults.operator_namespace,
+        monitoring=given.defaults.monitoring,
     )
     found = (
         accepted_map(owner, accepted),
@@ -157,11 +160,20 @@ def _state(given: Inputs) -> StateConfig:
 def _notes(given: Inputs) -> Sequence[Note]:
     found = []
     spec = given.service.spec
-    if spec.exposure.http_route is not None and GATEWAY_GROUP not in given.apis:
+    if spec.exposure.http_route is not None and "HTTPRoute" not in given.apis:
         found.append(
             Note(
                 reasons.API_ABSENT,
-                f"spec.exposure.httpRoute: the cluster has no {GATEWAY_GROUP}; install the Gateway API",
+                f"spec.exposure.httpRoute: the cluster has no HTTPRoute ({GATEWAY_GROUP}/v1); "
+                "install the Gateway API",
+            )
+        )
+    if spec.slo != Slo() and "PrometheusRule" not in given.apis:
+        found.append(
+            Note(
+                reasons.API_ABSENT,
+                f"spec.slo: the cluster has no PrometheusRule ({PROMETHEUS_GROUP}/v1), so nobody is alerted; "
+                "install the Prometheus operator",
             )
         )
     redis = spec.router.state.redis

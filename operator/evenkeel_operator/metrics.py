@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 REGISTRY: Final = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -41,3 +45,59 @@ LEADER: Final = Gauge(
     "1 where this process is the one that acts.",
     registry=REGISTRY,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceFigures:
+    """What the last pass found of a service."""
+
+    replicas: Mapping[str, tuple[int, int]]
+    """By component: wanted, ready."""
+    conditions: tuple[tuple[str, str, str], ...]
+    """Type, status, reason."""
+
+
+class ServiceCollector(Collector):
+    """One set of series per service; those of a service that is gone end.
+
+    Not `namespace`: Prometheus would take that for the operator's own, and rename ours.
+    """
+
+    _SERVICE: Final = ("service_namespace", "service_name")
+
+    def __init__(self) -> None:
+        self._services: dict[tuple[str, str], ServiceFigures] = {}
+
+    def found(self, namespace: str, name: str, figures: ServiceFigures) -> None:
+        """A pass is over."""
+        self._services[namespace, name] = figures
+
+    def gone(self, namespace: str, name: str) -> None:
+        """The service is."""
+        self._services.pop((namespace, name), None)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        wanted = self._family("replicas_wanted", "Pods that are wanted.", "component")
+        ready = self._family("replicas_ready", "Pods that are ready.", "component")
+        condition = self._family(
+            "condition", "1: the service says so in its status.", "type", "status", "reason"
+        )
+        for service, figures in self._services.items():
+            for component, (want, have) in figures.replicas.items():
+                wanted.add_metric((*service, component), want)
+                ready.add_metric((*service, component), have)
+            for said in figures.conditions:
+                condition.add_metric((*service, *said), 1)
+        yield from (wanted, ready, condition)
+
+    def _family(self, name: str, help_text: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            f"evenkeel_operator_{name}", help_text, labels=(*self._SERVICE, *labels)
+        )
+
+
+SERVICES: Final = ServiceCollector()
+REGISTRY.register(SERVICES)

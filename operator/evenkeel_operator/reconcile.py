@@ -9,7 +9,7 @@ A pass over an unchanged service reads from memory and writes nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -28,6 +28,7 @@ from evenkeel_contract.names import (
 )
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
 
+from evenkeel_operator import metrics
 from evenkeel_operator.cluster.apply import Applier, Outcome
 from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.events import tell
@@ -244,6 +245,7 @@ class ServicePass:
             available_image=wanted.available_image if wanted else None,
             now=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
+        metrics.SERVICES.found(key.namespace, key.name, _figures(found, status))
         for change in outcome.reverted:
             await tell(
                 means.client, raw, reason=reasons.REVERTED, message=change.why, bad=True, now=now
@@ -267,6 +269,7 @@ class ServicePass:
     def _forget(self, key: Key) -> None:
         self._means.store.forget(key)
         self._means.applier.forget(key)
+        metrics.SERVICES.gone(key.namespace, key.name)
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)
         self._refusals.pop(key, None)
@@ -276,6 +279,16 @@ def status_manifest(raw: Object, status: dict[str, Any]) -> dict[str, Any]:
     """What is applied to `/status`."""
     metadata = {"name": raw["metadata"]["name"], "namespace": raw["metadata"]["namespace"]}
     return {"apiVersion": API_VERSION, "kind": raw["kind"], "metadata": metadata, "status": status}
+
+
+def _figures(found: Findings, status: Mapping[str, Any]) -> metrics.ServiceFigures:
+    loads = ((ENGINE_COMPONENT, found.engines), (ROUTER_COMPONENT, found.routers))
+    return metrics.ServiceFigures(
+        replicas={component: (load.wanted, load.ready) for component, load in loads},
+        conditions=tuple(
+            (one["type"], one["status"], one["reason"]) for one in status["conditions"]
+        ),
+    )
 
 
 def _spec_of(judgement: Judgement) -> Any:

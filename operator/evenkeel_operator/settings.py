@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from evenkeel_operator.core.defaults import Defaults
+from evenkeel_operator.core.defaults import Defaults, Monitoring
 
 DEFAULT_LEASE: Final = "evenkeel-operator"
 
@@ -56,6 +56,10 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
             pull_secrets=tuple(flags.image_pull_secret),
             scrapers=dict(flags.scraper_namespace_label),
             operator_namespace=namespace,
+            monitoring=Monitoring(
+                labels=dict(flags.monitoring_label),
+                runbooks=flags.runbooks or Monitoring().runbooks,
+            ),
             prometheus_urls=tuple(flags.allow_prometheus),
         ),
         identity=identity,
@@ -98,6 +102,19 @@ def _parser() -> argparse.ArgumentParser:
         type=_label,
         metavar="KEY=VALUE",
         help="namespaces with these labels may read metrics; default: all",
+    )
+    parser.add_argument(
+        "--monitoring-label",
+        action="append",
+        default=[],
+        type=_label,
+        metavar="KEY=VALUE",
+        help="on PodMonitors and PrometheusRules, for a Prometheus that selects them by it",
+    )
+    parser.add_argument(
+        "--runbooks",
+        metavar="URL",
+        help="where alerts send people: the folder of the pages docs/runbooks/*.md",
     )
     parser.add_argument(
         "--allow-prometheus",

@@ -6,6 +6,7 @@ only; a scrape pays for turning them into metric families.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry
@@ -55,6 +56,7 @@ class _RouterCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._by_client()
+        yield self._objective()
         yield from truth_metrics(self._state)
         yield from self._errors()
         yield from self._by_replica()
@@ -82,6 +84,17 @@ class _RouterCollector(Collector):
             for labels, totals in clients:
                 family.add_metric(labels, buckets=_buckets(of(totals)), sum_value=of(totals).total)
             yield family
+
+    def _objective(self) -> Metric:
+        seen = self._state.accounts.within_share_ttft_s
+        family = HistogramMetricFamily(
+            name_of("within_share_ttft_seconds"),
+            "As request_ttft_seconds, of clients that asked for no more than their share; +Inf: no token ever came.",
+            labels=("model_name",),
+        )
+        labels = (self._state.config.model,)
+        family.add_metric(labels, buckets=_buckets(seen), sum_value=seen.total)
+        return family
 
     def _labels(self, totals: ClientTotals) -> tuple[str, str, str]:
         return (self._state.config.model, totals.tenant, totals.client)
@@ -180,6 +193,8 @@ class _RouterCollector(Collector):
             ("prefix_index_entries", "Prefixes in memory, at most prefix.maxBlocks.",
              len(state.fleet.index)),
             ("buffered_bytes", "Bodies of requests in memory.", state.budget.used_bytes),
+            ("requests_in_flight_limit", "What it takes at a time: limits.maxConcurrent.",
+             state.config.limits.max_concurrent),
             ("draining", "1 while the router finishes what it has.", state.draining),
             ("config_faulty", "1 while a newer configuration did not hold.",
              bool(state.config_faults)),
@@ -189,7 +204,10 @@ class _RouterCollector(Collector):
             yield family
         dropped = counter("log_lines_dropped", "Request lines that came too fast.", ("model_name",))
         dropped.add_metric((state.config.model,), self._log.dropped)
-        yield dropped
+        # One thread does it all: where this grows by a second per second, requests wait for the router.
+        busy = counter("cpu_seconds", "CPU time of the process.", ("model_name",))
+        busy.add_metric((state.config.model,), time.process_time())
+        yield from (dropped, busy)
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

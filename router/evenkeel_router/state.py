@@ -30,7 +30,7 @@ from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
-from evenkeel_router.core.accounting import Accounts
+from evenkeel_router.core.accounting import Accounts, ttft_histogram
 from evenkeel_router.core.admission import Admission
 from evenkeel_router.core.books import Books
 from evenkeel_router.core.candidates import Fleet
@@ -82,6 +82,7 @@ class RouterState:
         self.limits = _limits(config)
         self.admission = Admission(config.limits)
         self.accounts = Accounts(cost_of(config.scheduling))
+        self.accounts.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
         self.budget = Budget(MAX_BUFFERED_BYTES)
         self.room = WaitingRoom()
         self.replicas: dict[str, ReplicaConfig] = {}
@@ -150,6 +151,8 @@ class RouterState:
             self.accounts.cost = self.books.cost = cost_of(config.scheduling)
             self._learn_rules()
             self.fleet.replace_policy(policy_of(config.scheduling))
+        if config.ttft_threshold_s != before.ttft_threshold_s:
+            self.accounts.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
         if config.prefix != before.prefix:
             self.fleet.replace_index(
                 index_of(config.prefix),

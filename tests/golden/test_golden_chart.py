@@ -24,7 +24,10 @@ VALUES: dict[str, dict[str, Any]] = {
         "allowPrometheus": ["http://prometheus.monitoring:9090"],
         "metrics": {
             "scraperNamespaceLabels": {"kubernetes.io/metadata.name": "monitoring"},
-            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "labels": {"release": "prometheus"},
+            "runbooks": "https://runbooks.example.com/evenkeel/",
+            "podMonitor": {"enabled": True},
+            "prometheusRule": {"enabled": True},
         },
         "serviceAccount": {"annotations": {"a": "b"}},
         "podLabels": {"team": "platform"},

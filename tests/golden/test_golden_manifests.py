@@ -15,12 +15,11 @@ from evenkeel_operator.manifests.everything import manifests
 from tests.support.subjects import sample_subject, with_apis
 
 GOLDEN = Path(__file__).parent / "operator"
-OPTIONAL = ("monitoring.coreos.com", "gateway.networking.k8s.io")
 
 
 @pytest.mark.parametrize("sample", ["simulator", "gpu"])
 def test_the_objects_of_a_sample_are_as_they_were(sample: str) -> None:
-    subject = with_apis(sample_subject(f"{sample}.yaml"), *OPTIONAL)
+    subject = with_apis(sample_subject(f"{sample}.yaml"))
     got = yaml.safe_dump_all(
         manifests(subject, replicas=subject.spec.initial_replicas), sort_keys=False, width=120
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.errors import Refused, Unreachable
-from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.objects import KINDS, Object
 
 Where = tuple[str, str, str]
 
@@ -25,7 +25,7 @@ class FakeCluster(KubeClient):
         self.objects: dict[Where, dict[str, Any]] = {}
         self.writes: list[str] = []
         self.events: list[Object] = []
-        self.groups: frozenset[str] = frozenset()
+        self.optional: frozenset[str] = frozenset()
         self.fails_after: int | None = None
         """Writes until the connection breaks, right after the last of them was carried out."""
         self.refuses: Callable[[Object], str | None] = lambda _: None
@@ -81,8 +81,8 @@ class FakeCluster(KubeClient):
         self.objects.pop(_where(item), None)
         self._count(f"delete {item['kind']} {item['metadata']['name']}")
 
-    async def api_groups(self) -> frozenset[str]:
-        return self.groups
+    async def kinds_of(self, api: str) -> frozenset[str]:
+        return frozenset(kind for kind in self.optional if KINDS[kind].api == api)
 
     def _written(self, what: str, item: dict[str, Any]) -> Object:
         written = self.put(item)

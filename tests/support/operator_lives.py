@@ -34,7 +34,7 @@ class Operator:
     def __init__(self, cluster: FakeCluster, defaults: Defaults = DEFAULTS) -> None:
         self.store = Store()
         observer = Observer(cluster, self.store)
-        observer.apis = cluster.groups
+        observer.apis = cluster.optional
         numbers = itertools.count(len(cluster.objects))
         self.now_s = 0.0
         refusals = Refusals(rng=Random(1), monotonic_s=lambda: self.now_s)

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 from evenkeel_contract.validate import parse_service
+from evenkeel_operator.core.objects import OPTIONAL_KINDS
 from evenkeel_operator.manifests.subject import EngineKeyRef, Images, Subject
 
 SAMPLES = Path(__file__).parents[2] / "crds" / "samples"
@@ -45,6 +46,6 @@ def sample_subject(sample: str, **spec: Any) -> Subject:
     return subject_of(plain)
 
 
-def with_apis(subject: Subject, *groups: str) -> Subject:
-    """On a cluster that has these API groups too."""
-    return replace(subject, apis=frozenset(groups))
+def with_apis(subject: Subject) -> Subject:
+    """On a cluster that has all optional APIs."""
+    return replace(subject, apis=OPTIONAL_KINDS)

@@ -107,10 +107,15 @@ class KubeClient:
             if error.status not in (404, 409):
                 raise
 
-    async def api_groups(self) -> frozenset[str]:
-        """The API groups that the cluster has."""
-        found = await self._request("GET", "/apis")
-        return frozenset(str(group["name"]) for group in found.get("groups") or ())
+    async def kinds_of(self, api: str) -> frozenset[str]:
+        """The kinds of an API group's version; none where the cluster lacks it."""
+        try:
+            found = await self._request("GET", f"/apis/{api}")
+        except ApiError as error:
+            if error.status == 404:
+                return frozenset()
+            raise
+        return frozenset(str(one["kind"]) for one in found.get("resources") or ())
 
     async def _request(
         self,

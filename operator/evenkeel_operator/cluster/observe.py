@@ -21,7 +21,7 @@ from evenkeel_contract.spec.common import SecretKeyRef
 
 from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.store import SCALER, SERVICE, TENANT, Key, Store
-from evenkeel_operator.core.objects import KINDS, OPTIONAL_GROUPS, Object, Ref
+from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref
 from evenkeel_operator.core.tenants import (
     SecretHashes,
     Tenant,
@@ -67,7 +67,7 @@ class Observer:
         self._client = client
         self._store = store
         self.apis: frozenset[str] = frozenset()
-        """Optional API groups that the cluster has."""
+        """Optional kinds that the cluster has."""
 
     async def service(self, key: Key, *, afresh: bool = False) -> Observed | None:
         """A service, or None where there is none. Afresh: its objects are listed, whatever the store says."""
@@ -123,7 +123,10 @@ class Observer:
     async def look_at_apis(self) -> bool:
         """Ask which optional APIs there are; whether that changed."""
         before = self.apis
-        self.apis = await self._client.api_groups() & OPTIONAL_GROUPS
+        found: set[str] = set()
+        for api in sorted({KINDS[kind].api for kind in OPTIONAL_KINDS}):
+            found |= await self._client.kinds_of(api)
+        self.apis = OPTIONAL_KINDS & found
         return before != self.apis
 
     async def _all(self, kind: str, namespace: str) -> tuple[Object, ...]:
@@ -142,8 +145,8 @@ class Observer:
         if afresh or not table.is_listed:
             table.begin()
             found: list[Object] = []
-            for kind, where in KINDS.items():
-                if where.group in OPTIONAL_GROUPS and where.group not in self.apis:
+            for kind in KINDS:
+                if kind in OPTIONAL_KINDS and kind not in self.apis:
                     continue
                 selector = f"{SERVICE_LABEL}={key.name}"
                 found += await self._client.list_all(kind, key.namespace, selector=selector)

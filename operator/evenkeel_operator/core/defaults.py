@@ -9,6 +9,16 @@ from evenkeel_contract.spec import Runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Monitoring:
+    """How the platform's Prometheus finds what is made for it."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """On every PodMonitor and PrometheusRule: by these it selects them."""
+    runbooks: str = "docs/runbooks"
+    """Where alerts send people: an address before the page's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
     """Settings of the operator."""
 
@@ -24,6 +34,7 @@ class Defaults:
     scrapers: Mapping[str, str] = field(default_factory=dict)
     """Labels of the namespaces that may read metrics; empty: all."""
     operator_namespace: str | None = None
+    monitoring: Monitoring = field(default_factory=Monitoring)
     prometheus_urls: tuple[str, ...] = ()
     """Beginnings of the addresses that a scaler may read; empty: any. The operator reads them with its own
     network position, so a tenant could otherwise have it ask anything."""

@@ -50,9 +50,13 @@ KINDS: Final[Mapping[str, Kind]] = {
     "Ingress": Kind("networking.k8s.io/v1", "ingresses"),
     "HTTPRoute": Kind("gateway.networking.k8s.io/v1", "httproutes"),
     "PodMonitor": Kind("monitoring.coreos.com/v1", "podmonitors"),
+    "PrometheusRule": Kind("monitoring.coreos.com/v1", "prometheusrules"),
 }
-OPTIONAL_GROUPS: Final = frozenset({"gateway.networking.k8s.io", "monitoring.coreos.com"})
-"""API groups that a cluster may lack."""
+_OPTIONAL_GROUPS: Final = ("gateway.networking.k8s.io", "monitoring.coreos.com")
+OPTIONAL_KINDS: Final = frozenset(
+    kind for kind, where in KINDS.items() if where.group in _OPTIONAL_GROUPS
+)
+"""Kinds that a cluster may lack: one by one, since it may have an old version of a group, or a part of it."""
 
 
 def ref_of(item: Object) -> Ref:

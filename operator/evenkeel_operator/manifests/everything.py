@@ -23,6 +23,7 @@ from evenkeel_operator.manifests.router import (
     router_secret,
     router_service,
 )
+from evenkeel_operator.manifests.rules import prometheus_rule
 from evenkeel_operator.manifests.storage import cache_claim, state_claim
 from evenkeel_operator.manifests.subject import Manifest, Subject
 
@@ -54,5 +55,6 @@ def manifests(subject: Subject, *, replicas: int) -> tuple[Manifest, ...]:
         ingress(subject),
         http_route(subject),
         *pod_monitors(subject),
+        prometheus_rule(subject),
     )
     return tuple(found for found in wanted if found is not None)

@@ -38,7 +38,7 @@ def ingress(subject: Subject) -> Manifest | None:
 def http_route(subject: Subject) -> Manifest | None:
     """The HTTPRoute, where the spec asks for one and the cluster has the Gateway API."""
     wanted = subject.spec.exposure.http_route
-    if wanted is None or GATEWAY_GROUP not in subject.apis:
+    if wanted is None or "HTTPRoute" not in subject.apis:
         return None
     found = _head(subject, f"{GATEWAY_GROUP}/v1", "HTTPRoute")
     found["spec"] = {

@@ -22,12 +22,18 @@ PROMETHEUS_GROUP: Final = "monitoring.coreos.com"
 
 def pod_monitors(subject: Subject) -> list[Manifest]:
     """One for engines, one for routers; none without the API."""
-    if PROMETHEUS_GROUP not in subject.apis:
+    if "PodMonitor" not in subject.apis:
         return []
     return [
         _monitor(subject, ENGINE_COMPONENT, engine_name(subject.name), HTTP_PORT_NAME),
         _monitor(subject, ROUTER_COMPONENT, router_name(subject.name), PROBE_PORT_NAME),
     ]
+
+
+def with_selection_labels(found: Manifest, subject: Subject) -> Manifest:
+    """With the labels by which the platform's Prometheus selects what it reads; ours stay what they are."""
+    found["metadata"]["labels"] = {**subject.monitoring.labels, **found["metadata"]["labels"]}
+    return found
 
 
 def _monitor(subject: Subject, component: str, name: str, port: str) -> Manifest:
@@ -43,4 +49,4 @@ def _monitor(subject: Subject, component: str, name: str, port: str) -> Manifest
         "podTargetLabels": [SERVICE_LABEL],
         "podMetricsEndpoints": [{"port": port, "path": "/metrics"}],
     }
-    return found
+    return with_selection_labels(found, subject)

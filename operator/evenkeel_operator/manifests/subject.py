@@ -12,6 +12,8 @@ from typing import Any, Final
 from evenkeel_contract.names import API_VERSION
 from evenkeel_contract.spec import FairInferenceService, ServiceSpec
 
+from evenkeel_operator.core.defaults import Monitoring
+
 Manifest = dict[str, Any]
 """One object of Kubernetes, as it is sent to the API server."""
 
@@ -73,7 +75,8 @@ class Subject:
     router_config: bytes
     """The RouterConfig in JSON."""
     apis: frozenset[str] = frozenset()
-    """Optional API groups that the cluster has, such as `monitoring.coreos.com`."""
+    """Optional kinds that the cluster has, such as `PodMonitor`."""
+    monitoring: Monitoring = field(default_factory=Monitoring)
     scrapers: Mapping[str, str] = field(default_factory=dict)
     """Labels of the namespaces whose pods may read metrics; empty: those of every namespace."""
     operator_namespace: str | None = None

@@ -43,6 +43,15 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def never(self) -> None:
+        """What was waited for did not come: above every bound, and nothing for the sum."""
+        self.counts[-1] += 1
+
+
+def ttft_histogram(threshold_s: float | None) -> Histogram:
+    """Times to the first token, with a bound that is the objective's threshold: it tells good from bad exactly."""
+    return Histogram(sorted({*SECONDS, *(() if threshold_s is None else (threshold_s,))}))
+
 
 class ClientTotals:
     """One client since the router started."""
@@ -136,6 +145,8 @@ class Accounts:
         """Failures of requests without an identity."""
         self.faults = 0
         """Requests that a fault of the router ended."""
+        self.within_share_ttft_s = ttft_histogram(None)
+        """Of clients that asked for no more than their share (design §7); what failed without a token never came."""
         self.stripped: Counter[str] = Counter()
         """Guarded fields and headers taken out of requests, by name: those of `contract.names`."""
         self.predictions: dict[str, Foretold] = {}

@@ -43,6 +43,9 @@ STATUS: Final[Mapping[Outcome, int]] = MappingProxyType(
     }
 )
 
+OURS: Final = frozenset({Outcome.REPLICA_FAILED, Outcome.UNAVAILABLE, Outcome.TIMEOUT})
+"""What no client can help."""
+
 ERROR_TYPE: Final[Mapping[Outcome, str]] = MappingProxyType(
     {
         Outcome.INVALID_REQUEST: "invalid_request_error",

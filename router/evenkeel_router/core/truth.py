@@ -28,6 +28,9 @@ from evenkeel_router.core.weights import ConfiguredWeights
 
 WINDOW_S: Final = 60.0
 """What shares are compared over: the time of a few long requests."""
+AS_OWED: Final = 0.8
+"""Who waited most of the window and was given this part of what it was owed got its share, and asked for more: whose
+requests wait through its own doing. What is missing to 1 is what measuring over a minute may be wrong by."""
 STRIDE: Final = 20
 """Clients to look at between two moments in which requests may be served."""
 
@@ -79,6 +82,8 @@ class FleetFigures:
     """Difference of standing of clients backlogged everywhere over what the theorem allows; above 1 something is broken."""
     backlogged: int = 0
     """Clients with a request that waits at a replica."""
+    beyond_share: frozenset[str] = frozenset()
+    """Clients that asked for more than their share, and were given that: theirs is no objective of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +192,14 @@ class Truth:
                 if not sums.times:
                     del self._competed[client]
 
-    def _ratios(self) -> list[float]:
+    def _ratios(self) -> dict[str, float]:
         """Given over owed, of each client that competed for at least half of the window."""
         least = (len(self._moments) - 1) / 2
-        return [
-            max(0.0, sums.given / sums.owed)
-            for sums in self._competed.values()
+        return {
+            client: max(0.0, sums.given / sums.owed)
+            for client, sums in self._competed.items()
             if sums.times >= least and sums.owed > 0
-        ]
+        }
 
     def _conclude(
         self, waiting: Collection[str], weights: ConfiguredWeights, bound_ratio: float
@@ -208,11 +213,12 @@ class Truth:
             clients=clients,
             tenants=self._tenants(clients, leads),
             window_s=window_s,
-            share_error=max(0.0, 1.0 - min(ratios, default=1.0)),
+            share_error=max(0.0, 1.0 - min(ratios.values(), default=1.0)),
             lead_s=max((leads.get(name, 0.0) for name in _backlogged(waiting)), default=0.0),
-            jain=jain_index(ratios),
+            jain=jain_index(list(ratios.values())),
             bound_ratio=bound_ratio,
             backlogged=len(waiting),
+            beyond_share=frozenset(name for name, ratio in ratios.items() if ratio >= AS_OWED),
         )
 
     def _leads(

@@ -21,7 +21,7 @@ from evenkeel_fairshare.fleet.contract import NOTHING
 from multidict import istr
 
 from evenkeel_router.core.errors import Refusal, error_body, invalid
-from evenkeel_router.core.outcomes import Outcome
+from evenkeel_router.core.outcomes import OURS, Outcome
 from evenkeel_router.core.request import Endpoint
 from evenkeel_router.edge.bodies import INVALID_BODY
 from evenkeel_router.edge.logs import RequestLog
@@ -164,7 +164,17 @@ class Traffic:
             totals.duration_s.observe(duration_s)
             if flight.first_byte_s is not None:
                 totals.ttft_s.observe(flight.first_byte_s - flight.started_s)
+        if totals is not None and totals.identity not in self._state.truth.now.beyond_share:
+            self._objective(flight)
         self._log.add(flight, duration_s)
+
+    def _objective(self, flight: Flight) -> None:
+        """A request of a client within its share: when its first token came, or that it never did through our fault."""
+        seen = self._state.accounts.within_share_ttft_s
+        if flight.first_byte_s is not None and flight.usage not in (None, NOTHING):
+            seen.observe(flight.first_byte_s - flight.started_s)
+        elif flight.first_byte_s is None and flight.outcome in OURS:
+            seen.never()
 
     def _request_id(self, request: web.BaseRequest) -> str:
         given = request.headers.get(_REQUEST_ID)

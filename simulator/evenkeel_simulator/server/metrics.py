@@ -77,8 +77,8 @@ class EngineMetrics:
             registry=self.registry,
         )
         Gauge(
-            "evenkeel_engine_policy_info",
-            "The replica policy that orders the waiting queue.",
+            "evenkeel_engine_policy_active",
+            "1 where Evenkeel's replica policy orders the waiting queue.",
             ("model_name", "policy"),
             registry=self.registry,
         ).labels(model, policy).set(1)

@@ -81,7 +81,11 @@ def test_the_operator_takes_what_the_chart_gives_it() -> None:
             images=images,
             watchNamespaces=["a", "b"],
             allowPrometheus=["http://prometheus.monitoring:9090"],
-            metrics={"scraperNamespaceLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+            metrics={
+                "scraperNamespaceLabels": {"kubernetes.io/metadata.name": "monitoring"},
+                "labels": {"release": "prometheus"},
+                "runbooks": "https://runbooks.example.com",
+            },
             workers=7,
             logLevel="debug",
         ),
@@ -94,6 +98,8 @@ def test_the_operator_takes_what_the_chart_gives_it() -> None:
     assert (defaults.pull_policy, defaults.pull_secrets) == ("Always", ("s",))
     assert defaults.prometheus_urls == ("http://prometheus.monitoring:9090",)
     assert defaults.scrapers == {"kubernetes.io/metadata.name": "monitoring"}
+    assert defaults.monitoring.labels == {"release": "prometheus"}
+    assert defaults.monitoring.runbooks == "https://runbooks.example.com"
     assert settings.watched_namespaces == ("a", "b")
     assert (settings.lease, settings.workers, settings.log_level) == ("evenkeel", 7, "debug")
 
@@ -169,3 +175,35 @@ def test_everything_that_may_be_left_out_can_be() -> None:
     }
     pod = only(objects, "Deployment")["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == "mine"
+
+
+def test_dashboards_come_where_grafanas_sidecar_looks_for_them() -> None:
+    objects = rendered(
+        metrics={
+            "dashboards": {
+                "enabled": True,
+                "namespace": "grafana",
+                "annotations": {"grafana_folder": "Evenkeel"},
+            }
+        }
+    )
+    maps = [one for one in objects if one["kind"] == "ConfigMap"]
+    assert {name for one in maps for name in one["data"]} == {
+        "evenkeel-engines.json",
+        "evenkeel-fairness.json",
+        "evenkeel-router.json",
+    }
+    for one in maps:
+        assert one["metadata"]["namespace"] == "grafana"
+        assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert one["metadata"]["annotations"] == {"grafana_folder": "Evenkeel"}
+        (text,) = one["data"].values()
+        assert json.loads(text)["panels"]
+
+
+def test_the_operators_alerts_are_about_this_release() -> None:
+    rule = only(rendered(metrics={"prometheusRule": {"enabled": True}}), "PrometheusRule")
+    texts = [one["expr"] for group in rule["spec"]["groups"] for one in group["rules"]]
+    assert len(texts) == 2
+    for text in texts:
+        assert 'namespace="evenkeel-system",job="evenkeel-system/evenkeel"' in text

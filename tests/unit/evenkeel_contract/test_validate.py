@@ -349,3 +349,12 @@ def test_every_owned_flag_is_refused_in_both_spellings(flag: str) -> None:
         "spec.engine.args[0]",
         "spec.engine.args[1]",
     ]
+
+
+def test_labels_of_alerts_are_such_as_prometheus_takes_and_none_of_ours() -> None:
+    data = deepcopy(SERVICE)
+    data["spec"]["slo"]["alertLabels"] = {"team": "ml", "pager-duty": "x", "severity": "page"}
+    assert [str(fault) for fault in parse_service(data)[1]] == [
+        "spec.slo.alertLabels['pager-duty']: is no name that Prometheus takes: letters, digits and _, no digit first",
+        "spec.slo.alertLabels['severity']: is set by Evenkeel; name it otherwise",
+    ]

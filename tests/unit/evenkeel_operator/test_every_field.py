@@ -16,6 +16,7 @@ from evenkeel_contract.validate import parse_service
 from evenkeel_operator.core.accepted import Accepted
 from evenkeel_operator.core.credentials import Credentials, EngineKey
 from evenkeel_operator.core.defaults import Defaults
+from evenkeel_operator.core.objects import OPTIONAL_KINDS
 from evenkeel_operator.core.scaling import decide
 from evenkeel_operator.core.tenants import make_roster, read_tenants
 from evenkeel_operator.desired import Inputs, desired
@@ -70,6 +71,12 @@ OTHER: dict[str, Any] = {
     "router.limits.maxConcurrentPerClient": 3,
     "autoscaling.minReplicas": 2,
     "autoscaling.drainTimeout": "9s",
+    "slo.ttft.threshold": "3s",
+    "slo.ttft.objectivePercent": 95,
+    "slo.ttft.window": "168h",
+    "slo.fairness.maxLead": "9s",
+    "slo.fairness.maxShareErrorPercent": 9,
+    "slo.alertLabels": {"team": "other"},
     "exposure.ingress.host": "other.example.com",
     "exposure.ingress.className": "traefik",
     "exposure.ingress.tls.secretName": "other",
@@ -91,8 +98,8 @@ ELSEWHERE = {
     "router.state.redis.urlSecretRef.key": "read by the observer, see test_service_pass",
     "autoscaling.prometheus.url": "test_accepted",
 }
-YET_TO_COME = ("autoscaling.", "slo.")
-"""The scaler; rules and alerts."""
+YET_TO_COME = ("autoscaling.",)
+"""The scaler."""
 
 
 def leaves(cls: type, path: str = "") -> Iterator[str]:
@@ -153,7 +160,7 @@ def outcome(plain: dict[str, Any]) -> str:
             roster=make_roster(tenants, {}),
             config_before=None,
             redis_url="redis://r:6379/0",
-            apis=frozenset({"gateway.networking.k8s.io"}),
+            apis=OPTIONAL_KINDS,
             defaults=Defaults(version="1", router_image="r", sglang_image="s", simulator_image="m"),
             replicas=decide(service.spec).replicas,
         )

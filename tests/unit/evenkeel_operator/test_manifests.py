@@ -187,8 +187,8 @@ def test_optional_objects_need_their_api() -> None:
     route = {"httpRoute": {"parentRefs": [{"name": "gw"}], "hostnames": ["llm.example.com"]}}
     subject = sample_subject("simulator.yaml", exposure=route)
     kinds = {kind for kind, _ in build(subject)}
-    assert kinds.isdisjoint({"HTTPRoute", "PodMonitor", "Ingress"})
-    both = build(with_apis(subject, "monitoring.coreos.com", "gateway.networking.k8s.io"))
+    assert kinds.isdisjoint({"HTTPRoute", "PodMonitor", "PrometheusRule", "Ingress"})
+    both = build(with_apis(subject))
     assert ("PodMonitor", "simulated-engine") in both
     spec = both["HTTPRoute", "simulated-router"]["spec"]
     assert spec["rules"][0]["timeouts"] == {"request": "0s", "backendRequest": "0s"}

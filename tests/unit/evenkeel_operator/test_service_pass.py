@@ -9,7 +9,7 @@ import pytest
 from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
 from evenkeel_operator.core.defaults import Defaults
-from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.objects import OPTIONAL_KINDS, Object
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_lives import (
@@ -300,7 +300,7 @@ async def test_an_api_that_comes_brings_its_objects(cluster: FakeCluster) -> Non
     service["spec"]["exposure"] = {"httpRoute": {"parentRefs": [{"name": "gw"}]}}
     await Operator(cluster).make_pass(KEY)
     assert condition(cluster, "Degraded")["reason"] == "ApiAbsent"
-    cluster.groups = frozenset({"gateway.networking.k8s.io", "monitoring.coreos.com"})
+    cluster.optional = OPTIONAL_KINDS
     await Operator(cluster).make_pass(KEY)
     assert condition(cluster, "Degraded")["status"] == "False"
     assert ("HTTPRoute", "team-ml", "simulated-router") in cluster.objects

@@ -3,7 +3,13 @@
 from evenkeel_contract.routerconfig import TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.core.accounting import OTHER, Accounts, Histogram, TokenRatio
+from evenkeel_router.core.accounting import (
+    OTHER,
+    Accounts,
+    Histogram,
+    TokenRatio,
+    ttft_histogram,
+)
 from evenkeel_router.core.identity import Client, client_of
 
 
@@ -52,3 +58,20 @@ def test_bytes_per_token_are_learnt_from_what_replicas_report() -> None:
     for _ in range(1000):
         ratio.learn(1000, 500)
     assert 480 <= ratio.estimate(1000) <= 500
+
+
+def test_the_objectives_threshold_is_a_bound_so_that_good_and_bad_are_told_apart_exactly() -> None:
+    histogram = ttft_histogram(1.7)
+    assert 1.7 in histogram.bounds
+    assert list(histogram.bounds) == sorted(histogram.bounds)
+    for value in (1.7, 1.71):
+        histogram.observe(value)
+    at = list(histogram.bounds).index(1.7)
+    assert histogram.counts[at : at + 2] == [1, 1]
+    assert ttft_histogram(2).bounds == ttft_histogram(None).bounds
+
+
+def test_what_never_came_counts_and_has_no_duration() -> None:
+    histogram = ttft_histogram(None)
+    histogram.never()
+    assert (sum(histogram.counts), histogram.counts[-1], histogram.total) == (1, 1, 0)

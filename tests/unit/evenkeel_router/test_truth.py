@@ -87,6 +87,27 @@ def test_whoever_got_less_is_owed_the_rest_and_the_others_lead() -> None:
     assert now.backlogged == 3
 
 
+def test_whoever_waits_and_gets_its_share_asks_for_more_than_that() -> None:
+    world = World()
+    for n in range(7):
+        now = world.tick({A: 75 * n, B: 25 * n, C: 100 * n})
+    assert now.beyond_share == {A, B, C}
+
+
+def test_whoever_waits_and_gets_less_than_its_share_is_within_it() -> None:
+    world = World()
+    for n in range(7):
+        now = world.tick({A: 30 * n, B: 70 * n, C: 100 * n})
+    assert now.beyond_share == {B, C}
+
+
+def test_whoever_hardly_waits_is_within_its_share_however_much_it_gets() -> None:
+    world = World()
+    for n in range(7):
+        now = world.tick({A: 900 * n, B: 25 * n}, waiting=0)
+    assert now.beyond_share == frozenset()
+
+
 def test_who_is_not_backlogged_is_owed_what_it_got() -> None:
     world = World()
     world.tick({A: 0, B: 0}, waiting=0)

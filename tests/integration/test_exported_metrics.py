@@ -1,0 +1,58 @@
+"""Every metric that an alert or a panel asks for is really exported: by a router, an engine, or the operator.
+
+Nothing is compared with a list: the names come out of the scrapes of what runs here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+from evenkeel_operator.probes import serving
+
+from monitoring.generate import HERE
+from tests.support.routers import KEY, MODEL, fleet, until
+
+_NAME = re.compile(r"\b(?:evenkeel_(?:router|engine|operator)_|sglang:)\w+")
+_TYPE = re.compile(r"^# TYPE (\S+) (\w+)$", re.MULTILINE)
+
+
+def asked_for() -> Iterator[tuple[str, str]]:
+    """Metric, and the file that asks for it."""
+    for folder in ("alerts", "dashboards"):
+        for path in sorted((HERE / folder).glob("*.yaml")):
+            for name in _NAME.findall(path.read_text()):
+                yield name, path.name
+
+
+def exported(text: str) -> Iterator[str]:
+    """Names of series in a scrape."""
+    for name, kind in _TYPE.findall(text):
+        if kind == "histogram":
+            yield from (f"{name}_{part}" for part in ("bucket", "count", "sum"))
+        else:
+            yield name
+
+
+async def scrape(url: str) -> str:
+    async with httpx.AsyncClient() as client:
+        response = await client.get(f"{url}/metrics")
+        response.raise_for_status()
+        return response.text
+
+
+async def test_every_metric_that_alerts_and_dashboards_ask_for_is_exported() -> None:
+    found: set[str] = set()
+    async with fleet(1) as (router, (server,)), serving("127.0.0.1", 0) as operator_port:
+        async with httpx.AsyncClient(base_url=router.url) as client:
+            body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 4}
+            headers = {"Authorization": f"Bearer {KEY}"}
+            assert (await client.post("/v1/completions", json=body, headers=headers)).is_success
+        await until(lambda: bool(router.state.reports), "a report")
+        for url in (f"http://127.0.0.1:{router.probe_port}", server.url,
+                    f"http://127.0.0.1:{operator_port}"):  # fmt: skip
+            found |= set(exported(await scrape(url)))
+    asked = list(asked_for())
+    assert len(asked) > 80
+    assert [(name, where) for name, where in asked if name not in found] == []
