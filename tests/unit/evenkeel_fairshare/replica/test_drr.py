@@ -56,6 +56,14 @@ def test_a_turn_is_over_when_output_has_spent_what_was_left():
     assert admit(policy) == ["b0", "a1", "a2"]
 
 
+def test_who_has_something_left_waits_for_its_turn_all_the_same():
+    policy = drr(quantum=500)
+    arrive(policy, *requests("a", 1), *requests("b", 2))
+    assert admit(policy, room=2) == ["a0", "b0"]
+    arrive(policy, request("a1", "a"))
+    assert admit(policy) == ["b1", "a1"]
+
+
 def test_output_may_cost_many_turns():
     policy = drr()
     long = request("long", "a")
