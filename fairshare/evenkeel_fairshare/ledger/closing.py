@@ -164,7 +164,8 @@ def counted_figures(page: Page, client: str, columns: Sequence[int]) -> list[flo
 def interval(page: Page, client: str) -> Interval:
     """Within what the true service of a closed incarnation lies.
 
-    The upper end supposes that every router that sent anything there made its account known.
+    The upper end supposes that every router that sent anything there made its account known. Where the
+    replica retracts, both ends can be too low by what it computed again: no usage that a router receives shows that.
     """
     lower = counted_figure(page, client, SERVICE)
     still_open = sum(
