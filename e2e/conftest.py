@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from e2e.installed import Namespace, installed, namespace
+from e2e.installed import Namespace, installed
+from e2e.installed import namespace as namespace_of
 from e2e.kubectl import Kubectl, find_cluster
+from e2e.operators import ROOT, Operator, account, alone, operator
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +35,7 @@ def evenkeel(kubectl: Kubectl) -> Iterator[None]:
 def team(evenkeel: None, kubectl: Kubectl, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace named after the test's file."""
     name = request.node.name.rpartition("/")[2].removeprefix("test_").removesuffix(".py")
-    with namespace(kubectl, name.replace("_", "-")) as found:
+    with namespace_of(kubectl, name.replace("_", "-")) as found:
         yield found
 
 
@@ -55,3 +58,35 @@ def api(proxy: str) -> Iterator[httpx.Client]:
     """The API server: a request costs milliseconds."""
     with httpx.Client(base_url=proxy, timeout=30) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def crds(kubectl: Kubectl) -> None:
+    for name in ("fairinferenceservices", "inferencetenants"):
+        path = ROOT / "crds" / f"{name}.yaml"
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", path)
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(
+    kubectl: Kubectl, crds: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    with alone(kubectl), account(kubectl, tmp_path_factory.mktemp("operators")) as path:
+        yield path
+
+
+@pytest.fixture
+def one(kubeconfig: Path) -> Iterator[Operator]:
+    """A single operator."""
+    with operator(kubeconfig, identity="one") as found:
+        yield found
+        assert found.stop() == 0
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = f"op-{request.node.name.replace('_', '-')[5:45].strip('-')}"
+    kubectl("create", "namespace", name)
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")

@@ -30,6 +30,7 @@ NAMESPACE = "evenkeel-operator-test"
 USER = f"system:serviceaccount:{NAMESPACE}:operator"
 IMAGES = {"router": "evenkeel.dev/absent/router:1", "engine": "evenkeel.dev/absent/engine:1"}
 DEADLINE_S = 90.0
+KINDS = "deploy,svc,secret,cm,sa,role,rolebinding,pdb,netpol,ingress,pvc"
 _FOLDERS = ("fairshare", "contract", "operator")
 
 
@@ -191,3 +192,46 @@ def writes_since(position: int) -> list[str]:
 def audit_position() -> int:
     """The end of the audit log."""
     return AUDIT_LOG.stat().st_size
+
+
+# A service on the API server, as tests look at it.
+
+
+def sample(name: str = "simulated", **spec: Any) -> str:
+    plain = yaml.safe_load((ROOT / "crds" / "samples" / "simulator.yaml").read_text())
+    plain["metadata"]["name"] = name
+    plain["spec"] |= spec
+    return yaml.safe_dump(plain)
+
+
+def condition(kubectl: Kubectl, namespace: str, type_: str, name: str = "simulated") -> Any:
+    status = kubectl.get("-n", namespace, "fis", name).get("status", {})
+    found = [item for item in status.get("conditions", ()) if item["type"] == type_]
+    return found[0] if found else {}
+
+
+def made(kubectl: Kubectl, namespace: str, name: str = "simulated") -> set[str]:
+    """Everything that is labelled as the service's."""
+    items = kubectl.get("-n", namespace, KINDS, "-l", f"evenkeel.dev/service={name}")["items"]
+    return {f"{item['kind']}/{item['metadata']['name']}" for item in items}
+
+
+def is_made(kubectl: Kubectl, namespace: str, name: str = "simulated") -> bool:
+    progressing = condition(kubectl, namespace, "Progressing", name)
+    return progressing.get("status") == "True" and len(made(kubectl, namespace, name)) >= 17
+
+
+def await_made(kubectl: Kubectl, namespace: str) -> None:
+    wait_until(lambda: is_made(kubectl, namespace), "all objects of a service")
+
+
+def at_rest() -> int:
+    """Wait until nobody has written for five seconds; the position in the audit log."""
+
+    def silent() -> int | None:
+        position = audit_position()
+        time.sleep(5)
+        return position if not writes_since(position) else None
+
+    found: int = wait_until(silent, "silence")
+    return found

@@ -1,4 +1,4 @@
-"""The operator on a real API server: what it makes, puts back, leaves alone; alone, in pairs, and cut off.
+"""The operator on a real API server: what it makes, puts back, leaves alone; alone, in pairs, and many services.
 
 It runs beside the cluster (`e2e/operators.py`), with the rights that the chart gives it. The images of its pods are
 not there: nothing here waits for them.
@@ -10,21 +10,24 @@ import json
 import logging
 import time
 from base64 import b64decode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from e2e.kubectl import Kubectl, KubectlError
 from e2e.operators import (
+    KINDS,
     ROOT,
     Operator,
-    account,
-    alone,
+    at_rest,
     audit_position,
+    await_made,
+    condition,
+    is_made,
+    made,
     operator,
+    sample,
     usage,
     wait_until,
     writes_since,
@@ -33,80 +36,7 @@ from e2e.rig.layout import AUDIT_LOG
 
 _log = logging.getLogger(__name__)
 
-KINDS = "deploy,svc,secret,cm,sa,role,rolebinding,pdb,netpol,ingress,pvc"
 SERVICES = 200
-
-
-@pytest.fixture(scope="module")
-def crds(kubectl: Kubectl) -> None:
-    for name in ("fairinferenceservices", "inferencetenants"):
-        path = ROOT / "crds" / f"{name}.yaml"
-        kubectl("apply", "--server-side", "--force-conflicts", "-f", path)
-    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(
-    kubectl: Kubectl, crds: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
-    with alone(kubectl), account(kubectl, tmp_path_factory.mktemp("operators")) as path:
-        yield path
-
-
-@pytest.fixture
-def one(kubeconfig: Path) -> Iterator[Operator]:
-    """A single operator."""
-    with operator(kubeconfig, identity="one") as found:
-        yield found
-        assert found.stop() == 0
-
-
-@pytest.fixture
-def namespace(kubectl: Kubectl, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = f"op-{request.node.name.replace('_', '-')[5:45].strip('-')}"
-    kubectl("create", "namespace", name)
-    yield name
-    kubectl("delete", "namespace", name, "--wait=false")
-
-
-def sample(name: str = "simulated", **spec: Any) -> str:
-    plain = yaml.safe_load((ROOT / "crds" / "samples" / "simulator.yaml").read_text())
-    plain["metadata"]["name"] = name
-    plain["spec"] |= spec
-    return yaml.safe_dump(plain)
-
-
-def condition(kubectl: Kubectl, namespace: str, type_: str, name: str = "simulated") -> Any:
-    status = kubectl.get("-n", namespace, "fis", name).get("status", {})
-    found = [item for item in status.get("conditions", ()) if item["type"] == type_]
-    return found[0] if found else {}
-
-
-def made(kubectl: Kubectl, namespace: str, name: str = "simulated") -> set[str]:
-    """Everything that is labelled as the service's."""
-    items = kubectl.get("-n", namespace, KINDS, "-l", f"evenkeel.dev/service={name}")["items"]
-    return {f"{item['kind']}/{item['metadata']['name']}" for item in items}
-
-
-def is_made(kubectl: Kubectl, namespace: str, name: str = "simulated") -> bool:
-    progressing = condition(kubectl, namespace, "Progressing", name)
-    return progressing.get("status") == "True" and len(made(kubectl, namespace, name)) >= 17
-
-
-def await_made(kubectl: Kubectl, namespace: str) -> None:
-    wait_until(lambda: is_made(kubectl, namespace), "all objects of a service")
-
-
-def at_rest() -> int:
-    """Wait until nobody has written for five seconds; the position in the audit log."""
-
-    def silent() -> int | None:
-        position = audit_position()
-        time.sleep(5)
-        return position if not writes_since(position) else None
-
-    found: int = wait_until(silent, "silence")
-    return found
 
 
 def told(kubectl: Kubectl, namespace: str) -> Any:
@@ -280,25 +210,6 @@ def test_of_two_operators_one_acts_and_the_other_follows_at_once(
             # Nobody gave the lease back: it has to run out.
             wait_until(lambda: "third leads" in third.log.read_text(), "the third one")
             assert third.stop() == 0
-
-
-def test_an_operator_killed_after_any_write_of_a_pass_is_made_good_by_the_next(
-    kubectl: Kubectl, namespace: str, kubeconfig: Path
-) -> None:
-    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
-    lives = 0
-    while not is_made(kubectl, namespace):
-        lives += 1
-        accepted = "ConfigMap/simulated-accepted" in made(kubectl, namespace)
-        name = f"life-{lives}"
-        # Rehearsals are writes too, and are made again until the spec is accepted; from then on, one by one.
-        steps = 1 if accepted else lives
-        with operator(kubeconfig, identity=name, lease=name, dies_after=steps) as dying:
-            assert dying.process.wait(timeout=30) == 9
-    assert lives > 17
-    with operator(kubeconfig, identity="last", lease="last"):
-        await_made(kubectl, namespace)
-        at_rest()
 
 
 @pytest.mark.skipif(not AUDIT_LOG.exists(), reason="needs the rig's audit log")

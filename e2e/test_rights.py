@@ -89,10 +89,15 @@ ROUTER_MUST_NOT = {
     "read services": ("get", "fis"),
     "read tenants": ("get", "itn"),
     "delete pods": ("delete", "pods", "--all"),
+    "say who leaves": ("annotate", "pod", "POD", "evenkeel.dev/drain=x", "--dry-run=server"),
+    "say who is ready": (
+        "patch", "pod", "POD", "--subresource=status", "--dry-run=server",
+        '-p={"status": {"conditions": [{"type": "evenkeel.dev/InRotation", "status": "True"}]}}',
+    ),
     "enter pods": ("exec", "POD", "--", "true"),
     "scale": ("scale", "deployment/one-engine", "--replicas=0"),
     "look elsewhere": ("-n", "kube-system", "get", "pods"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ROUTER_MUST_NOT)

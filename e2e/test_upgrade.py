@@ -118,38 +118,28 @@ def _below(schema: Any, path: str = "") -> Iterator[str]:
         yield from _below(schema["items"], f"{path}[]")
 
 
+def upgrade(team: Namespace, kubectl: Kubectl) -> None:
+    """To the present chart; until its operator and its routers run."""
+    helm(kubectl, "--namespace", SYSTEM, "upgrade", "evenkeel", str(CHART),
+         f"--set=images.registry={registry()}", "--wait", "--timeout=120s")  # fmt: skip
+    assert operator_image(kubectl) == f"{registry()}/operator:{TAG}"
+    routers_run(team, TAG)
+    team.ready("one", replicas=len(engines(team)))
+
+
 def test_an_upgrade_restarts_no_engine_and_cuts_no_stream(
     live: Namespace, kubectl: Kubectl, previous: Previous
 ) -> None:
     before, api = engines(live), served(kubectl)
     assert api == of_the_release(kubectl)
     with under_load(live, "one", KEY, tokens=TOKENS) as stream:
-        helm(kubectl, "--namespace", SYSTEM, "upgrade", "evenkeel", str(CHART),
-             f"--set=images.registry={registry()}", "--wait", "--timeout=120s")  # fmt: skip
-        assert operator_image(kubectl) == f"{registry()}/operator:{TAG}"
-        routers_run(live, TAG)
-        live.ready("one", replicas=2)
+        upgrade(live, kubectl)
         assert stream.is_alive()  # else this would prove nothing
     assert engines(live) == before
     assert image(live, "engine") == {f"{registry()}/simulator:{previous.version}"}
     now = served(kubectl)
     assert now == of_the_release(kubectl)
     assert "FairInferenceService.status.availableImage" in now - api
-
-
-def test_the_newer_engine_is_told_and_taken_when_asked_for(
-    live: Namespace, previous: Previous
-) -> None:
-    old = engines(live)
-    status = live.get("fis", "one")["status"]
-    assert status["image"] == f"{registry()}/simulator:{previous.version}"
-    assert status["availableImage"] == f"{registry()}/simulator:{TAG}"  # new with this version
-    with under_load(live, "one", KEY):
-        live("annotate", "fis", "one", f"evenkeel.dev/upgrade={TAG}")
-        wait_until(lambda: engines(live).keys().isdisjoint(old), "other pods")
-        live.ready("one", replicas=2)
-    assert image(live, "engine") == {f"{registry()}/simulator:{TAG}"}
-    assert "availableImage" not in live.get("fis", "one")["status"]
 
 
 def test_a_rollback_restarts_no_engine_and_cuts_no_stream(
@@ -166,3 +156,24 @@ def test_a_rollback_restarts_no_engine_and_cuts_no_stream(
     live("scale", "fis/one", "--replicas=3")  # the old operator is at work
     live.ready("one", replicas=3)
     assert before.items() < engines(live).items()
+
+
+def test_the_newer_engine_is_told_and_taken_when_asked_for(
+    live: Namespace, kubectl: Kubectl, previous: Previous
+) -> None:
+    old = engines(live)
+    upgrade(live, kubectl)
+    assert engines(live) == old
+    status = live.get("fis", "one")["status"]
+    assert status["image"] == f"{registry()}/simulator:{previous.version}"
+    assert status["availableImage"] == f"{registry()}/simulator:{TAG}"  # new with this version
+    with under_load(live, "one", KEY):
+        live("annotate", "fis", "one", f"evenkeel.dev/upgrade={TAG}")
+        wait_until(lambda: engines(live).keys().isdisjoint(old), "other pods")
+        live.ready("one", replicas=3)
+    assert image(live, "engine") == {f"{registry()}/simulator:{TAG}"}
+    assert "availableImage" not in live.get("fis", "one")["status"]
+    gates = live.get("deploy", "one-engine")["spec"]["template"]["spec"]["readinessGates"]
+    assert gates == [
+        {"conditionType": "evenkeel.dev/InRotation"}
+    ]  # new pods have it, old ones had not

@@ -27,6 +27,7 @@ from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.lease import Lease
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.refusals import Refusals
+from evenkeel_operator.cluster.routers import Routers, reached
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.cluster.worklist import Worklist
 from evenkeel_operator.core.objects import Object
@@ -45,7 +46,11 @@ SPREAD_S: Final = 60.0
 
 async def run(settings: Settings) -> int:
     """Run until a signal, or until the lease is lost. The exit code."""
-    async with connected() as client, serving(settings.probe_host, settings.probe_port) as port:
+    async with (
+        connected() as client,
+        reached() as routers,
+        serving(settings.probe_host, settings.probe_port) as port,
+    ):
         _log.info("probes and metrics on port %d", port)
         lease = Lease(
             client,
@@ -58,7 +63,7 @@ async def run(settings: Settings) -> int:
             return 0
         metrics.LEADER.set(1)
         try:
-            return await _lead(client, lease, settings)
+            return await _lead(client, routers, lease, settings)
         finally:
             metrics.LEADER.set(0)
             await lease.release()
@@ -81,9 +86,9 @@ async def _elected(lease: Lease) -> bool:
         await asyncio.gather(waiting, election, return_exceptions=True)
 
 
-async def _lead(client: KubeClient, lease: Lease, settings: Settings) -> int:
+async def _lead(client: KubeClient, routers: Routers, lease: Lease, settings: Settings) -> int:
     """Act until a signal (kopf takes them from here on), or until the lease is lost."""
-    leader = Leader(client, settings)
+    leader = Leader(client, routers, settings)
     await leader.observer.look_at_apis()
     async with _background(leader.work(), leader.follow_apis(), leader.look_afresh()):
         keeping = asyncio.create_task(lease.keep())
@@ -113,7 +118,7 @@ async def _watch(leader: Leader, settings: Settings) -> None:
 class Leader:
     """What the one that acts holds: a memory, a list of what to do, and passes."""
 
-    def __init__(self, client: KubeClient, settings: Settings) -> None:
+    def __init__(self, client: KubeClient, routers: Routers, settings: Settings) -> None:
         self.store = Store()
         self.observer = Observer(client, self.store)
         self._rng = Random()
@@ -126,6 +131,7 @@ class Leader:
             store=self.store,
             observer=self.observer,
             applier=Applier(client, self.store, refusals),
+            routers=routers,
             defaults=settings.defaults,
             clock=_now,
             monotonic_s=monotonic_s,

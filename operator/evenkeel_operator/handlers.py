@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import kopf
-from evenkeel_contract.names import GROUP, SERVICE_LABEL, VERSION
+from evenkeel_contract.names import COMPONENT_LABEL, ENGINE_COMPONENT, GROUP, SERVICE_LABEL, VERSION
 
 from evenkeel_operator.cluster.client import login
-from evenkeel_operator.cluster.store import NODE, SCALER, SERVICE, TENANT
+from evenkeel_operator.cluster.store import NODE, POD, SCALER, SERVICE, TENANT
 from evenkeel_operator.core.objects import KINDS, Object
 
 OnEvent = Callable[[str | None, str, Object], None]
@@ -24,13 +24,14 @@ WATCH_S: Final = 300
 
 
 def registry(on_event: OnEvent) -> kopf.OperatorRegistry:
-    """Handlers for both resources, for Secrets, autoscalers and nodes, and for everything that is made."""
+    """Handlers for both resources, for Secrets, autoscalers, nodes and engine pods, and for everything that is made."""
     found = kopf.OperatorRegistry()
     kopf.on.login(registry=found)(_login)
     watched = {SERVICE: (GROUP, VERSION, "fairinferenceservices")}
     watched[TENANT] = (GROUP, VERSION, "inferencetenants")
     watched[SCALER] = ("autoscaling", "v2", "horizontalpodautoscalers")
     watched[NODE] = ("", "v1", "nodes")
+    watched[POD] = ("", "v1", "pods")
     for kind, where in KINDS.items():
         group, _, version = where.api.rpartition("/")
         watched[kind] = (group, version, where.plural)
@@ -62,4 +63,6 @@ def settings() -> kopf.OperatorSettings:
         if kind != "Secret":  # of tenants' Secrets nobody but their owner knows the labels
             group, _, version = where.api.rpartition("/")
             found.watching.label_selectors[group, version, where.plural] = SERVICE_LABEL
+    engines = f"{SERVICE_LABEL},{COMPONENT_LABEL}={ENGINE_COMPONENT}"
+    found.watching.label_selectors["", "v1", "pods"] = engines
     return found

@@ -1,6 +1,6 @@
 """The pass over one FairInferenceService: level-triggered, the same whatever happened.
 
-    observe → judge → rehearse → desired → plan → apply → status
+    observe → judge → rehearse → desired → rotation → plan → apply → status
 
 It looks at what is and at what is wanted, never at what changed; so it may be cut off anywhere and started again.
 A pass over an unchanged service reads from memory and writes nothing.
@@ -33,6 +33,7 @@ from evenkeel_operator.cluster.apply import Applier, Outcome
 from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.events import tell
 from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.accepted import Judgement, judge, last_good, read_accepted
@@ -54,6 +55,7 @@ from evenkeel_operator.core.tenants import make_roster
 from evenkeel_operator.core.transitions import worth_telling
 from evenkeel_operator.core.workload import Workload, workload
 from evenkeel_operator.desired import Desired, Inputs, desired
+from evenkeel_operator.rotation import Attended, Rotation
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Means:
     store: Store
     observer: Observer
     applier: Applier
+    routers: Routers
     defaults: Defaults
     clock: Clock
     monotonic_s: Callable[[], float]
@@ -87,6 +90,9 @@ class ServicePass:
 
     def __init__(self, means: Means) -> None:
         self._means = means
+        self._rotation = Rotation(
+            means.client, means.store, means.observer, routers=means.routers, clock=means.clock
+        )
         self._listed_s: dict[Key, float] = {}
         self._unsettled_s: dict[Key, float] = {}
         self._refusals: dict[Key, tuple[Object, tuple[Fault, ...]]] = {}
@@ -108,18 +114,27 @@ class ServicePass:
         # 3. Desired: all objects, and the secrets that nobody but us makes up.
         wanted = await self._desired(key, seen, judgement, scaling)
 
-        # 4. Plan and apply: nothing, where all is as it should be.
-        outcome = Outcome()
-        if wanted is not None:
-            residue = means.applier.residue(key)
-            plan = make_plan(wanted.manifests, seen.children, owner_uid=seen.uid, residue=residue)
-            outcome = await means.applier.carry_out(key, plan, owner_uid=seen.uid)
+        # 4. Rotation: whose gate is opened, and who is to leave before there may be fewer.
+        attended = await self._rotation.attend(key, seen, wanted)
 
-        # 5. Status, and a word to people where something changed.
-        found = await self._findings(key, judgement, scaling, wanted, outcome, seen.scalers)
-        await self._report(key, seen.raw, found, judgement, wanted, outcome)
-        rest_s = self._rest_s(key, settled=found.engines.settled and found.routers.settled)
-        return rest_s if outcome.again_s is None else min(rest_s, outcome.again_s)
+        # 5. Plan and apply: nothing, where all is as it should be.
+        outcome = await self._carry_out(key, seen, attended.wanted)
+
+        # 6. Status, and a word to people where something changed.
+        found = await self._findings(key, judgement, scaling, attended, outcome, seen.scalers)
+        await self._report(key, seen.raw, found, judgement, attended.wanted, outcome)
+        settled = found.engines.settled and found.routers.settled
+        due_s = (self._rest_s(key, settled=settled), outcome.again_s, attended.again_s)
+        return min(wait_s for wait_s in due_s if wait_s is not None)
+
+    async def _carry_out(self, key: Key, seen: Observed, wanted: Desired | None) -> Outcome:
+        if wanted is None:
+            return Outcome()
+        applier = self._means.applier
+        plan = make_plan(
+            wanted.manifests, seen.children, owner_uid=seen.uid, residue=applier.residue(key)
+        )
+        return await applier.carry_out(key, plan, owner_uid=seen.uid)
 
     def _rest_s(self, key: Key, *, settled: bool) -> float:
         if settled:
@@ -198,32 +213,43 @@ class ServicePass:
         key: Key,
         judgement: Judgement,
         scaling: Scaling,
-        wanted: Desired | None,
+        attended: Attended,
         outcome: Outcome,
         scalers: Sequence[Object],
     ) -> Findings:
+        wanted = attended.wanted
         routers = judgement.running.spec.router.count if judgement.running else 0
         return Findings(
             faults=judgement.faults,
             runs=wanted is not None,
             engines=await self._workload(
-                key, engine_name(key.name), ENGINE_COMPONENT, scaling.replicas
+                key, engine_name(key.name), ENGINE_COMPONENT, scaling.replicas, attended.pods
             ),
             routers=await self._workload(key, router_name(key.name), ROUTER_COMPONENT, routers),
             notes=(
                 *outcome.notes,
+                *attended.notes,
                 *(wanted.notes if wanted else ()),
                 *foreign_scalers(key.name, scalers),
             ),
             scaling=scaling.note,
         )
 
-    async def _workload(self, key: Key, name: str, component: str, wanted: int) -> Workload:
+    async def _workload(
+        self,
+        key: Key,
+        name: str,
+        component: str,
+        wanted: int,
+        pods: Sequence[Object] | None = None,
+    ) -> Workload:
+        """`pods`: where somebody looked at them already."""
         deployment = self._means.store.children(key).items.get(Ref("Deployment", name))
         found = workload(deployment, wanted=wanted)
         if deployment is None or found.settled:
             return found
-        pods = await self._means.observer.pods(key, component)
+        if pods is None:
+            pods = await self._means.observer.pods(key, component)
         return workload(deployment, wanted=wanted, pods=pods)
 
     async def _report(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.errors import Refused, Unreachable
+from evenkeel_operator.cluster.errors import Overloaded, Refused, Unreachable
 from evenkeel_operator.core.objects import KINDS, Object
 
 Where = tuple[str, str, str]
@@ -30,6 +30,8 @@ class FakeCluster(KubeClient):
         """Writes until the connection breaks, right after the last of them was carried out."""
         self.refuses: Callable[[Object], str | None] = lambda _: None
         self._versions = itertools.count(1)
+        self._ours: dict[Where, Object] = {}
+        """Annotations of pods that were applied: of what others made, an apply touches nothing else."""
 
     def put(self, item: Mapping[str, Any]) -> dict[str, Any]:
         """Somebody else writes an object, whole."""
@@ -57,6 +59,8 @@ class FakeCluster(KubeClient):
             raise Refused(422, why)
         if rehearsal:
             return manifest
+        if manifest["kind"] == "Pod":
+            return self._apply_to_pod(manifest)
         before = self.objects.get(_where(manifest), {})
         found = copy.deepcopy(dict(manifest))
         for kept in ("uid", "generation"):
@@ -69,8 +73,17 @@ class FakeCluster(KubeClient):
         return self._written(f"apply {found['kind']} {found['metadata']['name']}", found)
 
     async def apply_status(self, manifest: Object) -> Object:
+        why = self.refuses(manifest)
+        if why is not None:
+            raise Refused(422, why)
         found = copy.deepcopy(self.objects[_where(manifest)])
-        found["status"] = copy.deepcopy(manifest["status"])
+        given = copy.deepcopy(dict(manifest["status"]))
+        if manifest["kind"] == "Pod":  # its status has several authors, and so have its conditions
+            types = {condition["type"] for condition in given["conditions"]}
+            before = found.get("status", {})
+            others = [c for c in before.get("conditions", []) if c["type"] not in types]
+            given = {**before, "conditions": [*others, *given["conditions"]]}
+        found["status"] = given
         return self._written(f"status {found['kind']} {found['metadata']['name']}", found)
 
     async def create(self, manifest: Object) -> Object:
@@ -83,6 +96,18 @@ class FakeCluster(KubeClient):
 
     async def kinds_of(self, api: str) -> frozenset[str]:
         return frozenset(kind for kind in self.optional if KINDS[kind].api == api)
+
+    def _apply_to_pod(self, manifest: Object) -> Object:
+        where, metadata = _where(manifest), manifest["metadata"]
+        found = copy.deepcopy(self.objects.get(where))
+        if found is None or found["metadata"]["uid"] != metadata["uid"]:
+            raise Overloaded(409, "the uid is not that of an object that is there")
+        annotations = found["metadata"].setdefault("annotations", {})
+        for name in self._ours.get(where, {}):
+            annotations.pop(name, None)
+        self._ours[where] = metadata.get("annotations", {})
+        annotations |= self._ours[where]
+        return self._written(f"apply Pod {metadata['name']}", found)
 
     def _written(self, what: str, item: dict[str, Any]) -> Object:
         written = self.put(item)

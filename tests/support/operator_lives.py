@@ -12,6 +12,7 @@ from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
 from evenkeel_operator.cluster.apply import Applier
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.refusals import Refusals
+from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import Object
@@ -19,6 +20,7 @@ from evenkeel_operator.reconcile import Means, ServicePass
 from evenkeel_operator.tenantpass import TenantPass
 
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_routers import FakeRouters
 from tests.support.subjects import document
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -31,7 +33,13 @@ DEFAULTS = Defaults(
 class Operator:
     """One life of an operator: its memory is empty at the start."""
 
-    def __init__(self, cluster: FakeCluster, defaults: Defaults = DEFAULTS) -> None:
+    def __init__(
+        self,
+        cluster: FakeCluster,
+        defaults: Defaults = DEFAULTS,
+        *,
+        routers: Routers | None = None,
+    ) -> None:
         self.store = Store()
         observer = Observer(cluster, self.store)
         observer.apis = cluster.optional
@@ -43,6 +51,7 @@ class Operator:
             store=self.store,
             observer=observer,
             applier=Applier(cluster, self.store, refusals),
+            routers=routers or FakeRouters(),
             defaults=defaults,
             clock=lambda: NOW,
             monotonic_s=lambda: self.now_s,

@@ -8,13 +8,14 @@ everything is listed afresh now and then, and carrying out a plan twice does no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from evenkeel_contract.names import SERVICE_LABEL
 
 from evenkeel_operator.cluster.table import Table, version_of
+from evenkeel_operator.core.engines import engine_of
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
 from evenkeel_operator.core.tenants import hash_entries
 
@@ -22,6 +23,7 @@ SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
 SCALER: Final = "HorizontalPodAutoscaler"
 NODE: Final = "Node"
+POD: Final = "Pod"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,6 +56,8 @@ class Store:
         self._hashes: dict[tuple[str, str], Hashes] = {}
         self.cordoned: set[str] = set()
         """Nodes that take nothing new."""
+        self._pods: dict[Key, dict[str, int]] = {}
+        """Service → engine pods that wait for routers or are marked → their versions. Of the others nothing is kept."""
 
     def named(self, kind: str, namespace: str) -> Table[str]:
         """All services, tenants or scalers of a namespace, by name."""
@@ -81,6 +85,7 @@ class Store:
         """The resource is gone."""
         self.named(key.kind, key.namespace).drop(key.name)
         self._children.pop(key, None)
+        self._pods.pop(key, None)
 
     # Secrets.
 
@@ -110,6 +115,20 @@ class Store:
         """Those in which there was ever a service or a tenant."""
         return frozenset(namespace for _, namespace in self._tables)
 
+    # Engine pods.
+
+    def pods_to_look_at(self, key: Key) -> Mapping[str, int]:
+        """Engine pods about which something may have to be done. To be handed back after they were looked at."""
+        return dict(self._pods.get(key, {}))
+
+    def looked_at_pods(self, key: Key, noted: Mapping[str, int], *, still: Collection[str]) -> None:
+        """They were listed after `noted` was asked for; what an event said meanwhile stays."""
+        known = self._pods.get(key, {})
+        past = {n for n, version in noted.items() if known.get(n) == version and n not in still}
+        self._pods[key] = {name: known.get(name, 0) for name in (known.keys() - past) | set(still)}
+        if not self._pods[key]:
+            del self._pods[key]
+
     # Events.
 
     def see(self, event: str | None, kind: str, item: Object) -> frozenset[Key]:
@@ -120,6 +139,8 @@ class Store:
         namespace = str(item["metadata"]["namespace"])
         if kind in (SERVICE, TENANT):
             return self._see_resource(kind, namespace, item, gone=gone)
+        if kind == POD:
+            return self._see_pod(namespace, item, gone=gone)
         if kind == SCALER:
             self.named(SCALER, namespace).see(item, gone=gone)
             return self.keys(SERVICE, namespace)
@@ -136,6 +157,19 @@ class Store:
             return frozenset()
         self.cordoned ^= {name}
         return self.all_services()
+
+    def _see_pod(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
+        """It changes often; whether something may have to be done about it hardly ever."""
+        key = Key(SERVICE, namespace, labels_of(item).get(SERVICE_LABEL, ""))
+        engine = None if gone else engine_of(item)
+        pods = self._pods.setdefault(key, {})
+        before = pods.pop(_name_of(item), None)
+        if engine is not None and engine.needs_a_look:
+            pods[engine.name] = version_of(item)
+        if not pods:
+            del self._pods[key]
+        changed = (before is None) == (_name_of(item) in pods)
+        return frozenset({key}) if changed else frozenset()
 
     def _see_resource(
         self, kind: str, namespace: str, item: Object, *, gone: bool

@@ -29,6 +29,7 @@ LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "hostAliases": ("ip",),
     "topologySpreadConstraints": ("topologyKey",),
     "ownerReferences": ("uid",),
+    "readinessGates": ("conditionType",),
 }
 _QUANTITIES: Final = frozenset({"requests", "limits", "capacity"})
 _SINGLE_QUANTITIES: Final = frozenset({"sizeLimit", "storage", "divisor"})

@@ -22,6 +22,7 @@ MERGE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "hostAliases": ("ip",),
     "topologySpreadConstraints": ("topologyKey",),
     "resourceClaims": ("name",),
+    "readinessGates": ("conditionType",),
 }
 APPENDED: Final = frozenset({"tolerations", "envFrom"})
 # Their entries are unions (a value or a source of one): one of each laid together would be refused.

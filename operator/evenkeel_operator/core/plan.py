@@ -15,7 +15,7 @@ import msgspec
 from evenkeel_contract.names import GROUP
 
 from evenkeel_operator.core.compare import Difference, differences
-from evenkeel_operator.core.objects import Object, Ref, is_controlled_by, ref_of
+from evenkeel_operator.core.objects import Object, Ref, annotations_of, is_controlled_by, ref_of
 
 Manifest = dict[str, Any]
 
@@ -94,6 +94,12 @@ def make_plan(
     return Plan(tuple(changes), tuple(superfluous))
 
 
+def was_meant(manifest: Manifest, live: Object) -> bool:
+    """Whether the object was last applied as exactly this, whatever others made of it since."""
+    sealed = seal(manifest)["metadata"]["annotations"][DIGEST_ANNOTATION]
+    return bool(annotations_of(live).get(DIGEST_ANNOTATION) == sealed)
+
+
 def seal(manifest: Manifest) -> Manifest:
     """The manifest with its digest."""
     digest = hashlib.sha256(msgspec.json.encode(manifest, order="deterministic")).hexdigest()[:16]
@@ -109,8 +115,7 @@ def _change(sealed: Manifest, found: Object | None, known: frozenset[Difference]
     if not open_:
         return None
     digest = sealed["metadata"]["annotations"][DIGEST_ANNOTATION]
-    annotations = found["metadata"].get("annotations") or {}
-    meant = annotations.get(DIGEST_ANNOTATION) != digest
+    meant = annotations_of(found).get(DIGEST_ANNOTATION) != digest
     return Change(sealed, new=False, foreign=() if meant else open_)
 
 

@@ -18,6 +18,7 @@ UNSCHEDULABLE: Final = "Unschedulable"  # no node has room, or GPUs
 IMAGE_CANNOT_BE_PULLED: Final = "ImageCannotBePulled"
 CANNOT_START: Final = "CannotStart"  # a Secret or volume that a container needs is missing
 CRASHING: Final = "Crashing"
+NOT_IN_ROTATION: Final = "NotInRotation"  # its containers are ready, and no router sends there yet
 PODS_REFUSED: Final = "PodsRefused"  # by a quota or an admission webhook
 ROLLOUT_STUCK: Final = "RolloutStuck"
 

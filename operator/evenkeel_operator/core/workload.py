@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.engines import engines_of
 from evenkeel_operator.core.objects import Object
 
 _IMAGE: Final = frozenset(
@@ -64,13 +65,17 @@ def workload(deployment: Object | None, *, wanted: int, pods: Sequence[Object] =
 
 
 def troubles(deployment: Object, pods: Iterable[Object]) -> Iterator[Trouble]:
-    """The most telling one first: what a container says, then the scheduler, then the Deployment."""
+    """The most telling one first: what a container says, the scheduler, routers, then the Deployment."""
     alive = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
     alive.sort(key=lambda pod: str(pod["metadata"]["name"]))
     for pod in alive:
         yield from _of_containers(pod)
     for pod in alive:
         yield from _of_scheduling(pod)
+    for engine in engines_of(alive):
+        if engine.waits_since is not None:
+            message = f"pod {engine.name} is up, and no router has it in rotation yet"
+            yield Trouble(reasons.NOT_IN_ROTATION, message)
     conditions = {c["type"]: c for c in (deployment.get("status") or {}).get("conditions") or ()}
     failure = conditions.get("ReplicaFailure", {})
     if failure.get("status") == "True":  # a quota, an admission webhook

@@ -20,6 +20,7 @@ from evenkeel_contract.names import (
 from evenkeel_contract.quantities import CountOrPercent
 from evenkeel_contract.spec import Runtime
 
+from evenkeel_operator.core.gates import GATES
 from evenkeel_operator.manifests import command
 from evenkeel_operator.manifests.metadata import manifest, selector
 from evenkeel_operator.manifests.pods import (
@@ -112,6 +113,7 @@ def _pod(subject: Subject, match: dict[str, str]) -> Manifest:
         "automountServiceAccountToken": False,  # an engine has no business with the API server
         "enableServiceLinks": False,  # SERVICE_PORT of a neighbour would become its setting
         "terminationGracePeriodSeconds": subject.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
+        "readinessGates": GATES,
         "securityContext": POD_SECURITY,
         "topologySpreadConstraints": spread(match),
         "containers": [_container(subject)],

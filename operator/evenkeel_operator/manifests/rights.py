@@ -30,7 +30,9 @@ def cluster_rules() -> list[Manifest]:
         # To be named in `blockOwnerDeletion` of what is made.
         _rule(GROUP, ["fairinferenceservices/finalizers"], ["update"]),
         *(_rule(group, sorted(names), _OWN) for group, names in sorted(by_group.items())),
-        _rule("", ["pods"], READ),
+        # To mark who is to leave, and to open the gate of who may enter.
+        _rule("", ["pods"], [*READ, "patch"]),
+        _rule("", ["pods/status"], ["patch"]),
         _rule("discovery.k8s.io", ["endpointslices"], READ),
         _rule("autoscaling", ["horizontalpodautoscalers"], READ),
         _rule("", ["events"], ["create"]),

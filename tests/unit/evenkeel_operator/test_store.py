@@ -126,3 +126,29 @@ def test_a_secret_that_is_no_base64_or_empty_holds_no_key() -> None:
     odd = item("Secret", "keys") | {"data": {"a": "%", "b": ""}}
     store.remember_secret("n", "keys", odd, asked=store.expect_secret("n", "keys"))
     assert store.hashes("n", "keys") == Hashes(1, {})
+
+
+def test_of_pods_only_those_are_kept_about_which_something_may_have_to_be_done() -> None:
+    def pod(name: str, version: int, **ready: str) -> dict[str, Any]:
+        labels = {"evenkeel.dev/service": "s", "evenkeel.dev/component": "engine"}
+        conditions = [{"type": kind, "status": status} for kind, status in ready.items()]
+        gates = [{"conditionType": "evenkeel.dev/InRotation"}]
+        found = item("Pod", name, version=version, labels=labels)
+        return found | {"spec": {"readinessGates": gates}, "status": {"conditions": conditions}}
+
+    store = Store()
+    assert store.see("ADDED", "Pod", pod("a", 1)) == frozenset()
+    assert store.see("MODIFIED", "Pod", pod("a", 2, ContainersReady="True")) == {S}
+    assert store.see("MODIFIED", "Pod", pod("a", 3, ContainersReady="True", X="1")) == frozenset()
+    noted = store.pods_to_look_at(S)
+    assert noted == {"a": 3}
+    # While they are listed, another one comes up: that must not be forgotten with the first.
+    assert store.see("MODIFIED", "Pod", pod("b", 5, ContainersReady="True")) == {S}
+    store.looked_at_pods(S, noted, still=())
+    assert store.pods_to_look_at(S) == {"b": 5}
+    store.looked_at_pods(S, store.pods_to_look_at(S), still={"b", "c"})
+    assert set(store.pods_to_look_at(S)) == {"b", "c"}
+    assert store.see("DELETED", "Pod", pod("b", 6)) == {S}
+    assert store.see("DELETED", "Pod", pod("d", 7, ContainersReady="True")) == frozenset()
+    store.forget(S)
+    assert store.pods_to_look_at(S) == {}

@@ -1,0 +1,148 @@
+"""The operator, killed after any write, and refused: what is wanted comes to be all the same.
+
+It runs beside the cluster (`e2e/operators.py`), with the rights that the chart gives it. The images of its pods are
+not there: nothing here waits for them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.kubectl import Kubectl, KubectlError
+from e2e.operators import (
+    USER,
+    Operator,
+    at_rest,
+    audit_position,
+    await_made,
+    condition,
+    is_made,
+    made,
+    operator,
+    sample,
+    wait_until,
+    writes_since,
+)
+from e2e.rig.layout import AUDIT_LOG
+
+
+def test_an_operator_killed_after_any_write_of_a_pass_is_made_good_by_the_next(
+    kubectl: Kubectl, namespace: str, kubeconfig: Path
+) -> None:
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    lives = 0
+    while not is_made(kubectl, namespace):
+        lives += 1
+        accepted = "ConfigMap/simulated-accepted" in made(kubectl, namespace)
+        name = f"life-{lives}"
+        # Rehearsals are writes too, and are made again until the spec is accepted; from then on, one by one.
+        steps = 1 if accepted else lives
+        with operator(kubeconfig, identity=name, lease=name, dies_after=steps) as dying:
+            assert dying.process.wait(timeout=30) == 9
+    assert lives > 17
+    with operator(kubeconfig, identity="last", lease="last"):
+        await_made(kubectl, namespace)
+        at_rest()
+
+
+def test_a_scale_down_cut_off_after_any_write_ends_with_those_two_gone(
+    kubectl: Kubectl, namespace: str, kubeconfig: Path
+) -> None:
+    def engines() -> dict[str, str]:
+        """Pods that are not leaving → the mark of those who are to."""
+        labels = "evenkeel.dev/service=simulated,evenkeel.dev/component=engine"
+        return {
+            item["metadata"]["name"]: item["metadata"]
+            .get("annotations", {})
+            .get("evenkeel.dev/drain", "")
+            for item in kubectl.get("-n", namespace, "pods", "-l", labels)["items"]
+            if "deletionTimestamp" not in item["metadata"]
+        }
+
+    plain = yaml.safe_load(sample())
+    plain["spec"]["engine"]["replicas"] = 4
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=yaml.safe_dump(plain))
+    with operator(kubeconfig, identity="builder", lease="builder") as builder:
+        wait_until(lambda: len(engines()) == 4, "four engines")
+        at_rest()
+        assert builder.stop() == 0
+    kubectl("-n", namespace, "scale", "fis/simulated", "--replicas=2")
+    lives, chosen = 0, set[str]()
+    while len(engines()) == 4:
+        lives += 1
+        name = f"shrinking-{lives}"
+        # Until the new spec is accepted each life has to rehearse it again.
+        steps = 1 if chosen else lives
+        with operator(kubeconfig, identity=name, lease=name, dies_after=steps) as dying:
+            assert dying.process.wait(timeout=60) == 9
+        now = {engine for engine, mark in engines().items() if mark}
+        assert chosen <= now or len(engines()) < 4  # who was chosen stays chosen
+        chosen |= now
+    with operator(kubeconfig, identity="closing", lease="closing"):
+        wait_until(lambda: len(engines()) == 2, "two engines")
+        at_rest()
+    assert lives > 2
+    assert len(chosen) == 2
+    assert set(engines().values()) == {""}
+    assert chosen.isdisjoint(engines())
+
+
+NOT_BY_THE_OPERATOR = f"""
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {{name: no-rollouts}}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - {{apiGroups: [apps], apiVersions: [v1], operations: [UPDATE], resources: [deployments]}}
+  matchConditions:
+    - {{name: operator, expression: "request.userInfo.username == '{USER}'"}}
+  validations:
+    - {{expression: "false", message: no rollouts today}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {{name: no-rollouts}}
+spec: {{policyName: no-rollouts, validationActions: [Deny]}}
+"""
+
+
+@pytest.mark.skipif(not AUDIT_LOG.exists(), reason="needs the rig's audit log")
+def test_what_the_cluster_refuses_is_said_and_not_tried_with_every_event(
+    kubectl: Kubectl, namespace: str, one: Operator
+) -> None:
+    kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
+    await_made(kubectl, namespace)
+    engine = ("-n", namespace, "deploy/simulated-engine")
+
+    def is_refused() -> bool:
+        try:
+            kubectl(f"--as={USER}", "annotate", *engine, "x=y", "--dry-run=server", "--overwrite")
+        except KubectlError as error:
+            return "no rollouts today" in str(error)
+        return False
+
+    kubectl("apply", "-f", "-", stdin=NOT_BY_THE_OPERATOR)
+    try:
+        wait_until(is_refused, "the policy")
+        position = audit_position()
+        kubectl("scale", *engine, "--replicas=9")
+        wait_until(
+            lambda: condition(kubectl, namespace, "Degraded").get("reason") == "Refused",
+            "the refusal to be told",
+        )
+        assert "no rollouts today" in condition(kubectl, namespace, "Degraded")["message"]
+        for n in range(30):  # each of them leads to a pass
+            kubectl("annotate", *engine, f"example.com/n={n}", "--overwrite")
+        tried = [what for what in writes_since(position) if "simulated-engine" in what]
+        assert 1 <= len([what for what in tried if "deployments" in what]) <= 5
+    finally:
+        kubectl("delete", "-f", "-", stdin=NOT_BY_THE_OPERATOR)
+    wait_until(
+        lambda: kubectl.get(*engine[:2], "deploy", "simulated-engine")["spec"]["replicas"] == 2,
+        "the next attempt",
+    )

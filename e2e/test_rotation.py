@@ -1,0 +1,108 @@
+"""Who leaves on a scale-down, and who enters in a rollout: as routers tell it, and so that no request fails."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+
+from e2e.installed import Namespace, Stream, request
+from e2e.operators import wait_until
+
+pytestmark = pytest.mark.core
+KEY = "sk-rotation"
+DRAIN = "evenkeel.dev/drain"
+
+
+@pytest.fixture(scope="module")
+def served(team: Namespace) -> Namespace:
+    """A service `one` with four replicas and a tenant."""
+    team.tenant("ads", KEY)
+    team.serve("one", replicas=4, tenancy={"anonymous": "Reject"})
+    team.ready("one", replicas=4)
+    team.answers("one", KEY, 200)
+    return team
+
+
+def told(team: Namespace) -> list[dict[str, Any]]:
+    """What each router says of the replicas."""
+    data = team.get("secret", "one-credentials")["data"]["admin-token"]
+    headers = {"Authorization": f"Bearer {b64decode(data).decode()}"}
+    answers = []
+    for router in team.pods("one", "router"):
+        with team.forwarded(router, 8082) as url:
+            answer = httpx.get(f"{url}/v1/replicas", headers=headers).json()["replicas"]
+            answers.append({replica["name"]: replica for replica in answer})
+    return answers
+
+
+def marked(team: Namespace) -> set[str]:
+    pods = team.pods("one", "engine")
+    return {name for name, pod in pods.items() if DRAIN in pod["metadata"].get("annotations", {})}
+
+
+def is_true(pod: Any, condition: str) -> bool:
+    found = {item["type"]: item["status"] for item in pod["status"].get("conditions", ())}
+    return found.get(condition) == "True"
+
+
+def test_the_busy_one_and_the_warmest_survive_and_no_request_fails(served: Namespace) -> None:
+    with served.client("one", KEY) as client:
+        for n in range(7):  # caches of different sizes
+            body = request(tokens=1) | {"prompt": f"{n} " * 700 * (n + 1)}
+            assert client.post("/v1/completions", json=body).status_code == 200
+        stream = Stream(client, tokens=3000).started()
+        work, blocks = Counter[str](), Counter[str]()
+        for answer in told(served):
+            for name, replica in answer.items():
+                work[name] += replica["in_flight"]
+                blocks[name] += replica["prefix_blocks"]
+        (busy,) = (name for name, count in work.items() if count)
+        stay = sorted(blocks, key=lambda name: (work[name], blocks[name], name))[-2:]
+        assert busy in stay
+        assert len(set(blocks.values())) > 1
+        served("scale", "fis/one", "--replicas=2")
+        leaving = wait_until(lambda: marked(served), "somebody to be chosen")
+        assert leaving == set(blocks) - set(stay)
+        statuses = {served.status("one", KEY)}
+        while len(served.pods("one", "engine")) > 2 or stream.is_alive():
+            statuses.add(served.status("one", KEY))
+        stream.finish()
+    assert statuses == {200}
+    assert set(served.pods("one", "engine")) == set(stay)
+    assert marked(served) == set()
+    served.ready("one", replicas=2)
+
+
+def test_a_rollout_waits_until_a_router_has_the_new_replica_in_rotation(served: Namespace) -> None:
+    served("scale", "fis/one", "--replicas=1")
+    served.ready("one", replicas=1)
+    (old,) = served.pods("one", "engine")
+    # Routers send nothing to pods that are born with the mark.
+    template = {"metadata": {"annotations": {DRAIN: "by-hand"}}}
+    patch = {"spec": {"engine": {"template": template}}}
+    served("patch", "fis", "one", "--type=merge", "-p", json.dumps(patch))
+
+    def waiting() -> list[str]:
+        pods = served.pods("one", "engine").items()
+        return [name for name, pod in pods if name != old and is_true(pod, "ContainersReady")]
+
+    (new,) = wait_until(waiting, "the new one to be up")
+    wait_until(
+        lambda: all(answer[new]["withheld"] == "draining" for answer in told(served)),
+        "both routers to know it",
+    )
+    assert old in served.pods("one", "engine")
+    assert not is_true(served.pods("one", "engine")[new], "Ready")
+    assert served.status("one", KEY) == 200
+    served("annotate", "pod", new, f"{DRAIN}-")
+    wait_until(lambda: set(served.pods("one", "engine")) == {new}, "the old one to leave")
+    pod = served.pods("one", "engine")[new]
+    assert is_true(pod, "Ready")
+    (gate,) = [c for c in pod["status"]["conditions"] if c["type"] == "evenkeel.dev/InRotation"]
+    assert gate["reason"] == "InRotation"
+    assert served.status("one", KEY) == 200

@@ -1,0 +1,84 @@
+"""The readiness gate `evenkeel.dev/InRotation`: a rollout waits until a router has the new replica in rotation.
+
+Place in the pass: engines + what routers say → **gates** → conditions of pods. Routers judge replicas by their
+containers' readiness, so that nobody waits for himself. A gate is opened once and never shut again: it is about how a
+replica enters, and a condition that followed every probe would be a write at rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from evenkeel_contract.names import IN_ROTATION_GATE
+
+from evenkeel_operator.core.engines import TIME_FORMAT, Engine
+from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.victims import Answers
+
+PATIENCE: Final = timedelta(seconds=30)
+"""How long a replica waits where no router answers at all: without routers nothing is served, and nothing is won by
+keeping replicas from becoming ready."""
+LONGEST_WAIT_S: Final = 30.0
+
+IN_ROTATION: Final = "InRotation"
+NO_ROUTER: Final = "NoRouter"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """One gate to be opened."""
+
+    engine: Engine
+    reason: str
+    message: str
+
+
+def openings(engines: Iterable[Engine], answers: Answers, now: datetime) -> Iterator[Opening]:
+    """The gates that may be opened now."""
+    told = [answer for answer in answers if answer is not None]
+    routable = {one.name for answer in told for one in answer.replicas if one.routable}
+    for engine in engines:
+        if engine.waits_since is None:
+            continue
+        if engine.name in routable:
+            yield Opening(engine, IN_ROTATION, "a router sends requests there")
+        elif not told and now - engine.waits_since >= PATIENCE:
+            yield Opening(engine, NO_ROUTER, "no router answers that could have it in rotation")
+
+
+def look_again_s(engines: Iterable[Engine], now: datetime) -> float | None:
+    """When to ask routers again about those that wait: often at first. None: nobody waits."""
+    ages = [(now - engine.waits_since).total_seconds() for engine in engines if engine.waits_since]
+    return min(LONGEST_WAIT_S, max(1.0, min(ages) / 10)) if ages else None
+
+
+def condition(opening: Opening, now: datetime) -> dict[str, str]:
+    """Of the pod."""
+    return {
+        "type": IN_ROTATION_GATE,
+        "status": "True",
+        "reason": opening.reason,
+        "message": opening.message,
+        "lastTransitionTime": now.strftime(TIME_FORMAT),
+    }
+
+
+GATES: Final = [{"conditionType": IN_ROTATION_GATE}]
+
+
+def has_gate(deployment: Object) -> bool:
+    """Whether its pods wait for routers."""
+    pod: Mapping[str, Any] = deployment["spec"]["template"]["spec"]
+    return any(
+        gate.get("conditionType") == IN_ROTATION_GATE for gate in pod.get("readinessGates") or ()
+    )
+
+
+def without_gate(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The Deployment as operators made it that knew no gate."""
+    template = manifest["spec"]["template"]
+    pod = {name: value for name, value in template["spec"].items() if name != "readinessGates"}
+    return {**manifest, "spec": {**manifest["spec"], "template": {**template, "spec": pod}}}

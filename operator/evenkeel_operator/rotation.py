@@ -1,0 +1,183 @@
+"""Which engines enter rotation, and which leave it: the part of a pass that touches pods (design §6).
+
+Place in the pass: desired → **rotation** → plan. Two wishes are held back here: that a new replica be ready (its gate is
+opened once a router has it), and that there be fewer of them (the Deployment shrinks once routers have let go of the
+victims). Routers are asked while something is held back, and at no other time.
+
+The surprising thing: nothing of it is remembered. Marks and conditions are in the pods, the rest is asked anew, so an
+operator that ends between any two steps is followed by one that goes on where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from evenkeel_contract.names import (
+    ENGINE_COMPONENT,
+    ROUTER_COMPONENT,
+    credentials_name,
+    engine_name,
+)
+
+from evenkeel_operator.cluster.client import KubeClient
+from evenkeel_operator.cluster.errors import Refused
+from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.routers import Routers
+from evenkeel_operator.cluster.store import Key, Store
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.conditions import Note
+from evenkeel_operator.core.credentials import read_credentials
+from evenkeel_operator.core.engines import Engine, engines_of
+from evenkeel_operator.core.gates import (
+    condition,
+    has_gate,
+    look_again_s,
+    openings,
+    without_gate,
+)
+from evenkeel_operator.core.objects import Object, Ref, ref_of
+from evenkeel_operator.core.plan import Manifest, was_meant
+from evenkeel_operator.core.victims import Answers, departure, marked
+from evenkeel_operator.core.workload import workload
+from evenkeel_operator.desired import Desired
+
+_log = logging.getLogger(__name__)
+
+# Routers follow pods by a watch: what they were told by a mark they know within a few milliseconds.
+LETTING_GO_S: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attended:
+    """What is to be made of what was wanted."""
+
+    wanted: Desired | None
+    pods: Sequence[Object] | None = None
+    """The engines' pods, where somebody looked."""
+    again_s: float | None = None
+    """When to look again without any event."""
+    notes: tuple[Note, ...] = ()
+
+
+class Rotation:
+    """For all services."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        store: Store,
+        observer: Observer,
+        *,
+        routers: Routers,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._observer = observer
+        self._routers = routers
+        self._clock = clock
+
+    async def attend(self, key: Key, seen: Observed, wanted: Desired | None) -> Attended:
+        """Open gates, mark victims; raises `ClusterError`."""
+        ref = Ref("Deployment", engine_name(key.name))
+        live = seen.children.get(ref)
+        if wanted is None or live is None:
+            return Attended(wanted=wanted)
+        manifest = _gated_as_it_was(
+            next(item for item in wanted.manifests if ref_of(item) == ref), live
+        )
+        wanted = _with(wanted, manifest)
+        replicas = manifest["spec"]["replicas"]
+        larger = _scaled(manifest, live["spec"].get("replicas", 1))
+        # What somebody else asked for is not ours to take leave of: it is put back at once.
+        shrinking = larger["spec"]["replicas"] > replicas and was_meant(larger, live)
+        noted = self._store.pods_to_look_at(key)
+        if not shrinking and not noted and workload(live, wanted=replicas).settled:
+            return Attended(wanted=wanted)
+
+        pods = await self._observer.pods(key, ENGINE_COMPONENT)
+        engines = engines_of(pods)
+        to_look_at = {engine.name for engine in engines if engine.needs_a_look}
+        self._store.looked_at_pods(key, noted, still=to_look_at)
+        ask = shrinking or any(engine.waits_since for engine in engines)
+        answers = await self._ask(key, seen) if ask else ()
+        notes = await self._open(key, engines, answers)
+        leave = departure(
+            engines,
+            wanted=replicas,
+            shrinking=shrinking,
+            answers=answers,
+            cordoned=self._store.cordoned,
+            now=self._clock(),
+        )
+        for engine in leave.unmark:
+            _log.info("%s: engine %s stays", key, engine.name)
+            notes += await self._write(self._client.apply, key, _head(key, engine))
+        for engine in leave.mark:
+            _log.info("%s: engine %s is to leave", key, engine.name)
+            annotations = marked(engine, self._clock())
+            notes += await self._write(self._client.apply, key, _head(key, engine, annotations))
+        waits_s = look_again_s(engines, self._clock())
+        if not leave.wait or notes:  # a fleet that may not be marked shrinks all the same
+            return Attended(wanted=wanted, pods=pods, again_s=waits_s, notes=tuple(notes))
+        return Attended(wanted=_with(wanted, larger), pods=pods, again_s=LETTING_GO_S)
+
+    async def _ask(self, key: Key, seen: Observed) -> Answers:
+        secret = seen.children.get(Ref("Secret", credentials_name(key.name)))
+        credentials = read_credentials(secret)
+        pods = await self._observer.pods(key, ROUTER_COMPONENT)
+        token = "" if credentials is None else credentials.admin_token
+        return await self._routers.ask(pods, token=token)
+
+    async def _open(self, key: Key, engines: Sequence[Engine], answers: Answers) -> list[Note]:
+        notes: list[Note] = []
+        now = self._clock()
+        for opening in openings(engines, answers, now):
+            _log.info("%s: engine %s enters: %s", key, opening.engine.name, opening.message)
+            status = {"conditions": [condition(opening, now)]}
+            head = {**_head(key, opening.engine), "status": status}
+            notes += await self._write(self._client.apply_status, key, head)
+        return notes
+
+    async def _write(
+        self, write: Callable[[Object], Any], key: Key, manifest: Manifest
+    ) -> list[Note]:
+        """A refusal is a note: its service runs on without it."""
+        try:
+            self._store.see("MODIFIED", "Pod", await write(manifest))
+        except Refused as error:
+            _log.warning("%s: %s is refused: %s", key, ref_of(manifest), error.message)
+            return [Note(reasons.REFUSED, f"{ref_of(manifest)} is refused: {error.message}")]
+        return []
+
+
+def _gated_as_it_was(manifest: Manifest, live: Object) -> Manifest:
+    """Without the gate, where nothing else would be new: it is no reason to start every engine anew."""
+    if has_gate(live):
+        return manifest
+    bare = without_gate(manifest)
+    counts = (live["spec"].get("replicas", 1), bare["spec"]["replicas"])
+    return bare if any(was_meant(_scaled(bare, count), live) for count in counts) else manifest
+
+
+def _scaled(manifest: Manifest, replicas: int) -> Manifest:
+    return {**manifest, "spec": {**manifest["spec"], "replicas": replicas}}
+
+
+def _with(wanted: Desired, manifest: Manifest) -> Desired:
+    ref = ref_of(manifest)
+    items = (manifest if ref_of(item) == ref else item for item in wanted.manifests)
+    return replace(wanted, manifests=tuple(items))
+
+
+def _head(key: Key, engine: Engine, annotations: dict[str, str] | None = None) -> Manifest:
+    """Of a pod to be applied. Its uid keeps the write from a namesake; what an earlier mark had set and this one does
+    not goes, and nobody else's annotation does."""
+    metadata: Manifest = {"name": engine.name, "namespace": key.namespace, "uid": engine.uid}
+    if annotations:
+        metadata["annotations"] = annotations
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
