@@ -30,6 +30,7 @@ from evenkeel_router.core.reported import Seen
 from evenkeel_router.edge.health import Watchtower
 from evenkeel_router.edge.moving import Moving
 from evenkeel_router.edge.probe import wait_for
+from evenkeel_router.edge.tending import reckon
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)
@@ -197,6 +198,8 @@ class Reports:
         )
         if counted:
             await self._observe(report)
+        if seen is None or seen.incarnation != report.incarnation:
+            await reckon(self._state)  # it takes requests next, and every client asks for its seed
         self._watchtower.reported(name)
 
     async def _observe(self, report: Report) -> None:

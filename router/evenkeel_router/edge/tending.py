@@ -41,22 +41,22 @@ class Tending:
             if members is not None:
                 self._state.ledger.members = members
                 self._state.books.close(now_s, settled=now_s - began_s >= timing.settle_s)
-            await self._reckon()
+            await reckon(self._state)
             if members is not None and now_s - sealed_s >= timing.seal_interval_s:
                 sealed_s = now_s
                 await self._seal(members, now_s)
-
-    async def _reckon(self) -> None:
-        """Have at hand what departed incarnations left behind: the next seed asks for it."""
-        ledger = self._state.ledger
-        for name, _ in list(ledger.open_pages()):
-            if name not in self._state.books.alive and name in ledger.pages:
-                await _in_steps(ledger.closing_steps(name))
 
     async def _seal(self, members: frozenset[str], now_s: float) -> None:
         alive = self._state.books.alive
         await _in_steps(self._sealer.steps(members, live=alive, now_s=now_s))
         self._sealer.collect(members)
+
+
+async def reckon(state: RouterState) -> None:
+    """Have at hand what departed incarnations left behind: the next seed asks for it."""
+    for name, _ in list(state.ledger.open_pages()):
+        if name not in state.books.alive and name in state.ledger.pages:
+            await _in_steps(state.ledger.closing_steps(name))
 
 
 async def _in_steps(steps: Iterable[object]) -> None:

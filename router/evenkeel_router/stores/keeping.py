@@ -81,11 +81,19 @@ class Keeping:
             return
 
     async def _merge(self, parts: list[LedgerDelta]) -> None:
+        """In order. What follows a part of a page that does not hold would hide the gap: nobody would ask for it."""
+        lost: set[tuple[str, str]] = set()
+        parts.reverse()  # taken off the end, so that what was merged is not held twice
         while parts:
+            part = parts.pop()
+            pages = {(part.router, page.incarnation) for page in part.pages}
+            if pages & lost:
+                continue
             try:
-                self._ledger.merge(from_wire(parts.pop()))
+                self._ledger.merge(from_wire(part))
             except ValueError as error:
                 _log.warning("a part of the stored ledger does not hold: %s", error)
+                lost |= pages
             await asyncio.sleep(0)  # a part may hold many thousand rows: requests come first
 
     async def _save(self) -> None:

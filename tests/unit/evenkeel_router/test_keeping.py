@@ -13,6 +13,7 @@ from evenkeel_router.core.exchange import from_wire, to_wire
 from evenkeel_router.stores import keeping as module
 from evenkeel_router.stores.contract import StoreError
 from evenkeel_router.stores.keeping import Keeping
+from msgspec import structs
 
 from tests.support.ledger_worlds import content, ledger
 from tests.support.routers import PATIENCE_S
@@ -131,16 +132,35 @@ async def test_a_store_that_goes_away_is_written_again_when_it_is_back() -> None
     assert again.served("ns/t/b").service == 110.0
 
 
+def cut_short(part: LedgerDelta) -> LedgerDelta:
+    """Its only page lacks a cell."""
+    (page,) = part.pages
+    cut = Rows(page.clients.names, page.clients.cells[:-1])
+    return structs.replace(part, pages=(structs.replace(page, clients=cut),))
+
+
 async def test_a_part_that_does_not_hold_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     parts = [to_wire(part) for part in known("before").parts()]
-    (page,) = parts[0].pages
-    cut = Rows(page.clients.names, page.clients.cells[:-1])
-    values = {name: getattr(page, name) for name in page.__struct_fields__}
-    bad = {name: getattr(parts[0], name) for name in parts[0].__struct_fields__}
-    bad["pages"] = (type(page)(**(values | {"clients": cut})),)
     here = ledger("here")
-    async with keeping(here, Memory([LedgerDelta(**bad), *parts[1:]])) as one:
+    async with keeping(here, Memory([cut_short(parts[0]), *parts[1:]])) as one:
         async with asyncio.timeout(PATIENCE_S):
             await one.loaded.wait()
     assert "does not hold" in caplog.text
     assert here.served("ns/t/a").service == 7.0
+
+
+async def test_after_a_part_that_does_not_hold_no_later_one_says_that_the_page_is_complete() -> (
+    None
+):
+    """Else nobody would ask the replica or a peer for what is missing."""
+    before = ledger("before")
+    rows = [ReplicaRow(f"ns/t/{n}", Totals(service=1.0)) for n in range(5000)]
+    before.observe("one", since=0, sequence=9, rows=rows)
+    before.observe("two", since=0, sequence=4, rows=rows[:1])
+    parts = [to_wire(part) for part in before.parts()]
+    assert len(parts) == 5
+    here = ledger("here")
+    async with keeping(here, Memory([cut_short(parts[0]), *parts[1:]])) as one:
+        async with asyncio.timeout(PATIENCE_S):
+            await one.loaded.wait()
+    assert (here.sequence("one"), here.sequence("two")) == (0, 4)
