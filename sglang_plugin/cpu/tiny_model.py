@@ -1,9 +1,10 @@
-"""Builds a Llama small enough for a CPU: random weights, a tokenizer trained here. Nothing is fetched.
+"""Builds a Llama with random weights and a tokenizer trained here. Nothing is fetched.
 
-    python tiny_model.py FOLDER
+    python tiny_model.py FOLDER [SHAPE]
 
-Two layers, hidden size 64, 1024 tokens of byte-level BPE, about 213,000 parameters. Run in the environment of
-`make sglang`. The seed is fixed: every build gives the same weights.
+Shape `tiny`, the default, is small enough for a CPU: two layers, hidden size 64, 1024 tokens of byte-level BPE, about
+213,000 parameters. Shape `1b` is Llama-3.2-1B's but for the vocabulary: a GPU has something to do (`bench/gpu`). Run in an
+environment of SGLang. The seed is fixed: every build gives the same weights.
 """
 
 from __future__ import annotations
@@ -16,14 +17,32 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 VOCABULARY = 1024
-CONTEXT_TOKENS = 8192
+SHAPES = {
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 8192,
+    },
+    "1b": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 65_536,
+        "dtype": "bfloat16",
+    },
+}
 TEMPLATE = (
     "{% for message in messages %}<s>{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
 )
 
 
-def main(folder: str) -> None:
+def main(folder: str, shape: str) -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -40,21 +59,18 @@ def main(folder: str) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=CONTEXT_TOKENS,
         bos_token_id=0,
         eos_token_id=1,
         tie_word_embeddings=False,
+        **SHAPES[shape],
     )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    model = LlamaForCausalLM(config)
+    model.to(config.dtype or torch.float32).save_pretrained(folder)
     wrapped.save_pretrained(folder)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python tiny_model.py FOLDER")
-    main(sys.argv[1])
+    folder, shape = [*sys.argv[1:], "tiny", ""][:2]
+    if len(sys.argv) not in (2, 3) or shape not in SHAPES:
+        sys.exit(f"usage: python tiny_model.py FOLDER [{' | '.join(SHAPES)}]")
+    main(folder, shape)

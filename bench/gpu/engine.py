@@ -1,0 +1,87 @@
+"""One SGLang for a measurement: started, waited for, ended with all it started.
+
+Place in the flow: `run` → **engine** → `python -m sglang.launch_server` in an environment that has it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import httpx
+from evenkeel_cli.up import ports
+from evenkeel_contract.enginecommand import (
+    CPU_ENVIRONMENT,
+    CPU_FLAGS,
+    OFFLINE_ENVIRONMENT,
+    PAGE_SIZE,
+    SGLANG_MODULE,
+)
+
+HOST: Final = "127.0.0.1"
+_START_S: Final = 1800.0
+_LOOK_S: Final = 0.5
+_STOP_S: Final = 5.0
+_TAIL_CHARS: Final = 3000
+
+
+class EngineError(RuntimeError):
+    """The engine ended, or was not ready in time; the message has the end of its log."""
+
+
+@contextmanager
+def running_engine(
+    *, python: Path, model: Path, policy: str, cpu: bool, flags: Sequence[str], log: Path
+) -> Iterator[str]:
+    """An engine's address. `policy` is what `--schedule-policy` takes; `flags` come last."""
+    port = ports.free_port(HOST)
+    command = (
+        *(str(python), "-m", SGLANG_MODULE, f"--model-path={model}", f"--page-size={PAGE_SIZE}"),
+        *(f"--host={HOST}", f"--port={port}", f"--schedule-policy={policy}"),
+        *("--enable-metrics", "--enable-cache-report", "--random-seed=0"),
+        *(CPU_FLAGS if cpu else ()),
+        *flags,
+    )
+    environment = {**os.environ, **OFFLINE_ENVIRONMENT, **(CPU_ENVIRONMENT if cpu else {})}
+    environment.pop("PYTHONPATH", None)  # this interpreter's, not that one's
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+    url = f"http://{HOST}:{port}"
+    try:
+        _await_ready(process, url, log)
+        yield url
+    finally:
+        _stop(process)
+
+
+def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline_s = time.monotonic() + _START_S
+    while time.monotonic() < deadline_s:
+        with suppress(httpx.TransportError):
+            if httpx.get(f"{url}/ready", timeout=2, trust_env=False).status_code == 200:
+                return
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK_S)
+            raise EngineError(f"the engine ended; {log} ends:\n{_tail(log)}")
+    raise EngineError(f"the engine was not ready in {_START_S:g} s; {log} ends:\n{_tail(log)}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-_TAIL_CHARS:]

@@ -1,0 +1,144 @@
+"""Sends programs to an engine's `/generate` as token ids, reads the streams, keeps a record of each request.
+
+Place in the flow: `load` → **sending** → records → `report`. Token ids and not text, so that lengths and shared
+prefixes are exactly the workload's, and a turn's prompt holds what the engine really answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from evenkeel_contract.key import ClientKey
+from evenkeel_contract.names import CLIENT_KEY_FIELD
+from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.experiments.workload import Program
+
+from bench.gpu.prompts import Prompts
+
+_DATA: Final = b"data: "
+_DONE: Final = b"[DONE]"
+_MAX_LINE_BYTES: Final = 16 * 1024 * 1024  # SGLang repeats all output ids in each event
+_IDLE_S: Final = 0.25
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One workload on one engine."""
+
+    url: str
+    name: str
+    """Clients of different runs are different clients: accounts of an earlier one are none of theirs."""
+    vocabulary: int
+    session: aiohttp.ClientSession
+    now_s: Callable[[], float]
+    records: list[Record] = field(default_factory=list)
+    open: set[tuple[str, int]] = field(default_factory=set)
+    """Calls that were sent and have not ended: (client, number of the request)."""
+    _sent: int = 0
+
+    async def send_all(self, programs: Iterable[Program]) -> None:
+        """Each at its time, each call once those it comes after have ended. Cancelling aborts what is under way."""
+        async with asyncio.TaskGroup() as group:
+            for program in programs:
+                delay_s = program.arrival_s - self.now_s()
+                if delay_s > 0:
+                    await asyncio.sleep(delay_s)
+                group.create_task(self._program(program))
+
+    async def _program(self, program: Program) -> None:
+        prompts = Prompts(program, vocabulary=self.vocabulary)
+        ended = [asyncio.Event() for _ in program.calls]
+        async with asyncio.TaskGroup() as group:
+            for number in range(len(program.calls)):
+                group.create_task(self._call(program, number, prompts, ended))
+
+    async def _call(
+        self, program: Program, number: int, prompts: Prompts, ended: Sequence[asyncio.Event]
+    ) -> None:
+        call = program.calls[number]
+        for parent in call.after:
+            await ended[parent].wait()
+        input_ids = prompts.input_ids(number)
+        self._sent += 1
+        mark = (program.client, self._sent)
+        self.open.add(mark)
+        sent_s = self.now_s()
+        first_s, meta, output_ids = await self._generate(
+            program.client, input_ids, call.output_tokens
+        )
+        self.open.discard(mark)
+        prompts.answered(number, input_ids, output_ids)
+        self.records.append(
+            Record(
+                id=f"{program.id}.{number}",
+                program=program.id,
+                client=program.client,
+                replica=0,
+                status="finished",
+                arrival_s=sent_s,
+                admitted_s=None,
+                first_token_s=first_s,
+                finished_s=self.now_s(),
+                input_tokens=len(input_ids),
+                cached_tokens=meta.get("cached_tokens") or 0,
+                extend_tokens=len(input_ids) - (meta.get("cached_tokens") or 0),
+                output_tokens=len(output_ids),
+                retractions=0,
+            )
+        )
+        ended[number].set()
+
+    async def _generate(
+        self, client: str, input_ids: Sequence[int], output_tokens: int
+    ) -> tuple[float, Mapping[str, Any], Sequence[int]]:
+        """When the first token came, what the engine says of the request, its output."""
+        body = {
+            "input_ids": input_ids,
+            "sampling_params": {
+                "max_new_tokens": output_tokens,
+                "ignore_eos": True,
+                "temperature": 0,
+            },
+            "stream": True,
+            CLIENT_KEY_FIELD: ClientKey("bench", self.name, client).encode(),
+        }
+        first_s, last = None, b""
+        async with self.session.post(f"{self.url}/generate", data=msgspec.json.encode(body)) as got:
+            got.raise_for_status()
+            async for line in got.content:
+                if line.startswith(_DATA) and not line.startswith(_DATA + _DONE):
+                    first_s = self.now_s() if first_s is None else first_s
+                    last = line
+        event = msgspec.json.decode(last.removeprefix(_DATA))
+        if first_s is None or "meta_info" not in event:
+            raise RuntimeError(f"the engine answered {event}")
+        return first_s, event["meta_info"], event["output_ids"]
+
+
+@asynccontextmanager
+async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """As many connections as there are requests, and no limit on how long an answer takes."""
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=None),
+        read_bufsize=_MAX_LINE_BYTES,
+        headers={"Content-Type": "application/json"},
+    ) as session:
+        yield session
+
+
+async def clear(session: aiohttp.ClientSession, url: str) -> None:
+    """Leave the engine as it began: nothing runs, nothing is cached."""
+    async with session.post(f"{url}/abort_request", json={"rid": "", "abort_all": True}) as done:
+        done.raise_for_status()
+    while True:  # it refuses to forget what still runs
+        async with session.post(f"{url}/flush_cache") as flushed:
+            if flushed.status == 200:
+                return
+        await asyncio.sleep(_IDLE_S)

@@ -1,0 +1,58 @@
+"""The harness for a real engine against a simulated replica, which speaks the same `/generate`."""
+
+from __future__ import annotations
+
+import pytest
+from evenkeel_simulator.experiments.workload_file import read_spec
+from evenkeel_simulator.server.app import running_server
+
+from bench.gpu.load import burst, shrunk
+from bench.gpu.measuring import Engine, Plan, measure
+from bench.gpu.report import Figures
+from bench.gpu.run import WORKLOADS
+from bench.gpu.sending import open_session
+from tests.support.replicas import settings
+
+VOCABULARY = 1000
+
+
+async def test_every_call_is_made_and_finds_what_its_parents_left() -> None:
+    programs = burst(shrunk(read_spec(WORKLOADS["multi-turn"]), 8), 6, seed=1)
+    async with running_server(settings()) as server, open_session() as session:
+        engine = Engine(server.url, session, VOCABULARY)
+        run, _ = await engine.run("w", programs, over=lambda _: False)
+    assert len(run.records) == sum(len(program.calls) for program in programs)
+    assert not run.open
+    calls = {f"{p.id}.{n}": call for p in programs for n, call in enumerate(p.calls)}
+    for record in run.records:
+        call = calls[record.id]
+        assert (record.input_tokens, record.output_tokens) == (
+            call.input_tokens,
+            call.output_tokens,
+        )
+        if call.after:  # all of the parent's context but for its last page
+            parent = calls[f"{record.program}.{call.after[0]}"]
+            context_tokens = parent.input_tokens + parent.output_tokens
+            assert record.cached_tokens >= (context_tokens - 16) // 16 * 16
+
+
+async def test_a_run_ends_with_the_well_behaved_and_tells_what_the_flood_left() -> None:
+    plan = Plan(
+        workloads={"judge-s1": shrunk(read_spec(WORKLOADS["judge-s1"]), 16)},
+        burst_programs=8,
+        load=3.0,
+        duration_s=1.0,
+        seed=2,
+        vocabulary=VOCABULARY,
+    )
+    told: list[Figures] = []
+    capacities: dict[str, float] = {}
+    async with running_server(settings(replica_policy="DLPM", speed=20.0)) as server:
+        found = await measure(server.url, "DLPM", plan, capacities=capacities, told=told.append)
+        again = await measure(server.url, "DLPM", plan, capacities=capacities, told=told.append)
+    assert told == [*found, *again]
+    (run,) = found
+    assert run.programs_per_s == pytest.approx(3 * capacities["judge-s1"])
+    assert again[0].capacity_programs_per_s == run.capacity_programs_per_s
+    assert run.well_behaved is not None
+    assert run.summary.hit_rate > 0.3
