@@ -1,0 +1,180 @@
+"""Tokens mode against the real engine: the same token ids, and the cached tokens that were foretold."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
+from evenkeel_router.core.asked import Chat, read
+from evenkeel_router.core.request import Endpoint
+from evenkeel_router.edge.modeltokenizers import FILES, ModelTokenizer
+
+from tests.sglang.engine import Engine, engine_environment
+from tests.support.routers import KEY, config_for, router_of
+
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
+
+Start = Callable[..., Engine]
+PAGE_TOKENS = 16
+NAME = "llama"
+# What templates of today's models do: dates, tools as JSON with and without indent, calls, results, thoughts, parts.
+TEMPLATE = """\
+{{- bos_token }}
+{%- set ns = namespace(system='') %}
+{%- if messages[0].role == 'system' %}{% set ns.system = messages[0].content | trim %}{% endif %}
+<|system|> {{ ns.system }}
+Today: {{ strftime_now('%Y') }}
+{% if tools %}Tools:
+{% for tool in tools %}
+{{ tool | tojson(indent=2) }}
+{{ tool.function | tojson }}
+{% endfor %}
+{% endif %}
+{% for message in messages %}
+{% if message.role == 'system' %}{% continue %}{% endif %}
+<|{{ message.role }}|>
+{%- if message.reasoning_content is defined %} [{{ message.reasoning_content }}]{% endif %}
+{%- if message.name is defined %} ({{ message.name }}){% endif %}
+ {{ message.content }}
+{% for call in message.tool_calls or [] %}
+{{ call.id }} {{ call.function.name }} {{ call.function.arguments | tojson }}
+{% for key, value in call.function.arguments.items() %}{{ key }}={{ value }};{% endfor %}
+
+{% endfor %}
+{% endfor %}
+{% generation %}{% endgeneration %}
+{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}
+"""
+PARTS = "{% for message in messages %}{% for content in message['content'] %}[{{ content.text }}]{% endfor %}{% endfor %}"
+USER: dict[str, Any] = {"role": "user", "content": "  How warm is it in Zürich, and why?  "}
+TOOL = {
+    "type": "function",
+    "function": {
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": ["Zürich"]}},
+        },
+        "name": "weather",
+        "strict": True,
+    },
+}
+CALLED = [
+    {"role": "system", "content": " Be brief. <s> "},
+    USER,
+    {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "hm",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Zürich"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "12"}, {"type": "text", "text": "°C"}]},
+]  # fmt: skip
+CHATS: list[dict[str, Any]] = [
+    {"messages": [USER]},
+    {"messages": [{"role": "system", "content": "Be brief."}, USER | {"name": "Ann"}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
+    {"messages": [USER, {"role": "assistant", "content": "It is"}]},
+    {"messages": [USER, {"role": "assistant", "content": "It is"}], "continue_final_message": True},
+    {"messages": [USER], "chat_template_kwargs": {"enable_thinking": False}},
+    {"messages": [USER], "reasoning_effort": "none"},
+    {"messages": [USER], "reasoning_effort": "high"},
+    {"messages": [USER], "tools": [TOOL]},
+    {"messages": [USER], "tools": [TOOL], "tool_choice": "none"},
+    {"messages": CALLED, "tools": [TOOL, {"type": "function", "function": {"name": "f"}}]},
+]  # fmt: skip
+PROMPTS = ("Once upon a time", "", "<s>twice", " wide  blanks\n\n\tand ünïcödé 漢字 🙂", "x" * 3000)
+
+
+def model_folder(folder: Path, template: str) -> Path:
+    """The tiny model with a BOS before every prompt, as Llama's has, and another template."""
+    environment = engine_environment()
+    assert environment is not None
+    shutil.copytree(environment / "model", folder)
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    single = [bos, {"Sequence": {"id": "A", "type_id": 0}}]
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+    }
+    path.write_text(json.dumps(tokenizer))
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+def flags(model: Path) -> list[str]:
+    return [
+        *("--model-path", str(model), "--served-model-name", NAME),
+        *("--page-size", str(PAGE_TOKENS), "--max-total-tokens", "16384"),
+    ]
+
+
+def ours(model: Path) -> ModelTokenizer:
+    return ModelTokenizer(
+        {name: (model / name).read_bytes() for name in FILES if (model / name).exists()}
+    )
+
+
+def prompt_of(chat: dict[str, Any]) -> Chat:
+    asked = read(Endpoint.CHAT, msgspec.json.encode(chat))
+    assert isinstance(asked, Chat)
+    return asked
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, PARTS], ids=["text", "parts"])
+def test_prompts_and_chats_have_the_engines_token_ids(
+    start: Start, tmp_path: Path, template: str
+) -> None:
+    model = model_folder(tmp_path / "model", template)
+    engine, tokenizer = start(*flags(model)), ours(model)
+    with httpx.Client(base_url=engine.url, timeout=120) as http:
+        for prompt in PROMPTS:
+            told = http.post("/tokenize", json={"model": NAME, "prompt": prompt})
+            assert tokenizer.prompt(prompt) == told.raise_for_status().json()["tokens"], prompt
+        for chat in CHATS if template is TEMPLATE else CHATS[:3]:
+            body = chat | {"model": NAME, "max_tokens": 1, "return_prompt_token_ids": True}
+            answer = http.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            got = answer.json()["choices"][0]["prompt_token_ids"]
+            assert tokenizer.chat(prompt_of(chat)) == got, chat
+
+
+async def test_the_router_foretells_what_the_engine_finds_cached(
+    start: Start, tmp_path: Path
+) -> None:
+    model = model_folder(tmp_path / "model", TEMPLATE)
+    engine = start(*flags(model))
+    config = config_for(
+        ReplicaConfig(name="r0", url=engine.url),
+        prefix=PrefixConfig(mode=PrefixMode.TOKENS, tokenizer=str(model), page_tokens=PAGE_TOKENS),
+    )
+    turns = [{"role": "system", "content": "You keep a ship on an even keel. " * 20}, USER]
+    async with router_of(config) as router:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with httpx.AsyncClient(base_url=router.url, headers=headers, timeout=120) as http:
+            for _ in range(3):
+                body = {"model": NAME, "messages": turns, "max_tokens": 8, "temperature": 0}
+                answer = (await http.post("/v1/chat/completions", json=body)).raise_for_status()
+                said = answer.json()["choices"][0]["message"]["content"]
+                turns += [{"role": "assistant", "content": said}, USER]
+            text = {"text": "The same long prompt. " * 30, "sampling_params": {"max_new_tokens": 1}}
+            for _ in range(2):
+                (await http.post("/generate", json=text)).raise_for_status()
+        foretold = router.state.accounts.predictions["estimated"]
+        assert foretold.predicted_tokens > 500
+        # An answer's own pages are cached as well, and not foretold without events: at most one page a turn here.
+        assert 0 <= foretold.reported_tokens - foretold.predicted_tokens <= 3 * PAGE_TOKENS
+        assert not router.state.untokenised.counts
+        assert not router.state.untokenised.distrusts("chat")
