@@ -33,8 +33,6 @@ def not_honoured(resource: Mapping[object, object]) -> Iterator[str]:
     for path, reason in {**(OF_SIMULATOR if simulated else OF_SGLANG), **FIELDS}.items():
         if _given(resource, path):
             yield f"{path} has no effect here: {reason}"
-    if _given(resource, "spec.router.prefix.mode", "Tokens"):
-        yield "spec.router.prefix.mode Tokens has no effect here: prompts are matched as Text"
 
 
 def _given(resource: Mapping[object, object], path: str, value: object = None) -> bool:

@@ -32,6 +32,7 @@ from evenkeel_router.edge.kubediscovery import KubernetesDiscovery
 from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.edge.peers import Peers
 from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
+from evenkeel_router.edge.promptfacts import AskedFacts
 from evenkeel_router.edge.reports import Reports
 from evenkeel_router.edge.server import TrafficServer, connections_for
 from evenkeel_router.edge.tending import Tending, demand, tell
@@ -54,8 +55,9 @@ LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's ti
 class Router:
     """A running router. Ports are known once it runs: port 0 lets the system choose."""
 
-    def __init__(self, state: RouterState, discovery: Discovery) -> None:
+    def __init__(self, state: RouterState, discovery: Discovery, tokenising: Tokenising) -> None:
         self.state = state
+        self.tokenising = tokenising
         self.discovery = discovery
         self.traffic_port = 0
         self.probe_port = 0
@@ -97,7 +99,8 @@ async def running(
     """
     state = RouterState(config, timing=timing)
     discovery = _discovery(state, api)
-    router = Router(state, discovery)
+    tokenising = Tokenising(config.prefix, state.untokenised)
+    router = Router(state, discovery, tokenising)
     async with AsyncExitStack() as stack:
         # 1. What an earlier process knew.
         await _read_store(stack, state, store)
@@ -108,7 +111,7 @@ async def running(
         session = await stack.enter_async_context(prober_session())
         watchtower = Watchtower(state, prober or HttpProber(session))
 
-        tokenising = stack.enter_context(Tokenising(config.prefix, state.untokenised))
+        stack.enter_context(tokenising)
         await tokenising.load()
 
         # 3. What runs beside the requests.
@@ -121,6 +124,7 @@ async def running(
             Reports(state, watchtower).run(),
             peers.run(),
             tokenising.run(),
+            AskedFacts(state, tokenising).run(),
             Tending(state, peers.members).run(),
             tell(state),
             demand(state),

@@ -22,6 +22,7 @@ from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, m
 
 from evenkeel_sglang import seams
 from evenkeel_sglang.engine import EngineRequest
+from evenkeel_sglang.prompts import prompt_facts
 from evenkeel_sglang.reports import ReportServer
 from evenkeel_sglang.scheduling import Scheduling
 
@@ -61,7 +62,7 @@ def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:
     if scheduler.server_args.dp_size > 1:
         raise seams.misfit("data-parallel ranks (--dp-size) would each keep deficits of their own")
     if _is_first_rank():
-        _tell(name, settings, host=scheduler.server_args.host, scheduling=_scheduling)
+        _tell(name, settings, server_args=scheduler.server_args, scheduling=_scheduling)
 
 
 def calc_priority(
@@ -116,7 +117,7 @@ def _is_first_rank() -> bool:
     return bool(get_parallel().tp_rank == 0)
 
 
-def _tell(name: str, settings: EngineSettings, *, host: str, scheduling: Scheduling) -> None:
+def _tell(name: str, settings: EngineSettings, *, server_args: Any, scheduling: Scheduling) -> None:
     """Make it known which policy runs and whom it served."""
     # Not at the top: samples go where SGLang says, once it has said so.
     from evenkeel_sglang import metrics
@@ -126,7 +127,13 @@ def _tell(name: str, settings: EngineSettings, *, host: str, scheduling: Schedul
     reports = "no reports"
     if settings.reports_port is not None:
         book = ReportBook(incarnation=settings.incarnation or uuid.uuid4().hex, policy=name)
-        server = ReportServer(book, scheduling.snapshot, host=host, port=settings.reports_port)
+        server = ReportServer(
+            book,
+            scheduling.snapshot,
+            prompts=lambda: prompt_facts(server_args),
+            host=server_args.host,
+            port=settings.reports_port,
+        )
         reports = f"reports on port {server.port} as incarnation {book.incarnation}"
     logger.info("evenkeel: policy %s orders the waiting queue; %s", name, reports)
 

@@ -1,6 +1,7 @@
 """The replica's totals per client, on request, from inside SGLang's scheduler process (design R3).
 
-Place in the flow: router's DEALER → **ROUTER socket in a thread of its own** → scheduling's snapshot → answer. A
+Place in the flow: router's DEALER → **ROUTER socket in a thread of its own** → scheduling's snapshot → answer. What
+the engine makes tokens with is asked here too. A
 thread, since the scheduler's loop sleeps when idle and must not wait for routers when busy. Answers are built
 when asked for: nobody asking costs nothing.
 """
@@ -10,11 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Final
 
 import zmq
+from evenkeel_contract import promptfacts
+from evenkeel_contract.promptfacts import PromptFacts, PromptQuestion
 from evenkeel_contract.reportbook import Held, ReportBook, Served
-from evenkeel_contract.reports import ReportError, decode_request, encode
+from evenkeel_contract.reports import ReportError, encode
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +30,21 @@ Snapshot = Callable[[], tuple[Mapping[str, Served], Mapping[str, Held]]]
 class ReportServer:
     """Answers routers until the process ends."""
 
-    def __init__(self, book: ReportBook, snapshot: Snapshot, *, host: str, port: int) -> None:
-        """Binds at once; port 0 lets the system choose. Raises `zmq.ZMQError` if the port is taken."""
+    def __init__(
+        self,
+        book: ReportBook,
+        snapshot: Snapshot,
+        *,
+        prompts: Callable[[], PromptFacts],
+        host: str,
+        port: int,
+    ) -> None:
+        """Binds at once; port 0 lets the system choose. Raises `zmq.ZMQError` if the port is taken.
+
+        `prompts` is called once, when a router first asks.
+        """
         self._book = book
+        self._prompts = cache(prompts)
         self._snapshot = snapshot
         self._socket = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_QUESTION_BYTES)
@@ -43,10 +59,14 @@ class ReportServer:
         while True:
             frames = self._socket.recv_multipart()
             try:
-                question = decode_request(frames[-1])
+                question = promptfacts.decode_question(frames[-1])
             except ReportError as error:
                 logger.warning("evenkeel: a question on the reports port is none: %s", error)
                 continue
-            self._book.update(*self._snapshot())
+            if isinstance(question, PromptQuestion):
+                answer = promptfacts.answer(self._prompts(), question)
+            else:
+                self._book.update(*self._snapshot())
+                answer = encode(self._book.answer(question))
             # Everything before the question is the way back: the asker, and an empty frame from a REQ.
-            self._socket.send_multipart([*frames[:-1], encode(self._book.answer(question))])
+            self._socket.send_multipart([*frames[:-1], answer])

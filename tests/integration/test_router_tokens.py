@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 import httpx
 from evenkeel_contract.adminstate import decode_state
-from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
+from evenkeel_contract.routerconfig import (
+    SIMULATOR_TOKENIZER,
+    PrefixConfig,
+    PrefixMode,
+    ReplicaConfig,
+)
 from evenkeel_contract.simulatedprompt import encode
 from evenkeel_router.app import Router
-from evenkeel_simulator.server.app import RunningServer
+from evenkeel_simulator.server.app import RunningServer, running_server
 
-from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet
+from tests.support.routers import (
+    KEY,
+    MODEL,
+    PATIENCE_S,
+    config_for,
+    fleet,
+    router_of,
+    simulated,
+    until,
+)
 
 AUTH = {"Authorization": f"Bearer {KEY}"}
 STORY = "Once upon a time there was a router that knew every page of every cache. " * 8
@@ -88,3 +103,48 @@ async def test_without_a_tokenizer_everything_is_served_and_the_admin_port_says_
     shown = decode_state(state.content).prefix
     assert shown.tokenizer_trouble == "/nowhere: the model has no tokenizer.json"
     assert shown.untokenised == {"no_tokenizer": 1}
+
+
+async def test_replicas_are_asked_what_they_make_tokens_with() -> None:
+    prefix = PrefixConfig(mode=PrefixMode.TOKENS, page_tokens=64)
+    async with fleet(prefix=prefix) as (router, _), client_of(router) as client:
+        told = router.state.untokenised
+        await until(lambda: router.tokenising.tokenizer is not None, "a tokenizer")
+        for _ in range(2):
+            await usage(client, "/v1/completions", prompt=STORY)
+        foretold = router.state.accounts.predictions["estimated"]
+        pages = (
+            len(encode(STORY)) - 1
+        ) // 16  # as the replicas cut them, not as the configuration says
+        assert foretold.predicted_tokens == foretold.reported_tokens == 16 * pages
+        assert not told.counts
+        assert told.trouble == ""
+
+
+async def test_a_replica_that_does_not_say_it_is_served_by_text() -> None:
+    async with running_server(simulated(reports_port=None)) as server:
+        config = config_for(
+            ReplicaConfig(name="r0", url=server.url), prefix=PrefixConfig(mode=PrefixMode.TOKENS)
+        )
+        async with router_of(config) as router, client_of(router) as client:
+            await usage(client, "/v1/completions", prompt=STORY)
+            told = router.state.untokenised
+            assert {reason.value: count for reason, count in told.counts.items()} == {
+                "no_tokenizer": 1
+            }
+            await until(lambda: bool(told.trouble), "the reason")
+            assert told.trouble == "no replica has said what it makes tokens with"
+
+
+async def test_a_change_to_tokens_mode_and_back_takes_effect_while_requests_run() -> None:
+    async with fleet() as (router, _), client_of(router) as client:
+        before = router.state.config
+        tokens = replace(before, prefix=PrefixConfig(mode=PrefixMode.TOKENS))
+        for config, want in ((tokens, True), (before, False), (tokens, True)):
+            router.state.apply(config)
+            router.tokenising.configure(config.prefix)
+            await until(
+                lambda want=want: (router.tokenising.tokenizer is not None) is want,  # type: ignore[misc]
+                "the tokenizer to come or go",
+            )
+            assert (await usage(client, "/v1/completions", prompt=STORY))["prompt_tokens"] > 100

@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from evenkeel_contract.promptfacts import FILES
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
 from evenkeel_router.core.asked import Chat, read
 from evenkeel_router.core.request import Endpoint
-from evenkeel_router.edge.modeltokenizers import FILES, ModelTokenizer
+from evenkeel_router.edge.modeltokenizers import ModelTokenizer
 
 from tests.sglang.engine import Engine, engine_environment
 from tests.support.routers import KEY, config_for, router_of

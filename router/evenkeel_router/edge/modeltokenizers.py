@@ -9,8 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
+from evenkeel_contract.promptfacts import (
+    CONFIG_FILE,
+    OLD_TEMPLATE_FILE,
+    SPECIAL_TOKENS_FILE,
+    TEMPLATE_FILE,
+    TOKENIZER_FILE,
+)
 from evenkeel_contract.simulatedprompt import ChatMessage, encode, render
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
@@ -18,13 +25,6 @@ from tokenizers import Tokenizer
 from evenkeel_router.core.asked import Chat, for_template
 from evenkeel_router.core.tokenised import Reason, UntokenisedError
 from evenkeel_router.edge.chattemplate import ChatTemplate
-
-TOKENIZER_FILE: Final = "tokenizer.json"
-CONFIG_FILE: Final = "tokenizer_config.json"
-TEMPLATE_FILE: Final = "chat_template.jinja"
-OTHER_FILES: Final = ("special_tokens_map.json", "chat_template.json")
-FILES: Final = (TOKENIZER_FILE, CONFIG_FILE, TEMPLATE_FILE, *OTHER_FILES)
-"""What of a model's folder is read; all but the first may be missing."""
 
 
 class TokenizerError(ValueError):
@@ -54,7 +54,7 @@ class ModelTokenizer:
             raise TokenizerError(f"{TOKENIZER_FILE}: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        config = {**_json(files, "special_tokens_map.json"), **_json(files, CONFIG_FILE)}
+        config = {**_json(files, SPECIAL_TOKENS_FILE), **_json(files, CONFIG_FILE)}
         special = _special_tokens(config)
         bos = special.get("bos_token")
         self._bos = None if bos is None else self._tokenizer.token_to_id(bos)
@@ -120,7 +120,7 @@ def _templates(
     if TEMPLATE_FILE in files:
         given = files[TEMPLATE_FILE].decode(errors="replace")
     elif given is None:
-        given = _json(files, "chat_template.json").get("chat_template")
+        given = _json(files, OLD_TEMPLATE_FILE).get("chat_template")
     if isinstance(given, str):
         sources = {"default": given}
     elif isinstance(given, list):

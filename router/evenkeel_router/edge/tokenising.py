@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from evenkeel_contract.promptfacts import FILES, MAX_FACTS_BYTES, PromptFacts
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 
@@ -21,7 +22,6 @@ from evenkeel_router.core.asked import Chat, Prompts, read
 from evenkeel_router.core.request import Endpoint, Inference
 from evenkeel_router.core.tokenised import Reason, Tokenised, Untokenised, UntokenisedError
 from evenkeel_router.edge.modeltokenizers import (
-    FILES,
     AnyTokenizer,
     ModelTokenizer,
     SimulatedTokenizer,
@@ -36,7 +36,6 @@ LONGEST_BYTES: Final = 2 * 1024 * 1024
 WAITING_BYTES: Final = 4 * 1024 * 1024
 """Prompts being tokenised, all together."""
 THREADS: Final = 2
-MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 
 
 class Tokenising:
@@ -47,6 +46,9 @@ class Tokenising:
         self.untokenised = untokenised
         self.tokenizer: AnyTokenizer | None = None
         """None while there is none."""
+        self.digest = ""
+        """Of the replicas' way that is followed; empty where none is."""
+        self._told_page_tokens: int | None = None
         self._changed = asyncio.Event()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenise")
         self.busy_bytes = 0
@@ -67,7 +69,7 @@ class Tokenising:
         """A changed configuration: `run` loads another tokenizer, if it is another."""
         before, self._config = self._config, config
         if (before.mode, before.tokenizer) != (config.mode, config.tokenizer):
-            self.tokenizer = None
+            self.tokenizer, self.digest = None, ""
             self._changed.set()
 
     async def run(self) -> None:
@@ -90,9 +92,31 @@ class Tokenising:
         except (TokenizerError, OSError) as error:
             self.use(None, f"{config.tokenizer}: {error}")
 
-    def use(self, tokenizer: AnyTokenizer | None, trouble: str = "") -> None:
-        """From now on this one; `trouble` says why there is none."""
+    @property
+    def asks(self) -> bool:
+        """Whether replicas are to say what they make tokens with."""
+        return self.wanted and self._config.tokenizer is None
+
+    async def adopt(self, facts: PromptFacts) -> None:
+        """Do as a replica does, whose files are all here."""
+        self.digest = facts.digest
+        if facts.trouble:
+            self.use(None, facts.trouble)
+        elif facts.simulated:
+            self.use(SimulatedTokenizer(), page_tokens=facts.page_tokens)
+        else:
+            try:
+                made = await asyncio.to_thread(ModelTokenizer, facts.files)
+                self.use(made, page_tokens=facts.page_tokens)
+            except TokenizerError as error:
+                self.use(None, str(error))
+
+    def use(
+        self, tokenizer: AnyTokenizer | None, trouble: str = "", *, page_tokens: int | None = None
+    ) -> None:
+        """From now on this one; `trouble` says why there is none. Pages as configured unless said otherwise."""
         self.tokenizer = tokenizer
+        self._told_page_tokens = page_tokens
         self.untokenised.trust_again()
         self.untokenised.trouble = trouble
         if trouble:
@@ -145,7 +169,8 @@ class Tokenising:
         kind = asked.kind if isinstance(asked, Chat) else "prompt"
         if self.untokenised.distrusts(kind):
             raise UntokenisedError(Reason.MISMATCH, f"requests of the kind {kind!r}")
-        prompts, page_tokens = _ids(tokenizer, asked), self._config.page_tokens
+        prompts = _ids(tokenizer, asked)
+        page_tokens = self._told_page_tokens or self._config.page_tokens
         return Tokenised(
             tokens=sum(map(len, prompts)),
             hashes=_hashes(prompts[0], page_tokens),
@@ -178,7 +203,7 @@ def _load(folder: Path) -> ModelTokenizer:
         path = folder / name
         if not path.is_file():
             continue
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise TokenizerError(f"{name} is longer than {MAX_FILE_BYTES} bytes")
+        if path.stat().st_size > MAX_FACTS_BYTES:
+            raise TokenizerError(f"{name} is longer than {MAX_FACTS_BYTES} bytes")
         found[name] = path.read_bytes()
     return ModelTokenizer(found)

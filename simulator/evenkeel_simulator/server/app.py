@@ -19,6 +19,7 @@ from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+from evenkeel_contract.promptfacts import facts_of
 
 from evenkeel_simulator.server import handlers, operations, wire
 from evenkeel_simulator.server.handlers import REPLICA
@@ -144,6 +145,7 @@ def _run_replica(settings: Settings) -> Callable[[web.Application], AsyncIterato
                     replica.book,
                     refresh=replica.refresh_reports,
                     refused=replica.metrics.question_refused,
+                    prompts=facts_of({}, page_tokens=settings.page_size, simulated=True),
                     host=settings.host,
                     port=settings.reports_port,
                 )

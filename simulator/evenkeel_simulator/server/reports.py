@@ -12,8 +12,10 @@ from typing import Final
 
 import zmq
 import zmq.asyncio
+from evenkeel_contract import promptfacts
+from evenkeel_contract.promptfacts import PromptFacts, PromptQuestion
 from evenkeel_contract.reportbook import ReportBook
-from evenkeel_contract.reports import ReportError, decode_request, encode
+from evenkeel_contract.reports import ReportError, encode
 
 from evenkeel_simulator.server.kv_events import bind
 
@@ -29,15 +31,17 @@ class ReportServer:
         *,
         refresh: Callable[[], None],
         refused: Callable[[], None],
+        prompts: PromptFacts,
         host: str,
         port: int,
     ) -> None:
         """Binds at once; port 0 lets the system choose. Raises `zmq.ZMQError` if the port is taken.
 
         `refresh` brings the book up to date and is called before every answer, `refused` for every question
-        that is none.
+        that is none. `prompts` is what tokens are made with.
         """
         self._book = book
+        self._prompts = prompts
         self._refresh = refresh
         self._refused = refused
         self._context = zmq.asyncio.Context()
@@ -56,10 +60,14 @@ class ReportServer:
         while True:
             frames = await self._socket.recv_multipart()
             try:
-                question = decode_request(frames[-1])
+                question = promptfacts.decode_question(frames[-1])
             except ReportError:
                 self._refused()
                 continue
-            self._refresh()
+            if isinstance(question, PromptQuestion):
+                answer = promptfacts.answer(self._prompts, question)
+            else:
+                self._refresh()
+                answer = encode(self._book.answer(question))
             # Everything before the question is the way back: the asker, and an empty frame from a REQ.
-            await self._socket.send_multipart([*frames[:-1], encode(self._book.answer(question))])
+            await self._socket.send_multipart([*frames[:-1], answer])

@@ -285,7 +285,6 @@ def test_what_cannot_be_honoured_here_is_named() -> None:
     assert warnings == (
         "spec.slo has no effect here: nothing watches objectives",
         "spec.exposure has no effect here: the router listens on this machine",
-        "spec.router.prefix.mode Tokens has no effect here: prompts are matched as Text",
         "document 3: kind Namespace is passed over",
         (
             "InferenceTenant elsewhere/ads is not served: another namespace, or not taken by "

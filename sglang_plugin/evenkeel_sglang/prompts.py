@@ -1,0 +1,66 @@
+"""What this engine makes tokens with, for routers in tokens mode (contract `promptfacts`).
+
+Place in the flow: the engine's arguments → files of its tokenizer → **facts** → reports port. Read when the first
+router asks. Files come from where the engine itself has loaded them: a folder, or Hugging Face's cache.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from evenkeel_contract.promptfacts import FILES, TEMPLATE_FILE, PromptFacts, facts_of
+
+
+def prompt_facts(server_args: Any) -> PromptFacts:
+    """Of an engine with these arguments (`sglang.srt.server_args.ServerArgs`). Never raises."""
+    page_tokens, files = 1, {}
+    try:
+        page_tokens = int(server_args.page_size or 1)
+        files = _files(server_args.tokenizer_path or server_args.model_path, server_args)
+        trouble = _trouble(server_args, files)
+    except (
+        AttributeError,
+        ImportError,
+        OSError,
+        ValueError,
+    ) as error:  # another version's arguments
+        trouble = f"what this engine makes tokens with cannot be told: {error}"
+    return facts_of({} if trouble else files, page_tokens=page_tokens, trouble=trouble)
+
+
+def _files(source: str, server_args: Any) -> dict[str, bytes]:
+    found = {}
+    for name in FILES:
+        path = _path(source, name, server_args.revision)
+        if path is not None:
+            found[name] = path.read_bytes()
+    template = server_args.chat_template
+    if template and Path(template).is_file():
+        found[TEMPLATE_FILE] = Path(template).read_bytes()
+    return found
+
+
+def _path(source: str, name: str, revision: str | None) -> Path | None:
+    folder = Path(source)
+    if folder.is_dir():
+        return folder / name if (folder / name).is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(source, name, revision=revision)
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def _trouble(server_args: Any, files: dict[str, bytes]) -> str:
+    template = server_args.chat_template
+    if server_args.skip_tokenizer_init:
+        return "the engine has no tokenizer (--skip-tokenizer-init)"
+    if "EAGLE" in str(server_args.speculative_algorithm or "").upper():
+        return "pages are of pairs of tokens (--speculative-algorithm)"
+    if template and not Path(template).is_file():
+        return f"the chat template is one of SGLang's own (--chat-template={template})"
+    if not files:
+        return (
+            f"{server_args.tokenizer_path or server_args.model_path} has no tokenizer's files here"
+        )
+    return ""

@@ -1,0 +1,72 @@
+"""What a replica makes tokens with, asked and told."""
+
+import msgspec
+import pytest
+from evenkeel_contract.promptfacts import (
+    PromptQuestion,
+    answer,
+    ask,
+    decode_facts,
+    decode_question,
+    facts_of,
+)
+from evenkeel_contract.reports import REPORT_VERSION, ReportError, ReportRequest, encode
+
+FACTS = facts_of({"tokenizer.json": b"{}", "chat_template.jinja": b"hi"}, page_tokens=16)
+
+
+def test_what_is_told_comes_back() -> None:
+    question = decode_question(ask())
+    assert isinstance(question, PromptQuestion)
+    assert decode_facts(answer(FACTS, question)) == FACTS
+
+
+def test_files_that_are_known_are_not_sent_again() -> None:
+    question = decode_question(ask(FACTS.digest))
+    assert isinstance(question, PromptQuestion)
+    told = decode_facts(answer(FACTS, question))
+    assert (told.digest, told.files) == (FACTS.digest, {})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        facts_of({"tokenizer.json": b"{}", "chat_template.jinja": b"ho"}, page_tokens=16),
+        facts_of({"tokenizer.json": b"{}"}, page_tokens=16),
+        facts_of(FACTS.files, page_tokens=32),
+        facts_of(FACTS.files, page_tokens=16, simulated=True),
+        facts_of(FACTS.files, page_tokens=16, trouble="x"),
+        facts_of({"tokenizer.json": b"{}chat_template.jinja", "x": b"hi"}, page_tokens=16),
+    ],
+)
+def test_whatever_makes_other_tokens_has_another_digest(other: object) -> None:
+    assert getattr(other, "digest", None) != FACTS.digest
+
+
+def test_the_port_takes_both_questions() -> None:
+    question = ReportRequest(REPORT_VERSION, "i", 3)
+    assert decode_question(encode(question)) == question
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode(["prompts", 2, ""]),
+        msgspec.msgpack.encode([99, "", 0]),
+        b"\x91" * 5000,
+    ],
+)
+def test_what_is_no_question_is_refused(data: bytes) -> None:
+    with pytest.raises(ReportError):
+        decode_question(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x91" * 5000, msgspec.msgpack.encode(["prompts", 2, "d", 16]), msgspec.msgpack.encode(["prompts", 1, "d", 0])],
+)  # fmt: skip
+def test_what_is_no_answer_is_refused(data: bytes) -> None:
+    with pytest.raises(ReportError):
+        decode_facts(data)
