@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 from evenkeel_contract.adminstate import decode_replicas, decode_state
 from evenkeel_contract.key import decode
-from evenkeel_contract.routerconfig import LimitsConfig
 from evenkeel_fairshare.ledger import Totals
 from evenkeel_router.app import Router
 
@@ -143,27 +142,6 @@ async def test_metrics_count_requests_tokens_and_errors_by_client() -> None:
     assert f"evenkeel_router_request_total{{{labels}}} 2.0" in text
     assert 'evenkeel_router_request_error_total{client="chat",error_code="not_found"' in text
     assert f"evenkeel_router_request_output_tokens_sum{{{labels}}} 8.0" in text
-
-
-WITHIN_SHARE = "evenkeel_router_within_share_ttft_seconds"
-
-
-async def test_the_objective_counts_first_tokens_by_its_own_threshold() -> None:
-    async with fleet(ttft_threshold_s=77.0) as (router, _), client_of(router, **AUTH) as client:
-        await client.post("/v1/completions", json=completion())
-        await client.post("/v1/completions", json=completion(model="other"))  # its own fault
-        text = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
-    assert f'{WITHIN_SHARE}_bucket{{le="77.0",model_name="llama"}} 1.0' in text
-    assert f'{WITHIN_SHARE}_count{{model_name="llama"}} 1.0' in text
-
-
-async def test_the_objective_counts_what_failed_without_a_token_as_missed() -> None:
-    limits = LimitsConfig(queue_timeout_s=0.05)
-    async with fleet(0, limits=limits) as (router, _), client_of(router, **AUTH) as client:
-        assert (await client.post("/v1/completions", json=completion())).status_code == 503
-        text = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
-    assert f'{WITHIN_SHARE}_bucket{{le="300.0",model_name="llama"}} 0.0' in text
-    assert f'{WITHIN_SHARE}_bucket{{le="+Inf",model_name="llama"}} 1.0' in text
 
 
 async def test_a_client_that_leaves_aborts_its_request_at_the_replica() -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from monitoring.generate import CHART, HERE, files
+from tests.support.promtool import promtool
 
 
 def test_what_is_shipped_is_what_the_sources_say_now() -> None:
@@ -30,3 +31,19 @@ def test_a_dashboard_is_whole(path: Path) -> None:
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
     taken = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in made["panels"]]
     assert len(set(taken)) == len(taken)
+
+
+def test_every_query_of_a_panel_is_promql(tmp_path: Path) -> None:
+    boards = [json.loads(text) for path, text in files().items() if path.suffix == ".json"]
+    queries = [
+        target["expr"]
+        for board in boards
+        for panel in board.get("panels", ())
+        for target in panel.get("targets", ())
+    ]
+    assert len(queries) > 50
+    rules = [{"record": f"q:{number}", "expr": query} for number, query in enumerate(queries)]
+    path = tmp_path / "queries.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    code, said = promtool("check", "rules", path)
+    assert code == 0, said

@@ -1,0 +1,140 @@
+"""A real Prometheus reads a router and a replica as their PodMonitors say, and evaluates the PrometheusRule.
+
+What the Prometheus operator makes of a PodMonitor is done by hand here: job, labels of the pod, port and path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import yaml
+from evenkeel_operator.manifests.monitoring import pod_monitors
+from evenkeel_operator.manifests.rules import alert_groups
+from evenkeel_operator.manifests.subject import Manifest
+
+from tests.support.ports import free_ports
+from tests.support.promtool import program
+from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet
+from tests.support.subjects import sample_subject, with_apis
+
+SUBJECT = with_apis(
+    sample_subject("simulator.yaml", slo={"ttft": {"threshold": "1500ms", "window": "168h"}})
+)
+_SELECTOR = re.compile(r"\bevenkeel_(?:router|engine)_\w+\{[^}]*\}")
+
+
+def scraped(monitor: Manifest, address: str) -> dict[str, Any]:
+    """A scrape of one pod, as the Prometheus operator would have it."""
+    metadata, spec = monitor["metadata"], monitor["spec"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    meta = "__meta_kubernetes_pod_label_"
+    pod = {meta + _spelled(key): value for key, value in spec["selector"]["matchLabels"].items()}
+    return {
+        "job_name": f"{metadata['namespace']}/{metadata['name']}",
+        "metrics_path": endpoint["path"],
+        "static_configs": [
+            {
+                "targets": [address],
+                "labels": {"namespace": metadata["namespace"], "pod": metadata["name"], **pod},
+            }
+        ],
+        "relabel_configs": [
+            {"source_labels": [meta + _spelled(label)], "target_label": _spelled(label)}
+            for label in spec["podTargetLabels"]
+        ],
+    }
+
+
+def _spelled(label: str) -> str:
+    return re.sub(r"\W", "_", label)
+
+
+@asynccontextmanager
+async def prometheus(
+    folder: Path, scrapes: list[dict[str, Any]]
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Its API, while it scrapes these and evaluates the service's rules."""
+    (port,) = free_ports(1)
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": alert_groups(SUBJECT)}))
+    config = {
+        "global": {"scrape_interval": "200ms", "evaluation_interval": "200ms", "scrape_timeout": "200ms"},
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": scrapes,
+    }  # fmt: skip
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    process = await asyncio.create_subprocess_exec(
+        program("prometheus"), f"--config.file={folder}/prometheus.yaml",
+        f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}",
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as client:
+            yield client
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def asked(client: httpx.AsyncClient, path: str, **query: str) -> Mapping[str, Any]:
+    """An answer's data; nothing while it is not up yet."""
+    try:
+        answer = (await client.get(path, params=query)).json()
+    except (httpx.TransportError, ValueError):
+        return {}
+    return answer["data"] if answer["status"] == "success" else {}
+
+
+async def until_each(client: httpx.AsyncClient, queries: set[str]) -> None:
+    """Wait until every query finds a series. Raises `AssertionError` with those that do not."""
+    left = set(queries)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while left:
+                for query in sorted(left):
+                    found = await asked(client, "/query", query=query)
+                    if found.get("result"):
+                        left.discard(query)
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"no series for {sorted(left)}") from None
+
+
+async def until_at_rest(client: httpx.AsyncClient, alerts: set[str]) -> None:
+    """Wait until every alert was evaluated, without a fault, and none fires or is about to."""
+    wanted = {(name, "ok", "inactive") for name in alerts}
+    found: set[tuple[str, str, str]] = set()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while found != wanted:
+                groups = (await asked(client, "/rules")).get("groups", ())
+                rules = [rule for group in groups for rule in group["rules"]]
+                found = {(rule["name"], rule["health"], rule["state"]) for rule in rules}
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"not as wanted: {sorted(found - wanted)}") from None
+
+
+async def test_a_real_prometheus_finds_every_series_that_alerts_ask_for(tmp_path: Path) -> None:
+    engines, routers = pod_monitors(SUBJECT)
+    rules = [rule for group in alert_groups(SUBJECT) for rule in group["rules"]]
+    selectors = {text for rule in rules for text in _SELECTOR.findall(rule["expr"])}
+    assert len(selectors) > 10
+    async with fleet(1, ttft_threshold_s=1.5) as (router, (server,)):
+        async with httpx.AsyncClient(base_url=router.url) as client:
+            body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 4}
+            headers = {"Authorization": f"Bearer {KEY}"}
+            assert (await client.post("/v1/completions", json=body, headers=headers)).is_success
+        scrapes = [
+            scraped(engines, urlsplit(server.url).netloc),
+            scraped(routers, f"127.0.0.1:{router.probe_port}"),
+        ]
+        async with prometheus(tmp_path, scrapes) as client:
+            await until_each(client, selectors)
+            await until_at_rest(client, {rule["alert"] for rule in rules})
