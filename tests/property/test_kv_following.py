@@ -1,0 +1,269 @@
+"""Following KV events through loss, restarts and short memories: never a wrong claim, and in sync in the end.
+
+The world below is a replica's processes with what each held after every batch, a subscription that loses what
+it likes and dies with its process, and replays with holes that end when they like. The follower is the real one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from evenkeel_contract.kvevents import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    EventBatch,
+    Numbered,
+    encode_batch,
+)
+from evenkeel_router.core.following import Follower, Standing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+BLOCKS = st.lists(st.integers(-3, 8), min_size=1, max_size=4)
+
+
+@dataclass
+class Held:
+    """A view that is a set, as a router's index is for one replica."""
+
+    blocks: set[int] = field(default_factory=set)
+    claims: bool = False
+
+    def stored(self, hashes: Sequence[int]) -> None:
+        self.blocks.update(hashes)
+
+    def removed(self, hashes: Sequence[int]) -> None:
+        self.blocks.difference_update(hashes)
+
+    def cleared(self) -> None:
+        self.blocks.clear()
+
+    def synced(self, complete: bool) -> None:
+        assert complete is not self.claims, "only changes are told"
+        self.claims = complete
+
+
+class Process:
+    """One process of a replica: what it published, what it still keeps, what it held when."""
+
+    def __init__(self, number: int, *, keeps: int) -> None:
+        self.number = number
+        self.blocks: set[int] = set()
+        self.states: list[frozenset[int]] = []
+        self.kept: deque[Numbered] = deque(maxlen=keeps)
+
+    def publish(self, events: list[Event], *, readable: bool = True) -> Numbered:
+        for event in events:
+            if isinstance(event, BlockStored):
+                self.blocks.update(event.block_hashes)
+            elif isinstance(event, BlockRemoved):
+                self.blocks.difference_update(event.block_hashes)
+            else:
+                self.blocks.clear()
+        self.states.append(frozenset(self.blocks))
+        # Two processes may do the very same things; only their clocks tell them apart.
+        payload = encode_batch(EventBatch(1e6 * self.number + len(self.states), events))
+        batch = Numbered(len(self.states) - 1, payload if readable else payload[:-1])
+        self.kept.append(batch)
+        return batch
+
+    def state_before(self, sequence: int) -> frozenset[int]:
+        return self.states[sequence - 1] if sequence else frozenset()
+
+
+def stored(hashes: list[int]) -> BlockStored:
+    return BlockStored(hashes, None, [], 16, None)
+
+
+events = st.lists(
+    BLOCKS.map(stored) | BLOCKS.map(BlockRemoved) | st.builds(AllBlocksCleared),
+    min_size=1,
+    max_size=3,
+)
+
+
+class Following(RuleBasedStateMachine):
+    """Everything that may happen to one replica and one subscription, in any order."""
+
+    @initialize(keeps=st.integers(1, 12))
+    def start(self, keeps: int) -> None:
+        self.keeps = keeps
+        self.processes: list[Process] = []
+        self.restart()
+        self.held = Held()
+        self.follower = Follower(self.held, block_tokens=16)
+        self.subscribed_to: Process | None = None
+        self.asked = self.followed = self.now
+        self.queue: list[Numbered] = []
+        self.replay: list[Numbered] | None = None
+        self.must_replay = True
+        self.all_readable = True
+
+    @property
+    def now(self) -> Process:
+        return self.processes[-1]
+
+    # The replica
+
+    @rule(events=events, lost=st.booleans(), readable=st.sampled_from([True] * 9 + [False]))
+    def publishes(self, events: list[Event], lost: bool, readable: bool) -> None:
+        batch = self.now.publish(events, readable=readable)
+        self.all_readable &= readable
+        if self.subscribed_to is self.now and not lost:
+            self.queue.append(batch)
+
+    @rule()
+    def restart(self) -> None:
+        self.processes.append(Process(len(self.processes), keeps=self.keeps))
+
+    @rule(history=st.lists(events, min_size=1, max_size=6), more=st.integers(-1, 2))
+    def restarts_and_catches_up(self, history: list[list[Event]], more: int) -> None:
+        """Another process soon publishes the number that is waited for, or one near it."""
+        self.restart()
+        wanted = self.follower.sequence + more
+        for number in range(wanted):
+            self.now.publish(history[number % len(history)])
+
+    # The subscription
+
+    @precondition(lambda self: self.subscribed_to is None)
+    @rule()
+    def connects(self) -> None:
+        self.subscribed_to, self.queue = self.now, []
+        self.follower.connected()
+        self.must_replay = True
+
+    @precondition(lambda self: self.subscribed_to is not None)
+    @rule()
+    def connection_breaks(self) -> None:
+        self.subscribed_to, self.replay = None, None
+        self.follower.disconnected("broken")
+
+    @precondition(lambda self: self.subscribed_to and not self.must_replay and self.replay is None)
+    @rule()
+    def reads(self) -> None:
+        if self.queue:
+            self.must_replay = self.follower.live(self.queue.pop(0))
+
+    # Replays
+
+    @precondition(lambda self: self.subscribed_to is not None and self.replay is None)
+    @rule(holes=st.sets(st.integers(1, 12), max_size=2))
+    def asks(self, holes: set[int]) -> None:
+        first = self.follower.ask()
+        self.asked = self.now
+        kept = [batch for batch in self.now.kept if batch.sequence >= first]
+        self.replay = [batch for at, batch in enumerate(kept) if at not in holes]
+
+    @precondition(lambda self: self.replay is not None)
+    @rule()
+    def replay_goes_on(self) -> None:
+        assert self.replay is not None
+        if not self.replay:
+            self.must_replay = self.follower.ended()
+            self.replay = None
+            self.followed = self.asked
+            return
+        before = self.follower.sequence
+        if not self.follower.replayed(self.replay.pop(0)):
+            self.must_replay, self.replay = True, None
+        elif self.follower.sequence > before:
+            self.followed = self.asked
+
+    @precondition(lambda self: self.subscribed_to is not None and self.replay is None)
+    @rule()
+    def replays_without_loss(self) -> None:
+        self.catch_up()
+        self.must_replay = False
+
+    @precondition(lambda self: self.replay is not None)
+    @rule()
+    def replay_breaks_off(self) -> None:
+        self.replay = None
+        self.connection_breaks()
+
+    # What must hold
+
+    @invariant()
+    def a_claim_is_true(self) -> None:
+        """In sync: what is held is what one process held after that very batch, to the block. Else no more than that."""
+        in_sync = self.follower.standing is Standing.IN_SYNC
+        assert self.held.claims is in_sync
+        assert bool(self.follower.reason) is not in_sync
+        if self.follower.standing in (Standing.IN_SYNC, Standing.PARTIAL):
+            held, sequence = self.held.blocks, self.follower.sequence
+            truths = [
+                process.state_before(sequence)
+                for process in (self.subscribed_to, self.followed)
+                if process is not None and len(process.states) >= sequence
+            ]
+            assert any(held == truth if in_sync else held <= truth for truth in truths)
+
+    def teardown(self) -> None:
+        """When all is quiet again, three replays are enough, and nothing is held that the replica does not."""
+        if not hasattr(self, "processes"):
+            return
+        if self.subscribed_to is not self.now:
+            if self.subscribed_to is not None:
+                self.connection_breaks()
+            self.connects()
+        self.replay = None
+        self.catch_up()
+        assert self.follower.sequence == len(self.now.states)
+        assert self.held.blocks <= self.now.blocks
+        if self.all_readable and len(self.now.states) <= self.keeps:
+            assert self.follower.standing is Standing.IN_SYNC
+        if self.follower.standing is Standing.IN_SYNC:
+            assert self.held.blocks == self.now.blocks
+        self.now.publish([AllBlocksCleared(), stored([1, 2])])
+        self.catch_up()
+        assert self.follower.standing is Standing.IN_SYNC
+        assert self.held.blocks == {1, 2}
+
+    def catch_up(self) -> None:
+        """Replays without loss until nothing is missing."""
+        self.asked = self.followed = self.now
+        for _ in range(3):
+            first = self.follower.ask()
+            kept = [batch for batch in self.now.kept if batch.sequence >= first]
+            if all(self.follower.replayed(batch) for batch in kept) and not self.follower.ended():
+                return
+        raise AssertionError("three replays were not enough")
+
+
+Following.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestFollowing = Following.TestCase
+
+
+@given(st.lists(events, max_size=8), st.integers(0, 8))
+def test_a_late_subscriber_holds_what_an_early_one_does(
+    history: list[list[Event]], late: int
+) -> None:
+    process = Process(0, keeps=100)
+    early, view = Held(), Held()
+    first, second = Follower(early), Follower(view)
+    for follower in (first, second):
+        follower.connected()
+    first.ask()
+    assert not first.ended()
+    batches = [process.publish(batch) for batch in history]
+    for batch in batches:
+        assert not first.live(batch)
+    second.ask()
+    for batch in batches[:late]:
+        assert second.replayed(batch)
+    assert not second.ended()
+    for batch in batches:  # those that came meanwhile come once more
+        assert not second.live(batch)
+    assert view == early == Held(process.blocks, claims=True)

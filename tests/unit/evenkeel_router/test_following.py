@@ -1,0 +1,200 @@
+"""The follower's transitions and its words, one at a time; any interleaving is in tests/property."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from evenkeel_contract.kvevents import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    EventBatch,
+    Numbered,
+    encode_batch,
+)
+from evenkeel_router.core.following import Follower, Standing
+
+
+class Held:
+    def __init__(self) -> None:
+        self.blocks: set[int] = set()
+        self.cleared_times = 0
+
+    def stored(self, hashes: Sequence[int]) -> None:
+        self.blocks.update(hashes)
+
+    def removed(self, hashes: Sequence[int]) -> None:
+        self.blocks.difference_update(hashes)
+
+    def cleared(self) -> None:
+        self.cleared_times += 1
+        self.blocks.clear()
+
+    def synced(self, complete: bool) -> None:
+        pass
+
+
+def stored(*hashes: int, size: int = 16, medium: str | None = None) -> BlockStored:
+    return BlockStored(list(hashes), None, [], size, None, medium)
+
+
+def batch(sequence: int, *events: Event, at_s: float = 0.0) -> Numbered:
+    return Numbered(sequence, encode_batch(EventBatch(at_s + sequence, list(events))))
+
+
+@pytest.fixture
+def held() -> Held:
+    return Held()
+
+
+@pytest.fixture
+def follower(held: Held) -> Follower:
+    """In sync with a replica that stored 1, 2 and 3 in three batches."""
+    made = Follower(held, block_tokens=16)
+    made.connected()
+    assert made.ask() == 0
+    for number in range(3):
+        assert made.replayed(batch(number, stored(number + 1)))
+    assert not made.ended()
+    return made
+
+
+def test_who_joins_replays_and_is_in_sync(held: Held) -> None:
+    follower = Follower(held)
+    assert (follower.standing, follower.reason) == (Standing.JOINING, "no subscription yet")
+    follower.connected()
+    assert follower.standing is Standing.REPLAYING
+    assert follower.reason == "waits for batches from number 0 on"
+    follower.ask()
+    assert not follower.ended(), "a replica that never stored anything replays nothing"
+    assert (follower.standing, follower.reason) == (Standing.IN_SYNC, "")
+
+
+def test_what_comes_in_order_is_applied(follower: Follower, held: Held) -> None:
+    assert not follower.live(batch(3, BlockRemoved([1]), stored(4)))
+    assert held.blocks == {2, 3, 4}
+    assert (follower.sequence, follower.last_batch_unix_s) == (4, 3.0)
+    assert (follower.counts.batches, follower.counts.replays) == (4, 1)
+
+
+def test_what_a_replay_brought_already_is_no_gap_and_no_restart(
+    follower: Follower, held: Held
+) -> None:
+    for number in range(3):
+        assert not follower.live(batch(number, stored(number + 1)))
+    assert held.blocks == {1, 2, 3}
+    assert (follower.counts.gaps, follower.counts.restarts) == (0, 0)
+
+
+def test_a_gap_is_filled_from_the_last_batch_on(follower: Follower, held: Held) -> None:
+    assert follower.live(batch(5, stored(6)))
+    assert follower.standing is Standing.REPLAYING
+    assert follower.reason == "waits for batches from number 3 on"
+    assert follower.ask() == 2
+    assert follower.replayed(batch(2, stored(3)))
+    for number in (3, 4, 5):
+        assert follower.replayed(batch(number, stored(number + 1)))
+    assert not follower.ended()
+    assert follower.standing is Standing.IN_SYNC
+    assert held.blocks == {1, 2, 3, 4, 5, 6}
+    assert (follower.counts.gaps, follower.counts.restarts, held.cleared_times) == (1, 0, 0)
+
+
+def test_a_question_that_only_makes_sure_finds_what_was_lost_at_the_end(
+    follower: Follower, held: Held
+) -> None:
+    assert follower.ask() == 2
+    assert follower.standing is Standing.IN_SYNC, "asking is no doubt"
+    assert follower.replayed(batch(2, stored(3)))
+    assert follower.replayed(batch(3, stored(4)))
+    assert not follower.ended()
+    assert held.blocks == {1, 2, 3, 4}
+
+
+def test_a_hole_in_a_replay_is_asked_for_again(follower: Follower, held: Held) -> None:
+    follower.live(batch(6, stored(7)))
+    follower.ask()
+    assert follower.replayed(batch(2, stored(3)))
+    assert follower.replayed(batch(3, stored(4)))
+    assert not follower.replayed(batch(5, stored(6)))
+    assert follower.standing is Standing.REPLAYING
+    assert follower.ask() == 3
+    assert held.blocks == {1, 2, 3, 4}
+
+
+def test_the_same_number_with_other_bytes_is_another_process(
+    follower: Follower, held: Held
+) -> None:
+    follower.disconnected("the connection broke")
+    assert (follower.standing, follower.reason) == (Standing.JOINING, "the connection broke")
+    assert held.blocks == {1, 2, 3}, "it may be the same one"
+    follower.connected()
+    follower.ask()
+    assert not follower.replayed(batch(2, stored(3), at_s=100.0))
+    assert (held.blocks, follower.counts.restarts) == (set(), 1)
+    assert follower.ask() == 0
+
+
+def test_one_that_has_not_got_as_far_is_another_process(follower: Follower, held: Held) -> None:
+    follower.disconnected("the connection broke")
+    follower.connected()
+    follower.ask()
+    assert follower.ended()
+    assert (held.blocks, follower.counts.restarts) == (set(), 1)
+
+
+def test_the_last_batch_with_other_bytes_is_another_process_though_live(
+    follower: Follower, held: Held
+) -> None:
+    assert follower.live(batch(2, stored(9), at_s=100.0))
+    assert (held.blocks, follower.counts.restarts) == (set(), 1)
+    assert follower.standing is Standing.REPLAYING
+
+
+def test_what_is_not_kept_any_more_leaves_a_partial_view(follower: Follower, held: Held) -> None:
+    follower.live(batch(9, stored(10)))
+    follower.ask()
+    assert not follower.replayed(batch(7, stored(8)))
+    assert follower.counts.overruns == 1
+    assert follower.ask() == 0
+    for number in (7, 8, 9):
+        assert follower.replayed(batch(number, stored(number + 1)))
+    assert not follower.ended()
+    assert follower.standing is Standing.PARTIAL
+    assert follower.reason == "its batches before number 7 are not kept any more"
+    assert held.blocks == {8, 9, 10}
+    assert not follower.live(batch(10, BlockRemoved([9])))
+    assert held.blocks == {8, 10}
+
+
+def test_a_cleared_cache_makes_a_partial_view_whole(follower: Follower, held: Held) -> None:
+    test_what_is_not_kept_any_more_leaves_a_partial_view(follower, held)
+    follower.live(batch(11, AllBlocksCleared(), stored(1)))
+    assert (follower.standing, follower.reason) == (Standing.IN_SYNC, "")
+    assert held.blocks == {1}
+
+
+def test_a_batch_that_does_not_hold_makes_all_doubtful(follower: Follower, held: Held) -> None:
+    assert not follower.live(Numbered(3, b"\xc1"))
+    assert follower.standing is Standing.PARTIAL
+    assert follower.reason.startswith("batch 3 does not hold: not a batch of KV events")
+    assert (held.blocks, follower.counts.unreadable) == (set(), 1)
+    assert not follower.live(batch(4, stored(5)))
+    assert held.blocks == {5}
+
+
+def test_blocks_of_another_size_are_of_no_use(held: Held) -> None:
+    follower = Follower(held, block_tokens=16)
+    follower.connected()
+    follower.ask()
+    follower.replayed(batch(0, stored(1, size=1)))
+    follower.ended()
+    assert follower.standing is Standing.PARTIAL
+    assert follower.reason == "its blocks have 1 tokens, not the 16 that prompts are cut into"
+
+
+def test_only_device_memory_counts(follower: Follower, held: Held) -> None:
+    follower.live(batch(3, stored(8, medium="CPU_PINNED"), BlockRemoved([1], "CPU_PINNED")))
+    assert held.blocks == {1, 2, 3}
