@@ -232,6 +232,7 @@ class ServicePass:
                 *(wanted.notes if wanted else ()),
                 *foreign_scalers(key.name, scalers),
             ),
+            blocked=attended.blocked,
             scaling=scaling.note,
         )
 

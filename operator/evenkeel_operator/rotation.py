@@ -37,6 +37,7 @@ from evenkeel_operator.core.gates import (
     has_gate,
     look_again_s,
     openings,
+    overdue,
     without_gate,
 )
 from evenkeel_operator.core.objects import Object, Ref, ref_of
@@ -61,6 +62,8 @@ class Attended:
     again_s: float | None = None
     """When to look again without any event."""
     notes: tuple[Note, ...] = ()
+    blocked: Note | None = None
+    """Why new engines do not become ready, though they are well."""
 
 
 class Rotation:
@@ -121,10 +124,16 @@ class Rotation:
             _log.info("%s: engine %s is to leave", key, engine.name)
             annotations = marked(engine, self._clock())
             notes += await self._write(self._client.apply, key, _head(key, engine, annotations))
-        waits_s = look_again_s(engines, self._clock())
+        found = Attended(
+            wanted=wanted,
+            pods=pods,
+            again_s=look_again_s(engines, self._clock()),
+            notes=tuple(notes),
+            blocked=overdue(engines, self._clock()),
+        )
         if not leave.wait or notes:  # a fleet that may not be marked shrinks all the same
-            return Attended(wanted=wanted, pods=pods, again_s=waits_s, notes=tuple(notes))
-        return Attended(wanted=_with(wanted, larger), pods=pods, again_s=LETTING_GO_S)
+            return found
+        return replace(found, wanted=_with(wanted, larger), again_s=LETTING_GO_S)
 
     async def _ask(self, key: Key, seen: Observed) -> Answers:
         secret = seen.children.get(Ref("Secret", credentials_name(key.name)))

@@ -48,6 +48,8 @@ class Findings:
     engines: Workload
     routers: Workload
     notes: tuple[Note, ...] = ()
+    blocked: Note | None = None
+    """Why a rollout does not go on, though all pods are well."""
     scaling: Note = Note(reasons.NOT_CONFIGURED, "spec.autoscaling is absent")
 
 
@@ -106,6 +108,8 @@ def _progressing(found: Findings) -> Verdict:
     ]
     if not moving:
         return Verdict(condition, FALSE, reasons.STABLE, "what is wanted is there")
+    if found.blocked is not None:
+        return Verdict(condition, FALSE, found.blocked.reason, found.blocked.message)
     for load in (found.engines, found.routers):
         trouble = load.trouble
         if trouble is not None and trouble.reason == reasons.ROLLOUT_STUCK:

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from evenkeel_contract.names import IN_ROTATION_GATE
 
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.engines import TIME_FORMAT, Engine
 from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.victims import Answers
@@ -22,6 +24,8 @@ PATIENCE: Final = timedelta(seconds=30)
 """How long a replica waits where no router answers at all: without routers nothing is served, and nothing is won by
 keeping replicas from becoming ready."""
 LONGEST_WAIT_S: Final = 30.0
+OVERDUE: Final = timedelta(minutes=5)
+"""A router has a replica in rotation a second or two after its containers are ready: this is no matter of time."""
 
 IN_ROTATION: Final = "InRotation"
 NO_ROUTER: Final = "NoRouter"
@@ -53,6 +57,19 @@ def look_again_s(engines: Iterable[Engine], now: datetime) -> float | None:
     """When to ask routers again about those that wait: often at first. None: nobody waits."""
     ages = [(now - engine.waits_since).total_seconds() for engine in engines if engine.waits_since]
     return min(LONGEST_WAIT_S, max(1.0, min(ages) / 10)) if ages else None
+
+
+def overdue(engines: Iterable[Engine], now: datetime) -> Note | None:
+    """That routers do not take what is up: nothing else would ever say so, since its containers are well."""
+    names = [
+        engine.name
+        for engine in engines
+        if engine.waits_since is not None and now - engine.waits_since >= OVERDUE
+    ]
+    if not names:
+        return None
+    message = f"pods that are up and that no router takes: {', '.join(names)}; routers say why (/v1/state, withheld)"
+    return Note(reasons.ROLLOUT_BLOCKED, message)
 
 
 def condition(opening: Opening, now: datetime) -> dict[str, str]:

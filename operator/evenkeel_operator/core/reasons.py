@@ -24,7 +24,7 @@ ROLLOUT_STUCK: Final = "RolloutStuck"
 
 # Progressing
 ROLLING_OUT: Final = "RollingOut"
-ROLLOUT_BLOCKED: Final = "RolloutBlocked"  # new pods find no room beside the old ones
+ROLLOUT_BLOCKED: Final = "RolloutBlocked"  # new pods find no room beside the old ones, or no router
 STABLE: Final = "Stable"
 
 # Degraded

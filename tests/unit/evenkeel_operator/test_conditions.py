@@ -84,6 +84,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
         {"engines": replace(STUCK, trouble=Trouble("Unschedulable", "pod p finds no node"))},
         {"Progressing": ("False", "RolloutBlocked")},
     ),
+    "no router takes a new one": (
+        {"engines": STUCK, "blocked": Note("RolloutBlocked", "pod p")},
+        {"Progressing": ("False", "RolloutBlocked")},
+    ),
     "none is wanted": (
         {"engines": NONE},
         {"Ready": ("False", "NoReplicas"), "EnginesReady": ("False", "NoReplicas")},

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from evenkeel_contract.adminstate import ReplicasState
 from evenkeel_operator.core.engines import Engine, Mark, engine_of, engines_of
-from evenkeel_operator.core.gates import condition, look_again_s, openings
+from evenkeel_operator.core.gates import condition, look_again_s, openings, overdue
 from evenkeel_operator.core.victims import (
     PATIENCE,
     Departure,
@@ -253,6 +253,17 @@ def test_routers_are_asked_ever_more_rarely_about_one_that_waits() -> None:
 
     assert [again_s(age_s) for age_s in (0, 10, 100, 86400)] == [1.0, 1.0, 10.0, 30.0]
     assert look_again_s([engine("a")], NOW) is None
+
+
+def test_who_waits_for_five_minutes_is_named() -> None:
+    young, old = (
+        engine(n, waits_since=NOW - timedelta(minutes=m)) for n, m in (("a", 4), ("b", 5))
+    )
+    assert overdue([young, engine("c")], NOW) is None
+    note = overdue([young, old], NOW)
+    assert note is not None
+    assert note.reason == "RolloutBlocked"
+    assert "no router takes: b;" in note.message
 
 
 def test_the_condition_says_why() -> None:
