@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from evenkeel_fairshare.prefix.blocks import token_blocks
@@ -57,9 +58,10 @@ class Matching:
 
     def refresh(self) -> dict[EngineRequest, int]:
         """Match what is due; returns the tokens cached of each request that was matched."""
-        for request in list(self._matched)[:REMATCHED]:
-            self._stale[request] = None
-        due, self._stale = self._stale, {}
+        stale, self._stale = self._stale, {}
+        oldest = [r for r in islice(self._matched, REMATCHED) if r not in stale]
+        # A match is a use: what was computed last is evicted last.
+        due = [*oldest, *stale]
         return {request: self._rematch(request) for request in due}
 
     def is_being_computed(self, request: EngineRequest, matched_tokens: int) -> bool:

@@ -86,7 +86,10 @@ class Scheduling:
             if self._matching is not None:
                 for request, matched_tokens in self._matching.refresh().items():
                     self._waiting[request].matched_tokens = matched_tokens
-        self._pass = self._proposals([request for request in queue if is_probe(request)])
+        # Whoever the policy does not know by now is a probe.
+        is_known = len(queue) == len(self._waiting)
+        probes = [] if is_known else [request for request in queue if request not in self._waiting]
+        self._pass = self._proposals(probes)
         self._queue = WaitingQueue(queue, self._pass)
         return self._queue
 
@@ -181,14 +184,16 @@ class Scheduling:
     def _reconcile(self, queue: Sequence[EngineRequest]) -> None:
         now_s = self._clock()
         present = set(queue)
-        for request in [request for request in self._waiting if request not in present]:
-            self._leave(self._waiting[request])  # aborted while it waited
+        if not self._waiting.keys() <= present:
+            for request in [request for request in self._waiting if request not in present]:
+                self._leave(self._waiting[request])  # aborted while it waited
         for scheduled in [known for known in self._running.values() if known.engine.finished()]:
             self._charge([scheduled])
             self._leave(scheduled)  # aborted between two forward passes
-        for request in queue:
-            if request not in self._waiting and not is_probe(request):
-                self._arrive(request, now_s)
+        if present != self._waiting.keys():
+            for request in queue:
+                if request not in self._waiting and not is_probe(request):
+                    self._arrive(request, now_s)
 
     def _arrive(self, request: EngineRequest, now_s: float) -> None:
         scheduled = self._running.pop(request, None)

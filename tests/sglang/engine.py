@@ -38,6 +38,8 @@ STOP_S = 5.0
 PACE_S = 0.01
 SETTLE_S = 2.0
 
+PROBE = ROOT / "tests/sglang/probe"
+
 # Without a GPU: no kernels, no compiler, one thread (two engines on two cores would fight over them).
 CPU_ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -51,6 +53,12 @@ CPU_FLAGS = (
     *("--grammar-backend", "none", "--dtype", "float32", "--host", "127.0.0.1"),
     *("--enable-metrics", "--enable-cache-report", "--sleep-on-idle", "--random-seed", "0"),
 )
+
+
+def probed(trace: Path, *, with_plug_in: bool) -> dict[str, str]:
+    """Environment of an engine that writes what its scheduler does to `trace` (`probe/evenkeel_probe.py`)."""
+    plug_ins = {} if with_plug_in else {"SGLANG_PLUGINS": "probe"}
+    return {"PYTHONPATH": str(PROBE), "EVENKEEL_PROBE": str(trace), **plug_ins}
 
 
 def engine_environment() -> Path | None:
@@ -92,6 +100,7 @@ class Engine:
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
         path = [str(folder / f"sglang-{sglang}")] if sglang else []
+        path += [environment["PYTHONPATH"]] if "PYTHONPATH" in environment else []
         self._output = log.open("ab")
         self.process = subprocess.Popen(
             [
@@ -103,8 +112,8 @@ class Engine:
             env={
                 **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
                 **CPU_ENVIRONMENT,
-                **({"PYTHONPATH": os.pathsep.join(path)} if path else {}),
                 **environment,
+                **({"PYTHONPATH": os.pathsep.join(path)} if path else {}),
             },
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -159,7 +168,7 @@ class Engine:
         Stopped by signal: SGLang's own pause keeps requests back before they reach the scheduler.
         """
         scheduler = self._scheduler()
-        limits = httpx.Limits(max_connections=None)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         async with httpx.AsyncClient(base_url=self.url, timeout=600, limits=limits) as http:
             scheduler.suspend()
             try:

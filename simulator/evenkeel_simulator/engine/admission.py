@@ -65,18 +65,22 @@ class SGLangAdmission:
 
     The ratio falls from `INITIAL` to `LEAST` over `DECAY_STEPS` decode steps without a retraction, and after
     one is set to what the remaining batch has shown to need (SGLang's `new_token_ratio`, v0.3 and newer).
+    Requests of a known length count in full.
     """
 
     INITIAL = 0.7
     LEAST = 0.7 * 0.14
     DECAY_STEPS = 600
     RETRACT_STEPS = 20
-    """Decode steps for which a retraction makes room, so that the next one is not due at once."""
+    """Decode steps that those who stay are expected to need, after a retraction."""
+    MARGIN_TOKENS = 1
+    """Kept back for each newcomer of a pass (a page, in SGLang: of one token)."""
 
     def __init__(self) -> None:
         self._start = self.INITIAL
         self._steps = 0
         self._reserved = 0.0
+        self._retracting = False
 
     @property
     def new_token_ratio(self) -> float:
@@ -95,25 +99,33 @@ class SGLangAdmission:
                 for r in batch
             ]
         )
-        self._reserved = to_come * self.new_token_ratio
+        fixed = sum([_to_come(r) for r in batch if r.fixed_length])
+        self._reserved = fixed + (to_come - fixed) * self.new_token_ratio
 
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
         # A newcomer counts in full, as in SGLang; the ratio holds for those who are already in.
-        output = min(request.reserved_tokens, MAX_CLIPPED_TOKENS)
-        return extend_tokens + output <= available - self._reserved
+        return extend_tokens + _to_come(request) + self.MARGIN_TOKENS < available - self._reserved
 
     def admit(self, request: EngineRequest) -> None:
-        self._reserved += min(request.reserved_tokens, MAX_CLIPPED_TOKENS)
+        # Within the pass even what a retracted request has produced counts again.
+        self._reserved += min(request.max_output_tokens, MAX_CLIPPED_TOKENS) + self.MARGIN_TOKENS
 
     def decoded(self, steps: int) -> None:
-        self._steps += steps
+        # The step after a retraction leaves the ratio as it is.
+        self._steps += steps - self._retracting
+        self._retracting = False
 
     def retracted(self, remaining: Collection[EngineRequest]) -> None:
         produced = sum([request.output_tokens for request in remaining])
         possible = sum([request.max_output_tokens for request in remaining])
         headroom = self.RETRACT_STEPS * len(remaining)
-        self._start = min(1.0, (produced + headroom) / max(1, possible))
+        self._start = min(1.0, (produced + headroom) / (possible + 1))
         self._steps = 0
+        self._retracting = True
+
+
+def _to_come(request: EngineRequest) -> int:
+    return min(request.reserved_tokens, MAX_CLIPPED_TOKENS)
 
 
 class ArtifactAdmission:

@@ -1,8 +1,11 @@
 """The KV pool: what the cache holds, what requests hold by themselves, and what is free.
 
-Invariant, after every call: cache.tokens + private = capacity - free, and free >= 0. A request in the batch
+Invariant, after every call: cache.tokens + private = capacity - free, and available >= 0. A request in the batch
 locks the path of its cached prefix and holds the rest of its context privately; as its prefill proceeds,
 whole segments move from private to the cache, where an equal one that is there already makes the copy free.
+
+The surprising thing: what is taken need not be free yet. A pass only promises memory, and the cache is evicted
+when a forward pass writes to it: so a request that enters late in a pass still finds its prefix, as in SGLang.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ class Memory:
 
     @property
     def free(self) -> int:
+        """Negative by what is promised and still to be evicted."""
         return self.capacity - self.cache.tokens - self.private
 
     @property
@@ -50,8 +54,7 @@ class Memory:
         request.node = None
 
     def take(self, request: EngineRequest, tokens: int) -> None:
-        """Give a request pool tokens of its own; the caller has seen that they are available."""
-        self.make_free(tokens)
+        """Promise a request pool tokens; the caller has seen that they are available."""
         request.private_tokens += tokens
         self.private += tokens
 
@@ -61,7 +64,7 @@ class Memory:
         self.private += tokens
 
     def make_free(self, tokens: int) -> None:
-        """Evict until `tokens` are free; the caller has seen that they are available."""
+        """Evict until `tokens` are free (0: what was promised is); the caller has seen that they are available."""
         if tokens > self.free:
             self.cache.evict(tokens - self.free)
             assert self.free >= tokens, "the KV pool is over-committed"
@@ -91,16 +94,24 @@ class Memory:
         """The request leaves the batch; `keep` caches its prompt and output, else only what was stored."""
         request.private_tokens = request.held_tokens
         if keep and self._prefix_cache:
-            retained = request.retained()
-            if len(retained) > request.depth and tuple(retained[: request.depth]) == tuple(
-                request.prompt[: request.depth]
-            ):
-                fresh = list(retained[request.depth :])
+            fresh = self._fresh(request)
+            # The last token of an output was never fed back, and its segment holds it all the same.
+            lacking = sum([segment.tokens for segment in fresh]) - request.private_tokens
+            if fresh and lacking <= self.available:
                 self._give(request, request.private_tokens)
                 self._move(request, fresh)
+                self.make_free(0)
         self._give(request, request.private_tokens)
         self.unclaim(request)
         request.depth = request.path_tokens = 0
+
+    @staticmethod
+    def _fresh(request: EngineRequest) -> list[Segment]:
+        """What the cache is to keep of a request below its path."""
+        retained, depth = request.retained(), request.depth
+        if tuple(retained[:depth]) != tuple(request.prompt[:depth]):
+            return []
+        return list(retained[depth:])
 
     def _give(self, request: EngineRequest, tokens: int) -> None:
         request.private_tokens -= tokens

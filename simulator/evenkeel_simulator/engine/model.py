@@ -91,13 +91,14 @@ class Engine:
         yield from self._batch
 
     def loads(self) -> Loads:
+        free_tokens = max(0, self.memory.free)
         return Loads(
             running=len(self._batch) + len(self._prefilling),
             waiting=len(self.policy),
             capacity_tokens=self.kv_tokens,
             used_tokens=self.kv_tokens - self.memory.available,
-            evictable_tokens=self.memory.cache.evictable,
-            free_tokens=self.memory.free,
+            evictable_tokens=self.memory.available - free_tokens,
+            free_tokens=free_tokens,
         )
 
     # What a driver does
@@ -238,7 +239,8 @@ class Engine:
                         admissions.send(outcome)
                         break
                 elif outcome is Outcome.NO_ROOM:
-                    self._full = True
+                    # SGLang notes it at the batch that runs; the one that this pass makes knows nothing of it.
+                    self._full = len(self._batch) > 0
                 request = admissions.send(outcome)
         except StopIteration:
             pass
@@ -259,7 +261,7 @@ class Engine:
             if self._follows:
                 cache.follow(request)
             return Outcome.NO_ROOM
-        self.memory.take(request, extend_tokens + 1)  # one more for the token that prefill produces
+        self.memory.take(request, extend_tokens)
         self._rule.admit(request)
         request.enter(extend_tokens, now_s)
         self._prefilling[request] = None
@@ -280,6 +282,9 @@ class Engine:
         if self.config.mixed and self._batch:
             retracted += self._make_room(now_s)
             batch = len(self._batch)
+        # What this iteration computes needs its memory now; later chunks need theirs later.
+        later = sum([r.pending_tokens for r in self._prefilling]) - sum([n for _, n in chunks])
+        self.memory.make_free(-later)
         duration_s = self._speed.prefill(
             chunks, batch=batch, kv_tokens=self._batch.kv_tokens if batch else 0
         )
@@ -313,7 +318,7 @@ class Engine:
     def _begin_output(self, request: EngineRequest, end_s: float) -> None:
         del self._prefilling[request]
         request.begin_output(end_s)
-        self.memory.settle(request, request.context_tokens - request.path_tokens)
+        self.memory.settle(request, request.held_tokens)
         self._batch.add(request)
         self.policy.progress(request, 1)
 
@@ -352,12 +357,13 @@ class Engine:
         least = 0 if self._prefilling else 1  # one alone always has room; see `EngineRequest.check`
         retracted: list[EngineRequest] = []
         for request in self._batch.by_cost_of_retraction():
-            remaining = len(self._batch)
-            wanted = remaining * SGLangAdmission.RETRACT_STEPS if retracted else remaining
-            if remaining <= least or self.memory.available >= wanted:
+            if len(self._batch) <= least or self.memory.available >= len(self._batch):
                 break
             self._retract(request, now_s)
             retracted.append(request)
+            # What comes next is made free at once, where that takes nothing but the cache.
+            room = SGLangAdmission.RETRACT_STEPS * len(self._batch)
+            self.memory.make_free(min(room, self.memory.available))
         self._rule.retracted(self._batch.requests)
         return retracted
 

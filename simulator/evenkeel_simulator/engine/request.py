@@ -36,6 +36,8 @@ class EngineRequest(Request):
     are computed and never cached."""
     target_output_tokens: int = 1
     """How many tokens it produces before it ends; from 1 to `max_output_tokens`. No fair policy sees it."""
+    fixed_length: bool = False
+    """It is known to produce all of `max_output_tokens` (`ignore_eos`): SGLang does not bet on an early end."""
     output_key: Hashable = None
     """Key under which the output is cached below the prompt as one segment; None: it is not cached."""
 
@@ -73,7 +75,9 @@ class EngineRequest(Request):
     def held_tokens(self) -> int:
         """Pool tokens that only this request holds, at any time."""
         if self.state is State.RUNNING:  # decode steps are added up for the whole batch only
-            return self.context_tokens - self.path_tokens
+            return (
+                self.context_tokens - 1 - self.path_tokens
+            )  # the last token is yet to be fed back
         return self.private_tokens
 
     @property

@@ -164,6 +164,7 @@ class Replica:
             arrival_s=0.0,  # the driver knows the time
             input_tokens=len(prompt),
             max_output_tokens=limit,
+            fixed_length=sampling.ignore_eos,
             client_weight=owner.key.client_weight,
             tenant_weight=owner.key.tenant_weight,
             seed=owner.key.seed,

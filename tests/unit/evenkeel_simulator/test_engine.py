@@ -105,7 +105,7 @@ def test_two_of_the_same_prompt_in_one_pass_both_compute_it_and_share_it_afterwa
     step = engine.step(0.0)
     assert step is not None
     assert step.prefill_tokens == 200
-    assert engine.loads().used_tokens == 100 + 2
+    assert engine.loads().used_tokens == 100  # their first tokens are yet to be fed back
 
 
 def test_forks_that_lack_the_same_prefix_wait_until_one_of_them_has_computed_it() -> None:
