@@ -18,7 +18,7 @@ from evenkeel_router.core.request import Endpoint
 from evenkeel_router.edge.modeltokenizers import ModelTokenizer
 
 from tests.sglang.engine import Engine, engine_environment
-from tests.support.routers import KEY, config_for, router_of
+from tests.support.routers import KEY, config_for, router_of, until
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -179,3 +179,28 @@ async def test_the_router_foretells_what_the_engine_finds_cached(
         assert 0 <= foretold.reported_tokens - foretold.predicted_tokens <= 3 * PAGE_TOKENS
         assert not router.state.untokenised.counts
         assert not router.state.untokenised.distrusts("chat")
+
+
+async def test_the_engine_tells_the_router_what_it_makes_tokens_with(
+    start: Start, tmp_path: Path, free_port: int
+) -> None:
+    model = model_folder(tmp_path / "model", TEMPLATE)
+    engine = start(
+        *flags(model),
+        *("--schedule-policy", "dlpm"),
+        environment={"EVENKEEL_REPORTS_PORT": str(free_port)},
+    )
+    replica = ReplicaConfig(name="r0", url=engine.url, reports=f"tcp://127.0.0.1:{free_port}")
+    config = config_for(replica, prefix=PrefixConfig(mode=PrefixMode.TOKENS))
+    async with router_of(config) as router:
+        await until(lambda: router.tokenising.tokenizer is not None, "the engine's tokenizer")
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with httpx.AsyncClient(base_url=router.url, headers=headers, timeout=120) as http:
+            for chat in CHATS:
+                body = chat | {"model": NAME, "max_tokens": 1}
+                for _ in range(2):
+                    (await http.post("/v1/chat/completions", json=body)).raise_for_status()
+        foretold = router.state.accounts.predictions["estimated"]
+        # Chats share less than they might by chance: what is foretold is what was sent, page by page.
+        assert foretold.predicted_tokens == foretold.reported_tokens > 0
+        assert not router.state.untokenised.counts

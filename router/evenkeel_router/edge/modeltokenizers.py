@@ -61,7 +61,12 @@ class ModelTokenizer:
         self._templates = _templates(files, config, special)
 
     def prompt(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text).ids
+        return self._encode(text, special=True)
+
+    def _encode(self, text: str, *, special: bool) -> list[int]:
+        # A batch of one: `encode` keeps the interpreter to itself, and counts offsets that nobody asks for.
+        (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        ids: list[int] = found.ids
         return ids
 
     def chat(self, chat: Chat) -> list[int]:
@@ -69,7 +74,7 @@ class ModelTokenizer:
         template = template or self._templates.get("default")
         if template is None:
             raise UntokenisedError(Reason.NO_TEMPLATE)
-        ids: list[int] = self._tokenizer.encode(template.render(chat), add_special_tokens=False).ids
+        ids = self._encode(template.render(chat), special=False)
         if chat.answer_begins:
             rest = self.prompt(chat.answer_begins)
             ids += rest[1:] if rest and rest[0] == self._bos else rest

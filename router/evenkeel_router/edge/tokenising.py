@@ -185,7 +185,7 @@ def _ids(tokenizer: AnyTokenizer, asked: Prompts | Chat) -> list[list[int]]:
         if isinstance(asked, Chat):
             return [tokenizer.chat(asked)]
         return [tokenizer.prompt(one) if isinstance(one, str) else one for one in asked.inputs]
-    except UnicodeEncodeError as error:  # a lone surrogate, which JSON may hold
+    except (TypeError, UnicodeEncodeError) as error:  # a lone surrogate, which a template may make
         raise UntokenisedError(Reason.TEMPLATE) from error
 
 

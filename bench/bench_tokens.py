@@ -1,0 +1,158 @@
+"""Tokens mode for one prompt of 8k tokens: match + select (target 100 µs), and apart from it tokenising and hashing.
+
+    PYTHONPATH=fairshare:contract:router python bench/bench_tokens.py [--blocks 1000000] [--replicas 64] [--prompts 1000]
+
+Pages of 16 tokens: 512 hashes a prompt, twice to four times what text mode looks up. A prompt shares a system
+prompt of 1k tokens with many, and its own 7k with one or two replicas. Of what a replica holds one tenth is only
+expected (dispatched, no event yet), so that a match goes through both halves of the index. The tokenizer is
+trained here on Python's own help (byte-level BPE); the peer of hashing is SGLang's chain with digests as
+hexadecimal text, as it was written in Python. Timings are of single prompts on one core, asked for in random order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import random
+import time
+from collections.abc import Callable, Sequence
+from pydoc_data import topics
+from statistics import median, quantiles
+from typing import NamedTuple
+
+from evenkeel_fairshare.fleet.contract import Dispatch, replica_set
+from evenkeel_fairshare.fleet.d2lpm import D2lpm
+from evenkeel_fairshare.prefix.blocks import sglang_blocks
+from evenkeel_fairshare.prefix.exact import ExactIndex
+from evenkeel_router.edge.modeltokenizers import ModelTokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+PAGE_TOKENS = 16
+PROMPT_TOKENS = 8192
+SYSTEM_PAGES = 1024 // PAGE_TOKENS
+OWN_PAGES = PROMPT_TOKENS // PAGE_TOKENS - SYSTEM_PAGES
+CLIENTS = 32
+
+
+class Prompt(NamedTuple):
+    """Who asks, what, and where it lies."""
+
+    client: str
+    hashes: Sequence[int]
+    slots: Sequence[int]
+
+
+def make_prompts(blocks: int, replicas: int, rng: random.Random) -> list[Prompt]:
+    """As many prompts as make up `blocks` distinct pages; a hash is as good as random."""
+    system = [[rng.getrandbits(64) for _ in range(SYSTEM_PAGES)] for _ in range(CLIENTS)]
+    return [
+        Prompt(
+            f"ns/tenant/{number % CLIENTS}",
+            system[number % CLIENTS] + [rng.getrandbits(64) for _ in range(OWN_PAGES)],
+            rng.sample(range(replicas), 1 + (number % 4 == 0)),
+        )
+        for number in range(blocks // OWN_PAGES)
+    ]
+
+
+def build_index(prompts: Sequence[Prompt], max_blocks: int) -> ExactIndex:
+    index = ExactIndex(max_blocks=max_blocks)
+    told = len(prompts[0].hashes) * 9 // 10
+    for prompt in prompts:
+        for slot in prompt.slots:
+            index.insert(prompt.hashes, slot)
+            index.stored(prompt.hashes[:told], slot)
+    return index
+
+
+def hexadecimal_chain(tokens: Sequence[int]) -> list[int]:
+    """The peer: the chain, digest by digest as text."""
+    prior, hashes = "", []
+    for start in range(0, len(tokens) - PAGE_TOKENS + 1, PAGE_TOKENS):
+        digest = hashlib.sha256(bytes.fromhex(prior))
+        for token in tokens[start : start + PAGE_TOKENS]:
+            digest.update(token.to_bytes(4, "little"))
+        prior = digest.hexdigest()
+        hashes.append(int(prior[:16], 16))
+    return hashes
+
+
+def trained() -> ModelTokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=8000, show_progress=False)
+    tokenizer.train_from_iterator(topics.topics.values(), trainer)
+    return ModelTokenizer({"tokenizer.json": tokenizer.to_str().encode()})
+
+
+def times_us(times: int, step: Callable[[int], object]) -> list[float]:
+    """Of `step(0)`, `step(1)`, …"""
+    measured = []
+    for number in range(times):
+        start = time.perf_counter()
+        step(number)
+        measured.append((time.perf_counter() - start) * 1e6)
+    return measured
+
+
+def row(name: str, measured: Sequence[float], peer: Sequence[float] | None = None) -> str:
+    p99 = quantiles(measured, n=100)[98]
+    ratio = "" if peer is None else f"   peer/ours {median(peer) / median(measured):6.2f}"
+    return f"{name:<34}{median(measured):9.1f} us   p99 {p99:9.1f} us{ratio}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--blocks", type=int, default=1_000_000)
+    parser.add_argument("--replicas", type=int, default=64)
+    parser.add_argument("--prompts", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    rng = random.Random(args.seed)
+    prompts = make_prompts(args.blocks, args.replicas, rng)
+    index = build_index(prompts, 4 * args.blocks)
+    asked = rng.choices(prompts, k=args.prompts)
+    everyone = replica_set(range(args.replicas))
+    policy = D2lpm()
+    for slot in range(args.replicas):
+        policy.joined(slot)
+    outstanding = [rng.randrange(20) for _ in range(args.replicas)]
+
+    def choose(number: int) -> None:
+        prompt = asked[number]
+        depth, holders = index.match(prompt.hashes, everyone)
+        assert depth == len(prompt.hashes)
+        request = Dispatch(prompt.client, PROMPT_TOKENS, longest=holders)
+        slot = policy.select(request, everyone, outstanding)
+        assert slot is not None
+        policy.dispatched(request, slot)
+
+    print(f"{len(index):,} blocks, {args.replicas} replicas, {args.prompts} prompts of 8k tokens")
+    print(row("match + select + charge", times_us(args.prompts, choose)))
+    print(
+        row(
+            "  match",
+            times_us(args.prompts, lambda n: index.match(asked[n].hashes, everyone)),
+        )
+    )
+    print(
+        row(
+            "insert (held already)",
+            times_us(args.prompts, lambda n: index.insert(asked[n].hashes, asked[n].slots[0])),
+        )
+    )
+    some = [[rng.randrange(128_000) for _ in range(PROMPT_TOKENS)] for _ in range(20)]
+    assert hexadecimal_chain(some[0]) == sglang_blocks(some[0], page_tokens=PAGE_TOKENS)
+    peer = times_us(200, lambda n: hexadecimal_chain(some[n % 20]))
+    hashing = times_us(args.prompts, lambda n: sglang_blocks(some[n % 20], page_tokens=PAGE_TOKENS))
+    print(row("hash 8k tokens", hashing, peer))
+    tokenizer, text = trained(), "\n".join(topics.topics.values())
+    per_token = len(text) / len(tokenizer.prompt(text))
+    length = round(PROMPT_TOKENS * per_token)
+    pieces = [text[at : at + length] for at in range(0, len(text) - length, 997)]
+    measured = times_us(200, lambda n: tokenizer.prompt(pieces[n % len(pieces)]))
+    print(row(f"tokenise 8k tokens ({length:,} letters)", measured))
+
+
+if __name__ == "__main__":
+    main()
