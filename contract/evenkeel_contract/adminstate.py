@@ -96,6 +96,14 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     running: int = 0
     report_age_s: float | None = None
+    kv_standing: str = ""
+    """How far the view of its cache can be trusted: `InSync`, `Partial`, `Replaying`, `Joining`; empty where none is made."""
+    kv_reason: str = ""
+    """Why it is not in sync."""
+    kv_sequence: int = 0
+    """Batches of KV events applied, of all that its process published."""
+    kv_gaps: int = 0
+    """Times that a batch did not come and was asked for."""
 
 
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):

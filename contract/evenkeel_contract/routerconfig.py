@@ -193,6 +193,10 @@ class ReplicaConfig:
     """`http://host:port`, no path."""
     reports: Annotated[str, Url(("tcp",), bare=True)] | None = None
     """`tcp://host:port` of its reports; None where it makes none."""
+    kv_events: Annotated[str, Url(("tcp",), bare=True)] | None = None
+    """`tcp://host:port` where it publishes KV events; None where it does not. In mode Tokens."""
+    kv_replay: Annotated[str, Url(("tcp",), bare=True)] | None = None
+    """`tcp://host:port` where it replays them. Without it nobody can tell what was missed."""
     api_key: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
     """Bearer key that the replica asks for."""
 
@@ -302,6 +306,7 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
     if config.cluster is not None and config.replicas:
         yield Fault("replicas", "cannot stand beside cluster, which says where to find them")
     yield from _store(config.state)
+    yield from _events(config.replicas)
     yield from _tokenizer(config.prefix)
     first: dict[str, str] = {}
     for t, tenant in enumerate(config.tenancy.tenants):
@@ -338,6 +343,16 @@ def _open_admin(config: RouterConfig) -> Iterator[Fault]:
             f"is required where listen.host ({show(config.listen.host)}) is not a loopback address",
             about=("listen.host",),
         )
+
+
+def _events(replicas: tuple[ReplicaConfig, ...]) -> Iterator[Fault]:
+    for r, replica in enumerate(replicas):
+        given, lacking = ("kvEvents", "kvReplay") if replica.kv_events else ("kvReplay", "kvEvents")
+        if (replica.kv_events is None) != (replica.kv_replay is None):
+            path = f"replicas[{r}]"
+            yield Fault(
+                f"{path}.{lacking}", f"is required beside {given}", about=(f"{path}.{given}",)
+            )
 
 
 def _store(state: StateConfig) -> Iterator[Fault]:

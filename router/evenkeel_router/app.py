@@ -29,6 +29,7 @@ from evenkeel_router.edge.handlers import Traffic
 from evenkeel_router.edge.health import Watchtower
 from evenkeel_router.edge.kubeapi import Api
 from evenkeel_router.edge.kubediscovery import KubernetesDiscovery
+from evenkeel_router.edge.kvevents import KvEvents
 from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.edge.peers import Peers
 from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
@@ -125,6 +126,7 @@ async def running(
             peers.run(),
             tokenising.run(),
             AskedFacts(state, tokenising).run(),
+            KvEvents(state, watchtower, tokenising).run(),
             Tending(state, peers.members).run(),
             tell(state),
             demand(state),

@@ -20,6 +20,7 @@ from evenkeel_router.core.accounting import ClientTotals, Histogram
 from evenkeel_router.edge.health import FOR_GOOD
 from evenkeel_router.edge.logs import RequestLog
 from evenkeel_router.families import counter, gauge, name_of
+from evenkeel_router.kvmetrics import kv_metrics
 from evenkeel_router.state import RouterState
 from evenkeel_router.truthmetrics import truth_metrics
 
@@ -61,6 +62,7 @@ class _RouterCollector(Collector):
         yield from self._errors()
         yield from self._by_replica()
         yield from self._prefixes()
+        yield from kv_metrics(self._state)
         yield from self._router()
 
     def _by_client(self) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 
 from evenkeel_contract import adminstate
-from evenkeel_contract.routerconfig import TenantConfig
+from evenkeel_contract.routerconfig import PrefixMode, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_fairshare.ledger.page import (
     DEFICIT,
@@ -63,7 +63,7 @@ def take_replicas(state: RouterState, now_s: float) -> adminstate.ReplicasState:
 
 def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.ReplicaState:
     totals = state.accounts.replica(member.name)
-    seen = state.reports.get(member.name)
+    seen, follower = state.reports.get(member.name), state.following.get(member.name)
     page = _page(state, member)
     return adminstate.ReplicaState(
         name=member.name,
@@ -83,7 +83,20 @@ def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.Rep
         waiting=_sum(page, WAITING),
         running=_sum(page, RUNNING),
         report_age_s=now_s - seen.received_s if seen is not None else None,
+        kv_standing=follower.standing.value if follower is not None else "",
+        kv_reason=follower.reason if follower is not None else _why_not_followed(state, member),
+        kv_sequence=follower.sequence if follower is not None else 0,
+        kv_gaps=follower.counts.gaps if follower is not None else 0,
     )
+
+
+def _why_not_followed(state: RouterState, member: Member) -> str:
+    if state.config.prefix.mode is not PrefixMode.TOKENS:
+        return ""
+    replica = state.replicas[member.name]
+    if None in (replica.kv_events, replica.kv_replay):
+        return "it publishes no KV events"
+    return "" if member.joined else "it is not there"
 
 
 def _prefix(state: RouterState) -> adminstate.PrefixState:

@@ -35,6 +35,7 @@ from evenkeel_router.core.admission import Admission
 from evenkeel_router.core.books import Books
 from evenkeel_router.core.candidates import Fleet
 from evenkeel_router.core.endpoints import Peer
+from evenkeel_router.core.following import Follower
 from evenkeel_router.core.identity import Directory
 from evenkeel_router.core.reported import Heard, Seen
 from evenkeel_router.core.request import Limits
@@ -67,6 +68,8 @@ class Timing:
     seal_interval_s: float = 10.0
     body_timeout_s: float = BODY_TIMEOUT_S
     keep_alive_s: float = KEEP_ALIVE_S
+    kv_check_interval_s: float = 2.0
+    """Silence of a replica's KV events after which it is asked whether there was more."""
 
 
 class RouterState:
@@ -107,6 +110,8 @@ class RouterState:
         """What is between admission and its end."""
         self.reports: dict[str, Seen] = {}
         """What each replica's last report says of the replica itself, by name."""
+        self.following: dict[str, Follower] = {}
+        """Who follows each replica's KV events, by name; in tokens mode."""
         self.started_unix = time.time()
         self.draining = False
         self.in_sync = False

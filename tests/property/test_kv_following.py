@@ -102,7 +102,8 @@ class Following(RuleBasedStateMachine):
         self.processes: list[Process] = []
         self.restart()
         self.held = Held()
-        self.follower = Follower(self.held, block_tokens=16)
+        self.follower = Follower(self.held)
+        self.follower.look_for(16)
         self.subscribed_to: Process | None = None
         self.asked = self.followed = self.now
         self.queue: list[Numbered] = []

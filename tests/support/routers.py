@@ -27,7 +27,7 @@ from evenkeel_simulator.server.settings import Settings
 
 MODEL = "llama"
 PATIENCE_S = 20.0  # a deadline for what should happen at once; never a measurement
-QUICK = Timing(probe_interval_s=0.05, report_interval_s=0.05)
+QUICK = Timing(probe_interval_s=0.05, report_interval_s=0.05, kv_check_interval_s=0.05)
 KEY = "sk-acme-chat"
 
 
@@ -76,7 +76,12 @@ def simulated(**changes: Any) -> Settings:
 
 def replica_of(server: RunningServer, name: str = "r0", **changes: Any) -> ReplicaConfig:
     """How a router is told of a simulated replica."""
-    return ReplicaConfig(name=name, url=server.url, reports=server.reports, **changes)
+    given: dict[str, Any] = {
+        "reports": server.reports,
+        "kv_events": server.kv_events,
+        "kv_replay": server.kv_replay,
+    }
+    return ReplicaConfig(name=name, url=server.url, **(given | changes))
 
 
 @asynccontextmanager

@@ -20,6 +20,8 @@ from evenkeel_contract.names import (
     DRAIN_ANNOTATION,
     ENGINE_KEY_LABEL,
     HTTP_PORT_NAME,
+    KV_EVENTS_PORT_NAME,
+    KV_REPLAY_PORT_NAME,
     REPORTS_PORT_NAME,
 )
 from evenkeel_contract.routerconfig import ReplicaConfig
@@ -130,19 +132,25 @@ def replicas(
     """
     found: dict[str, Found] = {}
     for slice_, endpoint, target in _of_pods(slices, service):
-        http, reports = slice_.port(HTTP_PORT_NAME), slice_.port(REPORTS_PORT_NAME)
+        http = slice_.port(HTTP_PORT_NAME)
         if http is None:
             continue
         host = _host(slice_, endpoint)
         replica = ReplicaConfig(
             name=target.name,
             url=f"http://{host}:{http}",
-            reports=None if reports is None else f"tcp://{host}:{reports}",
+            reports=_tcp(host, slice_.port(REPORTS_PORT_NAME)),
+            kv_events=_tcp(host, slice_.port(KV_EVENTS_PORT_NAME)),
+            kv_replay=_tcp(host, slice_.port(KV_REPLAY_PORT_NAME)),
             api_key=(api_keys or {}).get(_key_id(pods.get(target.name)), api_key),
         )
         why = withheld(endpoint, target, pods.get(target.name))
         found.setdefault(target.name, Found(replica, why))
     return tuple(found[name] for name in sorted(found))
+
+
+def _tcp(host: str, port: int | None) -> str | None:
+    return None if port is None else f"tcp://{host}:{port}"
 
 
 def _key_id(pod: Pod | None) -> str:

@@ -59,6 +59,10 @@ class Counts:
 
     batches: int = 0
     """Applied."""
+    stored: int = 0
+    """Blocks."""
+    removed: int = 0
+    """Blocks."""
     gaps: int = 0
     """Live batches that did not come."""
     replays: int = 0
@@ -77,15 +81,14 @@ NO_SUBSCRIPTION: Final = "no subscription yet"
 class Follower:
     """Follows one replica, over its restarts if need be."""
 
-    def __init__(self, view: View, *, block_tokens: int | None = None) -> None:
-        """`block_tokens` is the size of the blocks whose hashes are looked up; None: any will do."""
+    def __init__(self, view: View) -> None:
         self.counts = Counts()
         self.last_batch_unix_s: float | None = None
         """When the replica sent what was applied last, by its own clock."""
         self.block_tokens: int | None = None
         """The size of the replica's blocks, once it stored some."""
         self._view = view
-        self._wanted_tokens = block_tokens
+        self._wanted_tokens: int | None = None
         self._next = 0
         self._witness = b""  # of the batch before `_next`; nothing before the first
         self._whole = True  # everything since the cache was empty is applied
@@ -131,6 +134,11 @@ class Follower:
         if self.block_tokens is None or self._wanted_tokens is None:
             return False
         return self.block_tokens != self._wanted_tokens
+
+    def look_for(self, block_tokens: int) -> None:
+        """The size of the blocks whose hashes are looked up: those of others are of no use."""
+        self._wanted_tokens = block_tokens
+        self._tell()
 
     # The subscription
 
@@ -244,8 +252,10 @@ class Follower:
         for change in batch.changes:
             if change.stores:
                 self.block_tokens = change.block_size
+                self.counts.stored += len(change.block_hashes)
                 self._view.stored(change.block_hashes)
             elif change.removes:
+                self.counts.removed += len(change.block_hashes)
                 self._view.removed(change.block_hashes)
             elif change.clears:
                 self._view.cleared()

@@ -65,6 +65,11 @@ class Tokenising:
         """Whether requests are matched by tokens at all."""
         return self._config.mode is PrefixMode.TOKENS
 
+    @property
+    def page_tokens(self) -> int:
+        """Tokens of the pages that prompts are cut into: as replicas tell, or as configured."""
+        return self._told_page_tokens or self._config.page_tokens
+
     def configure(self, config: PrefixConfig) -> None:
         """A changed configuration: `run` loads another tokenizer, if it is another."""
         before, self._config = self._config, config
@@ -170,7 +175,7 @@ class Tokenising:
         if self.untokenised.distrusts(kind):
             raise UntokenisedError(Reason.MISMATCH, f"requests of the kind {kind!r}")
         prompts = _ids(tokenizer, asked)
-        page_tokens = self._told_page_tokens or self._config.page_tokens
+        page_tokens = self.page_tokens
         return Tokenised(
             tokens=sum(map(len, prompts)),
             hashes=_hashes(prompts[0], page_tokens),

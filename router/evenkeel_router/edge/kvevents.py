@@ -1,0 +1,272 @@
+"""KV events of all replicas, over ZeroMQ (contract `kvevents`), in tokens mode.
+
+Place in the flow: replica → **sockets** → core/following → prefix index → match. One task for each life of each replica
+that publishes: it subscribes, has replayed what was published before, and applies what comes, in pieces between
+which requests are served.
+
+The surprising thing: no socket here ever reconnects by itself. ZeroMQ would join the batches of a process and of its
+successor without a seam; so a subscription is one connection, its end is heard of by a monitor, and the next one
+begins with a replay. After silence a replay makes sure that the last batches were not lost: no later one would tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Final
+
+import zmq
+import zmq.asyncio
+from evenkeel_contract.kvevents import (
+    END_OF_REPLAY,
+    MAX_BATCH_BYTES,
+    KvEventError,
+    read_live,
+    read_replay,
+    replay_question,
+)
+from evenkeel_contract.routerconfig import PrefixMode, ReplicaConfig
+from evenkeel_fairshare.prefix.blocks import unsigned
+from evenkeel_fairshare.prefix.exact import ExactIndex
+from zmq.utils.monitor import parse_monitor_message
+
+from evenkeel_router.core.candidates import Fleet, Member
+from evenkeel_router.core.following import Follower
+from evenkeel_router.edge.health import Watchtower
+from evenkeel_router.edge.tokenising import Tokenising
+from evenkeel_router.state import RouterState
+
+_log = logging.getLogger(__name__)
+CONNECT_S: Final = 5.0
+ANSWER_S: Final = 5.0
+"""For the next batch of a replay. SGLang replays between two batches, and looks every 0.1 s."""
+RETRY_S: Final = 1.0
+KEEP_ALIVE_S: Final = 10.0
+"""A connection whose other end says nothing for so long, asked, is taken for broken."""
+LIVE_BATCHES: Final = 10_000
+"""Waiting to be read; beyond that they are lost, and replayed."""
+REPLAYED_BATCHES: Final = 1000
+PIECE: Final = 2000
+"""Blocks that are applied in one go, about a millisecond: requests come first."""
+
+
+class _Lost(Exception):
+    """The subscription is of no use any more; its text says why."""
+
+
+class _Slot:
+    """A replica's blocks in the index, while this life of it lasts."""
+
+    def __init__(self, fleet: Fleet, member: Member, index: ExactIndex) -> None:
+        self._fleet, self._member, self._index = fleet, member, index
+        self._slot, self._life = member.slot, member.lives
+        self.blocks = 0
+        """Told since somebody looked."""
+
+    @property
+    def slot(self) -> int | None:
+        """Where it is; None once it is over: the slot may be another replica's by now."""
+        member = self._member
+        same = member.slot == self._slot and member.lives == self._life
+        return self._slot if same and self._fleet.index is self._index else None
+
+    def stored(self, hashes: Sequence[int]) -> None:
+        if (slot := self.slot) is not None:
+            self.blocks += len(hashes)
+            self._index.stored(unsigned(hashes), slot)
+
+    def removed(self, hashes: Sequence[int]) -> None:
+        if (slot := self.slot) is not None:
+            self.blocks += len(hashes)
+            self._index.removed(unsigned(hashes), slot)
+
+    def cleared(self) -> None:
+        if (slot := self.slot) is not None:
+            self._index.cleared(slot)
+
+    def synced(self, complete: bool) -> None:
+        if (slot := self.slot) is not None:
+            self._index.set_synced(slot, complete=complete)
+
+
+class KvEvents:
+    """Follows all replicas, for ever."""
+
+    def __init__(self, state: RouterState, watchtower: Watchtower, tokenising: Tokenising) -> None:
+        """`watchtower` is told of a process that took another's place; `tokenising` says how prompts are cut."""
+        self._state = state
+        self._watchtower = watchtower
+        self._tokenising = tokenising
+        self._context = zmq.asyncio.Context()
+        self._tasks: dict[str, tuple[tuple[ReplicaConfig, _Slot], asyncio.Task[None]]] = {}
+
+    async def run(self) -> None:
+        """Keep one follower for each replica that is there and publishes, until cancelled."""
+        try:
+            while True:
+                self._look()
+                await asyncio.sleep(self._state.timing.report_interval_s)
+        finally:
+            tasks = [task for _, task in self._tasks.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._context.destroy(linger=0)
+
+    def _look(self) -> None:
+        state = self._state
+        wanted = {
+            replica.name: replica for replica in state.replicas.values() if self._publishes(replica)
+        }
+        for name, ((replica, slot), task) in list(self._tasks.items()):
+            if wanted.get(name) != replica or slot.slot is None:
+                task.cancel()
+                del self._tasks[name], state.following[name]
+        index = state.fleet.index
+        for name, replica in wanted.items():
+            member = state.fleet.member(name)
+            if member is None or not member.joined or not isinstance(index, ExactIndex):
+                continue
+            if name not in self._tasks:
+                slot = _Slot(state.fleet, member, index)
+                follower = state.following[name] = Follower(slot)
+                task = asyncio.create_task(self._follow_forever(replica, slot, follower))
+                self._tasks[name] = (replica, slot), task
+            state.following[name].look_for(self._tokenising.page_tokens)
+
+    def _publishes(self, replica: ReplicaConfig) -> bool:
+        tokens = self._state.config.prefix.mode is PrefixMode.TOKENS
+        return tokens and replica.kv_events is not None and replica.kv_replay is not None
+
+    async def _follow_forever(
+        self, replica: ReplicaConfig, slot: _Slot, follower: Follower
+    ) -> None:
+        told = ""
+        while True:
+            try:
+                await self._follow(replica, slot, follower)
+            except (_Lost, KvEventError, zmq.ZMQError) as error:
+                follower.disconnected(str(error))
+                if str(error) != told:
+                    told = str(error)
+                    _log.warning("KV events of replica %s: %s", replica.name, told)
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> None:
+        """One subscription, to its end. Raises `_Lost`, `KvEventError`, `zmq.ZMQError`."""
+        with _socket(self._context, zmq.SUB, LIVE_BATCHES) as live, _monitor(live) as monitor:
+            live.setsockopt(zmq.HEARTBEAT_IVL, round(KEEP_ALIVE_S * 500))
+            live.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(KEEP_ALIVE_S * 1000))
+            live.subscribe(b"")
+            live.connect(replica.kv_events or "")
+            await _connected(monitor)
+            follower.connected()
+            await self._catch_up(replica, slot, follower)
+            _log.info(
+                "KV events of replica %s: %s %s",
+                replica.name,
+                follower.standing.value,
+                follower.reason,
+            )
+            watching = asyncio.create_task(_broken(monitor))
+            try:
+                while True:
+                    reading = asyncio.create_task(self._read(live, slot, follower))
+                    await asyncio.wait((watching, reading), return_when=asyncio.FIRST_COMPLETED)
+                    if watching.done():
+                        reading.cancel()
+                        raise _Lost("the connection broke")
+                    await reading
+                    await self._catch_up(replica, slot, follower)
+            finally:
+                watching.cancel()
+
+    async def _read(self, live: zmq.asyncio.Socket, slot: _Slot, follower: Follower) -> None:
+        """Apply what comes until something is missing, or nothing came for so long that something may be."""
+        silence_ms = round(self._state.timing.kv_check_interval_s * 1000)
+        while await live.poll(silence_ms):
+            if follower.live(read_live(await live.recv_multipart())):
+                return
+            await _breathe(slot)
+
+    async def _catch_up(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> None:
+        """Replays until nothing is missing."""
+        restarts = follower.counts.restarts
+        while await self._replay(replica, slot, follower):
+            if follower.counts.restarts > restarts and slot.slot is not None:
+                _log.warning("replica %s was restarted: its KV events say so", replica.name)
+                self._watchtower.replaced(replica.name)
+                raise _Lost("its process is another one")
+
+    async def _replay(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> bool:
+        """One replay; whether another must follow. Raises `_Lost` where no answer comes."""
+        with _socket(self._context, zmq.DEALER, REPLAYED_BATCHES) as socket:
+            socket.connect(replica.kv_replay or "")
+            applied = follower.sequence
+            await socket.send_multipart(replay_question(follower.ask()))
+            while await socket.poll(round(ANSWER_S * 1000)):
+                batch = read_replay(await socket.recv_multipart())
+                if batch.sequence == END_OF_REPLAY:
+                    return follower.ended()
+                if not follower.replayed(batch):
+                    return True
+                await _breathe(slot)
+        if follower.sequence == applied:
+            raise _Lost("it does not answer where it should replay")
+        return True  # its end was lost, not all of it
+
+
+async def _breathe(slot: _Slot) -> None:
+    if slot.blocks >= PIECE:
+        slot.blocks = 0
+        await asyncio.sleep(0)
+
+
+def _socket(context: zmq.asyncio.Context, kind: int, waiting: int) -> closing[zmq.asyncio.Socket]:
+    """A socket for one connection, with so many messages waiting at most."""
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.RCVHWM, waiting)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_BATCH_BYTES)
+    socket.setsockopt(zmq.RECONNECT_IVL, -1)
+    return closing(socket)
+
+
+@contextmanager
+def _monitor(socket: zmq.asyncio.Socket) -> Iterator[zmq.asyncio.Socket]:
+    monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _BROKEN)
+    try:
+        yield monitor
+    finally:
+        socket.disable_monitor()
+        monitor.close(linger=0)
+
+
+_BROKEN: Final = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+async def _event(monitor: zmq.asyncio.Socket) -> int:
+    return int(parse_monitor_message(await monitor.recv_multipart())["event"])
+
+
+async def _connected(monitor: zmq.asyncio.Socket) -> None:
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            event = await _event(monitor)
+    except TimeoutError:
+        raise _Lost("nobody answers where it should publish") from None
+    if event & _BROKEN:
+        raise _Lost("nobody listens where it should publish")
+
+
+async def _broken(monitor: zmq.asyncio.Socket) -> None:
+    while not await _event(monitor) & _BROKEN:
+        pass

@@ -1,0 +1,307 @@
+"""KV events, the router before simulated replicas: what it foretells is what they find, through loss and restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+import zmq
+import zmq.asyncio
+from evenkeel_contract.adminstate import decode_state
+from evenkeel_contract.routerconfig import (
+    SIMULATOR_TOKENIZER,
+    PrefixConfig,
+    PrefixMode,
+    ReplicaConfig,
+)
+from evenkeel_router.app import Router, running
+from evenkeel_router.core.following import Follower, Standing
+from evenkeel_simulator.server.app import RunningServer, running_server
+
+from tests.support.routers import (
+    KEY,
+    MODEL,
+    PATIENCE_S,
+    QUICK,
+    config_for,
+    replica_of,
+    routable,
+    simulated,
+    until,
+)
+
+TOKENS = PrefixConfig(mode=PrefixMode.TOKENS, tokenizer=SIMULATOR_TOKENIZER)
+WORDS = "the sea ran out and the sky was red "
+
+
+def publishing(**changes: Any) -> Any:
+    """A replica whose cache holds a handful of prompts."""
+    return simulated(**({"kv_events_port": 0, "kv_tokens": 600} | changes))
+
+
+@asynccontextmanager
+async def router_for(*replicas: ReplicaConfig) -> AsyncIterator[Router]:
+    async with running(config_for(*replicas, prefix=TOKENS), timing=QUICK) as router:
+        await routable(router, len(replicas))
+        await until(lambda: len(router.state.following) == len(replicas), "all to be followed")
+        yield router
+
+
+@asynccontextmanager
+async def fleet(
+    count: int = 1, **changes: Any
+) -> AsyncIterator[tuple[Router, list[RunningServer]]]:
+    async with AsyncExitStack() as stack:
+        servers = [
+            await stack.enter_async_context(running_server(publishing(**changes)))
+            for _ in range(count)
+        ]
+        named = [replica_of(server, f"r{i}") for i, server in enumerate(servers)]
+        yield await stack.enter_async_context(router_for(*named)), servers
+
+
+def follower_of(router: Router, name: str = "r0") -> Follower:
+    return router.state.following[name]
+
+
+def published(server: RunningServer) -> int:
+    assert server.replica.publisher is not None
+    return server.replica.publisher.published
+
+
+async def in_sync(router: Router, *servers: RunningServer) -> None:
+    """Wait until the router has applied all that was published, and claims no less."""
+
+    def all_applied() -> bool:
+        return all(
+            follower.standing is Standing.IN_SYNC and follower.sequence == published(server)
+            for server, follower in zip(
+                servers, map(router.state.following.__getitem__, names), strict=True
+            )
+        )
+
+    names = [f"r{number}" for number in range(len(servers))]
+    await until(lambda: router.state.following.keys() >= set(names) and all_applied(), "sync")
+
+
+async def complete(router: Router, prompt: str) -> int:
+    """The tokens that the replica found cached."""
+    async with httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S) as client:
+        response = await client.post(
+            "/v1/completions",
+            json={"model": MODEL, "prompt": prompt, "max_tokens": 4},
+            headers={"Authorization": f"Bearer {KEY}"},
+        )
+    assert response.status_code == 200, response.text
+    return int(response.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def held(router: Router, name: str = "r0") -> int:
+    member = router.state.fleet.member(name)
+    assert member is not None
+    return router.state.fleet.blocks(member)
+
+
+async def test_what_is_foretold_is_what_replicas_find_under_eviction() -> None:
+    async with fleet(2) as (router, servers):
+        await in_sync(router, *servers)
+        for number in range(40):
+            await complete(router, f"{number % 9} {WORDS * (3 + number % 7)}")
+            await in_sync(router, *servers)
+            for at, server in enumerate(servers):
+                assert held(router, f"r{at}") == server.replica.engine.memory.cache.nodes
+        foretold = router.state.accounts.predictions["exact"]
+        assert foretold.error_tokens.total == 0
+        assert foretold.predicted_tokens == foretold.reported_tokens > 0
+        assert "estimated" not in router.state.accounts.predictions
+        evicted = sum(follower.counts.removed for follower in router.state.following.values())
+        assert evicted, "the pools were meant to be too small"
+
+
+async def test_a_router_that_comes_late_catches_up_by_replay() -> None:
+    async with fleet(1) as (first, servers):
+        for number in range(8):
+            await complete(first, f"{number} {WORDS * 5}")
+        await in_sync(first, *servers)
+        async with router_for(replica_of(servers[0])) as late:
+            await in_sync(late, *servers)
+            assert held(late) == held(first) > 0
+            assert follower_of(late).counts.gaps == 0
+            foretold = await complete(late, f"7 {WORDS * 5}")
+            assert late.state.accounts.predictions["exact"].predicted_tokens == foretold > 0
+
+
+async def test_one_that_comes_too_late_says_what_it_cannot_know_until_the_cache_is_empty() -> None:
+    async with fleet(1, kv_kept_batches=2) as (first, servers):
+        for number in range(6):
+            await complete(first, f"{number} {WORDS * 4}")
+        await in_sync(first, *servers)
+        async with router_for(replica_of(servers[0])) as late:
+            follower = follower_of(late)
+            await until(lambda: follower.standing is Standing.PARTIAL, "what it can know")
+            kept_from = published(servers[0]) - 2
+            why = f"its batches before number {kept_from} are not kept any more"
+            assert follower.reason == why
+            await complete(late, f"9 {WORDS}")
+            assert set(late.state.accounts.predictions) == {"estimated"}
+            async with httpx.AsyncClient() as plain:
+                admin = f"http://127.0.0.1:{late.admin_port}/v1/state"
+                (shown,) = decode_state((await plain.get(admin)).content).replicas
+                probe = f"http://127.0.0.1:{late.probe_port}/metrics"
+                page = (await plain.get(probe)).text
+                assert (await plain.post(f"{servers[0].url}/flush_cache")).status_code == 200
+            assert (shown.kv_standing, shown.kv_reason) == ("Partial", why)
+            labels = f'model_name="{MODEL}",replica="r0"'
+            assert f"evenkeel_router_replica_kv_in_sync{{{labels}}} 0.0" in page
+            await in_sync(late, *servers)
+            assert await complete(late, f"9 {WORDS}") == 0
+            assert late.state.accounts.predictions["exact"].error_tokens.total == 0
+
+
+async def test_a_replica_that_was_restarted_is_known_from_the_beginning() -> None:
+    async with AsyncExitStack() as stack:
+        async with running_server(publishing()) as server:
+            router = await stack.enter_async_context(router_for(replica_of(server)))
+            for number in range(4):
+                await complete(router, f"{number} {WORDS * 5}")
+            await in_sync(router, server)
+            member = router.state.fleet.member("r0")
+            assert member is not None
+            assert member.lives == 1
+            ports = [int(address.rsplit(":", 1)[1]) for address in _addresses(server)]
+        names = ("port", "reports_port", "kv_events_port", "kv_replay_port")
+        again = publishing(**dict(zip(names, ports, strict=True)))
+        second = await stack.enter_async_context(running_server(again))
+        await until(lambda: member.lives == 2, "its next life")
+        await routable(router, 1)
+        await in_sync(router, second)
+        for _ in range(2):
+            await complete(router, f"3 {WORDS * 5}")
+            await in_sync(router, second)
+        foretold = router.state.accounts.predictions["exact"]
+        assert foretold.predicted_tokens == foretold.reported_tokens
+        assert held(router) == second.replica.engine.memory.cache.nodes
+
+
+async def test_events_tell_of_a_restart_that_nobody_else_saw() -> None:
+    async with AsyncExitStack() as stack:
+        async with running_server(publishing()) as server:
+            silent = replica_of(server, reports=None)
+            seldom = replace(QUICK, probe_interval_s=3600.0)
+            config = config_for(silent, prefix=TOKENS)
+            router = await stack.enter_async_context(running(config, timing=seldom))
+            await routable(router, 1)
+            await until(lambda: bool(router.state.following), "it to be followed")
+            for number in range(4):
+                await complete(router, f"{number} {WORDS * 5}")
+            await in_sync(router, server)
+            ports = [int(address.rsplit(":", 1)[1]) for address in _addresses(server)]
+        names = ("port", "reports_port", "kv_events_port", "kv_replay_port")
+        again = publishing(**dict(zip(names, ports, strict=True)))
+        second = await stack.enter_async_context(running_server(again))
+        member = router.state.fleet.member("r0")
+        assert member is not None
+        await until(lambda: member.lives == 2, "its next life")
+        await in_sync(router, second)
+        assert held(router) == second.replica.engine.memory.cache.nodes == 0
+
+
+def _addresses(server: RunningServer) -> list[str]:
+    return [
+        server.url,
+        server.reports or "",
+        server.kv_events or "",
+        server.kv_replay or "",
+    ]
+
+
+@dataclass
+class Leak:
+    """A link of live batches that loses what it is told to."""
+
+    address: str
+    loses: bool = False
+    lost: int = 0
+
+
+@asynccontextmanager
+async def leaky(events: str) -> AsyncIterator[Leak]:
+    """Between a replica's PUB and a router's SUB."""
+    context = zmq.asyncio.Context()
+    source, sink = context.socket(zmq.SUB), context.socket(zmq.PUB)
+    source.subscribe(b"")
+    source.connect(events)
+    leak = Leak(f"tcp://127.0.0.1:{sink.bind_to_random_port('tcp://127.0.0.1')}")
+
+    async def forward() -> None:
+        while True:
+            frames = await source.recv_multipart()
+            if leak.loses:
+                leak.lost += 1
+            else:
+                await sink.send_multipart(frames)
+
+    task = asyncio.create_task(forward())
+    try:
+        yield leak
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        context.destroy(linger=0)
+
+
+async def test_batches_that_were_lost_are_replayed() -> None:
+    async with (
+        running_server(publishing()) as server,
+        leaky(server.kv_events or "") as leak,
+    ):
+        replica = replace(replica_of(server), kv_events=leak.address)
+        patient = replace(QUICK, kv_check_interval_s=3600.0)
+        async with running(config_for(replica, prefix=TOKENS), timing=patient) as router:
+            await routable(router, 1)
+            # Both subscriptions take a moment to arrive: until a batch came live, replays fill the gaps.
+            await until(lambda: bool(router.state.following), "it to be followed")
+            follower = follower_of(router)
+            while not leak.lost:
+                leak.loses = follower.standing is Standing.IN_SYNC and follower.sequence > 0
+                await complete(router, f"{published(server)} {WORDS * 3}")
+            assert follower.sequence < published(server)
+            gaps = follower.counts.gaps
+            leak.loses = False
+            while follower.counts.gaps == gaps:
+                await complete(router, f"{published(server)} {WORDS * 3}")
+            await in_sync(router, server)
+            assert held(router) == server.replica.engine.memory.cache.nodes
+
+
+async def test_the_last_batch_is_not_missed_though_none_follows() -> None:
+    async with (
+        running_server(publishing()) as server,
+        leaky(server.kv_events or "") as leak,
+        router_for(replace(replica_of(server), kv_events=leak.address)) as router,
+    ):
+        leak.loses = True
+        for number in range(3):
+            await complete(router, f"{number} {WORDS * 4}")
+            await in_sync(router, server)
+        assert follower_of(router).counts.gaps == 0
+        assert held(router) == server.replica.engine.memory.cache.nodes > 0
+
+
+async def test_a_replica_that_publishes_none_is_estimated_and_the_admin_port_says_why() -> None:
+    async with (
+        running_server(simulated()) as server,
+        running(config_for(replica_of(server), prefix=TOKENS), timing=QUICK) as router,
+    ):
+        await routable(router, 1)
+        for _ in range(2):
+            await complete(router, WORDS * 5)
+        assert set(router.state.accounts.predictions) == {"estimated"}
+        async with httpx.AsyncClient() as plain:
+            state = await plain.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
+        (shown,) = decode_state(state.content).replicas
+        assert (shown.kv_standing, shown.kv_reason) == ("", "it publishes no KV events")
