@@ -92,7 +92,7 @@ class Forwarder:
             try:
                 answer = await self._attempt(flight, order, request, ticket)
             except MovedError:
-                await self._move(flight)
+                await self._move(flight, order)
                 deadline_s = self._another_while(flight, order)
                 order.totals.moves += 1
                 continue
@@ -310,7 +310,7 @@ class Forwarder:
             flight.exchange = None
         return ran
 
-    async def _move(self, flight: Flight) -> None:
+    async def _move(self, flight: Flight, order: Order) -> None:
         """A replica that drains gives it back: what that held, and, if it had begun after all, says so (R11)."""
         if flight.exchange is not None:
             flight.exchange.close()
@@ -319,8 +319,10 @@ class Forwarder:
             self._state.fleet.finished(flight.ticket, NOTHING)
             flight.ticket = None
         if flight.move is not None and flight.booking is not None:
-            began = await flight.move.ran(flight.booking)
-            flight.retry_charged = self._state.books.moved(flight.booking, began=began)
+            told = await flight.move.verdict()
+            flight.retry_charged = self._state.books.moved(
+                flight.booking, told, estimate(order.plan, 0)
+            )
             flight.booking = None
 
 

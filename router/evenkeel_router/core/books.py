@@ -24,7 +24,7 @@ from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Totals, promise
 from evenkeel_fairshare.ledger.page import REQUESTS, RUNNING, WAITING
 
 from evenkeel_router.core.identity import Client
-from evenkeel_router.core.leaving import Held
+from evenkeel_router.core.leaving import Held, Told
 
 SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
@@ -241,14 +241,18 @@ class Books:
         self.ended(booking, estimate if computed else None, told=False)
         return computed or booking.input_paid
 
-    def moved(self, booking: Booking, *, began: bool | None) -> bool:
+    def moved(self, booking: Booking, told: Told | None, estimate: Usage) -> bool:
         """A request was taken back from a replica that drains; whether its input was paid there (R11).
 
-        `began`: as its reports say, which then hold what that cost; None where none came.
+        `told`: what its reports say of that; None where none came.
         """
-        if began is None:
-            return self.failed(booking, NOTHING)
-        self.ended(booking, NOTHING)
+        if told is None:
+            return self.failed(booking, estimate)
+        if booking.number in told.never:
+            self.ended(booking, NOTHING)
+            return booking.input_paid
+        began = booking.number in told.began
+        self.ended(booking, estimate if began else None, told=False)
         return began or booking.input_paid
 
     def held(self, incarnation: str, client: str) -> Held:

@@ -10,6 +10,7 @@ raise the number of those admitted by one.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import NamedTuple
 
 
@@ -54,7 +55,20 @@ class Taken(NamedTuple):
         """Whether the replica has let go of what was broken off."""
         return now.waiting <= max(0.0, self.before.waiting - len(self.numbers))
 
-    def began(self, now: Held) -> frozenset[int]:
-        """Those that ran all the same: as many as were admitted since, the oldest."""
-        count = round(self.share * (now.admitted - self.before.admitted))
-        return frozenset(self.numbers[: max(0, count)])
+    def told(self, now: Held) -> Told:
+        """What ran all the same: as many as were admitted since, the oldest."""
+        count = max(0.0, self.share * (now.admitted - self.before.admitted))
+        over = self.is_noticed(now)
+        return Told(
+            frozenset(self.numbers[: round(count)]),
+            frozenset(self.numbers[ceil(count) :] if over else ()),
+        )
+
+
+class Told(NamedTuple):
+    """What reports say of what was broken off."""
+
+    began: frozenset[int]
+    """Bookings that ran: their input was paid."""
+    never: frozenset[int]
+    """Those that did not, and cannot any more. Of what is in neither nobody can tell."""

@@ -17,8 +17,7 @@ import logging
 from collections import defaultdict
 from typing import Final
 
-from evenkeel_router.core.books import Booking
-from evenkeel_router.core.leaving import Taken
+from evenkeel_router.core.leaving import Held, Taken, Told
 from evenkeel_router.flight import Flight
 from evenkeel_router.state import RouterState
 
@@ -32,24 +31,30 @@ class Move:
 
     def __init__(self, taken: Taken) -> None:
         self.taken = taken
-        self.began: frozenset[int] | None = None
-        """As far as reports said; None: there was none yet."""
+        self.told: Told | None = None
+        """By the last report; None: there was none yet."""
         self._noticed = asyncio.Event()
 
-    def told(self, began: frozenset[int] | None, *, noticed: bool) -> None:
-        """A report says what had begun; `noticed`: for the last time."""
-        self.began = began
+    def heard(self, held: Held) -> bool:
+        """A report says what the replica has of the client; whether it has let go of what was broken off."""
+        self.told = self.taken.told(held)
+        noticed = self.taken.is_noticed(held)
         if noticed:
-            self._noticed.set()
+            self.end()
+        return noticed
 
-    async def ran(self, booking: Booking) -> bool | None:
-        """Whether it had begun; None where no report ever said."""
+    def end(self) -> None:
+        """Nothing more will be heard."""
+        self._noticed.set()
+
+    async def verdict(self) -> Told | None:
+        """What had begun; None where no report ever said."""
         try:
             async with asyncio.timeout(NOTICE_S):
                 await self._noticed.wait()
         except TimeoutError:
             pass
-        return None if self.began is None else booking.number in self.began
+        return self.told
 
 
 class Moving:
@@ -69,15 +74,12 @@ class Moving:
     def forget(self, incarnation: str) -> None:
         """Nothing will be heard of it any more."""
         for move in self._moves.pop(incarnation, {}).values():
-            move.told(move.began, noticed=True)
+            move.end()
 
     def _settle(self, incarnation: str) -> None:
         moves = self._moves.pop(incarnation, {})
         for client, move in list(moves.items()):
-            held = self._state.books.held(incarnation, client)
-            noticed = move.taken.is_noticed(held)
-            move.told(move.taken.began(held), noticed=noticed)
-            if noticed:
+            if move.heard(self._state.books.held(incarnation, client)):
                 del moves[client]
         if moves:
             self._moves[incarnation] = moves

@@ -12,6 +12,7 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import CarryRules, Figures, Interval, Ledger, Sealer
 from evenkeel_router.core.books import Booking, Books
 from evenkeel_router.core.identity import Client, client_of
+from evenkeel_router.core.leaving import Told
 
 TENANT = TenantConfig(
     namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)
@@ -153,6 +154,23 @@ def test_what_was_paid_once_is_paid_although_it_only_waited_the_second_time() ->
     assert of.failed(sent(of, paid=True), Usage(30, 10, 0))
     assert not of.failed(sent(of), Usage(30, 10, 0))
     assert of.ledger.served(A.identity).service == 0
+
+
+def test_what_was_moved_is_paid_where_it_began_and_open_where_nobody_can_tell() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", running(A.identity, 0, 4))
+    began, never, perhaps, unheard = (sent(of, worst=100) for _ in range(4))
+    told = Told(frozenset({began.number}), frozenset({never.number}))
+    estimate, figures = Usage(30, 10, 0), Figures(of.ledger)
+    assert of.moved(began, told, estimate)
+    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 300)
+    assert not of.moved(never, told, estimate)
+    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 200)
+    assert not of.moved(perhaps, told, estimate)
+    assert not of.moved(unheard, None, estimate)
+    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 200)
+    assert not of._open
 
 
 def test_where_no_report_ever_came_nothing_is_charged_twice() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenkeel_router.core.leaving import Held, Taken
+from evenkeel_router.core.leaving import Held, Taken, Told
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,9 +36,15 @@ def test_a_replica_has_noticed_once_so_many_fewer_wait() -> None:
 
 def test_half_of_what_began_is_this_routers_where_half_of_what_was_open_is() -> None:
     taken = Taken(Held(4, 4, 6), 0.5, (7, 8, 9))
-    assert taken.began(Held(4, 4, 0)) == frozenset()
-    assert taken.began(Held(6, 4, 0)) == {7}
-    assert taken.began(Held(99, 4, 0)) == {7, 8, 9}
+    assert taken.told(Held(4, 4, 0)) == Told(frozenset(), frozenset({7, 8, 9}))
+    assert taken.told(Held(6, 4, 0)) == Told(frozenset({7}), frozenset({8, 9}))
+    assert taken.told(Held(99, 4, 0)) == Told(frozenset({7, 8, 9}), frozenset())
+
+
+def test_what_may_have_begun_is_not_over_and_nothing_is_before_the_replica_noticed() -> None:
+    taken = Taken(Held(4, 4, 6), 0.4, (7, 8, 9))
+    assert taken.told(Held(5, 4, 0)) == Told(frozenset(), frozenset({8, 9}))
+    assert taken.told(Held(6, 4, 6)) == Told(frozenset({7}), frozenset())
 
 
 @given(st.data())
@@ -58,4 +64,6 @@ def test_what_began_is_counted_exactly_whatever_the_replica_chose_and_when(
     # It notices; then those that it kept are the only ones left, and enter.
     kept = set(requests) - set(numbers)
     admitted = len(began | kept)
-    assert len(Taken(before, 1.0, numbers).began(Held(admitted, 0, 0))) == len(began & set(numbers))
+    told = Taken(before, 1.0, numbers).told(Held(admitted, 0, 0))
+    assert len(told.began) == len(began & set(numbers))
+    assert told.never == set(numbers) - told.began
