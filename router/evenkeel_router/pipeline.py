@@ -1,6 +1,6 @@
 """The way of a request, step by step (design §5).
 
-    identify → parse → (tokenise) → admit → match prefix → select → forward and stream → account
+    identify → parse → admit → (tokenise) → match prefix → select → forward and stream → account
 
 Each decision is a pure function of `core`; this file puts them in order. The sender is identified before the
 body is read, so that nobody unknown makes the router hold megabytes.
@@ -15,7 +15,7 @@ from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
-from evenkeel_router.core.candidates import Pages
+from evenkeel_router.core.candidates import Pages, Plan
 from evenkeel_router.core.identity import Claims, Client
 from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.core.request import Endpoint, Inference, parse
@@ -80,14 +80,15 @@ class Pipeline:
             self._note_stripped(request, inference)
             flight.stream = inference.stream
 
-            # 3. Tokenise, in tokens mode; then admit: the tenant's limits, and the router's.
-            if self._tokenising.wanted:
-                flight.tokenised = await self._tokenising.of(inference)
-            tokens = flight.estimate_tokens = self._input_tokens(flight, inference)
+            # 3. Admit: the tenant's limits, and the router's.
+            tokens = inference.prompt_tokens
+            if tokens is None:
+                tokens = state.accounts.ratio.estimate(inference.prompt_bytes)
+            flight.estimate_tokens = tokens
             state.admission.enter(client, tokens, self._now())
             state.demand.arrived(client.identity, self._now())
 
-            # 4. Match the prefix, select, forward and stream; again while nothing was sent.
+            # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
             try:
                 return await self._forward(flight, request, client, inference)
 
@@ -97,30 +98,34 @@ class Pipeline:
         finally:
             bytes_of_body.give(held_bytes)
 
-    def _input_tokens(self, flight: Flight, inference: Inference) -> int:
-        """As many as there are, or as there should be by their bytes."""
-        if flight.tokenised is not None:
-            return flight.tokenised.tokens
-        if inference.prompt_tokens is not None:
-            return inference.prompt_tokens
-        return self._state.accounts.ratio.estimate(inference.prompt_bytes)
+    async def _plan(self, flight: Flight, client: Client, inference: Inference) -> Plan:
+        """The request, matched. Its tokens take the place of the estimate: whoever sends too much was refused before."""
+        state, pages = self._state, None
+        if self._tokenising.wanted:
+            tokenised = flight.tokenised = await self._tokenising.of(inference)
+            if tokenised is not None:
+                beyond = tokenised.tokens - flight.estimate_tokens
+                state.admission.correct(client, beyond, self._now())
+                flight.estimate_tokens = tokenised.tokens
+                pages = Pages(tokenised.hashes, tokenised.page_tokens, tokenised.first_tokens)
+        return state.fleet.plan(
+            client.identity,
+            weight=client.weight,
+            text=inference.text,
+            input_tokens=flight.estimate_tokens,
+            pages=pages,
+        )
 
     async def _forward(
         self, flight: Flight, request: web.BaseRequest, client: Client, inference: Inference
     ) -> web.StreamResponse:
         state = self._state
         totals = state.accounts.of(client)
-        plan = state.fleet.plan(
-            client.identity,
-            weight=client.weight,
-            text=inference.text,
-            input_tokens=flight.estimate_tokens,
-            pages=_pages(flight),
-        )
         totals.in_flight += 1
         flight.task = asyncio.current_task()
         state.flights.add(flight)
         try:
+            plan = await self._plan(flight, client, inference)
             return await self._forwarder.forward(
                 flight, Order(client, totals, inference, plan), request
             )
@@ -179,10 +184,3 @@ class Pipeline:
         for name in _GUARDED:
             if name in request.headers:
                 stripped[name] += 1
-
-
-def _pages(flight: Flight) -> Pages | None:
-    tokenised = flight.tokenised
-    if tokenised is None:
-        return None
-    return Pages(tokenised.hashes, tokenised.page_tokens, tokenised.first_tokens)

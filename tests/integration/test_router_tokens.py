@@ -15,6 +15,7 @@ from evenkeel_contract.routerconfig import (
     ReplicaConfig,
 )
 from evenkeel_contract.simulatedprompt import encode
+from evenkeel_fairshare.fleet.contract import Dispatch
 from evenkeel_router.app import Router
 from evenkeel_simulator.server.app import RunningServer, running_server
 
@@ -148,3 +149,21 @@ async def test_a_change_to_tokens_mode_and_back_takes_effect_while_requests_run(
                 "the tokenizer to come or go",
             )
             assert (await usage(client, "/v1/completions", prompt=STORY))["prompt_tokens"] > 100
+
+
+async def test_limits_and_credit_count_the_tokens_that_there_are() -> None:
+    prompt = (
+        "1 2 3 4 5 6 7 8 9 " * 30
+    )  # two tokens for every two bytes, where an estimate says four bytes each
+    tokens = len(encode(prompt))
+    async with tokens_fleet(1) as (router, _), client_of(router) as client:
+        seen: list[int] = []
+        dispatched = router.state.fleet.policy.dispatched
+
+        def watch(request: Dispatch, slot: int) -> None:
+            seen.append(request.input_tokens)
+            dispatched(request, slot)
+
+        router.state.fleet.policy.dispatched = watch  # type: ignore[method-assign]
+        told = await usage(client, "/v1/completions", prompt=prompt)
+    assert seen == [tokens] == [told["prompt_tokens"]]

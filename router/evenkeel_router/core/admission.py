@@ -123,6 +123,12 @@ class Admission:
         self._clients[client.identity] += 1
         self.running += 1
 
+    def correct(self, client: Client, tokens: int, now_s: float) -> None:
+        """A request that is in has so many input tokens more than estimated; may be negative."""
+        tenant = self._tenants[client.tenant_identity]
+        if tenant.limits.tokens_per_minute:
+            tenant.tokens.take(tokens, now_s)
+
     def leave(self, client: Client, tokens: int, now_s: float) -> None:
         """A request is over. `tokens`: what it used beyond the estimate at its start; may be negative."""
         tenant = self._tenants[

@@ -1,6 +1,6 @@
 """What tokens mode knows of a prompt, or why it knows nothing; and whether it is right (design §5.3).
 
-Place in the flow: parse → **tokenise** → admit → match. A prompt that cannot be tokenised as the engine does it
+Place in the flow: parse → admit → **tokenise** → match. A prompt that cannot be tokenised as the engine does it
 is matched by its text, with a reason that is counted, logged once, and shown on the admin port. No request is
 refused or delayed for it: what can be wrong here costs a cache hit, never an answer.
 

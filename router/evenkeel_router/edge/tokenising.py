@@ -1,6 +1,6 @@
 """Tokenising requests beside the loop (design §5.3, tokens mode).
 
-Place in the flow: parse → **tokenise** → admit → match. What is short is done at once; the rest in threads, where the
+Place in the flow: parse → admit → **tokenise** → match. What is short is done at once; the rest in threads, where the
 tokenizer lets go of the interpreter. How much may wait there is bounded: beyond that, and for prompts that
 would hold up all others, the text has to do. So nobody's long prompts delay another's short one for long.
 """

@@ -48,6 +48,18 @@ def test_limits_are_per_tenant_not_per_client_and_not_shared() -> None:
     gate.enter(client("a", tenant="u", requests_per_minute=1), 1, 0.0)
 
 
+def test_an_exact_count_takes_the_place_of_the_estimate() -> None:
+    gate, who = admission(), client(tokens_per_minute=600)
+    gate.enter(who, 100, 0.0)
+    gate.correct(who, -40, 0.0)  # 60 in truth
+    gate.enter(who, 100, 0.0)
+    gate.correct(who, 440, 0.0)  # 540: nothing is left
+    assert refused(gate, who, 0.0).code == "tokens_per_minute"
+    gate.correct(who, -1, 0.0)
+    gate.enter(who, 1, 0.0)
+    gate.correct(client(tenant="t"), 5, 0.0)  # without limits by now: nothing to count
+
+
 def test_tokens_are_estimated_at_the_start_and_settled_at_the_end() -> None:
     gate, who = admission(), client(tokens_per_minute=600)
     gate.enter(who, 100, 0.0)
