@@ -1,0 +1,42 @@
+"""Objects with faults that only the operator finds: what CEL cannot afford, and what it cannot know.
+
+One table, read by unit tests and by e2e; those that the API server refuses already are in `crd_cases`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.support.crd_cases import SERVICE, SHARED_SECRET, Document, changed
+
+_TEMPLATE: Final = "spec.engine.template"
+
+
+def _container(**fields: object) -> Document:
+    return changed(SERVICE, {f"{_TEMPLATE}.spec": {"containers": [{"name": "engine", **fields}]}})
+
+
+def _alert_label(name: str) -> Document:
+    return changed(SERVICE, {"spec.slo.alertLabels": {name: "x"}})
+
+
+FOUND_BY_THE_OPERATOR: Final[dict[str, tuple[Document, str]]] = {
+    "one key for two clients": (SHARED_SECRET, "spec.apiKeys[1].secretRef"),
+    "an alert's label that is no name": (_alert_label("1st"), "spec.slo.alertLabels['1st']"),
+    "an alert's label of ours": (_alert_label("severity"), "spec.slo.alertLabels['severity']"),
+    "arguments by the back door": (
+        _container(args=["--tp=8"]),
+        f"{_TEMPLATE}.spec.containers[0].args",
+    ),
+    "an image by the back door": (_container(image="x"), f"{_TEMPLATE}.spec.containers[0].image"),
+    "another command": (_container(command=["sh"]), f"{_TEMPLATE}.spec.containers[0].command"),
+    "a variable of ours": (
+        changed(SERVICE, {f"{_TEMPLATE}.spec": {"env": [{"name": "EVENKEEL_REJOIN"}]}}),
+        f"{_TEMPLATE}.spec.env[0]",
+    ),
+    "a label of ours": (
+        changed(SERVICE, {f"{_TEMPLATE}.metadata": {"labels": {"evenkeel.dev/service": "x"}}}),
+        f"{_TEMPLATE}.metadata.labels",
+    ),
+}
+"""Case → the object and the path of its one fault. The API server takes it."""

@@ -1,0 +1,143 @@
+"""Every line that finds a fault is reached by a case: of the tables that the API server is tested with too, where it
+could find the fault as well.
+
+Which lines those are is read from the code, so that a new fault without a case is found here.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+import pytest
+from evenkeel_contract import constraints, decode, quantities, validate
+from evenkeel_contract.crd import definitions
+from evenkeel_contract.faults import Fault
+from evenkeel_operator.core import accepted
+from evenkeel_operator.core.accepted import judge
+
+from tests.support.crd_cases import (
+    RULES,
+    SCALED,
+    SERVICE,
+    SHARED_SECRET,
+    TENANT,
+    Document,
+    boundaries,
+    changed,
+    faults_of,
+)
+from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
+from tests.support.operator_lives import DEFAULTS
+
+MODULES: Final = (validate, constraints, decode, quantities, accepted)
+MAKERS: Final = frozenset({"Fault", "ValueError", "fault"})
+SCHEMAS: Final = {
+    one["spec"]["names"]["kind"]: one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for one in definitions().values()
+}
+STRICT: Final = replace(DEFAULTS, prometheus_urls=("http://allowed",))
+# What no API server sends: JSON has no such things.
+ODD: Final = (
+    changed(SERVICE, {"spec.engine.template.spec": {"a": {1}}}),
+    changed(SERVICE, {"spec.engine.template.spec": {1: "a"}}),
+    changed(SERVICE, {"spec.engine.template.spec": {"a": {1: "b"}}}),
+    changed(SERVICE, {"spec.slo.alertLabels": {1: "a"}}),
+)
+
+
+def deep(levels: int) -> Document:
+    inner: Any = {}
+    for _ in range(levels):
+        inner = {"a": inner}
+    return changed(SERVICE, {"spec.engine.template.spec": inner})
+
+
+def cases() -> Iterator[Document]:
+    for pair in RULES.values():
+        yield changed(pair.base, pair.bad)
+    for document in (SERVICE, SCALED, TENANT):
+        for boundary in boundaries(document, SCHEMAS[document["kind"]]):
+            yield boundary.outside
+    yield SHARED_SECRET
+    yield from (document for document, _ in FOUND_BY_THE_OPERATOR.values())
+    yield from (*ODD, deep(100))
+
+
+def makers(module: ModuleType) -> dict[range, str]:
+    """The lines at which a fault is made, and what is made there."""
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    return {
+        range(node.lineno, (node.end_lineno or node.lineno) + 1): ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and (getattr(node.func, "id", "") in MAKERS or getattr(node.func, "attr", "") in MAKERS)
+    }
+
+
+@pytest.fixture
+def made_at(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
+    """Where faults are made from now on: the file and the line of whoever asks for one, and of its caller."""
+    found: set[tuple[str, int]] = set()
+
+    def note() -> None:
+        frame: FrameType | None = sys._getframe(2)
+        for _ in range(2):  # `decode` makes its faults in a method of its own
+            if frame is not None:
+                found.add((frame.f_code.co_filename, frame.f_lineno))
+                frame = frame.f_back
+
+    plain = Fault.__init__
+
+    def noted(self: Fault, *given: Any, **named: Any) -> None:
+        note()
+        plain(self, *given, **named)
+
+    class NotedError(ValueError):
+        def __init__(self, message: str) -> None:
+            note()
+            super().__init__(message)
+
+    monkeypatch.setattr(Fault, "__init__", noted)
+    # What cannot be read as a scalar; `decode` makes a fault of it.
+    monkeypatch.setattr(quantities, "ValueError", NotedError, raising=False)
+    return found
+
+
+def judge_all() -> None:
+    for case in cases():
+        faults_of(case)
+        if case["kind"] == "FairInferenceService":
+            judge(case, None, STRICT)
+    judge(SCALED, None, STRICT)
+
+
+def test_every_line_that_finds_a_fault_is_reached_by_a_case(made_at: set[tuple[str, int]]) -> None:
+    judge_all()
+    missed = [
+        f"{module.__name__}:{lines.start} {what}"
+        for module in MODULES
+        for lines, what in makers(module).items()
+        if made_at.isdisjoint((str(module.__file__), line) for line in lines)
+        # Of status alone, which nobody but the operator writes.
+        and "is not a moment" not in what
+    ]
+    assert sum(len(makers(module)) for module in MODULES) > 40
+    assert missed == []
+
+
+@pytest.mark.parametrize(
+    ("document", "path"), FOUND_BY_THE_OPERATOR.values(), ids=FOUND_BY_THE_OPERATOR
+)
+def test_what_only_the_operator_finds_is_found_with_its_path(document: Document, path: str) -> None:
+    faults = (
+        faults_of(document)
+        if document["kind"] == "InferenceTenant"
+        else judge(document, None, DEFAULTS).faults
+    )
+    assert [fault.path for fault in faults] == [path]
