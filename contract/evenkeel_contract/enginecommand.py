@@ -54,11 +54,13 @@ def sglang_flags(spec: ServiceSpec, *, model: str, tensor_parallel: int) -> Iter
 
 def kv_events_flag(*, host: str, port: int, replay_port: int) -> str:
     """What SGLang is told of where it publishes and replays KV events; host `*`: everywhere."""
-    events = {
+    events: dict[str, str | bool] = {
         "publisher": "zmq",
         "endpoint": f"tcp://{host}:{port}",
         "replay_endpoint": f"tcp://{host}:{replay_port}",
     }
+    if host != "*":  # SGLang would connect to it; 0.5.21 does so whatever it is told
+        events["bind"] = True
     return f"--kv-events-config={msgspec.json.encode(events).decode()}"
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import httpx
-import zmq
-import zmq.asyncio
 from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.routerconfig import (
     SIMULATOR_TOKENIZER,
@@ -22,6 +19,7 @@ from evenkeel_router.app import Router, running
 from evenkeel_router.core.following import Follower, Standing
 from evenkeel_simulator.server.app import RunningServer, running_server
 
+from tests.support.leaks import leaky
 from tests.support.routers import (
     KEY,
     MODEL,
@@ -217,41 +215,6 @@ def _addresses(server: RunningServer) -> list[str]:
         server.kv_events or "",
         server.kv_replay or "",
     ]
-
-
-@dataclass
-class Leak:
-    """A link of live batches that loses what it is told to."""
-
-    address: str
-    loses: bool = False
-    lost: int = 0
-
-
-@asynccontextmanager
-async def leaky(events: str) -> AsyncIterator[Leak]:
-    """Between a replica's PUB and a router's SUB."""
-    context = zmq.asyncio.Context()
-    source, sink = context.socket(zmq.SUB), context.socket(zmq.PUB)
-    source.subscribe(b"")
-    source.connect(events)
-    leak = Leak(f"tcp://127.0.0.1:{sink.bind_to_random_port('tcp://127.0.0.1')}")
-
-    async def forward() -> None:
-        while True:
-            frames = await source.recv_multipart()
-            if leak.loses:
-                leak.lost += 1
-            else:
-                await sink.send_multipart(frames)
-
-    task = asyncio.create_task(forward())
-    try:
-        yield leak
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        context.destroy(linger=0)
 
 
 async def test_batches_that_were_lost_are_replayed() -> None:

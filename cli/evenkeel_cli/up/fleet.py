@@ -44,33 +44,40 @@ class Replica:
     def __init__(self, name: str, command: ReplicaCommand) -> None:
         self.name = name
         self.command = command
-        self.http_port = ports.free_port(HOST)
-        self.reports_port = ports.free_port(HOST)
+        self.ports = [ports.free_port(HOST) for _ in range(4)]
         self.keeper: Keeper
 
     def program(self) -> Program:
         """What to run. Ports stay over restarts, unless somebody else took them in between."""
-        if not ports.is_free(HOST, self.http_port):
-            self.http_port = ports.free_port(HOST)
-        if not ports.is_free(HOST, self.reports_port):
-            self.reports_port = ports.free_port(HOST)
-        return self.command.at(
-            Place(
-                name=self.name,
-                host=HOST,
-                http_port=self.http_port,
-                reports_port=self.reports_port,
-            )
+        self.ports = [
+            port if ports.is_free(HOST, port) else ports.free_port(HOST) for port in self.ports
+        ]
+        return self.command.at(self._place())
+
+    def _place(self) -> Place:
+        http, reports, kv_events, kv_replay = self.ports
+        return Place(
+            name=self.name,
+            host=HOST,
+            http_port=http,
+            reports_port=reports,
+            kv_events_port=kv_events,
+            kv_replay_port=kv_replay,
         )
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.http_port}"
+        return f"http://{HOST}:{self._place().http_port}"
 
     def config(self) -> ReplicaConfig:
         """What the router is told of it."""
+        place = self._place()
         return ReplicaConfig(
-            name=self.name, url=self.url, reports=f"tcp://{HOST}:{self.reports_port}"
+            name=self.name,
+            url=self.url,
+            reports=f"tcp://{HOST}:{place.reports_port}",
+            kv_events=f"tcp://{HOST}:{place.kv_events_port}",
+            kv_replay=f"tcp://{HOST}:{place.kv_replay_port}",
         )
 
 

@@ -24,6 +24,8 @@ class Place:
     host: str
     http_port: int
     reports_port: int
+    kv_events_port: int
+    kv_replay_port: int
 
     @property
     def probe_url(self) -> str:
@@ -58,6 +60,8 @@ class SimulatedReplica:
                 f"--host={place.host}",
                 f"--port={place.http_port}",
                 f"--reports-port={place.reports_port}",
+                f"--kv-events-port={place.kv_events_port}",
+                f"--kv-replay-port={place.kv_replay_port}",
             ),
             probe_url=place.probe_url,
         )

@@ -24,6 +24,7 @@ from evenkeel_contract.enginecommand import (
     engine_environment,
     file_path,
     hub_name,
+    kv_events_flag,
     sglang_flags,
 )
 from evenkeel_contract.enginesettings import REPORTS_PORT_VARIABLE
@@ -91,7 +92,14 @@ class RealReplica:
             name=place.name,
             interpreter=self.interpreter,
             module=SGLANG_MODULE,
-            arguments=(*self.arguments, f"--host={place.host}", f"--port={place.http_port}"),
+            arguments=(
+                *self.arguments,
+                f"--host={place.host}",
+                f"--port={place.http_port}",
+                kv_events_flag(
+                    host=place.host, port=place.kv_events_port, replay_port=place.kv_replay_port
+                ),
+            ),
             environment=environment,
             probe_url=place.probe_url,
             start_limit_s=START_LIMIT_S,

@@ -76,7 +76,15 @@ def test_arguments_say_all_that_a_replica_must_know() -> None:
             engine={"args": ["--kv-tokens=99"]},
         )
     )
-    program = command.at(Place(name="replica-3", host="h", http_port=1, reports_port=2))
+    place = Place(
+        name="replica-3",
+        host="h",
+        http_port=1,
+        reports_port=2,
+        kv_events_port=3,
+        kv_replay_port=4,
+    )
+    program = command.at(place)
     assert program.arguments == (
         "--model=m",
         "--replica-policy=VTC",
@@ -88,6 +96,8 @@ def test_arguments_say_all_that_a_replica_must_know() -> None:
         "--host=h",
         "--port=1",
         "--reports-port=2",
+        "--kv-events-port=3",
+        "--kv-replay-port=4",
     )
     assert (program.name, program.probe_url) == ("replica-3", "http://h:1/ready")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from evenkeel_cli.up.sglang import (
     real,
     real_replica,
 )
+from evenkeel_contract.enginecommand import kv_events_flag
 from evenkeel_contract.spec import Model, ServiceSpec
 from evenkeel_contract.validate import OWNED_FLAGS
 
@@ -30,7 +32,14 @@ spec:
   engine: {runtime: SGLang, replicas: 2, gpu: {count: 2}, args: [--max-total-tokens=99]}
   scheduling: {replicaPolicy: LPM, clientQuantum: 123}
 """
-PLACE = Place(name="replica-1", host="127.0.0.1", http_port=1234, reports_port=5678)
+PLACE = Place(
+    name="replica-1",
+    host="127.0.0.1",
+    http_port=1234,
+    reports_port=5678,
+    kv_events_port=91,
+    kv_replay_port=92,
+)
 
 
 def spec(*changes: tuple[str, str]) -> ServiceSpec:
@@ -68,6 +77,7 @@ def test_a_replica_on_the_cpu_is_told_what_the_spec_says() -> None:
         "--max-total-tokens=99",  # the spec's, and last
         "--host=127.0.0.1",
         "--port=1234",
+        kv_events_flag(host="127.0.0.1", port=91, replay_port=92),
     )
     assert program.environment["EVENKEEL_CLIENT_QUANTUM"] == "123"
     assert program.environment["EVENKEEL_REPORTS_PORT"] == "5678"
@@ -79,9 +89,7 @@ def test_a_replica_on_the_cpu_is_told_what_the_spec_says() -> None:
 def test_replicas_on_gpus_share_none() -> None:
     command = replica(spec(), "0", "1", "2", "3")
     visible = [
-        command.at(Place(name=name, host="h", http_port=1, reports_port=2)).environment[
-            "CUDA_VISIBLE_DEVICES"
-        ]
+        command.at(replace(PLACE, name=name)).environment["CUDA_VISIBLE_DEVICES"]
         for name in ("replica-0", "replica-1", "replica-2")
     ]
     assert visible == ["0,1", "2,3", "0,1"]
