@@ -6,6 +6,7 @@ not there: nothing here waits for them.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -71,15 +72,23 @@ def test_a_scale_down_cut_off_after_any_write_ends_with_those_two_gone(
         assert builder.stop() == 0
     kubectl("-n", namespace, "scale", "fis/simulated", "--replicas=2")
     lives, chosen = 0, set[str]()
-    while len(engines()) == 4:
+
+    def is_accepted() -> bool:
+        data = kubectl.get("-n", namespace, "cm", "simulated-accepted")["data"]
+        return bool(json.loads(data["spec.json"])["engine"]["replicas"] == 2)
+
+    def asked_for() -> int:
+        return int(kubectl.get("-n", namespace, "deploy", "simulated-engine")["spec"]["replicas"])
+
+    while asked_for() == 4:
         lives += 1
         name = f"shrinking-{lives}"
-        # Until the new spec is accepted each life has to rehearse it again.
-        steps = 1 if chosen else lives
+        # Until then each life rehearses the new spec again, and rehearsals are writes too.
+        steps = 1 if is_accepted() else lives
         with operator(kubeconfig, identity=name, lease=name, dies_after=steps) as dying:
             assert dying.process.wait(timeout=60) == 9
         now = {engine for engine, mark in engines().items() if mark}
-        assert chosen <= now or len(engines()) < 4  # who was chosen stays chosen
+        assert chosen <= now or asked_for() < 4  # who was chosen stays chosen
         chosen |= now
     with operator(kubeconfig, identity="closing", lease="closing"):
         wait_until(lambda: len(engines()) == 2, "two engines")
