@@ -152,6 +152,14 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         lambda c: c.update(prefix={"mode": "Tokens", "tokenizer": "models/llama"}),
         ["prefix.tokenizer: 'models/llama' is neither an absolute path nor 'simulator'"],
     ),
+    "KV events that nobody can replay": (
+        lambda c: c["replicas"][0].update(kvEvents="tcp://127.0.0.1:5557"),
+        ["replicas[0].kvReplay: is required beside kvEvents"],
+    ),
+    "a replay of KV events that nobody publishes": (
+        lambda c: c["replicas"][0].update(kvReplay="tcp://127.0.0.1:5558"),
+        ["replicas[0].kvEvents: is required beside kvReplay"],
+    ),
     "a store without its place": (
         lambda c: c.update(state={"store": "File"}),
         ["state.file: is required with store File"],

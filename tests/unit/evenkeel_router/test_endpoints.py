@@ -92,6 +92,17 @@ def test_ports_go_by_name() -> None:
     assert found(slice_of("engines", "a", ports=None), pods=[pod("a")]) == ()
 
 
+def test_kv_events_are_where_their_ports_say() -> None:
+    ports = [
+        {"name": "http", "port": 30000},
+        {"name": "kv-events", "port": 5557},
+        {"name": "kv-replay", "port": 5558},
+    ]
+    (one,) = found(slice_of("engines", "a", ports=ports), pods=[pod("a")])
+    assert one.replica.kv_events == "tcp://10.0.0.1:5557"
+    assert one.replica.kv_replay == "tcp://10.0.0.1:5558"
+
+
 def test_what_is_no_pod_or_has_no_address_is_no_replica() -> None:
     slice_ = slice_of("engines", "a", "b", "c")
     slice_["endpoints"][0]["targetRef"]["kind"] = "Node"

@@ -52,7 +52,8 @@ def held() -> Held:
 @pytest.fixture
 def follower(held: Held) -> Follower:
     """In sync with a replica that stored 1, 2 and 3 in three batches."""
-    made = Follower(held, block_tokens=16)
+    made = Follower(held)
+    made.look_for(16)
     made.connected()
     assert made.ask() == 0
     for number in range(3):
@@ -186,7 +187,8 @@ def test_a_batch_that_does_not_hold_makes_all_doubtful(follower: Follower, held:
 
 
 def test_blocks_of_another_size_are_of_no_use(held: Held) -> None:
-    follower = Follower(held, block_tokens=16)
+    follower = Follower(held)
+    follower.look_for(16)
     follower.connected()
     follower.ask()
     follower.replayed(batch(0, stored(1, size=1)))
