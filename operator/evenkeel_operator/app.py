@@ -15,6 +15,7 @@ import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from http import HTTPStatus
 from random import Random
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 # Optional APIs come and go with people who install them; a minute late is early enough.
 APIS_INTERVAL_S: Final = 60.0
+WATCH_AGAIN_S: Final = 1.0
 SECRET_BYTES: Final = 32
 SPREAD_S: Final = 60.0
 
@@ -107,12 +109,22 @@ async def _lead(client: KubeClient, routers: Routers, lease: Lease, settings: Se
 
 
 async def _watch(leader: Leader, settings: Settings) -> None:
-    await kopf.operator(
-        registry=handlers.registry(leader.on_event),
-        settings=handlers.settings(),
-        clusterwide=not settings.watched_namespaces,
-        namespaces=settings.watched_namespaces,
-    )
+    """Watch until a signal. An optional API that is removed under a watch ends all of kopf: it begins anew without."""
+    while True:
+        try:
+            await kopf.operator(
+                registry=handlers.registry(leader.on_event),
+                settings=handlers.settings(),
+                clusterwide=not settings.watched_namespaces,
+                namespaces=settings.watched_namespaces,
+            )
+        except Exception as error:
+            if getattr(error, "status", None) != HTTPStatus.NOT_FOUND:
+                raise
+            _log.warning("an API that was watched is gone; watching begins anew")
+            await asyncio.sleep(WATCH_AGAIN_S)
+        else:
+            return
 
 
 class Leader:

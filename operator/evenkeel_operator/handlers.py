@@ -58,7 +58,7 @@ def settings() -> kopf.OperatorSettings:
     found.posting.enabled = False
     found.peering.standalone = True
     found.watching.server_timeout = WATCH_S
-    found.batching.worker_limit = None
+    found.queueing.worker_limit = None
     for kind, where in KINDS.items():
         if kind != "Secret":  # of tenants' Secrets nobody but their owner knows the labels
             group, _, version = where.api.rpartition("/")

@@ -43,6 +43,8 @@ _SHORT_PART: Final = 12
 # Rates need a few scrapes, which come once a minute at worst.
 _LEAST_SHORT_S: Final = 300.0
 _LEAST_LONG_S: Final = 900.0
+_LATE_S: Final = 300.0
+"""How long after its time a replica may be leaving before somebody is told."""
 _NEARLY_ALL: Final = 0.9
 """A budget of a fifth cannot burn fourteen times as fast: where nine of ten miss, it burns as fast as it can."""
 
@@ -97,6 +99,7 @@ def _values(subject: Subject) -> Iterator[tuple[str, str]]:
     # What the Prometheus operator calls the scrapes of a PodMonitor.
     yield "routers", f"{namespace}/{router_name(name)}"
     yield "engines", f"{namespace}/{engine_name(name)}"
+    yield "drained_by", _span(subject.drain_s + _LATE_S)
     yield "runbooks", subject.monitoring.runbooks.rstrip("/")
     yield from _thresholds(subject.spec.slo)
 
