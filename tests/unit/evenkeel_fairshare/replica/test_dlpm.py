@@ -217,6 +217,18 @@ def test_a_client_that_left_is_not_refilled_meanwhile():
     assert deficit(policy, "a") == -250
 
 
+def test_a_client_whose_only_request_is_retracted_and_aborted_leaves_with_its_tenant():
+    policy = dlpm(quantum=1000)
+    one = request("one", "a")
+    arrive(policy, one)
+    admit(policy)
+    policy.requeue(one, 1.0)
+    policy.leave(one, 2.0)
+    assert not policy.tenants.members
+    arrive(policy, request("two", "a"))
+    assert deficit(policy, "a") == 0, "its credit is forfeited"
+
+
 def test_a_client_that_leaves_by_abort_leaves_all_the_same():
     policy = dlpm()
     waiting, running = request("waiting"), request("running", extend=300)
