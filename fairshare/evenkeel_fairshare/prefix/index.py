@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, slots_of
@@ -147,6 +147,13 @@ class PrefixIndex:
         self._held.pop(slot, None)
         self.unswept = len(self._ring)
 
+    def _reader(self) -> Callable[[int, int], int]:
+        """Entries by key, without departed replicas: at the cost of a plain look-up while nobody departed."""
+        return self._living if self._departed else self._entries.get
+
+    def _living(self, key: int, default: int) -> int:
+        return self._entries.get(key, default) & ~self._departed
+
     def _place(self, key: int) -> None:
         """Find a place in the ring for a new key; evicts where the index is full.
 
@@ -193,19 +200,17 @@ def match_either(
 
     Blocks may alternate: the beginning known by one, the rest by the other. O(depth).
     """
-    in_one = among << 1 & ~one._departed
-    in_other = among << 1 & ~other._departed
-    held = in_one | in_other
+    held = among << 1
     if not held:
         return NO_MATCH
-    of_one, of_other = one._entries.get, other._entries.get
+    of_one, of_other = one._reader(), other._reader()
     depth = 0
     for key in hashes:
-        still = held & in_one & of_one(key, 0)
+        still = held & of_one(key, 0)
         if still != held:  # else there is nobody left to be found in the other
-            still |= held & in_other & of_other(key, 0)
+            still |= held & of_other(key, 0)
             if not still:
                 break
-        held = still
+            held = still
         depth += 1
     return Match(depth, ReplicaSet(held >> 1)) if depth else NO_MATCH
