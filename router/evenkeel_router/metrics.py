@@ -206,9 +206,10 @@ class _RouterCollector(Collector):
             yield family
         dropped = counter("log_lines_dropped", "Request lines that came too fast.", ("model_name",))
         dropped.add_metric((state.config.model,), self._log.dropped)
-        # One thread does it all: where this grows by a second per second, requests wait for the router.
-        busy = counter("cpu_seconds", "CPU time of the process.", ("model_name",))
-        busy.add_metric((state.config.model,), time.process_time())
+        # Of this thread, the event loop's, and not of those beside it that tokenise: where it grows by a second per
+        # second, requests wait for the router.
+        busy = counter("loop_cpu_seconds", "CPU time of the thread that serves.", ("model_name",))
+        busy.add_metric((state.config.model,), time.thread_time())
         yield from (dropped, busy)
 
 
