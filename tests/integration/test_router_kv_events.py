@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 from evenkeel_contract.adminstate import decode_state
+from evenkeel_contract.kvevents import BlockStored
 from evenkeel_contract.routerconfig import (
     SIMULATOR_TOKENIZER,
     PrefixConfig,
@@ -253,6 +254,48 @@ async def test_the_last_batch_is_not_missed_though_none_follows() -> None:
             await in_sync(router, server)
         assert follower_of(router).counts.gaps == 0
         assert held(router) == server.replica.engine.memory.cache.nodes > 0
+
+
+async def test_an_index_without_room_for_all_says_so() -> None:
+    async with running_server(publishing(kv_tokens=5000)) as server:
+        small = replace(TOKENS, max_blocks=40)
+        config = config_for(replica_of(server), prefix=small)
+        async with running(config, timing=QUICK) as router:
+            await routable(router, 1)
+            await until(lambda: "r0" in router.state.following, "it to be followed")
+            follower = follower_of(router)
+            for number in range(6):
+                await complete(router, f"{number} {WORDS * 8}")
+            await until(lambda: follower.standing is Standing.PARTIAL, "what it cannot know")
+            assert follower.reason.endswith("prefix.maxBlocks is too small")
+            async with httpx.AsyncClient() as plain:
+                assert (await plain.post(f"{server.url}/flush_cache")).status_code == 200
+            await in_sync(router, server)
+
+
+async def test_more_batches_than_a_replay_can_send_in_one_go() -> None:
+    """Sockets drop what is read too slowly, the end of a replay included: it is asked for in several goes."""
+    async with running_server(publishing(kv_tokens=100_000)) as server:
+        publisher = server.replica.publisher
+        assert publisher is not None
+        await complete_at(server, "a prompt")
+        tokens = list(range(100_000, 108_000))
+        for number in range(2500):  # as large as those of SGLang's prefills
+            blocks = list(range(500 * (number % 100), 500 * (number % 100 + 1)))
+            event = BlockStored(blocks, None, tokens, 16, None)
+            await publisher.publish([event], timestamp=float(number))
+        async with router_for(replica_of(server)) as router:
+            await in_sync(router, server)
+            counts = follower_of(router).counts
+            assert counts.batches == published(server)
+            assert counts.overruns == counts.restarts == 0
+
+
+async def complete_at(server: RunningServer, prompt: str) -> None:
+    """Past the router."""
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 4}
+        (await client.post(f"{server.url}/v1/completions", json=body)).raise_for_status()
 
 
 async def test_a_replica_that_publishes_none_is_estimated_and_the_admin_port_says_why() -> None:

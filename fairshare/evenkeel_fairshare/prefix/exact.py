@@ -105,5 +105,9 @@ class ExactIndex:
         self.synced = ReplicaSet(self.synced | bit if complete else self.synced & ~bit)
 
     def exact(self, slot: int) -> bool:
-        """Whether a match at `slot` rests on complete events."""
-        return bool(self.synced >> slot & 1)
+        """Whether a match at `slot` rests on complete events, and on all that they said."""
+        return bool(self.synced >> slot & 1) and not self.crowded(slot)
+
+    def crowded(self, slot: int) -> bool:
+        """Whether facts about `slot` had to make room for others' since it was cleared."""
+        return bool(self._facts.displaced >> slot & 1)

@@ -57,6 +57,8 @@ class PrefixIndex:
         """How many entries may still hold traces of departed replicas, which later inserts sweep out."""
         self._broom = 0
         self._held: defaultdict[int, int] = defaultdict(int)
+        self.displaced: ReplicaSet = EMPTY
+        """Replicas that lost blocks to make room for others', since they were last dropped."""
 
     def __len__(self) -> int:
         """Entries in memory, at most `max_blocks`. Emptied ones count until the hand comes by."""
@@ -144,6 +146,7 @@ class PrefixIndex:
         of it at its first insert (about 0.1 µs per entry), so callers do well to reuse slots late.
         """
         self._departed |= 2 << slot
+        self.displaced = ReplicaSet(self.displaced & ~(1 << slot))
         self._held.pop(slot, None)
         self.unswept = len(self._ring)
 
@@ -170,7 +173,9 @@ class PrefixIndex:
                 break
             entries[victim] = entry ^ _USED
             self._hand = self._next(self._hand)
-        for slot in slots_of(ReplicaSet((entries.pop(ring[self._hand]) & ~self._departed) >> 1)):
+        losing = ReplicaSet((entries.pop(ring[self._hand]) & ~self._departed) >> 1)
+        self.displaced = ReplicaSet(self.displaced | losing)
+        for slot in slots_of(losing):
             self._held[slot] -= 1
         ring[self._hand] = key
         self._hand = self._next(self._hand)

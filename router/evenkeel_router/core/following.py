@@ -140,6 +140,11 @@ class Follower:
         self._wanted_tokens = block_tokens
         self._tell()
 
+    def forgot(self, why: str) -> None:
+        """The view lost blocks that the replica holds; it is whole again once the replica holds nothing."""
+        self._whole, self._lacking = False, why
+        self._tell()
+
     # The subscription
 
     def connected(self) -> None:

@@ -41,7 +41,9 @@ from evenkeel_router.state import RouterState
 _log = logging.getLogger(__name__)
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 5.0
-"""For the next batch of a replay. SGLang replays between two batches, and looks every 0.1 s."""
+"""For the first batch of a replay. SGLang replays between two batches, and looks every 0.1 s."""
+NEXT_S: Final = 1.0
+"""For each further one, or the end: they come in one go. What does not come was dropped by its sender."""
 RETRY_S: Final = 1.0
 KEEP_ALIVE_S: Final = 10.0
 """A connection whose other end says nothing for so long, asked, is taken for broken."""
@@ -71,6 +73,12 @@ class _Slot:
         member = self._member
         same = member.slot == self._slot and member.lives == self._life
         return self._slot if same and self._fleet.index is self._index else None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the index had no room for all that was stored."""
+        slot = self.slot
+        return slot is not None and self._index.crowded(slot)
 
     def stored(self, hashes: Sequence[int]) -> None:
         if (slot := self.slot) is not None:
@@ -130,11 +138,16 @@ class KvEvents:
             if member is None or not member.joined or not isinstance(index, ExactIndex):
                 continue
             if name not in self._tasks:
-                slot = _Slot(state.fleet, member, index)
-                follower = state.following[name] = Follower(slot)
-                task = asyncio.create_task(self._follow_forever(replica, slot, follower))
-                self._tasks[name] = (replica, slot), task
-            state.following[name].look_for(self._tokenising.page_tokens)
+                self._begin(replica, _Slot(state.fleet, member, index))
+            follower, slot = state.following[name], self._tasks[name][0][1]
+            follower.look_for(self._tokenising.page_tokens)
+            if slot.crowded:
+                follower.forgot("the router keeps no more blocks: prefix.maxBlocks is too small")
+
+    def _begin(self, replica: ReplicaConfig, slot: _Slot) -> None:
+        follower = self._state.following[replica.name] = Follower(slot)
+        task = asyncio.create_task(self._follow_forever(replica, slot, follower))
+        self._tasks[replica.name] = (replica, slot), task
 
     def _publishes(self, replica: ReplicaConfig) -> bool:
         tokens = self._state.config.prefix.mode is PrefixMode.TOKENS
@@ -206,7 +219,9 @@ class KvEvents:
             socket.connect(replica.kv_replay or "")
             applied = follower.sequence
             await socket.send_multipart(replay_question(follower.ask()))
-            while await socket.poll(round(ANSWER_S * 1000)):
+            timeout_s = ANSWER_S
+            while await socket.poll(round(timeout_s * 1000)):
+                timeout_s = NEXT_S
                 batch = read_replay(await socket.recv_multipart())
                 if batch.sequence == END_OF_REPLAY:
                     return follower.ended()
