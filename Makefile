@@ -65,7 +65,7 @@ test: env lint  ## Lint, types, layers, and every test that needs nothing but th
 test-slow: env  ## Long random walks through churn
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang"
 
-# The engine has an environment of its own (5 GB): its dependencies are none of ours.
+# The engine has an environment of its own (6 GB): its dependencies are none of ours.
 ENGINE      := .venv-sglang
 ENGINE_FROM := sglang_plugin/cpu
 # uv, since pip takes ten minutes over it.
@@ -83,7 +83,7 @@ $(ENGINE)/.installed: $(wildcard $(ENGINE_FROM)/*.txt $(ENGINE_FROM)/*.py $(ENGI
 	@touch $@
 
 .PHONY: sglang
-sglang: $(ENGINE)/.installed  ## The real engine for CPU in .venv-sglang, with a tiny model (5 GB, minutes; quick when nothing changed)
+sglang: $(ENGINE)/.installed  ## The real engine for CPU in .venv-sglang, with a tiny model (6 GB, minutes; quick when nothing changed)
 
 .PHONY: up-sglang
 up-sglang: env sglang  ## The same fair fleet on the real engine: 2 replicas of SGLang, 2 tenants, a tiny model

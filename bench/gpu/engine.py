@@ -20,7 +20,6 @@ from evenkeel_contract.enginecommand import (
     CPU_ENVIRONMENT,
     CPU_FLAGS,
     OFFLINE_ENVIRONMENT,
-    PAGE_SIZE,
     SGLANG_MODULE,
 )
 
@@ -42,7 +41,7 @@ def running_engine(
     """An engine's address. `policy` is what `--schedule-policy` takes; `flags` come last."""
     port = ports.free_port(HOST)
     command = (
-        *(str(python), "-m", SGLANG_MODULE, f"--model-path={model}", f"--page-size={PAGE_SIZE}"),
+        *(str(python), "-m", SGLANG_MODULE, f"--model-path={model}"),
         *(f"--host={HOST}", f"--port={port}", f"--schedule-policy={policy}"),
         *("--enable-metrics", "--enable-cache-report", "--random-seed=0"),
         *(CPU_FLAGS if cpu else ()),
