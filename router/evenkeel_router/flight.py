@@ -30,7 +30,7 @@ class Flight:
     __slots__ = (
         "attempts", "booking", "client", "estimate_tokens", "exchange", "excused", "expired", "failed",
         "first_byte_s", "move", "outcome", "path", "replica", "request_id", "retry_charged", "started_s",
-        "status", "stream", "task", "ticket", "tokenised", "totals", "tried", "usage",
+        "status", "stream", "task", "ticket", "tokenised", "told", "totals", "tried", "usage",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, path: str, started_s: float) -> None:
@@ -68,6 +68,8 @@ class Flight:
         """When the client was sent the first event, or the whole answer."""
         self.usage: Usage | None = None
         """Estimated where the replica does not say it. `NOTHING`: it refused. None: nobody knows."""
+        self.told = False
+        """Whether the replica said it."""
         self.status = 0
         self.outcome: Outcome | None = None
         """None: it went well."""

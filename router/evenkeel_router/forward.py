@@ -218,6 +218,7 @@ class Forwarder:
                 said = of_reply(order.inference.endpoint, body)
             except GarbageError as error:
                 raise Failed(str(error)) from error
+            flight.told = said is not None
             flight.usage = said or estimate(order.plan, 0)
         else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
             raise Failed(f"the replica answered {status} with {reply.content_type or 'no type'}")
@@ -256,6 +257,7 @@ class Forwarder:
         finally:
             relay.stream.when_full(None)
             if relay.stream.started:
+                flight.told = relay.scan.usage is not None
                 flight.usage = relay.usage()
         if relay.scan.broken is not None:
             return self._break_off(flight, relay, BrokenError(relay.scan.broken))

@@ -154,7 +154,7 @@ class Pipeline:
             used_tokens = usage.input_tokens + usage.output_tokens
             cost = state.accounts.settle(state.accounts.of(client), flight.replica, usage)
             state.demand.finished(client.identity, cost)
-            if usage.input_tokens and flight.outcome is None:
+            if usage.input_tokens and flight.outcome is None and flight.told:
                 state.accounts.ratio.learn(inference.prompt_bytes, usage.input_tokens)
                 self._compare(flight, usage)
         state.admission.leave(client, used_tokens - flight.estimate_tokens, self._now())

@@ -204,6 +204,27 @@ async def test_the_charge_is_settled_or_taken_back(
             assert totals.input_tokens.total == sum(totals.duration_s.counts) == 0
 
 
+@pytest.mark.parametrize(
+    ("answer", "body", "want"),
+    [
+        (lambda: FakeReply([OK]), BODY, 1),
+        (lambda: FakeReply([b"{}"]), BODY, 0),
+        (lambda: events(EVENT, EVENT, DONE), STREAM, 0),
+        (lambda: FakeReply([b"{}"], status=400), BODY, 0),
+    ],
+)
+async def test_a_prediction_is_compared_with_what_the_replica_says_and_with_no_estimate(
+    answer: Callable[[], FakeReply | UpstreamError], body: dict[str, object], want: int
+) -> None:
+    async with behind(lambda *_: answer(), count=1) as (client, router, _):
+        await client.post("/v1/completions", json=body)
+        await until(lambda: not router.state.flights, "the end")
+        counts = [
+            sum(one.error_tokens.counts) for one in router.state.accounts.predictions.values()
+        ]
+        assert sum(counts) == want
+
+
 async def test_a_failed_attempt_gives_its_charge_to_the_next() -> None:
     """R11: what the fleet fails to do is not charged twice."""
 
