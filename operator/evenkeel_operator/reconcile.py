@@ -85,6 +85,16 @@ class Means:
     """A new secret, from a good source of chance."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Rehearsal:
+    """What the API server said of a spec that is not accepted yet. Asked once, and again when all is looked at afresh:
+    what a policy or a webhook refused it may allow by then."""
+
+    spec: Object
+    faults: tuple[Fault, ...]
+    at_s: float
+
+
 class ServicePass:
     """Passes over FairInferenceServices."""
 
@@ -95,8 +105,7 @@ class ServicePass:
         )
         self._listed_s: dict[Key, float] = {}
         self._unsettled_s: dict[Key, float] = {}
-        self._refusals: dict[Key, tuple[Object, tuple[Fault, ...]]] = {}
-        """Specs that the API server refused in a rehearsal, so that each is rehearsed once."""
+        self._rehearsed: dict[Key, _Rehearsal] = {}
 
     async def __call__(self, key: Key) -> float | None:
         """One pass; when the next is due without any event. Raises `ClusterError`."""
@@ -149,17 +158,17 @@ class ServicePass:
         accepted = read_accepted(seen.children.get(Ref("ConfigMap", accepted_name(name))))
         judgement = judge(seen.raw, accepted, self._means.defaults)
         if not judgement.is_new:
-            self._refusals.pop(key, None)
+            self._rehearsed.pop(key, None)
             return judgement
         before = last_good(seen.raw, accepted)
         spec = seen.raw.get("spec") or {}
-        known, faults = self._refusals.get(key, (None, ()))
-        if known != spec:
+        known, now_s = self._rehearsed.get(key), self._means.monotonic_s()
+        if known is None or known.spec != spec or now_s - known.at_s >= RESYNC_S:
             wanted = await self._desired(key, seen, judgement, decide(_spec_of(judgement)))
             objects = () if wanted is None else wanted.manifests
             faults = await self._means.applier.rehearse(objects, namespace=key.namespace)
-            self._refusals[key] = (spec, faults)
-        return judgement.refused(faults, before) if faults else judgement
+            known = self._rehearsed[key] = _Rehearsal(spec, faults, now_s)
+        return judgement.refused(known.faults, before) if known.faults else judgement
 
     async def _scaling(self, key: Key, judgement: Judgement) -> Scaling:
         scaling = decide(_spec_of(judgement))
@@ -299,7 +308,7 @@ class ServicePass:
         metrics.SERVICES.gone(key.namespace, key.name)
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)
-        self._refusals.pop(key, None)
+        self._rehearsed.pop(key, None)
 
 
 def status_manifest(raw: Object, status: dict[str, Any]) -> dict[str, Any]:

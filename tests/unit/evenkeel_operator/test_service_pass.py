@@ -10,6 +10,7 @@ from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
 from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import OPTIONAL_KINDS, Object
+from evenkeel_operator.reconcile import RESYNC_S
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_lives import (
@@ -138,6 +139,12 @@ async def test_what_the_cluster_refuses_is_a_fault_of_the_spec_and_changes_nothi
     assert {k: v for k, v in after.items() if k[0] != SERVICE} == {
         k: v for k, v in before.items() if k[0] != SERVICE
     }
+    cluster.refuses = lambda _: None  # a policy was lifted: nobody tells
+    await operator.make_pass(KEY)
+    assert condition(cluster, "SpecValid")["status"] == "False"
+    operator.now_s += RESYNC_S
+    await operator.make_pass(KEY)
+    assert condition(cluster, "SpecValid")["status"] == "True"
 
 
 async def test_a_service_whose_first_spec_is_bad_makes_nothing(cluster: FakeCluster) -> None:
