@@ -1,7 +1,7 @@
 """A model's chat template, compiled as transformers compiles it, in a sandbox.
 
 Place in the flow: conversation → **template** → text → tokenizer. The environment is that of transformers
-4.57–5.19 (`utils/chat_template_utils.py`): trimmed blocks, `tojson` that escapes nothing, `raise_exception`,
+5.19 (`utils/chat_template_utils.py`): trimmed blocks, `tojson` that escapes nothing, `raise_exception`,
 `strftime_now`, loop controls, and `{% generation %}`, which marks text and changes none. Whether a template
 takes content as parts or as text is guessed from its source, by the same rules as SGLang's.
 """
