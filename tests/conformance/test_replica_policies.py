@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -149,6 +150,17 @@ def test_no_pass_proposes_a_request_twice(policy):
         engine.submit(random_job(rng, number))
         engine.step()
         assert len(set(engine.proposals)) == len(engine.proposals)
+
+
+def test_reports_say_who_waits(policy):
+    engine = AbstractEngine(policy, MEMORY_TOKENS)
+    rng = Random(11)
+    for number in range(40):
+        engine.submit(random_job(rng, number))
+        engine.step()
+        waiting = Counter(request.client for request in policy.waiting())
+        told = {client: state.waiting for client, state in policy.clients().items()}
+        assert {client: count for client, count in told.items() if count} == waiting
 
 
 def test_an_abandoned_pass_changes_nothing(policy):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from evenkeel_operator.manifests.subject import Manifest
 
 from tests.support.ports import free_ports
 from tests.support.promtool import program
-from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet
+from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet, simulated
 from tests.support.subjects import sample_subject, with_apis
 
 SUBJECT = with_apis(
@@ -119,6 +119,50 @@ async def until_at_rest(client: httpx.AsyncClient, alerts: set[str]) -> None:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise AssertionError(f"not as wanted: {sorted(found - wanted)}") from None
+
+
+async def test_an_unfair_replica_is_an_alert_in_the_making(tmp_path: Path) -> None:
+    _, routers = pod_monitors(SUBJECT)
+    async with AsyncExitStack() as stack:
+        unfair = simulated(replica_policy="FCFS")
+        router, _ = await stack.enter_async_context(fleet(1, settings=unfair))
+        limits = httpx.Limits(max_connections=None)
+        client = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S, limits=limits)
+        )
+        await stack.enter_async_context(asking(client, 300))  # one client of its own tenant
+        await stack.enter_async_context(asking(client, 30, Authorization=f"Bearer {KEY}"))
+        scrapes = [scraped(routers, f"127.0.0.1:{router.probe_port}")]
+        api = await stack.enter_async_context(prometheus(tmp_path, scrapes))
+        async with asyncio.timeout(3 * PATIENCE_S):
+            while "EvenkeelShareSkewed" not in await about_to_fire(api):  # noqa: ASYNC110 - its state, not ours
+                await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def asking(client: httpx.AsyncClient, count: int, **headers: str) -> AsyncIterator[None]:
+    """A client keeps that many requests waiting, until the end of the context."""
+
+    async def ask(number: int) -> None:
+        prompt = f"{headers} {number} " + "word " * 2000
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 256}
+        while True:
+            with suppress(httpx.HTTPError):  # that of a request which waited too long here
+                await client.post("/v1/completions", json=body, headers=headers)
+
+    tasks = [asyncio.create_task(ask(number)) for number in range(count)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def about_to_fire(client: httpx.AsyncClient) -> set[str]:
+    """Alerts whose condition holds, for however long."""
+    alerts = (await asked(client, "/alerts")).get("alerts", ())
+    return {alert["labels"]["alertname"] for alert in alerts}
 
 
 async def test_a_real_prometheus_finds_every_series_that_alerts_ask_for(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ The surprising thing: a pass is a generator, so that one implementation serves a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -152,5 +153,7 @@ class ReplicaPolicy(ABC):
         return ()
 
     def clients(self) -> Mapping[str, ClientState]:
-        """State by client, for reports. Empty where the policy keeps none."""
-        return {}
+        """State by client, for reports. A policy without accounts still says who waits: that it is unfair to them
+        shows nowhere else."""
+        counts = Counter(request.client for request in self.waiting())
+        return {client: ClientState(0.0, 0.0, count) for client, count in counts.items()}
