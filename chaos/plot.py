@@ -1,7 +1,12 @@
-"""Curves of the last runs of chaos → docs/images/chaos.png: `python -m chaos.plot`."""
+"""Curves of the last runs of chaos → docs/images/chaos.png: `python -m chaos.plot`.
+
+python -m chaos.plot FILE …     these curves, one over the other → docs/images/chaos-drains.png
+"""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Final
 
 import matplotlib as mpl
@@ -12,17 +17,31 @@ from chaos.rig.notes import FOLDER, curve_of
 PANELS: Final = {
     "test-two-routers-with-a-tenant-each": "ingress 95:5 and 5:95, two routers",
     "test-a-router-restarted-twenty-times-leaves-the-shares-as-they-were": "a router killed 20 times",
-    "test-shares-hold-through-a-fleet-that-is-replaced-again-and-again": "8 replicas replaced",
+    "test-shares-hold-through-a-fleet-that-is-replaced-again-and-again-8-12-0-": "8 replicas replaced",
     "test-whoever-schemes-gains-less-than-one-bound-8-": "a tenant that schemes: its lead",
 }
 OUTPUT: Final = ROOT / "docs" / "images" / "chaos.png"
 
 
+DRAINS: Final = OUTPUT.with_name("chaos-drains.png")
+
+
 def main() -> None:
-    """Plot what is there of the four scenes that the documentation shows."""
+    """Plot what is there of the four scenes that the documentation shows, or the files named."""
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
+    if files := sys.argv[1:]:
+        figure, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
+        for file in files:
+            curve = curve_of(Path(file))
+            axis.plot(curve.times_s, [lead - curve.leads[0] for lead in curve.leads], linewidth=1)
+            for end in (-curve.bound, curve.bound):
+                axis.axhline(end, color="tab:red", linestyle="--", linewidth=1)
+        axis.set_xlabel("seconds")
+        axis.set_ylabel("lead, weighted tokens over weight")
+        figure.savefig(DRAINS, dpi=80)
+        return
     figure, axes = plt.subplots(1, len(PANELS), figsize=(15, 3.4), layout="constrained")
     for axis, (name, title) in zip(axes, PANELS.items(), strict=True):
         curve = curve_of(FOLDER / f"{name}.json")

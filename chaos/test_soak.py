@@ -37,7 +37,7 @@ async def test_memory_is_flat(tmp_path: Path, note: Notes) -> None:
         after = {name: router.memory_bytes() for name, router in on.fleet.routers.items()}
         pages = [await on.reader.pages_of(name) for name in on.fleet.routers]
     note(f"bytes after a third of the time {before}, at the end {after}; {pages} pages kept")
-    note(f"gap {on.shares.gap():,.0f}")  # no bound: drains that serve out their queues add up
+    on.assert_bounded(note)
     assert all(after[name] < GROWTH * before[name] for name in before), (before, after)
     # What departed replicas served has been folded into the book, but for the last 42 seconds: 30 in which a
     # replica may come back, and the time until the next book.
