@@ -162,6 +162,8 @@ async def test_nothing_is_lost_or_served_twice_under_aborts_retractions_and_chun
         nonlocal finished, aborted
         client = rng.choice("abc")
         body = ask(client, prefix[client] + tokens(rng, rng.randrange(1, 80)), output_tokens=40)
+        # An end that the engine may hope for: with `ignore_eos` it sets all of it aside and retracts nobody.
+        body["sampling_params"] |= {"ignore_eos": False, "min_new_tokens": 40}
         patience_s = rng.uniform(0, 2) if index % 5 == 0 else None
         async with slots:
             try:
@@ -178,14 +180,18 @@ async def test_nothing_is_lost_or_served_twice_under_aborts_retractions_and_chun
 
     assert finished + aborted == count
     rows = clients_of(free_port)
-    assert sum(row.output_tokens for row in rows.values()) >= 40 * finished
+    made = sum(row.output_tokens for row in rows.values())
+    assert (
+        40 * finished <= made <= 40 * count
+    )  # each token once, also of those taken out of the batch
     assert sum(row.requests for row in rows.values()) >= finished
     for row in rows.values():
         assert (row.waiting, row.running) == (0, 0)
         assert row.service == row.extend_tokens + 2 * row.output_tokens
-        if row.deficit < 0:  # credit is forfeited at the end, debt stays
-            assert (row.service + row.deficit) % QUANTUM == 0
-    assert "retract" in engine.log.lower()
+        # At rest: a debt of at most U is left. (What was forfeited on the way whenever nothing of a client was there is
+        # not told, so the identity is not to be had here.)
+        assert -(LONGEST_INPUT + 2 * 1024) < row.deficit <= 0
+    assert "Retract requests" in engine.log
 
 
 async def test_a_seed_is_where_a_client_starts_once(start: Start, free_port: int) -> None:
