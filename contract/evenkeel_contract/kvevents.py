@@ -189,10 +189,12 @@ def read_live(frames: Sequence[bytes]) -> Numbered:
 
 
 def read_replay(frames: Sequence[bytes]) -> Numbered:
-    """An answer of a replay; raises `KvEventError`."""
-    if len(frames) != 4 or frames[0]:
-        raise KvEventError(f"a replayed batch has 4 frames, the first one empty, not {len(frames)}")
-    return _numbered(frames[2], frames[3], lowest=END_OF_REPLAY)
+    """An answer of a replay, with its topic or, as from SGLang 0.5.21, without; raises `KvEventError`."""
+    if len(frames) not in (3, 4) or frames[0]:
+        raise KvEventError(
+            f"a replayed batch has 3 or 4 frames, the first one empty, not {len(frames)}"
+        )
+    return _numbered(frames[-2], frames[-1], lowest=END_OF_REPLAY)
 
 
 def _numbered(sequence: bytes, payload: bytes, *, lowest: int) -> Numbered:

@@ -124,6 +124,8 @@ def test_only_device_memory_is_followed() -> None:
 def test_frames_carry_number_and_batch(sequence: int, payload: bytes) -> None:
     assert read_live(live_frames(sequence, payload)) == Numbered(sequence, payload)
     assert read_replay(replay_frames(sequence, payload)) == Numbered(sequence, payload)
+    without_topic = (b"", *live_frames(sequence, payload)[1:])  # as SGLang 0.5.21 replays
+    assert read_replay(without_topic) == Numbered(sequence, payload)
     assert read_replay_question(replay_question(sequence)) == sequence
 
 
@@ -137,11 +139,11 @@ def test_a_replay_ends_with_a_number_that_no_batch_has() -> None:
 
 @given(st.lists(st.binary(max_size=9), max_size=5))
 def test_other_frames_are_the_named_error_or_no_question(frames: list[bytes]) -> None:
-    for read, count in ((read_live, 3), (read_replay, 4)):
+    for read, counts in ((read_live, [3]), (read_replay, [3, 4])):
         try:
             read(frames)
         except KvEventError:
             continue
-        assert len(frames) == count
+        assert len(frames) in counts
     if read_replay_question(frames) is not None:
         assert len(frames) == 2 and len(frames[1]) == 8
