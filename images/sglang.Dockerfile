@@ -13,7 +13,8 @@ COPY sglang_plugin/evenkeel_sglang evenkeel_sglang
 # The engine is pinned against what it was built with: nothing that is there may change, so what is there is the
 # constraint. Then the plug-in is made known to SGLang, which finds it by its entry point. (An image is not a system:
 # pip on Debian and Ubuntu wants to be told.)
-RUN export PIP_BREAK_SYSTEM_PACKAGES=1 && python3 -m pip list --format=freeze --exclude-editable > there.txt \
+RUN export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
+ && python3 -m pip list --format=freeze --exclude-editable > there.txt \
  && python3 project.py requirements sglang > wanted.txt \
  && python3 -m pip install --quiet --no-cache-dir --constraint=there.txt --requirement=wanted.txt \
  && python3 project.py metadata /opt/evenkeel \

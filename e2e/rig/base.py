@@ -47,6 +47,10 @@ BUILDER: Final = Base(
     "evenkeel.dev/e2e/builder:1", (*_PYTHON, "dash", "coreutils", "python3", "python3-pip")
 )
 
+ENGINE: Final = Base(
+    "evenkeel.dev/e2e/engine:1", (*BUILDER.packages, "util-linux")
+)  # whose lscpu SGLang asks for the processors
+
 
 def build(base: Base) -> str:
     """Make sure that the image is in buildah's store; returns a key of what is in it."""

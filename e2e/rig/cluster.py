@@ -17,7 +17,7 @@ from e2e.rig import machine, pki
 from e2e.rig.components import binaries
 from e2e.rig.errors import RigError
 from e2e.rig.images import system_archives
-from e2e.rig.layout import HOST_IP, HOST_LINK, KUBECONFIG, NODES, SOURCE, STATE
+from e2e.rig.layout import HOST_IP, HOST_LINK, KUBECONFIG, NODES, SOURCE, STATE, Node
 from e2e.rig.node import remove_cgroups
 from e2e.rig.processes import run, succeeds, wait_for
 
@@ -79,12 +79,12 @@ def is_up() -> bool:
     return _init_pid() is not None and _nodes_are_ready(binaries())
 
 
-def load_images(archives: Sequence[Path]) -> None:
-    """Import image archives into both nodes."""
+def load_images(archives: Sequence[Path], *, nodes: Sequence[Node] = NODES) -> None:
+    """Import image archives into nodes."""
     pid = _init_pid()
     if pid is None:
         raise RigError("the cluster is not up; run `make cluster`")
-    for node in NODES:
+    for node in nodes:
         socket = f"/proc/{_containerd_pid(node.name)}/root/run/containerd/containerd.sock"
         for path in archives:
             run("ctr", "-a", socket, "-n", "k8s.io", "images", "import", path)

@@ -60,7 +60,7 @@ _LENT: Final = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 def product_archives(source: Path = REPOSITORY, *, tag: str = TAG) -> list[Path]:
     """An archive for each of the product's images, as `REGISTRY/<target>:<tag>`, from the tree `source`."""
     bases = {"BASE": base.RUNTIME, "BUILDER": base.BUILDER}
-    key = "".join(base.build(one) for one in bases.values()) + _digest(source, _RECIPE)
+    key = "".join(base.build(one) for one in bases.values()) + digest(source, _RECIPE)
     arguments = [f"--build-arg={name}={one.name}" for name, one in bases.items()]
     arguments += [f"--volume={path}:{path}:ro" for path in _LENT if Path(path).exists()]
     arguments += ["--layers", "--timestamp=0"]
@@ -69,23 +69,23 @@ def product_archives(source: Path = REPOSITORY, *, tag: str = TAG) -> list[Path]
             f"{REGISTRY}/{target}:{tag}",
             source,
             containerfile=source / "images" / "Dockerfile",
-            key=key + _digest(source, folders),
+            key=key + digest(source, folders),
             arguments=(*arguments, f"--target={target}"),
         )
         for target, folders in PRODUCTS.items()
     ]
 
 
-def _digest(source: Path, paths: Iterable[str]) -> str:
+def digest(source: Path, paths: Iterable[str]) -> str:
     """Of the content of files, and of all sources in folders, of the tree `source`."""
-    digest = hashlib.sha256()
+    found = hashlib.sha256()
     for path in (source / name for name in paths):
         files = sorted(path.glob("*/**/*")) if path.is_dir() else [path]
         for file in files:
             if file.is_file() and "__pycache__" not in file.parts:
                 content = hashlib.sha256(file.read_bytes()).hexdigest()
-                digest.update(f"{file.relative_to(source)}={content}\n".encode())
-    return digest.hexdigest()
+                found.update(f"{file.relative_to(source)}={content}\n".encode())
+    return found.hexdigest()
 
 
 def archive(
