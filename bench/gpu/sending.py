@@ -125,7 +125,8 @@ class Run:
 async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
     """As many connections as there are requests, and no limit on how long an answer takes."""
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        # SGLang closes a connection that is idle for 5 s: who takes it up again just then loses a request.
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=None),
         read_bufsize=_MAX_LINE_BYTES,
         headers={"Content-Type": "application/json"},
