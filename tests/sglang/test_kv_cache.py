@@ -25,7 +25,7 @@ from tests.support.fakes import FakeProber
 from tests.support.leaks import leaky
 from tests.support.routers import QUICK, config_for, until
 
-pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PAGE_TOKENS = 16
 VERSIONS = ("", "0.5.21")
