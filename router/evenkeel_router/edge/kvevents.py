@@ -91,8 +91,10 @@ class _Slot:
             self._index.removed(unsigned(hashes), slot)
 
     def cleared(self) -> None:
-        if (slot := self.slot) is not None:
-            self._index.cleared(slot)
+        index, slot = self._index, self.slot
+        # Clearing makes the next insert sweep the whole index; each process begins by saying that it holds nothing.
+        if slot is not None and (index.held(slot) or index.crowded(slot)):
+            index.cleared(slot)
 
     def synced(self, complete: bool) -> None:
         if (slot := self.slot) is not None:
