@@ -33,7 +33,9 @@ from tests.sglang.engine import ROOT, Engine, ask, probed, tokens
 from tests.sglang.ways import Way, ways
 
 WORKLOAD = ROOT / "bench/workloads/engine/flood.yaml"
-POLICIES = ("fcfs", "lpm", "dlpm")
+LONGEST_FIRST = "dlpm-longest-first"
+"""DLPM with EVENKEEL_LONGEST_FIRST."""
+POLICIES = ("fcfs", "lpm", "dlpm", LONGEST_FIRST)
 UPSTREAM = ("fcfs", "lpm")
 
 
@@ -168,9 +170,13 @@ def measured(policy: str, workload: dict[str, Any], rounds: int) -> list[Run]:
     """Alone and flooded in turns, on one engine."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace"
-        settings = {"EVENKEEL_CLIENT_QUANTUM": str(workload["quantum"])}
+        settings = {
+            "EVENKEEL_CLIENT_QUANTUM": str(workload["quantum"]),
+            "EVENKEEL_LONGEST_FIRST": str(int(policy == LONGEST_FIRST)),
+        }
+        flag = "dlpm" if policy == LONGEST_FIRST else policy
         engine = Engine(
-            *("--schedule-policy", policy, "--max-total-tokens", str(workload["pool_tokens"])),
+            *("--schedule-policy", flag, "--max-total-tokens", str(workload["pool_tokens"])),
             *("--max-running-requests", str(workload["running"]), "--disable-overlap-schedule"),
             log=Path(folder) / "log",
             environment=probed(trace, with_plug_in=policy not in UPSTREAM)

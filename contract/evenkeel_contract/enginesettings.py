@@ -15,6 +15,7 @@ QUANTUM_VARIABLE: Final = "EVENKEEL_CLIENT_QUANTUM"
 INPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_INPUT_TOKEN_WEIGHT"
 OUTPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_OUTPUT_TOKEN_WEIGHT"
 REJOIN_VARIABLE: Final = "EVENKEEL_REJOIN"
+LONGEST_FIRST_VARIABLE: Final = "EVENKEEL_LONGEST_FIRST"
 REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
 INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
 
@@ -45,6 +46,8 @@ class EngineSettings:
     input_token_weight: float = 1.0
     output_token_weight: float = 2.0
     rejoin: str = "KeepDebt"
+    longest_first: bool = False
+    """DLPM: after a refill go back to the longest match, instead of on with the walk as printed."""
     reports_port: int | None = None
     """None: no reports."""
     incarnation: str = ""
@@ -75,6 +78,8 @@ class EngineSettings:
             OUTPUT_WEIGHT_VARIABLE: repr(self.output_token_weight),
             REJOIN_VARIABLE: self.rejoin,
         }
+        if self.longest_first:
+            environment[LONGEST_FIRST_VARIABLE] = "1"
         if self.reports_port is not None:
             environment[REPORTS_PORT_VARIABLE] = str(self.reports_port)
         if self.incarnation:
@@ -95,9 +100,17 @@ class EngineSettings:
                 environment, OUTPUT_WEIGHT_VARIABLE, defaults.output_token_weight
             ),
             rejoin=environment.get(REJOIN_VARIABLE) or defaults.rejoin,
+            longest_first=_switch(environment, LONGEST_FIRST_VARIABLE),
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
         )
+
+
+def _switch(environment: Mapping[str, str], variable: str) -> bool:
+    text = environment.get(variable) or "0"
+    if text not in ("0", "1"):
+        raise EngineSettingsError(f"{variable} is {text!r}; it must be 0 or 1")
+    return text == "1"
 
 
 def _number(environment: Mapping[str, str], variable: str, default: float) -> float:

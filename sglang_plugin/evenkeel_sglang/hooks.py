@@ -150,7 +150,10 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
         return request.num_matched_prefix_tokens
 
     return Scheduling(
-        make_policy(name, ReplicaPolicyConfig(cost=cost, deficits=deficits)),
+        make_policy(
+            name,
+            ReplicaPolicyConfig(cost=cost, deficits=deficits, longest_first=settings.longest_first),
+        ),
         Accounts(cost),
         match=matched_tokens,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextvars import ContextVar
 from itertools import combinations, permutations
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from tests.support.loads import (
 )
 
 QUANTA = st.sampled_from([1, 10, 60, 300, 2000])
+LONGEST_FIRST = ContextVar("LONGEST_FIRST", default=False)
 HIERARCHIES = {"flat": 1, "two levels": 3}
 
 
@@ -56,8 +58,20 @@ def held(policy: ReplicaPolicy) -> dict[str, Held]:
     return {one.name: Held(one.deficit, one.level.rounds) for one in (*tenants, *clients)}
 
 
+@pytest.fixture(params=[False, True], ids=["as printed", "longest first"], autouse=True)
+def order(request):
+    """In which order a pass takes the positive ones; no theorem asks."""
+    token = LONGEST_FIRST.set(request.param)
+    yield
+    LONGEST_FIRST.reset(token)
+
+
 def play(load: Load, quantum: float, **options) -> Run:
-    policy = Dlpm(rules=DeficitRules(quantum=quantum), cost=options.get("cost"))
+    policy = Dlpm(
+        rules=DeficitRules(quantum=quantum),
+        cost=options.get("cost"),
+        longest_first=LONGEST_FIRST.get(),
+    )
     return run(policy, load, probe=held, **options)
 
 

@@ -7,6 +7,7 @@ room, passes ended early: after every answer of the engine both must ask the sam
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from random import Random
 
 from evenkeel_fairshare.replica.contract import Outcome, Request
@@ -15,7 +16,7 @@ from evenkeel_fairshare.replica.dlpm import Dlpm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.listings import WalkedDlpm
+from tests.support.listings import SearchedDlpm, WalkedDlpm
 from tests.support.replica import decode, request
 
 PASSES = 4
@@ -99,12 +100,13 @@ class Twin:
     quantum=st.sampled_from([1, 40, 100, 1000]),
     skip_misfit=st.booleans(),
     refusing=st.sampled_from([0.0, 0.02, 0.3]),
+    makers=st.sampled_from([(Dlpm, WalkedDlpm), (partial(Dlpm, longest_first=True), SearchedDlpm)]),
 )
 def test_a_pass_is_what_walking_over_everybody_makes_of_it(
-    clients, seed, quantum, skip_misfit, refusing
+    clients, seed, quantum, skip_misfit, refusing, makers
 ):
     rules = DeficitRules(quantum=quantum)
-    twins = [Twin(make(rules=rules, skip_misfit=skip_misfit)) for make in (Dlpm, WalkedDlpm)]
+    twins = [Twin(make(rules=rules, skip_misfit=skip_misfit)) for make in makers]
 
     def both(act):
         """Do the same to both, chance included."""

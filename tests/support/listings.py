@@ -6,11 +6,12 @@ Only what a listing leaves open follows ALGORITHMS §1.13. Nothing here is share
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.deficit import Account
 from evenkeel_fairshare.replica.dlpm import Dlpm
 
 
@@ -241,6 +242,39 @@ class WalkedDlpm(Dlpm):
                 elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
                     return
             order = passed_over
+
+
+class SearchedDlpm(Dlpm):
+    """DLPM that looks for the longest match of a positive client from the top again before every proposal."""
+
+    name: ClassVar[str] = "DLPM longest first"
+
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        order = sorted(self._queue, key=lambda r: -r.matched_tokens)
+        accounts = dict(self._queue)
+        while (r := self._best(order, accounts)) is not None:
+            order.remove(r)
+            outcome = yield r
+            if outcome is Outcome.ADMITTED:
+                self._admit(r)
+            elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
+                return
+
+    def _best(self, order: list[Request], accounts: Mapping[Request, Account]) -> Request | None:
+        while True:
+            tenants = {accounts[r].path[0] for r in order}
+            for tenant in tenants:
+                clients = {accounts[r] for r in order if accounts[r].path[0] is tenant}
+                if tenant.deficit > 0 and all(client.deficit <= 0 for client in clients):
+                    tenant.children.refill()
+            for r in order:
+                if all(account.deficit > 0 for account in accounts[r].path):
+                    return r
+            before = self.tenants.rounds
+            if all(tenant.deficit <= 0 for tenant in tenants) and tenants:
+                self.tenants.refill()
+            if self.tenants.rounds == before:
+                return None
 
 
 class ListedDrr(ReplicaPolicy):

@@ -23,6 +23,7 @@ from evenkeel_fairshare.replica.contract import (
     Request,
 )
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
+from evenkeel_fairshare.replica.longest_first import longest_first
 from evenkeel_fairshare.replica.lpm import by_prefix
 from evenkeel_fairshare.replica.walks import later_walks
 
@@ -30,8 +31,9 @@ from evenkeel_fairshare.replica.walks import later_walks
 class Dlpm(ReplicaPolicy):
     """Algorithm 1 on a tree of two levels; with a single tenant it is the flat algorithm.
 
-    `skip_misfit`: go on past an eligible request that does not fit instead of ending the pass. A pass never
-    proposes the same request twice.
+    `skip_misfit`: go on past an eligible request that does not fit instead of ending the pass. `longest_first`:
+    after a refill go back to the longest match (`replica.longest_first`), instead of on with the walk as printed.
+    A pass never proposes the same request twice.
     """
 
     name: ClassVar[str] = "DLPM"
@@ -43,10 +45,12 @@ class Dlpm(ReplicaPolicy):
         rules: DeficitRules | None = None,
         cost: Cost | None = None,
         skip_misfit: bool = False,
+        longest_first: bool = False,
     ) -> None:
         self._cost: Cost = cost or LinearCost()
         self._token_price = flat_output_price(self._cost)
         self._skip_misfit = skip_misfit
+        self._longest_first = longest_first
         self._queue: dict[Request, Account] = {}
         self._running: dict[Request, Account] = {}
         self.tenants = DeficitLevel(rules or DeficitRules())
@@ -71,6 +75,9 @@ class Dlpm(ReplicaPolicy):
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: each positive one whom a walk comes to. Looks at the deficits anew for each."""
         order = by_prefix(self._queue)
+        if self._longest_first:
+            yield from longest_first(self.tenants, order, self._queue)
+            return
         passed_over: defaultdict[Account, list[int]] = defaultdict(list)
         refilled: set[DeficitLevel] = (
             set()

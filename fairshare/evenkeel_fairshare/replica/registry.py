@@ -30,6 +30,8 @@ class ReplicaPolicyConfig:
     """DLPM: quantum Q^u, rejoin, memory. DRR: quantum, memory."""
     skip_misfit: bool = False
     """LPM, DLPM: go on past a request that does not fit."""
+    longest_first: bool = False
+    """DLPM: after a refill go back to the longest match, instead of on with the walk as printed."""
     artifact: bool = False
     """VTC, LCF: the accounts of the paper's artifact, for reproducing its tables."""
 
@@ -43,7 +45,10 @@ POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = 
         Lcf.name: lambda config: (ArtifactLcf if config.artifact else Lcf)(cost=config.cost),
         Drr.name: lambda config: Drr(rules=config.deficits, cost=config.cost),
         Dlpm.name: lambda config: Dlpm(
-            rules=config.deficits, cost=config.cost, skip_misfit=config.skip_misfit
+            rules=config.deficits,
+            cost=config.cost,
+            skip_misfit=config.skip_misfit,
+            longest_first=config.longest_first,
         ),
     }
 )
