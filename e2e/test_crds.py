@@ -84,6 +84,7 @@ def refusal(api: httpx.Client, document: Document) -> str | None:
     return None if answer.is_success else str(answer.json()["message"])
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("pair", RULES.values(), ids=RULES.keys())
 def test_a_rule_refuses_the_bad_object_with_its_message_and_takes_the_good_one(
     api: httpx.Client, pair: Pair
@@ -123,11 +124,13 @@ def test_nasty_texts_are_judged_as_the_contract_judges_them(
     assert apart == []
 
 
+@pytest.mark.core
 def test_what_cel_cannot_afford_is_taken_here_and_left_to_the_contract(api: httpx.Client) -> None:
     assert refusal(api, SHARED_SECRET) is None
     assert [fault.path for fault in faults_of(SHARED_SECRET)] == ["spec.apiKeys[1].secretRef"]
 
 
+@pytest.mark.core
 def test_every_cel_rule_has_been_seen_to_refuse(api: httpx.Client) -> None:
     said = " ".join(refusal(api, changed(p.base, p.bad)) or "" for p in RULES.values())
     said += " ".join(edit_is_refused(api, *edit) for edit in TRANSITIONS.values())
@@ -217,6 +220,7 @@ def edit_is_refused(api: httpx.Client, first: Changes, then: Changes, want: str)
         assert api.delete(path).is_success
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("first", "then", "want"), TRANSITIONS.values(), ids=TRANSITIONS.keys())
 def test_what_cannot_change_is_refused(
     api: httpx.Client, first: Changes, then: Changes, want: str
@@ -239,6 +243,7 @@ def patched(api: httpx.Client, path: str, change: object) -> httpx.Response:
     return api.patch(path, content=json.dumps(change), headers=kind)
 
 
+@pytest.mark.core
 def test_a_cache_may_grow_be_removed_and_come_back_otherwise(
     api: httpx.Client, stored: str
 ) -> None:
@@ -247,6 +252,7 @@ def test_a_cache_may_grow_be_removed_and_come_back_otherwise(
         assert answer.is_success, (cache, answer.text)
 
 
+@pytest.mark.core
 def test_defaults_appear_and_mean_what_the_contract_means(api: httpx.Client, stored: str) -> None:
     seen = api.get(stored).json()
     given = changed(SERVICE, {"spec": {"model": {"source": "hf://a/b"}}})
@@ -258,6 +264,7 @@ def test_defaults_appear_and_mean_what_the_contract_means(api: httpx.Client, sto
     assert seen["spec"]["router"]["limits"]["maxBodySize"] == "16Mi"
 
 
+@pytest.mark.core
 def test_a_status_is_written_on_its_own_and_shown(
     api: httpx.Client, kubectl: Kubectl, stored: str
 ) -> None:
@@ -297,6 +304,7 @@ def test_a_status_is_written_on_its_own_and_shown(
     assert row.split()[:6] == ["llama", "True", "3", "2", "http://llm.example.com", "4"]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     "condition",
     [
@@ -315,6 +323,7 @@ def test_a_status_that_is_none_is_refused(
     assert "status.conditions[0]" in answer.json()["message"]
 
 
+@pytest.mark.core
 def test_kubectl_scales_the_service_and_an_autoscaler_finds_its_pods(
     api: httpx.Client, kubectl: Kubectl, stored: str
 ) -> None:
@@ -326,6 +335,7 @@ def test_kubectl_scales_the_service_and_an_autoscaler_finds_its_pods(
     assert scale["status"] == {"replicas": 1, "selector": "a=b"}
 
 
+@pytest.mark.core
 def test_scaling_beside_autoscaling_is_refused_by_the_same_rule(
     api: httpx.Client, kubectl: Kubectl, stored: str
 ) -> None:
@@ -335,6 +345,7 @@ def test_scaling_beside_autoscaling_is_refused_by_the_same_rule(
         kubectl("-n", NAMESPACE, "scale", "fis/llama", "--replicas=4")
 
 
+@pytest.mark.core
 def test_a_tenants_clients_are_told_apart_by_name_when_two_managers_apply(
     api: httpx.Client, kubectl: Kubectl
 ) -> None:
@@ -347,6 +358,7 @@ def test_a_tenants_clients_are_told_apart_by_name_when_two_managers_apply(
     kubectl("-n", NAMESPACE, "delete", "itn", "ads")
 
 
+@pytest.mark.core
 def test_samples_apply_once_and_both_kinds_are_in_the_category(kubectl: Kubectl) -> None:
     samples = sorted((CRDS / "samples").glob("*.yaml"))
     arguments = [part for path in samples for part in ("-f", str(path))]
@@ -363,11 +375,13 @@ def test_samples_apply_once_and_both_kinds_are_in_the_category(kubectl: Kubectl)
     kubectl("-n", NAMESPACE, "delete", *arguments)
 
 
+@pytest.mark.core
 def test_kubectl_explains_every_field(kubectl: Kubectl) -> None:
     told = kubectl("explain", "fis.spec.scheduling.clientQuantum")
     assert "how far a client may get ahead within a replica" in " ".join(told.split())
 
 
+@pytest.mark.core
 def test_an_unknown_field_is_named_by_kubectl(kubectl: Kubectl) -> None:
     document = changed(SERVICE, {"spec.engine.replica": 3})
     with pytest.raises(KubectlError, match=r'unknown field "spec\.engine\.replica"'):

@@ -33,6 +33,8 @@ from e2e.operators import (
     writes_since,
 )
 from e2e.rig.layout import AUDIT_LOG
+from tests.support.crd_cases import changed
+from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ def told(kubectl: Kubectl, namespace: str) -> Any:
     return json.loads(b64decode(data))
 
 
+@pytest.mark.core
 def test_a_service_gets_its_objects_and_takes_them_along(
     kubectl: Kubectl, namespace: str, one: Operator
 ) -> None:
@@ -61,6 +64,7 @@ def test_a_service_gets_its_objects_and_takes_them_along(
     wait_until(lambda: not made(kubectl, namespace), "everything to be gone")
 
 
+@pytest.mark.core
 def test_kubectl_scale_reaches_the_engines(kubectl: Kubectl, namespace: str, one: Operator) -> None:
     kubectl("-n", namespace, "apply", "-f", "-", stdin=sample())
     await_made(kubectl, namespace)
@@ -103,6 +107,7 @@ def test_foreign_changes_are_put_back(kubectl: Kubectl, namespace: str, one: Ope
         wait_until(lambda: _contents(kubectl, namespace) == before, f"{what} to be put back")
 
 
+@pytest.mark.core
 def test_a_bad_update_leaves_the_running_fleet_untouched(
     kubectl: Kubectl, namespace: str, one: Operator
 ) -> None:
@@ -134,6 +139,28 @@ def test_a_bad_update_leaves_the_running_fleet_untouched(
         )
 
 
+@pytest.mark.core
+def test_every_fault_that_only_the_operator_finds_is_told_and_nothing_is_made(
+    kubectl: Kubectl, namespace: str, one: Operator
+) -> None:
+    """Those that the API server finds are in `test_crds`."""
+    for number, (document, path) in enumerate(FOUND_BY_THE_OPERATOR.values()):
+        name, kind = f"faulty-{number}", document["kind"]
+        plain = changed(document, {"metadata.name": name})
+        kubectl("-n", namespace, "create", "-f", "-", stdin=json.dumps(plain))
+
+        def verdict(kind: str = kind, name: str = name) -> Any:
+            status = kubectl.get("-n", namespace, kind, name).get("status", {})
+            found = [c for c in status.get("conditions", ()) if c["type"] == "SpecValid"]
+            return found[0] if found else None
+
+        found = wait_until(verdict, f"a word about {path}")
+        assert found["status"] == "False"
+        assert path in found["message"]
+        assert not made(kubectl, namespace, name)
+
+
+@pytest.mark.core
 def test_keys_of_tenants_reach_routers_and_leave_again(
     kubectl: Kubectl, namespace: str, one: Operator
 ) -> None:
@@ -163,6 +190,7 @@ def test_keys_of_tenants_reach_routers_and_leave_again(
     wait_until(lambda: not told(kubectl, namespace)["tenancy"]["tenants"], "no tenant")
 
 
+@pytest.mark.core
 def test_routers_and_engines_may_do_what_they_need_and_no_more(
     kubectl: Kubectl, namespace: str, one: Operator
 ) -> None:

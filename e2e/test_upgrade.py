@@ -26,7 +26,7 @@ from e2e.previous import NoHistoryError, Previous, find_previous
 from e2e.rig import cluster
 from e2e.rig.images import TAG, product_archives
 
-pytestmark = [pytest.mark.core, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 KEY = "sk-upgrade"
 TOKENS = 6000
 """Of a stream: longer than an upgrade takes, routers included."""
@@ -127,6 +127,7 @@ def upgrade(team: Namespace, kubectl: Kubectl) -> None:
     team.ready("one", replicas=len(engines(team)))
 
 
+@pytest.mark.core
 def test_an_upgrade_restarts_no_engine_and_cuts_no_stream(
     live: Namespace, kubectl: Kubectl, previous: Previous
 ) -> None:
