@@ -6,6 +6,7 @@ Place in the flow: spec → **arguments** → container. Here stand ports, paths
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from evenkeel_contract.enginecommand import (
@@ -52,10 +53,13 @@ def _sglang(spec: ServiceSpec) -> Iterator[str]:
 
 
 def _simulator(spec: ServiceSpec) -> Iterator[str]:
-    yield from simulator_flags(spec)
+    flags = simulator_flags(spec)
+    # Where they were in 0.1.0: another order would be another pod, and an upgrade would start every engine anew.
+    yield from islice(flags, 2)
     yield f"--kv-events-port={KV_EVENTS_PORT}"
     yield f"--kv-replay-port={KV_REPLAY_PORT}"
     yield f"--reports-port={REPORTS_PORT}"
+    yield from flags
 
 
 def environment(spec: ServiceSpec) -> dict[str, str]:
