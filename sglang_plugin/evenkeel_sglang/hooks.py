@@ -43,6 +43,14 @@ def add_flags(result: None, parser: ArgumentParser) -> None:
     raise seams.misfit("there is no flag --schedule-policy")
 
 
+def batch_item(item: Any, batch: Any, i: int) -> None:
+    """After `GenerateReqInput.__getitem__`: what is cut out of a call of many prompts is its client's too.
+
+    SGLang copies almost every field but the routing key.
+    """
+    item.routing_key = batch.routing_key
+
+
 def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:
     """Around `Scheduler.init_schedule_policy`: put Evenkeel's policy in charge if it was asked for."""
     global _scheduling

@@ -44,7 +44,11 @@ ADD_REQUEST: Final = Seam(
     "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req",
     ("self", "req", "has_chunked_req", "truncation_align_size"),
 )
+BATCH_ITEM: Final = Seam(
+    "sglang.srt.managers.io_struct.GenerateReqInput.__getitem__", ("self", "i")
+)
 SEAMS: Final[Sequence[Seam]] = (
+    BATCH_ITEM,
     ADD_FLAGS,
     INIT_POLICY,
     NEW_PREFILL,

@@ -220,6 +220,26 @@ async def test_the_older_supported_version_is_as_fair(start: Start, free_port: i
     assert row.extend_tokens + row.cached_tokens == 80 * LONGEST_INPUT
 
 
+async def test_every_prompt_of_one_call_is_its_clients(start: Start, free_port: int) -> None:
+    engine = start(*flags("dlpm"), environment=settings(free_port))
+    others = {name: row.requests for name, row in clients_of(free_port).items()}  # its own warm-up
+    body = ask("many", tokens(random.Random(8), 30), output_tokens=4)
+    async with httpx.AsyncClient(base_url=engine.url, timeout=120) as http:
+        call = body | {"input_ids": [body["input_ids"]] * 3}
+        answers = (await http.post("/generate", json=call)).raise_for_status().json()
+        (await http.post("/generate", json=_drawn_twice(body))).raise_for_status()
+        await engine.idle(http)
+    assert len(answers) == 3
+    rows = clients_of(free_port)
+    # SGLang asks once more before the two, to have their prompt cached.
+    assert rows.pop("ns/many/many").requests >= 3 + 2
+    assert {name: row.requests for name, row in rows.items()} == others
+
+
+def _drawn_twice(body: dict[str, Any]) -> dict[str, Any]:
+    return body | {"sampling_params": body["sampling_params"] | {"n": 2, "temperature": 1}}
+
+
 def test_a_version_that_does_not_fit_refuses_to_start(start: Start, older_seam: str) -> None:
     engine = start(*flags("dlpm"), environment={"PYTHONPATH": older_seam}, wait=False)
     assert engine.wait_ended() != 0
