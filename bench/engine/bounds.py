@@ -2,8 +2,7 @@
 
     make sglang && python -m bench.engine.bounds [--minutes 10] [--out out/engine]
 
-Two tenants at 4:1 and four clients, each with more requests waiting than fit, of lengths by chance, on a pool so small that requests are
-taken out of the batch again. The engine's reports are read as often as they come. In every one of them, for whoever waits, at both
+Two tenants at 4:1 and four clients, each with more requests waiting than fit, of lengths by chance. The engine's reports are read as often as they come. In every one of them, for whoever waits, at both
 levels: W = q(t1) + k·Q^u·w - q(t2) with k a whole number, from the first report on (the identity in the proof of theorem 4.1). And over all
 intervals between two of them: the gap of theorem 4.1, with M' = the largest sum of final lengths that ran together (ALGORITHMS §7 A1), by the probe's trace.
 

@@ -17,5 +17,4 @@ def test_identities_and_bounds_hold_through_ten_minutes_of_contention(tmp_path: 
         pytest.skip("the real engine is not installed: make sglang")
     found = bounds.run(10, tmp_path)  # raises where one does not hold
     assert found.identities > 1000
-    assert found.retractions
     assert set(found.service) == set(bounds.CLIENTS)
