@@ -179,7 +179,8 @@ async def test_nothing_is_lost_or_served_twice_under_aborts_retractions_and_chun
         await engine.idle(http)
 
     assert finished + aborted == count
-    rows = clients_of(free_port)
+    # Without the unknown client: SGLang's warm-up is nobody's.
+    rows = {client: row for client, row in clients_of(free_port).items() if client[:3] == "ns/"}
     made = sum(row.output_tokens for row in rows.values())
     assert (
         40 * finished <= made <= 40 * count
