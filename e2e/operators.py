@@ -71,7 +71,7 @@ def account(kubectl: Kubectl, folder: Path) -> Iterator[Path]:
         path.write_text(yaml.safe_dump(config))
         yield path
     finally:
-        kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+        kubectl("delete", "namespace", NAMESPACE, "--timeout=90s")  # the next module makes it anew
         kubectl("delete", "clusterrole,clusterrolebinding", NAMESPACE)
 
 
