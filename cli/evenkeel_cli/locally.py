@@ -20,8 +20,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "spec.engine.rollout": "all new replicas start before the old ones leave",
     "spec.engine.template": _CLUSTER,
     "spec.router.template": _CLUSTER,
-    "spec.router.limits.activationTimeout": "nothing scales from zero",
-    "spec.autoscaling": "nothing scales; minReplicas run",
+    "spec.router.limits.activationTimeout": "nothing scales to zero or from it",
+    "spec.autoscaling": "nothing scales; minReplicas run, one where it is 0",
     "spec.slo": "nothing watches objectives",
     "spec.exposure": "the router listens on this machine",
 }

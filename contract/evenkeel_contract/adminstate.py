@@ -1,5 +1,7 @@
 """`GET /v1/state` on the router's admin port: what `evenkeel top` shows. JSON. `GET /v1/replicas` is the part of it that
 the operator asks for, again and again while a replica comes or goes: without clients, of which there may be thousands.
+`GET /v1/activation?wanted=false` waits until a request of a service that stands at zero wants a replica (`true`: until none does),
+and answers after `ACTIVATION_POLL_S` in any case; without `wanted` at once.
 
 Totals never fall while a router lives; who wants a rate subtracts two readings and divides by the difference of
 `time_s`. Service, owed service and leads are those of the whole fleet, from the ledger, and the same at every router; all
@@ -14,6 +16,9 @@ import msgspec
 
 STATE_PATH: Final = "/v1/state"
 REPLICAS_PATH: Final = "/v1/replicas"
+ACTIVATION_PATH: Final = "/v1/activation"
+ACTIVATION_POLL_S: Final = 25.0
+"""Shorter than the silence that firewalls and proxies between pods put up with."""
 STATE_VERSION: Final = 1
 
 
@@ -207,18 +212,27 @@ class ReplicasState(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[ReplicaState, ...] = ()
 
 
+class ActivationState(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `/v1/activation`."""
+
+    version: int
+    wanted: bool = False
+    """A request waits for the first replica of a service that stands at zero."""
+
+
 class StateError(ValueError):
     """An answer that is not a router's state, or of an unknown version."""
 
 
-_Answer = TypeVar("_Answer", RouterState, ReplicasState)
+_Answer = TypeVar("_Answer", RouterState, ReplicasState, ActivationState)
 _state_decoder = msgspec.json.Decoder(RouterState)
 _replicas_decoder = msgspec.json.Decoder(ReplicasState)
+_activation_decoder = msgspec.json.Decoder(ActivationState)
 _encoder = msgspec.json.Encoder()
 
 
-def encode_state(state: RouterState | ReplicasState) -> bytes:
-    """Encode a state, or the replicas of it."""
+def encode_state(state: RouterState | ReplicasState | ActivationState) -> bytes:
+    """Encode any of the three answers."""
     return _encoder.encode(state)
 
 
@@ -230,6 +244,11 @@ def decode_state(data: bytes) -> RouterState:
 def decode_replicas(data: bytes) -> ReplicasState:
     """Decode the answer of `/v1/replicas`; raises `StateError`."""
     return _decoded(_replicas_decoder, data)
+
+
+def decode_activation(data: bytes) -> ActivationState:
+    """Decode the answer of `/v1/activation`; raises `StateError`."""
+    return _decoded(_activation_decoder, data)
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Answer], data: bytes) -> _Answer:

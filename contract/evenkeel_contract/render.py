@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from evenkeel_contract.routerconfig import (
     ApiKeyConfig,
+    AtZero,
     ClientConfig,
     ClusterConfig,
     LimitsConfig,
@@ -22,7 +23,7 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
-from evenkeel_contract.spec import FairInferenceService, InferenceTenant
+from evenkeel_contract.spec import FairInferenceService, InferenceTenant, ServiceSpec
 from evenkeel_contract.spec.service import LabelSelector, SelectorOperator
 
 KeyHashes = Mapping[tuple[str, str, str], str]
@@ -76,6 +77,7 @@ def router_config(
         state=state or StateConfig(),
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
         cluster=cluster,
+        at_zero=_at_zero(spec, scaled=cluster is not None),
         admin_token_sha256=admin_token_sha256,
         ttft_threshold_s=None if spec.slo.ttft is None else spec.slo.ttft.threshold.seconds,
     )
@@ -104,11 +106,19 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     return True
 
 
+def _at_zero(spec: ServiceSpec, *, scaled: bool) -> AtZero:
+    """`scaled`: somebody carries out `spec.autoscaling`, as the operator does on a cluster."""
+    if spec.autoscaling is not None:
+        return AtZero.ACTIVATE if scaled and spec.autoscaling.wakes else AtZero.WAIT
+    return AtZero.REFUSE if spec.engine.replicas == 0 else AtZero.WAIT
+
+
 def _limits(service: FairInferenceService) -> LimitsConfig:
     limits = service.spec.router.limits
     return LimitsConfig(
         max_body_bytes=limits.max_body_size.whole,
         queue_timeout_s=limits.queue_timeout.seconds,
+        activation_timeout_s=limits.activation_timeout.seconds,
         first_token_timeout_s=limits.first_token_timeout.seconds,
         max_concurrent_per_client=limits.max_concurrent_per_client,
     )

@@ -67,6 +67,14 @@ class StateStore(Enum):
     REDIS = "Redis"  # in a server that speaks the protocol of Redis
 
 
+class AtZero(Enum):
+    """What becomes of a request while there is no replica, nor one on its way to being ready."""
+
+    WAIT = "Wait"  # up to queueTimeoutS: somebody may bring one
+    ACTIVATE = "Activate"  # up to activationTimeoutS, and whoever scales is told
+    REFUSE = "Refuse"  # 503 at once: nobody brings one for a request
+
+
 class Anonymous(Enum):
     """What becomes of a request without an identity."""
 
@@ -123,6 +131,8 @@ class LimitsConfig:
     """A larger `max_tokens` is refused."""
     queue_timeout_s: Seconds = 120.0
     """How long a request may wait while no replica is routable."""
+    activation_timeout_s: Seconds = 600.0
+    """How long it may wait for the first replica of a service that stood at zero, with `atZero: Activate`."""
     first_token_timeout_s: Seconds = 120.0
     idle_timeout_s: Seconds = 300.0
     """Longest silence in a stream, from the replica or from a client that does not read."""
@@ -271,6 +281,8 @@ class RouterConfig:
     """A static fleet."""
     cluster: ClusterConfig | None = None
     """A fleet that is found; excludes `replicas`."""
+    at_zero: AtZero = AtZero.WAIT
+    """What becomes of a request while there is no replica."""
     admin_token_sha256: Annotated[str, SHA256] | None = None
     """Bearer token of the admin port; None leaves it open, for loopback only."""
     drain_timeout_s: Seconds = 30.0

@@ -28,7 +28,7 @@ class Flight:
     """A request from its head to its end."""
 
     __slots__ = (
-        "attempts", "booking", "client", "estimate_tokens", "exchange", "excused", "expired", "failed",
+        "activation_s", "attempts", "booking", "client", "estimate_tokens", "exchange", "excused", "expired", "failed",
         "first_byte_s", "move", "outcome", "path", "replica", "request_id", "retry_charged", "started_s",
         "status", "stream", "task", "ticket", "tokenised", "told", "totals", "tried", "usage",
     )  # fmt: skip
@@ -42,6 +42,8 @@ class Flight:
         self.client: Client | None = None
         self.totals: ClientTotals | None = None
         self.stream = False
+        self.activation_s = 0.0
+        """How long it waited for the first replica of a service that stood at zero: no limit of its own counts it."""
         self.estimate_tokens = 0
         """Input tokens, before the replica says how many there are: exact where the prompt was tokenised."""
         self.tokenised: Tokenised | None = None

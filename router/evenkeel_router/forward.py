@@ -9,6 +9,7 @@ Place in the flow: match → **select → forward and stream** → account.
 | the same, but it had not begun by the report   | another one; not one of its attempts, up to a limit       |
 | the replica drains, and it has not begun       | another one, if there is one; not an attempt              |
 | nobody left to try, nobody routable            | wait for a replica, up to queueTimeout; then 503          |
+| the service stands at zero                     | the same, up to activationTimeout, or 503 at once         |
 | silence before the first byte                  | 504, never a retry: the replica may still be at it        |
 | broken, garbage or silence after the first byte| one error event, and the end of the stream                |
 | 4xx of the replica, or its error as first event | passed on; the charge is taken back                      |
@@ -44,10 +45,10 @@ from evenkeel_router.edge.upstream import (
     Upstream,
 )
 from evenkeel_router.flight import Flight, Order
+from evenkeel_router.hold import RETRY_AFTER_S, Holding
 from evenkeel_router.relay import Relay, estimate
 from evenkeel_router.state import RouterState
 
-RETRY_AFTER_S: Final = 1.0
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
 
 
@@ -72,6 +73,7 @@ class Forwarder:
         self._state = state
         self._upstream = upstream
         self._health = health
+        self._holding = Holding(state)
         self._now = asyncio.get_running_loop().time
 
     async def forward(
@@ -84,7 +86,7 @@ class Forwarder:
             ticket = state.fleet.select(order.plan, flight.tried)
             if ticket is None:
                 if not state.fleet.routable:
-                    await self._hold(order, deadline_s)
+                    deadline_s = await self._holding.hold(flight, order, deadline_s)
                 elif flight.spent:
                     raise _failed_everywhere()
                 flight.tried = EMPTY  # it had begun nowhere, or much may have changed
@@ -113,26 +115,6 @@ class Forwarder:
     def _has_no_attempt_left(self, flight: Flight) -> bool:
         attempts = self._state.config.limits.max_attempts
         return flight.spent >= attempts or flight.excused >= EXCUSED_PER_ATTEMPT * attempts
-
-    async def _hold(self, order: Order, deadline_s: float) -> None:
-        """Wait until a replica is routable; raises `Refusal`."""
-        left_s = deadline_s - self._now()
-        try:
-            if left_s <= 0:
-                raise TimeoutError
-            await self._state.room.wait(
-                client=order.client.identity,
-                cost=self._state.accounts.cost.input_cost(order.plan.dispatch.input_tokens),
-                weight=order.client.weight,
-                timeout_s=left_s,
-            )
-        except TimeoutError as error:
-            waited_s = self._state.config.limits.queue_timeout_s
-            why = self._state.fleet.why_unroutable()
-            message = f"No replica was ready within {waited_s:g} s: {why}."
-            raise Refusal(
-                Outcome.UNAVAILABLE, message, code="no_replica", retry_after_s=RETRY_AFTER_S
-            ) from error
 
     async def _attempt(
         self, flight: Flight, order: Order, request: web.BaseRequest, ticket: Ticket
@@ -181,7 +163,7 @@ class Forwarder:
     def _answer_by_s(self, flight: Flight, order: Order) -> float:
         """When a request must have its first byte, however often it is taken elsewhere through no fault of its own."""
         once_s = self._state.config.limits.queue_timeout_s + self._silence_s(order)
-        return flight.started_s + once_s * (1 + flight.spent)
+        return flight.started_s + flight.activation_s + once_s * (1 + flight.spent)
 
     def _another_while(self, flight: Flight, order: Order) -> float:
         """Until when a request that was taken elsewhere may wait for a replica to be routable."""

@@ -58,6 +58,7 @@ class _RouterCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._by_client()
         yield self._objective()
+        yield self._activations()
         yield from truth_metrics(self._state)
         yield from self._errors()
         yield from self._by_replica()
@@ -96,6 +97,16 @@ class _RouterCollector(Collector):
         )
         labels = (self._state.config.model,)
         family.add_metric(labels, buckets=_buckets(seen), sum_value=seen.total)
+        return family
+
+    def _activations(self) -> Metric:
+        took = self._state.activation.took_s
+        family = HistogramMetricFamily(
+            name_of("activation_seconds"),
+            "From the first request that found a service at zero to its first replica that takes requests.",
+            labels=("model_name",),
+        )
+        family.add_metric((self._state.config.model,), buckets=_buckets(took), sum_value=took.total)
         return family
 
     def _labels(self, totals: ClientTotals) -> tuple[str, str, str]:
@@ -192,6 +203,8 @@ class _RouterCollector(Collector):
         state = self._state
         for name, help_text, value in (
             ("requests_held", "Requests waiting for any replica to be routable.", len(state.room)),
+            ("activation_wanted", "1 while a request waits for the first replica of a service at zero.",
+             state.activation.wanted),
             ("prefix_index_entries", "Prefixes in memory, at most prefix.maxBlocks.",
              len(state.fleet.index)),
             ("buffered_bytes", "Bodies of requests in memory.", state.budget.used_bytes),

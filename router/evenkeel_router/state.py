@@ -42,6 +42,7 @@ from evenkeel_router.core.request import Limits
 from evenkeel_router.core.tokenised import Untokenised
 from evenkeel_router.core.truth import Truth
 from evenkeel_router.core.weights import ConfiguredWeights
+from evenkeel_router.edge.activation import Activation
 from evenkeel_router.edge.bodies import BODY_TIMEOUT_S, Budget
 from evenkeel_router.edge.server import KEEP_ALIVE_S
 from evenkeel_router.edge.waiting import WaitingRoom
@@ -94,6 +95,7 @@ class RouterState:
             index_of(config.prefix),
             block_bytes=config.prefix.text_block_bytes,
         )
+        self.activation = Activation(self.fleet, self.room, lambda: self.config, now=time.monotonic)
         self.untokenised = Untokenised()
         self.weights = ConfiguredWeights(config.tenancy)
         self.ledger = Ledger(
@@ -163,6 +165,7 @@ class RouterState:
                 index_of(config.prefix),
                 block_bytes=config.prefix.text_block_bytes,
             )
+        self.activation.look()
 
 
 def new_incarnation() -> str:

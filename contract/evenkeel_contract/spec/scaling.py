@@ -122,6 +122,11 @@ class Autoscaling:
     drain_timeout: Duration = Duration.from_plain("300s")
     """How long a replica that leaves may finish its work."""
 
+    @property
+    def wakes(self) -> bool:
+        """Whether it may stand at zero, until a request wants a replica."""
+        return self.min_replicas == 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TtftObjective:

@@ -25,6 +25,9 @@ SPARE_SLOTS: Final = (
     8  # free ones to wait for: the index has swept a slot long before it comes round again
 )
 
+TERMINATING: Final = "terminating"
+"""`Member.withheld` of one whose pod is being deleted."""
+
 
 class Basis(Enum):
     """What a match rests on; the metrics' label `mode`."""
@@ -127,11 +130,16 @@ class Fleet:
         """Blocks of prompts that are counted on being cached at a replica."""
         return 0 if member.slot is None else self.index.held(member.slot)
 
+    @property
+    def deserted(self) -> bool:
+        """Whether there is no replica: none is known but those that will not come back."""
+        return all(member.withheld == TERMINATING for member in self._members.values())
+
     def why_unroutable(self) -> str:
         """Why requests have nowhere to go, for a person."""
         members = list(self._members.values())
         if not members:
-            return "no replica is configured"
+            return "there is no replica"
         absent = sum(not member.joined for member in members)
         withheld = sum(member.joined and bool(member.withheld) for member in members)
         counts = {

@@ -26,6 +26,7 @@ from evenkeel_contract.names import (
 )
 from evenkeel_contract.routerconfig import ReplicaConfig
 
+from evenkeel_router.core.candidates import TERMINATING
 from evenkeel_router.core.watched import Metadata
 
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
@@ -200,7 +201,7 @@ def _containers_are_not_ready(endpoint: Endpoint, target: TargetRef, pod: Pod) -
 
 _REASONS: Final[Sequence[tuple[str, _Rule]]] = (
     ("unknown", _is_unknown),  # nothing below can be told
-    ("terminating", _is_terminating),  # never comes back
+    (TERMINATING, _is_terminating),  # never comes back
     ("ended", _has_ended),  # evicted, say; never comes back either
     ("draining", _is_draining),  # the operator's wish, while all is well with it
     ("starting", _containers_are_not_ready),  # or failing: kubelet does not tell apart

@@ -13,7 +13,15 @@ from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from evenkeel_contract.adminstate import REPLICAS_PATH, STATE_PATH, encode_state
+from evenkeel_contract.adminstate import (
+    ACTIVATION_PATH,
+    ACTIVATION_POLL_S,
+    REPLICAS_PATH,
+    STATE_PATH,
+    STATE_VERSION,
+    ActivationState,
+    encode_state,
+)
 from evenkeel_contract.ledgerwire import (
     LEDGER_PATH,
     LedgerMessageError,
@@ -45,11 +53,13 @@ def probe_app(state: RouterState, metrics: CollectorRegistry) -> web.Application
 
 
 def admin_app(state: RouterState) -> web.Application:
-    """`/v1/state`, `/v1/replicas` and `/v1/ledger`, behind the admin token."""
+    """`/v1/state`, `/v1/replicas`, `/v1/activation` and `/v1/ledger`, behind the admin token."""
     app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
     app[STATE] = state
     app.router.add_get(STATE_PATH, _state)
     app.router.add_get(REPLICAS_PATH, _replicas)
+    app.router.add_get(ACTIVATION_PATH, _activation)
+    app.on_shutdown.append(_answer_all)
     app.router.add_post(LEDGER_PATH, _ledger)
     return app
 
@@ -80,6 +90,26 @@ async def _state(request: web.Request) -> web.Response:
 async def _replicas(request: web.Request) -> web.Response:
     replicas = take_replicas(request.app[STATE], asyncio.get_running_loop().time())
     return web.Response(body=encode_state(replicas), content_type="application/json")
+
+
+async def _activation(request: web.Request) -> web.Response:
+    """Whether a first replica is wanted: at once, or when it is not as the one who asks knows it."""
+    activation, known = request.app[STATE].activation, request.query.get("wanted")
+    if known not in (None, "true", "false"):
+        refusal = invalid("wanted must be true or false.", code="invalid_value", param="wanted")
+        return web.Response(
+            status=refusal.status, body=error_body(refusal), content_type="application/json"
+        )
+    wanted = activation.wanted
+    if known is not None:
+        wanted = await activation.other_than(known == "true", ACTIVATION_POLL_S)
+    answer = ActivationState(version=STATE_VERSION, wanted=wanted)
+    return web.Response(body=encode_state(answer), content_type="application/json")
+
+
+async def _answer_all(app: web.Application) -> None:
+    """Nobody's long poll holds up the end."""
+    app[STATE].activation.end()
 
 
 async def _ledger(request: web.Request) -> web.StreamResponse:

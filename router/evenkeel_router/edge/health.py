@@ -27,9 +27,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 
-from evenkeel_router.core.candidates import Member, Ticket
+from evenkeel_router.core.candidates import TERMINATING, Member, Ticket
 from evenkeel_router.core.endpoints import Found
 from evenkeel_router.core.resting import Resting
 from evenkeel_router.edge.discovery import Discovery
@@ -39,7 +39,7 @@ from evenkeel_router.state import RouterState
 _log = logging.getLogger(__name__)
 SILENT_PROBES: Final = 3
 REPORT_PATIENCE_S: Final = 5.0
-FOR_GOOD: Final = ("terminating", "draining")
+FOR_GOOD: Final = (TERMINATING, "draining")
 """Why nothing goes to a replica that will not come back; other reasons (`core.endpoints`) pass."""
 
 
@@ -199,18 +199,29 @@ class Watchtower:
 
     def _notice(self) -> None:
         """Say so when the last replica that takes requests is lost, or the first is found."""
+        self._state.activation.look()
         routable = bool(self._state.fleet.routable)
         if routable is self._routable or not all(watch.probed for watch in self._watches.values()):
             return
         if not routable:
             _log.warning(
-                "nothing is routable: %s; requests wait up to %g s and then get 503",
+                "nothing is routable: %s; %s",
                 self._state.fleet.why_unroutable(),
-                self._state.config.limits.queue_timeout_s,
+                self._what_follows(),
             )
         elif self._routable is not None:
             _log.info("requests are routed again")
         self._routable = routable
+
+    def _what_follows(self) -> str:
+        """What becomes of requests while nothing is routable."""
+        limits = self._state.config.limits
+        if self._state.config.at_zero is AtZero.REFUSE:
+            return "requests get 503 at once"
+        if self._state.activation.holds:
+            wait_s = limits.activation_timeout_s
+            return f"requests wait up to {wait_s:g} s for a first replica and then get 503"
+        return f"requests wait up to {limits.queue_timeout_s:g} s and then get 503"
 
     def _rests(self, watch: _Watch) -> bool:
         """Whether it may: the last one to turn to may not."""

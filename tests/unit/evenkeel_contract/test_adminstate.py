@@ -7,9 +7,11 @@ import json
 import pytest
 from evenkeel_contract.adminstate import (
     STATE_VERSION,
+    ActivationState,
     ReplicaState,
     RouterState,
     StateError,
+    decode_activation,
     decode_state,
     encode_state,
 )
@@ -28,6 +30,13 @@ STATE = RouterState(
 
 def test_a_state_survives_its_json() -> None:
     assert decode_state(encode_state(STATE)) == STATE
+
+
+def test_so_does_what_is_said_of_a_first_replica() -> None:
+    said = ActivationState(version=STATE_VERSION, wanted=True)
+    assert decode_activation(encode_state(said)) == said
+    with pytest.raises(StateError, match="version 2"):
+        decode_activation(b'{"version": 2, "wanted": true}')
 
 
 def test_fields_of_a_newer_router_are_passed_over_and_those_of_an_older_one_have_defaults() -> None:

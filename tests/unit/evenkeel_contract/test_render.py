@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from evenkeel_contract.render import router_config, selects
 from evenkeel_contract.routerconfig import (
+    AtZero,
+    ClusterConfig,
     FleetPolicyName,
     ListenConfig,
     ReplicaConfig,
@@ -26,7 +28,9 @@ from evenkeel_contract.validate import parse_service, parse_tenant
 HASH = "0a" * 32
 
 
-def render(*, tenant_labels: dict[str, str] | None = None, **spec: Any) -> RouterConfig:
+def render(
+    *, tenant_labels: dict[str, str] | None = None, on_cluster: bool = False, **spec: Any
+) -> RouterConfig:
     service, faults = parse_service(
         {
             "apiVersion": "evenkeel.dev/v1alpha1",
@@ -59,10 +63,13 @@ def render(*, tenant_labels: dict[str, str] | None = None, **spec: Any) -> Route
         service,
         tenants=tenants,
         key_hashes={("ml", "s", "k"): HASH, ("elsewhere", "s", "k"): HASH},
-        replicas=[
+        replicas=()
+        if on_cluster
+        else [
             ReplicaConfig(name="r1", url="http://127.0.0.1:2"),
             ReplicaConfig(name="r0", url="http://127.0.0.1:1"),
         ],
+        cluster=ClusterConfig(engines="llama-engine") if on_cluster else None,
         listen=ListenConfig(traffic_port=0),
     )
 
@@ -84,6 +91,31 @@ def test_a_service_with_its_tenants_is_a_good_configuration() -> None:
     assert (tenant.name, tenant.weight, tenant.default_client_weight) == ("b", 4, 2)
     assert [(client.name, client.weight) for client in tenant.clients] == [("a", 1), ("z", 3)]
     assert tenant.limits.tokens_per_minute == 9
+
+
+def scaled(minimum: int) -> dict[str, Any]:
+    prometheus = {"url": "http://prometheus:9090"}
+    return {"minReplicas": minimum, "maxReplicas": 4, "prometheus": prometheus}
+
+
+@pytest.mark.parametrize(
+    ("spec", "on_cluster", "want"),
+    [
+        ({}, True, AtZero.WAIT),
+        ({"engine": {"replicas": 0}}, True, AtZero.REFUSE),
+        ({"engine": {"replicas": 0}}, False, AtZero.REFUSE),
+        ({"autoscaling": scaled(1)}, True, AtZero.WAIT),
+        ({"autoscaling": scaled(0)}, True, AtZero.ACTIVATE),
+        ({"autoscaling": scaled(0)}, False, AtZero.WAIT),  # nobody scales there
+    ],
+)
+def test_what_becomes_of_requests_at_zero_depends_on_who_brings_a_replica(
+    spec: dict[str, Any], on_cluster: bool, want: AtZero
+) -> None:
+    limits = {"activationTimeout": "9m"}
+    config = render(on_cluster=on_cluster, router={"limits": limits}, **spec)
+    assert config.at_zero is want
+    assert config.limits.activation_timeout_s == 540
 
 
 def test_tenants_of_other_namespaces_are_left_out() -> None:

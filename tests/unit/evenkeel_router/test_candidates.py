@@ -109,7 +109,7 @@ def test_what_ran_on_a_lost_process_does_not_touch_the_next_one() -> None:
 
 def test_why_nothing_is_routable_is_said_in_numbers() -> None:
     of = fleet(0)
-    assert of.why_unroutable() == "no replica is configured"
+    assert of.why_unroutable() == "there is no replica"
     for n in range(4):
         of.ready(of.add(f"r{n}"))
         of.unready(member(of, f"r{n}"))

@@ -75,7 +75,7 @@ async def test_it_is_said_once_that_nothing_is_routable_and_why(
 
 async def test_a_fleet_of_nobody_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
     async with running(config_for(), timing=QUICK):
-        await until(lambda: "nothing is routable: no replica is configured" in caplog.text, "it")
+        await until(lambda: "nothing is routable: there is no replica" in caplog.text, "it")
 
 
 async def test_silence_counts_only_when_it_lasts() -> None:
