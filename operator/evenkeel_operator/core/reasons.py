@@ -45,6 +45,28 @@ INVALID: Final = "Invalid"
 # ScalingActive
 NOT_CONFIGURED: Final = "NotConfigured"  # spec.autoscaling is absent
 NO_SCALER: Final = "NoScaler"  # this operator does not scale by itself
+SCALING: Final = "Scaling"  # True: the number follows demand
+LEARNING: Final = (
+    "LearningCapacity"  # True: nobody knows yet what a replica can do; demand alone adds none
+)
+AT_MAXIMUM: Final = "AtMaximum"  # True: more are wanted than maxReplicas
+NO_DATA_YET: Final = "NoDataYet"  # this operator has not asked Prometheus yet
+NO_DATA: Final = "NoData"  # Prometheus has nothing of this service's routers
+DATA_STALE: Final = "DataStale"  # nothing recent
+DATA_PARTIAL: Final = "DataPartial"  # Prometheus itself warns that something is missing
+UNREACHABLE: Final = "PrometheusUnreachable"
+NO_ANSWER: Final = "PrometheusError"  # it answers, with something else than figures
+NOT_ALLOWED: Final = "PrometheusNotAllowed"  # by the operator's --allow-prometheus
+
+# status.scaling; the reasons of a False ScalingActive too
+DEMAND: Final = "Demand"  # clients' demand, each cut at its cap, over usable capacity
+QUEUE_TIME: Final = "QueueTime"  # targets.queueTime is exceeded
+TTFT: Final = "TtftP95"  # targets.ttftP95 is exceeded
+IN_USE: Final = "InUse"  # somebody is served: not 0
+ACTIVATED: Final = "Activated"  # requests wait for the first replica
+AT_MINIMUM: Final = "AtMinimum"  # minReplicas
+STABILIZING: Final = "Stabilizing"  # behavior's windows differ on which way to go
+RATE_LIMITED: Final = "RateLimited"  # behavior's policies allow no larger change yet
 
 # InferenceTenant's Ready
 KEYS_KNOWN: Final = "KeysKnown"

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
+from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import Usage
 
@@ -25,7 +26,7 @@ SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120
 TOKENS: Final = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 ERROR_TOKENS: Final = (0, *TOKENS)
 MAX_CLIENTS: Final = 1000  # with totals (and series) of their own; the rest share one
-OTHER: Final = "other"
+OTHER: Final = OTHER_CLIENTS
 
 
 class Histogram:

@@ -1,0 +1,109 @@
+"""What clients ask for, in replicas: how much of it may make the fleet grow (design §6). Pure.
+
+Place in the flow: figures → **demand** → wish → behaviour → decision. Everything is counted in replicas' worth of
+usable service, so a cap does not grow with the fleet, nor with how many names somebody goes by.
+
+The surprising thing: caps nest as weights do (R9). A client counts up to its cap, and all clients of a tenant together
+up to the tenant's, which is that of its heaviest client: a tenant with fifty names makes the fleet grow no further than
+a tenant with one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from evenkeel_contract.names import OTHER_CLIENTS
+from evenkeel_contract.routerconfig import TenantConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one client asks of all routers together: r_i."""
+
+    tenant: str
+    client: str
+    """`OTHER_CLIENTS`: all those of the tenant that have no figure of their own."""
+    service_per_s: float
+    """Weighted tokens per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tenant:
+    part: float
+    """Its weight over the heaviest tenant's: above 0, at most 1."""
+    default: float
+    """Part of the tenant's for a client that it does not name."""
+    clients: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Relative weights: what part of `maxReplicasPerClient` counts for whom. None is above 1."""
+
+    tenants: Mapping[str, _Tenant] = field(default_factory=dict)
+    stranger: float = 1.0
+    """For a tenant that has no weight of its own: the anonymous one, or one that is gone."""
+
+    def tenant(self, tenant: str) -> float:
+        """Of a tenant, whatever its clients are called."""
+        known = self.tenants.get(tenant)
+        return self.stranger if known is None else known.part
+
+    def client(self, tenant: str, client: str) -> float:
+        """Of a client. Those that share one figure count as the tenant: there are many of them."""
+        known = self.tenants.get(tenant)
+        if known is None:
+            return self.stranger
+        if client == OTHER_CLIENTS:
+            return known.part
+        return known.part * known.clients.get(client, known.default)
+
+
+def parts_of(tenants: Iterable[TenantConfig]) -> Parts:
+    """From the weights that routers go by."""
+    listed = list(tenants)
+    heaviest = max((float(tenant.weight) for tenant in listed), default=1.0)
+    return Parts(
+        {tenant.name: _tenant(tenant, heaviest) for tenant in listed}, min(1.0, 1.0 / heaviest)
+    )
+
+
+def _tenant(tenant: TenantConfig, heaviest: float) -> _Tenant:
+    named = {client.name: float(client.weight) for client in tenant.clients}
+    most = max((*named.values(), float(tenant.default_client_weight)))
+    return _Tenant(
+        part=tenant.weight / heaviest,
+        default=tenant.default_client_weight / most,
+        clients={name: weight / most for name, weight in named.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Of all clients, in replicas."""
+
+    replicas: float
+    """Σ min(r_i, cap_i), each tenant cut at its own cap."""
+    ceiling: float
+    """Σ cap_i of those who ask for anything: whatever the reason, they make the fleet grow no further."""
+
+
+def demand_of(
+    asked: Iterable[Asked], parts: Parts, *, usable_per_s: float, cap_replicas: float
+) -> Demand:
+    """`usable_per_s`: what one replica may be counted on for; `cap_replicas`: `maxReplicasPerClient`, of weight 1."""
+    wanted: defaultdict[str, float] = defaultdict(float)
+    allowed: defaultdict[str, float] = defaultdict(float)
+    for one in asked:
+        if one.service_per_s <= 0:
+            continue
+        cap = cap_replicas * parts.client(one.tenant, one.client)
+        wanted[one.tenant] += min(one.service_per_s / usable_per_s, cap)
+        allowed[one.tenant] += cap
+    caps = {tenant: cap_replicas * parts.tenant(tenant) for tenant in wanted}
+    return Demand(
+        replicas=sum(min(wanted[tenant], cap) for tenant, cap in caps.items()),
+        ceiling=sum(min(allowed[tenant], cap) for tenant, cap in caps.items()),
+    )
