@@ -2,8 +2,8 @@
 
     PYTHONPATH=fairshare python bench/bench_dlpm_pass.py
 
-Matching prefixes is the engine's and not part of it. Each line is the median over fresh, equal queues; the
-two policies alternate. CPU time, since other work on the machine is none of the pass. The target (DESIGN §9) is under 2 ms for a pass.
+Matching prefixes is the engine's and not part of it. DLPM as replicas run it (longest match first), and as the paper prints it.
+Each line is the median over fresh, equal queues; the policies alternate. CPU time, since other work on the machine is none of the pass. The target (DESIGN §9) is under 2 ms for a pass.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from statistics import median
 from time import process_time
@@ -107,15 +108,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="DLPM's pass against LPM's")
     parser.add_argument("--repeat", type=int, default=15)
     repeat = parser.parse_args().repeat
-    print(f"{'scenario':52}{'LPM ms':>9}{'DLPM ms':>9}{'ratio':>7}")
+    print(f"{'scenario':52}{'LPM ms':>9}{'DLPM ms':>9}{'ratio':>7}{'as printed':>12}{'ratio':>7}")
     for scenario in SCENARIOS:
         rules = DeficitRules(quantum=scenario.quantum)
-        lpm, dlpm = [], []
-        for _ in range(repeat):
-            lpm.append(measure(Lpm, scenario))
-            dlpm.append(measure(lambda rules=rules: Dlpm(rules=rules), scenario))
-        one, other = median(lpm) * 1000, median(dlpm) * 1000
-        print(f"{scenario.name:52}{one:9.3f}{other:9.3f}{other / one:7.2f}")
+        makers = (
+            Lpm,
+            partial(Dlpm, rules=rules, longest_first=True),
+            partial(Dlpm, rules=rules),
+        )
+        rounds = [[measure(make, scenario) * 1000 for make in makers] for _ in range(repeat)]
+        lpm, dlpm, printed = (median(column) for column in zip(*rounds, strict=True))
+        print(
+            f"{scenario.name:52}{lpm:9.3f}{dlpm:9.3f}{dlpm / lpm:7.2f}{printed:12.3f}{printed / lpm:7.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ from tests.sglang.engine import ROOT, Engine, ask, probed, tokens
 from tests.sglang.ways import Way, ways
 
 WORKLOAD = ROOT / "bench/workloads/engine/flood.yaml"
-LONGEST_FIRST = "dlpm-longest-first"
-"""DLPM with EVENKEEL_LONGEST_FIRST."""
-POLICIES = ("fcfs", "lpm", "dlpm", LONGEST_FIRST)
+AS_PRINTED = "dlpm-as-printed"
+"""DLPM with EVENKEEL_LONGEST_FIRST=0."""
+POLICIES = ("fcfs", "lpm", "dlpm", AS_PRINTED)
 UPSTREAM = ("fcfs", "lpm")
 
 
@@ -172,9 +172,9 @@ def measured(policy: str, workload: dict[str, Any], rounds: int) -> list[Run]:
         trace = Path(folder) / "trace"
         settings = {
             "EVENKEEL_CLIENT_QUANTUM": str(workload["quantum"]),
-            "EVENKEEL_LONGEST_FIRST": str(int(policy == LONGEST_FIRST)),
+            "EVENKEEL_LONGEST_FIRST": str(int(policy != AS_PRINTED)),
         }
-        flag = "dlpm" if policy == LONGEST_FIRST else policy
+        flag = "dlpm" if policy == AS_PRINTED else policy
         engine = Engine(
             *("--schedule-policy", flag, "--max-total-tokens", str(workload["pool_tokens"])),
             *("--max-running-requests", str(workload["running"]), "--disable-overlap-schedule"),

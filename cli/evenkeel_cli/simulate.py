@@ -87,6 +87,10 @@ Quantum = Annotated[float, typer.Option(help="DLPM's Q^u, weighted tokens.")]
 WorkerQuantum = Annotated[float, typer.Option(help="D2LPM's Q^w, weighted tokens.")]
 InputWeight = Annotated[float, typer.Option(help="Weight of an input token.")]
 OutputWeight = Annotated[float, typer.Option(help="Weight of an output token.")]
+LongestFirst = Annotated[
+    bool,
+    typer.Option("--longest-first", help="DLPM as replicas run it, not as the paper prints it."),
+]
 ArtifactRules = Annotated[
     bool, typer.Option("--artifact-rules", help="Engine and accounts of the VTC paper's artifact.")
 ]
@@ -115,6 +119,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     worker_quantum: WorkerQuantum = 20_000.0,
     input_weight: InputWeight = 1.0,
     output_weight: OutputWeight = 2.0,
+    longest_first: LongestFirst = False,
     artifact_rules: ArtifactRules = False,
     workloads: Workloads = None,
     traces: Traces = Path(),
@@ -136,6 +141,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
                 max_running=max_running,
                 share_in_batch=share_in_batch,
             ),
+            longest_first=longest_first,
             artifact_rules=artifact_rules,
         ).named()
         if spec is not None:

@@ -46,8 +46,8 @@ class EngineSettings:
     input_token_weight: float = 1.0
     output_token_weight: float = 2.0
     rejoin: str = "KeepDebt"
-    longest_first: bool = False
-    """DLPM: after a refill go back to the longest match, instead of on with the walk as printed."""
+    longest_first: bool = True
+    """DLPM: after a refill go back to the longest match; false: go on with the walk, as the paper prints it."""
     reports_port: int | None = None
     """None: no reports."""
     incarnation: str = ""
@@ -78,8 +78,8 @@ class EngineSettings:
             OUTPUT_WEIGHT_VARIABLE: repr(self.output_token_weight),
             REJOIN_VARIABLE: self.rejoin,
         }
-        if self.longest_first:
-            environment[LONGEST_FIRST_VARIABLE] = "1"
+        if not self.longest_first:
+            environment[LONGEST_FIRST_VARIABLE] = "0"
         if self.reports_port is not None:
             environment[REPORTS_PORT_VARIABLE] = str(self.reports_port)
         if self.incarnation:
@@ -100,14 +100,14 @@ class EngineSettings:
                 environment, OUTPUT_WEIGHT_VARIABLE, defaults.output_token_weight
             ),
             rejoin=environment.get(REJOIN_VARIABLE) or defaults.rejoin,
-            longest_first=_switch(environment, LONGEST_FIRST_VARIABLE),
+            longest_first=_switch(environment, LONGEST_FIRST_VARIABLE, defaults.longest_first),
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
         )
 
 
-def _switch(environment: Mapping[str, str], variable: str) -> bool:
-    text = environment.get(variable) or "0"
+def _switch(environment: Mapping[str, str], variable: str, default: bool) -> bool:
+    text = environment.get(variable) or str(int(default))
     if text not in ("0", "1"):
         raise EngineSettingsError(f"{variable} is {text!r}; it must be 0 or 1")
     return text == "1"

@@ -40,6 +40,8 @@ class Setup:
     worker_quantum: float = 20_000.0
     """Q^w, weighted tokens."""
     cost: LinearCost = field(default_factory=LinearCost)
+    longest_first: bool = False
+    """DLPM as replicas run it; as the paper prints it otherwise."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     artifact_rules: bool = False
     """The VTC artifact's engine and accounts instead (Tables 2 to 6 of the VTC paper)."""
@@ -70,6 +72,7 @@ class Setup:
             policies = replica_policies.ReplicaPolicyConfig(
                 cost=setup.cost,
                 deficits=DeficitRules(quantum=setup.quantum),
+                longest_first=setup.longest_first,
                 artifact=setup.artifact_rules,
             )
             return FleetConfig(

@@ -111,10 +111,11 @@ class Settings:
         return LinearCost(self.input_token_weight, self.output_token_weight)
 
     def make_policy(self) -> ReplicaPolicy:
-        """A fresh policy."""
+        """A fresh policy; DLPM as the engine runs it: longest match first."""
         deficits = DeficitRules(quantum=self.client_quantum, rejoin=self.rejoin)
         return make_policy(
-            self.replica_policy, ReplicaPolicyConfig(cost=self.cost, deficits=deficits)
+            self.replica_policy,
+            ReplicaPolicyConfig(cost=self.cost, deficits=deficits, longest_first=True),
         )
 
 

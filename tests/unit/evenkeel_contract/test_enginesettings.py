@@ -19,7 +19,7 @@ from evenkeel_contract.enginesettings import (
             input_token_weight=0.5,
             output_token_weight=3,
             rejoin="Paper",
-            longest_first=True,
+            longest_first=False,
             reports_port=5559,
             incarnation="one",
         ),
