@@ -22,6 +22,7 @@ from typing import Any, Final
 import kopf
 
 from evenkeel_operator import handlers, metrics
+from evenkeel_operator.activation import Activations
 from evenkeel_operator.cluster.apply import Applier
 from evenkeel_operator.cluster.client import KubeClient, connected
 from evenkeel_operator.cluster.errors import ClusterError
@@ -111,9 +112,10 @@ async def _lead(client: KubeClient, routers: Routers, lease: Lease, settings: Se
 async def _watch(leader: Leader, settings: Settings) -> None:
     """Watch until a signal. An optional API that is removed under a watch ends all of kopf: it begins anew without."""
     while True:
+        leader.activations.resume()
         try:
             await kopf.operator(
-                registry=handlers.registry(leader.on_event),
+                registry=handlers.registry(leader.on_event, leader.activations.pause),
                 settings=handlers.settings(),
                 clusterwide=not settings.watched_namespaces,
                 namespaces=settings.watched_namespaces,
@@ -135,6 +137,9 @@ class Leader:
         self.observer = Observer(client, self.store)
         self._rng = Random()
         self.worklist = Worklist(rng=self._rng)
+        self.activations = Activations(
+            self.observer, routers, on_news=lambda key: self.worklist.add(key, after_s=0.0)
+        )
         self._workers = settings.workers
         monotonic_s = asyncio.get_running_loop().time
         refusals = Refusals(rng=self._rng, monotonic_s=monotonic_s)
@@ -144,6 +149,7 @@ class Leader:
             observer=self.observer,
             applier=Applier(client, self.store, refusals),
             routers=routers,
+            activations=self.activations,
             defaults=settings.defaults,
             clock=_now,
             monotonic_s=monotonic_s,

@@ -6,7 +6,7 @@ adds no finalizers, and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import kopf
@@ -18,15 +18,24 @@ from evenkeel_operator.core.objects import KINDS, Object
 
 OnEvent = Callable[[str | None, str, Object], None]
 """Event (None: it was there already), kind, object."""
+OnEnd = Callable[[], Awaitable[None]]
 
 # The server ends a watch after some minutes anyway; ours end first, so that a dead connection is noticed.
 WATCH_S: Final = 300
 
 
-def registry(on_event: OnEvent) -> kopf.OperatorRegistry:
-    """Handlers for both resources, for Secrets, autoscalers, nodes and engine pods, and for everything that is made."""
+def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
+    """Handlers for both resources, for Secrets, autoscalers, nodes and engine pods, and for everything that is made.
+
+    `on_end`: watching ends. What else has tasks stops then: kopf takes them for its own, and would wait 5 s for them.
+    """
     found = kopf.OperatorRegistry()
     kopf.on.login(registry=found)(_login)
+
+    async def ends(**_: Any) -> None:
+        await on_end()
+
+    kopf.on.cleanup(registry=found)(ends)
     watched = {SERVICE: (GROUP, VERSION, "fairinferenceservices")}
     watched[TENANT] = (GROUP, VERSION, "inferencetenants")
     watched[SCALER] = ("autoscaling", "v2", "horizontalpodautoscalers")

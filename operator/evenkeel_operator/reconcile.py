@@ -29,6 +29,7 @@ from evenkeel_contract.names import (
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
 
 from evenkeel_operator import metrics
+from evenkeel_operator.activation import Activations
 from evenkeel_operator.cluster.apply import Applier, Outcome
 from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.events import tell
@@ -78,6 +79,7 @@ class Means:
     observer: Observer
     applier: Applier
     routers: Routers
+    activations: Activations
     defaults: Defaults
     clock: Clock
     monotonic_s: Callable[[], float]
@@ -118,7 +120,7 @@ class ServicePass:
 
         # 2. Judge: the wanted spec, or the last good one. A new one is rehearsed before it may run.
         judgement = await self._judge(key, seen)
-        scaling = await self._scaling(key, judgement)
+        scaling = await self._scaling(key, seen, judgement)
 
         # 3. Desired: all objects, and the secrets that nobody but us makes up.
         wanted = await self._desired(key, seen, judgement, scaling)
@@ -132,9 +134,18 @@ class ServicePass:
         # 6. Status, and a word to people where something changed.
         found = await self._findings(key, judgement, scaling, attended, outcome, seen.scalers)
         await self._report(key, seen.raw, found, judgement, attended.wanted, outcome)
+        self._listen(key, seen, found)
         settled = found.engines.settled and found.routers.settled
         due_s = (self._rest_s(key, settled=settled), outcome.again_s, attended.again_s)
         return min(wait_s for wait_s in due_s if wait_s is not None)
+
+    def _listen(self, key: Key, seen: Observed, found: Findings) -> None:
+        """While no engine is ready, routers may want one."""
+        credentials = read_credentials(seen.children.get(Ref("Secret", credentials_name(key.name))))
+        if not found.wakes or found.engines.ready or credentials is None:
+            self._means.activations.leave(key)
+        else:
+            self._means.activations.follow(key, token=credentials.admin_token)
 
     async def _carry_out(self, key: Key, seen: Observed, wanted: Desired | None) -> Outcome:
         if wanted is None:
@@ -170,8 +181,13 @@ class ServicePass:
             known = self._rehearsed[key] = _Rehearsal(spec, faults, now_s)
         return judgement.refused(known.faults, before) if known.faults else judgement
 
-    async def _scaling(self, key: Key, judgement: Judgement) -> Scaling:
-        scaling = decide(_spec_of(judgement))
+    async def _scaling(self, key: Key, seen: Observed, judgement: Judgement) -> Scaling:
+        engines = seen.children.get(Ref("Deployment", engine_name(key.name)))
+        scaling = decide(
+            _spec_of(judgement),
+            present=0 if engines is None else engines["spec"].get("replicas", 1),
+            activation=self._means.activations.wanted(key),
+        )
         cordoned = self._means.store.cordoned
         if scaling.replicas != 1 or not cordoned:
             return scaling
@@ -242,6 +258,7 @@ class ServicePass:
                 *foreign_scalers(key.name, scalers),
             ),
             blocked=attended.blocked,
+            wakes=_wakes(judgement),
             scaling=scaling.note,
         )
 
@@ -305,6 +322,7 @@ class ServicePass:
     def _forget(self, key: Key) -> None:
         self._means.store.forget(key)
         self._means.applier.forget(key)
+        self._means.activations.leave(key)
         metrics.SERVICES.gone(key.namespace, key.name)
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)
@@ -329,6 +347,11 @@ def _figures(found: Findings, status: Mapping[str, Any]) -> metrics.ServiceFigur
 
 def _spec_of(judgement: Judgement) -> Any:
     return judgement.running.spec if judgement.running else None
+
+
+def _wakes(judgement: Judgement) -> bool:
+    spec = _spec_of(judgement)
+    return spec is not None and spec.autoscaling is not None and spec.autoscaling.wakes
 
 
 def _all_use(engines: Object | None, key_id: str) -> bool:

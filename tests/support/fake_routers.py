@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from evenkeel_contract.adminstate import STATE_VERSION, ReplicasState, ReplicaState
@@ -15,6 +17,30 @@ class FakeRouters:
         self.answers: list[ReplicasState | None] = list(answers)
         self.asked = 0
         self.tokens: set[str] = set()
+        self.wanted: dict[str, bool | None] = {}
+        """By address: whether requests wait there for a first replica. None: it does not answer."""
+        self.open: Counter[str] = Counter()
+        """Questions after it that are open, by address."""
+        self.asked_activation = 0
+        self._news = asyncio.Event()
+
+    def say(self, address: str, wanted: bool | None) -> None:
+        """From now on."""
+        self.wanted[address] = wanted
+        self._news.set()
+        self._news.clear()
+
+    async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
+        self.tokens.add(token)
+        self.asked_activation += 1
+        self.open[address] += 1
+        try:
+            await asyncio.sleep(0)
+            while self.wanted.get(address, False) is known:
+                await self._news.wait()
+        finally:
+            self.open[address] -= 1
+        return self.wanted.get(address, False)
 
     async def ask(self, pods: Iterable[Object], *, token: str) -> Sequence[ReplicasState | None]:
         self.asked += 1

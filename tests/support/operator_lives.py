@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
+from evenkeel_operator.activation import Activations
 from evenkeel_operator.cluster.apply import Applier
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.refusals import Refusals
@@ -46,12 +47,17 @@ class Operator:
         numbers = itertools.count(len(cluster.objects))
         self.now_s = 0.0
         refusals = Refusals(rng=Random(1), monotonic_s=lambda: self.now_s)
+        routers = routers or FakeRouters()
+        self.woken: list[Key] = []
+        """Services that a router wanted, or wanted no more."""
+        self.activations = Activations(observer, routers, on_news=self.woken.append)
         means = Means(
             client=cluster,
             store=self.store,
             observer=observer,
             applier=Applier(cluster, self.store, refusals),
-            routers=routers or FakeRouters(),
+            routers=routers,
+            activations=self.activations,
             defaults=defaults,
             clock=lambda: NOW,
             monotonic_s=lambda: self.now_s,

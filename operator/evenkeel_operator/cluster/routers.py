@@ -1,7 +1,8 @@
-"""Asking a service's routers what they do with its replicas: `GET /v1/replicas` on their admin ports.
+"""Asking a service's routers, on their admin ports: `GET /v1/replicas`, what they do with its replicas, and
+`GET /v1/activation`, whether requests wait for a first one.
 
-Place in the pass: observe → **ask** → gates, victims. Asked only while a replica comes or goes, and each router by
-itself: a Service would answer for one of them.
+Place in the pass: observe → **ask** → gates, victims; beside the passes, of services at zero: activation. Asked only while
+a replica comes or goes, or there is none, and each router by itself: a Service would answer for one of them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from typing import Final, Protocol
 
 import aiohttp
 from evenkeel_contract.adminstate import (
+    ACTIVATION_PATH,
+    ACTIVATION_POLL_S,
     REPLICAS_PATH,
     ReplicasState,
     StateError,
+    decode_activation,
     decode_replicas,
 )
 from evenkeel_contract.names import ADMIN_PORT
@@ -27,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 2.0
 """They answer within milliseconds, or are not there."""
+POLL_S: Final = ACTIVATION_POLL_S + 10
 
 
 class Routers(Protocol):
@@ -35,32 +40,60 @@ class Routers(Protocol):
     async def ask(self, pods: Iterable[Object], *, token: str) -> Sequence[ReplicasState | None]:
         """Every ready one of these pods; None for one that does not answer."""
 
+    async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
+        """Whether requests wait for a first replica, once it is not as `known`, or after a while; None: no answer."""
+
 
 class HttpRouters:
     """Over HTTP, to the pods' addresses."""
 
-    def __init__(self, session: aiohttp.ClientSession, *, port: int) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, polls: aiohttp.ClientSession, *, port: int
+    ) -> None:
+        """`polls`: for questions that are open for long."""
         self._session = session
+        self._polls = polls
         self._port = port
 
     async def ask(self, pods: Iterable[Object], *, token: str) -> Sequence[ReplicasState | None]:
-        asked = [self._ask(address, token) for pod in pods if (address := _address_if_ready(pod))]
+        asked = [self._replicas(address, token) for address in addresses_of_ready(pods)]
         return await asyncio.gather(*asked)
 
-    async def _ask(self, address: str, token: str) -> ReplicasState | None:
-        host = f"[{address}]" if ":" in address else address
-        url = f"http://{host}:{self._port}{REPLICAS_PATH}"
+    async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
+        url = f"{self._base(address)}{ACTIVATION_PATH}?wanted={str(known).lower()}"
+        answer = await _get(self._polls, url, token)
         try:
-            async with self._session.get(
-                url, headers={"Authorization": f"Bearer {token}"}, allow_redirects=False
-            ) as response:
-                if response.status != 200:
-                    _log.info("router %s answers %d", url, response.status)
-                    return None
-                return decode_replicas(await response.read())
-        except (aiohttp.ClientError, TimeoutError, StateError) as error:
-            _log.info("router %s does not answer: %s", url, error or type(error).__name__)
+            return None if answer is None else decode_activation(answer).wanted
+        except StateError as error:
+            _log.info("router %s: %s", url, error)
             return None
+
+    async def _replicas(self, address: str, token: str) -> ReplicasState | None:
+        url = f"{self._base(address)}{REPLICAS_PATH}"
+        answer = await _get(self._session, url, token)
+        try:
+            return None if answer is None else decode_replicas(answer)
+        except StateError as error:
+            _log.info("router %s: %s", url, error)
+            return None
+
+    def _base(self, address: str) -> str:
+        host = f"[{address}]" if ":" in address else address
+        return f"http://{host}:{self._port}"
+
+
+async def _get(session: aiohttp.ClientSession, url: str, token: str) -> bytes | None:
+    try:
+        async with session.get(
+            url, headers={"Authorization": f"Bearer {token}"}, allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                _log.info("router %s answers %d", url, response.status)
+                return None
+            return await response.read()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        _log.info("router %s does not answer: %s", url, error or type(error).__name__)
+        return None
 
 
 @asynccontextmanager
@@ -69,8 +102,19 @@ async def reached(*, port: int = ADMIN_PORT) -> AsyncIterator[HttpRouters]:
     # A session for short talks with ever other pods: connections are not worth keeping.
     connector = aiohttp.TCPConnector(limit=32, force_close=True)
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-        yield HttpRouters(session, port=port)
+    # One that holds as many open questions as services at zero have routers.
+    many = aiohttp.TCPConnector(limit=0)
+    patience = aiohttp.ClientTimeout(total=POLL_S, sock_connect=TIMEOUT_S)
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+        aiohttp.ClientSession(connector=many, timeout=patience) as polls,
+    ):
+        yield HttpRouters(session, polls, port=port)
+
+
+def addresses_of_ready(pods: Iterable[Object]) -> list[str]:
+    """Of those of these pods that are ready, and stay."""
+    return [address for pod in pods if (address := _address_if_ready(pod))]
 
 
 def _address_if_ready(pod: Object) -> str:

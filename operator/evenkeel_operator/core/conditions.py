@@ -50,6 +50,8 @@ class Findings:
     notes: tuple[Note, ...] = ()
     blocked: Note | None = None
     """Why a rollout does not go on, though all pods are well."""
+    wakes: bool = False
+    """Without engines, the next request brings one."""
     scaling: Note = Note(reasons.NOT_CONFIGURED, "spec.autoscaling is absent")
 
 
@@ -57,7 +59,7 @@ def verdicts(found: Findings) -> tuple[Verdict, ...]:
     """All conditions, in the order in which they are read."""
     return (
         _ready(found),
-        _pods(ServiceCondition.ENGINES_READY, found.engines, "engines"),
+        _pods(ServiceCondition.ENGINES_READY, found.engines, "engines", wakes=found.wakes),
         _pods(ServiceCondition.ROUTER_READY, found.routers, "routers"),
         Verdict(
             ServiceCondition.SCALING_ACTIVE, FALSE, found.scaling.reason, found.scaling.message
@@ -74,13 +76,30 @@ def _ready(found: Findings) -> Verdict:
         return Verdict(ready, FALSE, reasons.INVALID, "the spec has faults, and none ran before")
     if found.routers.ready == 0:
         return Verdict(ready, FALSE, reasons.ROUTER_NOT_READY, _why(found.routers, "routers"))
+    if found.engines.ready == 0 and found.wakes:
+        return _at_zero(found.engines)
     if found.engines.ready == 0:
         reason = reasons.ENGINES_NOT_READY if found.engines.wanted else reasons.NO_REPLICAS
         return Verdict(ready, FALSE, reason, _why(found.engines, "engines"))
     return Verdict(ready, TRUE, reasons.SERVING, "requests are answered")
 
 
-def _pods(condition: ServiceCondition, load: Workload, what: str) -> Verdict:
+def _at_zero(engines: Workload) -> Verdict:
+    """Of a service that may be without engines: to have none is as it should be, to have trouble with one is not."""
+    ready = ServiceCondition.READY
+    if engines.wanted == 0:
+        return Verdict(ready, TRUE, reasons.IDLE, "no engine runs; the next request brings one")
+    if engines.trouble is None:
+        message = "requests wait for the first engine"
+        return Verdict(ready, FALSE, reasons.ACTIVATING, message)
+    return Verdict(ready, FALSE, reasons.ENGINES_NOT_READY, _why(engines, "engines"))
+
+
+def _pods(
+    condition: ServiceCondition, load: Workload, what: str, *, wakes: bool = False
+) -> Verdict:
+    if load.wanted == 0 and wakes:
+        return Verdict(condition, TRUE, reasons.IDLE, f"no {what} are wanted until a request comes")
     if load.wanted == 0:
         return Verdict(condition, FALSE, reasons.NO_REPLICAS, f"no {what} are wanted")
     if load.is_whole:

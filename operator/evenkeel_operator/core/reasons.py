@@ -10,6 +10,8 @@ SERVING: Final = "Serving"  # Ready: at least one engine and one router do
 STARTING: Final = "Starting"  # pods are there, not (all) ready yet
 NOT_CREATED: Final = "NotCreated"  # nothing was made yet
 NO_REPLICAS: Final = "NoReplicas"  # none is wanted
+IDLE: Final = "Idle"  # none is wanted until a request wants one
+ACTIVATING: Final = "Activating"  # the first one is starting, and requests wait for it
 ENGINES_NOT_READY: Final = "EnginesNotReady"
 ROUTER_NOT_READY: Final = "RouterNotReady"
 

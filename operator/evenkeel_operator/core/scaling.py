@@ -38,13 +38,17 @@ def foreign_scalers(service: str, scalers: Iterable[Object]) -> Iterator[Note]:
             )
 
 
-def decide(spec: ServiceSpec | None) -> Scaling:
-    """From the spec alone."""
+def decide(spec: ServiceSpec | None, *, present: int = 0, activation: bool = False) -> Scaling:
+    """From the spec; where that allows none, from those that there are (`present`) and whether one is wanted."""
     if spec is None:
         return Scaling(0, Note(reasons.INVALID, "no spec runs"))
     if spec.autoscaling is None:
         message = "spec.autoscaling is absent: engine.replicas, or whoever owns the scale, decides"
         return Scaling(spec.initial_replicas, Note(reasons.NOT_CONFIGURED, message))
+    if spec.autoscaling.wakes:
+        replicas = int(present > 0 or activation)
+        message = "this operator has no scaler: none until a request comes, and then one"
+        return Scaling(replicas, Note(reasons.NO_SCALER, message))
     message = f"this operator has no scaler: {spec.initial_replicas} replicas, as minReplicas says"
     return Scaling(spec.initial_replicas, Note(reasons.NO_SCALER, message))
 

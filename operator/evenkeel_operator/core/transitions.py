@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from evenkeel_contract.spec import ServiceCondition
 
+from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Object
 
 
@@ -37,7 +38,10 @@ def worth_telling(raw: Object, status: Mapping[str, Any]) -> Iterator[News]:
     for condition in status["conditions"]:
         if condition["type"] not in _TOLD:
             continue
-        bad = condition["status"] == _TOLD[condition["type"]]
+        bad = (
+            condition["status"] == _TOLD[condition["type"]]
+            and condition["reason"] != reasons.ACTIVATING  # what was promised, several times a day
+        )
         old = before.get(condition["type"])
         if old is None and (not bad or condition["type"] == ServiceCondition.READY.value):
             continue

@@ -43,6 +43,7 @@ STUCK = Workload(
     wanted=2, exists=True, pods=3, ready=2, trouble=Trouble("RolloutStuck", "no progress")
 )
 NONE = Workload(wanted=0, exists=True, settled=True)
+UNSCHEDULABLE = Workload(wanted=1, exists=True, pods=1, trouble=Trouble("Unschedulable", "no GPU"))
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
     "all is well": ({}, {}),
@@ -92,6 +93,27 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
         {"engines": NONE},
         {"Ready": ("False", "NoReplicas"), "EnginesReady": ("False", "NoReplicas")},
     ),
+    "none is wanted until a request comes": (
+        {"engines": NONE, "wakes": True},
+        {"Ready": ("True", "Idle"), "EnginesReady": ("True", "Idle")},
+    ),
+    "the first one starts": (
+        {"engines": Workload(wanted=1, exists=True, pods=1), "wakes": True},
+        {
+            "Ready": ("False", "Activating"),
+            "EnginesReady": ("False", "Starting"),
+            "Progressing": ("True", "RollingOut"),
+        },
+    ),
+    "the first one finds no node": (
+        {"engines": UNSCHEDULABLE, "wakes": True},
+        {
+            "Ready": ("False", "EnginesNotReady"),
+            "EnginesReady": ("False", "Unschedulable"),
+            "Progressing": ("True", "RollingOut"),
+        },
+    ),
+    "one of a service that may be at zero serves": ({"wakes": True}, {}),
     "the old spec runs": (
         {"faults": (Fault("spec.x", "is wrong"),)},
         {"Degraded": ("True", "OldSpecRuns"), "SpecValid": ("False", "Invalid")},

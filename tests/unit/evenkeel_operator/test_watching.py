@@ -18,7 +18,15 @@ class Gone(Exception):
         self.status = status
 
 
+class Nothing:
+    def resume(self) -> None: ...
+
+    async def pause(self) -> None: ...
+
+
 class Deaf:
+    activations = Nothing()
+
     def on_event(self, event: str | None, kind: str, item: Any) -> None: ...
 
 

@@ -1,0 +1,163 @@
+"""Which services are wanted though they stand at zero: routers say so, over a long poll that is always open (design §6).
+
+Place in the flow: a pass finds no engine ready → **follow** → a router has a request that waits for a first replica → a
+pass, which wants at least one. Nothing is written, nobody else is asked: neither Prometheus nor the API server need
+answer for it. No service is followed but those that `autoscaling.minReplicas: 0` may leave without a replica.
+
+The surprising thing: it goes on until an engine is ready, not until one is started, so that a scaler that sees no load
+does not take away what requests still wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from evenkeel_contract.names import ROUTER_COMPONENT
+
+from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_operator.cluster.observe import Observer
+from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
+from evenkeel_operator.cluster.store import Key
+
+_log = logging.getLogger(__name__)
+
+# After an answer that is no news: a router that is about to end gives them at once.
+PAUSE_S: Final = 0.5
+FIRST_RETRY_S: Final = 1.0
+LAST_RETRY_S: Final = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class _Followed:
+    """One service."""
+
+    token: str
+    look: asyncio.Event = field(default_factory=asyncio.Event)
+    """Its routers may be others."""
+    said: dict[str, bool] = field(default_factory=dict)
+    """By a router's address: whether requests wait there for a first replica."""
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return any(self.said.values())
+
+
+class Activations:
+    """Follows the services that stand at zero."""
+
+    def __init__(
+        self, observer: Observer, routers: Routers, *, on_news: Callable[[Key], None]
+    ) -> None:
+        """`on_news`: a service is wanted, or is not any more."""
+        self._observer = observer
+        self._routers = routers
+        self._on_news = on_news
+        self._followed: dict[Key, _Followed] = {}
+
+    def wanted(self, key: Key) -> bool:
+        """Whether requests wait for a first replica of it."""
+        followed = self._followed.get(key)
+        return followed is not None and followed.wanted
+
+    def follow(self, key: Key, *, token: str) -> None:
+        """No engine of it is ready. After every pass that finds so: its routers may be others than before."""
+        known = self._followed.get(key)
+        if known is not None and known.token == token:
+            known.look.set()
+            return
+        self.leave(key)
+        followed = self._followed[key] = _Followed(token)
+        self._begin(key, followed)
+
+    def leave(self, key: Key) -> None:
+        """An engine of it is ready, it is gone, or it must not be started for a request."""
+        followed = self._followed.pop(key, None)
+        if followed is not None and followed.task is not None:
+            followed.task.cancel()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        for key, followed in self._followed.items():
+            if followed.task is None or followed.task.done():
+                self._begin(key, followed)
+
+    async def pause(self) -> None:
+        """Ask nobody, until `resume`."""
+        tasks = [one.task for one in self._followed.values() if one.task is not None]
+        for followed in self._followed.values():
+            followed.task = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, key: Key, followed: _Followed) -> None:
+        followed.task = asyncio.create_task(self._follow(key, followed))
+        followed.task.add_done_callback(_report)
+
+    async def _follow(self, key: Key, followed: _Followed) -> None:
+        """Have one open question at each ready router."""
+        asking: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                followed.look.clear()
+                there = await self._addresses(key)
+                for address in asking.keys() - there:
+                    asking.pop(address).cancel()
+                    self._hear(key, followed, address, said=False)
+                for address in there - asking.keys():
+                    asking[address] = asyncio.create_task(self._ask(key, followed, address))
+                    asking[address].add_done_callback(_report)
+                await followed.look.wait()
+        finally:
+            for task in asking.values():
+                task.cancel()
+            await asyncio.gather(*asking.values(), return_exceptions=True)
+
+    # Beside the passes.
+
+    async def _addresses(self, key: Key) -> set[str]:
+        """Of the routers that are ready."""
+        wait_s = FIRST_RETRY_S
+        while True:
+            try:
+                return set(addresses_of_ready(await self._observer.pods(key, ROUTER_COMPONENT)))
+            except ClusterError as error:
+                _log.info("%s: its routers are not known: %s", key, error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, LAST_RETRY_S)
+
+    async def _ask(self, key: Key, followed: _Followed, address: str) -> None:
+        """Ask one router, for as long as it is there."""
+        wait_s = FIRST_RETRY_S
+        while True:
+            known = followed.said.get(address, False)
+            said = await self._routers.activation(address, token=followed.token, known=known)
+            if said is None:
+                self._hear(key, followed, address, said=False)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, LAST_RETRY_S)
+                continue
+            wait_s = FIRST_RETRY_S
+            self._hear(key, followed, address, said=said)
+            if said is known:
+                await asyncio.sleep(PAUSE_S)
+
+    def _hear(self, key: Key, followed: _Followed, address: str, *, said: bool) -> None:
+        before = followed.wanted
+        followed.said[address] = said
+        if not said:
+            del followed.said[address]
+        if followed.wanted is not before:
+            what = "a request waits for a first replica" if said else "no request waits any more"
+            _log.info("%s: %s", key, what)
+            self._on_news(key)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.critical("following a service at zero failed", exc_info=task.exception())
