@@ -20,6 +20,8 @@ from pydoc_data import topics
 from statistics import median, quantiles
 from typing import NamedTuple
 
+from evenkeel_contract.heldpages import HeldPages, answer
+from evenkeel_contract.kvevents import BlockStored
 from evenkeel_fairshare.fleet.contract import Dispatch, replica_set
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
@@ -101,6 +103,22 @@ def row(name: str, measured: Sequence[float], peer: Sequence[float] | None = Non
     return f"{name:<34}{median(measured):9.1f} us   p99 {p99:9.1f} us{ratio}"
 
 
+def held_rows(pages: int, rng: random.Random) -> list[str]:
+    """What an engine pays so that routers may come late: adding up each batch, and a copy for who asks."""
+    held = HeldPages()
+    hashes = [rng.getrandbits(64) - 2**63 for _ in range(pages)]
+    chunks = [hashes[at : at + 512] for at in range(0, pages, 512)]
+    batches = [[BlockStored(chunk, None, [], PAGE_TOKENS, None)] for chunk in chunks]
+    adding = times_us(len(batches), lambda n: held.published(float(n), batches[n]))
+    taking = times_us(10, lambda _: held.take())
+    telling = times_us(10, lambda _: list(answer(held)))
+    return [
+        row("add up a batch of 512 pages", adding),
+        row(f"copy {pages:,} pages", taking),
+        row(f"tell {pages:,} pages, copy included", telling),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", type=int, default=1_000_000)
@@ -141,6 +159,7 @@ def main() -> None:
             times_us(args.prompts, lambda n: index.insert(asked[n].hashes, asked[n].slots[0])),
         )
     )
+    print("\n".join(held_rows(args.blocks, rng)))
     some = [[rng.randrange(128_000) for _ in range(PROMPT_TOKENS)] for _ in range(20)]
     assert hexadecimal_chain(some[0]) == sglang_blocks(some[0], page_tokens=PAGE_TOKENS)
     peer = times_us(200, lambda n: hexadecimal_chain(some[n % 20]))

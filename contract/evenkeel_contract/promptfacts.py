@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from evenkeel_contract.reports import ReportError, ReportRequest, decode_request
+from evenkeel_contract.reports import ReportError
 
 FACTS_VERSION: Final = 1
 TOKENIZER_FILE: Final = "tokenizer.json"
@@ -95,18 +95,6 @@ def decode_facts(data: bytes) -> PromptFacts:
     return facts
 
 
-def decode_question(data: bytes) -> ReportRequest | PromptQuestion:
-    """Read whatever is asked on the reports port; raises `ReportError`."""
-    try:
-        question = _question.decode(data)
-    except _UNREADABLE:
-        return decode_request(data)
-    if question.version != FACTS_VERSION:
-        raise ReportError(f"version {question.version} is not {FACTS_VERSION}")
-    return question
-
-
 _encoder = msgspec.msgpack.Encoder()
 _facts = msgspec.msgpack.Decoder(PromptFacts)
-_question = msgspec.msgpack.Decoder(PromptQuestion)
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

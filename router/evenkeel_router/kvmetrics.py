@@ -23,6 +23,8 @@ _TOTALS: Final[tuple[tuple[str, str, Callable[[Counts], int]], ...]] = (
      lambda counts: counts.replays),
     ("overruns", "Times that what was missing was not kept any more.",
      lambda counts: counts.overruns),
+    ("takeovers", "Times that what the replica told it holds was taken over.",
+     lambda counts: counts.takeovers),
     ("unreadable", "Batches that did not hold.", lambda counts: counts.unreadable),
 )  # fmt: skip
 

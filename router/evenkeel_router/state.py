@@ -71,6 +71,8 @@ class Timing:
     keep_alive_s: float = KEEP_ALIVE_S
     kv_check_interval_s: float = 2.0
     """Silence of a replica's KV events after which it is asked whether there was more."""
+    kv_pages_interval_s: float = 30.0
+    """Between two questions for all that a replica holds: answers cost it more than a report."""
 
 
 class RouterState:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
+from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.reportbook import ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.accounts import Accounts
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 FLAGS = {schedule_policy_flag(name): name for name in POLICIES}
 """`--schedule-policy` → replica policy."""
+
+pages = HeldPages()
+"""What the published KV events add up to."""
 
 _scheduling: Scheduling | None = None
 
@@ -119,6 +123,11 @@ def process_result(
         _scheduling.processed(batch_requests, is_prefill=is_prefill)
 
 
+def kv_published(result: None, publisher: Any, events: Any) -> None:
+    """After `ZmqEventPublisher.publish`: a batch, which a thread of SGLang's gives the next number."""
+    pages.published(events.ts, events.events)
+
+
 def _is_first_rank() -> bool:
     from sglang.srt.runtime_context import get_parallel
 
@@ -139,6 +148,7 @@ def _tell(name: str, settings: EngineSettings, *, server_args: Any, scheduling: 
             book,
             scheduling.snapshot,
             prompts=lambda: prompt_facts(server_args),
+            pages=pages,
             host=server_args.host,
             port=settings.reports_port,
         )

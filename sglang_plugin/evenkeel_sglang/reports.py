@@ -1,7 +1,7 @@
 """The replica's totals per client, on request, from inside SGLang's scheduler process (design R3).
 
 Place in the flow: router's DEALER → **ROUTER socket in a thread of its own** → scheduling's snapshot → answer. What
-the engine makes tokens with is asked here too. A
+the engine makes tokens with, and what its cache holds, is asked here too. A
 thread, since the scheduler's loop sleeps when idle and must not wait for routers when busy. Answers are built
 when asked for: nobody asking costs nothing.
 """
@@ -12,17 +12,15 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Final
 
 import zmq
-from evenkeel_contract import promptfacts
-from evenkeel_contract.promptfacts import PromptFacts, PromptQuestion
+from evenkeel_contract.heldpages import HeldPages
+from evenkeel_contract.promptfacts import PromptFacts
 from evenkeel_contract.reportbook import Held, ReportBook, Served
-from evenkeel_contract.reports import ReportError, encode
+from evenkeel_contract.reports import ReportError
+from evenkeel_contract.reportsport import MAX_QUESTION_BYTES, Answers
 
 logger = logging.getLogger(__name__)
-
-MAX_QUESTION_BYTES: Final = 4096
 
 Snapshot = Callable[[], tuple[Mapping[str, Served], Mapping[str, Held]]]
 
@@ -36,6 +34,7 @@ class ReportServer:
         snapshot: Snapshot,
         *,
         prompts: Callable[[], PromptFacts],
+        pages: HeldPages,
         host: str,
         port: int,
     ) -> None:
@@ -43,9 +42,12 @@ class ReportServer:
 
         `prompts` is called once, when a router first asks.
         """
-        self._book = book
-        self._prompts = cache(prompts)
-        self._snapshot = snapshot
+        self._answers = Answers(
+            book=book,
+            refresh=lambda: book.update(*snapshot()),
+            prompts=cache(prompts),
+            pages=pages,
+        )
         self._socket = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_QUESTION_BYTES)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -59,14 +61,10 @@ class ReportServer:
         while True:
             frames = self._socket.recv_multipart()
             try:
-                question = promptfacts.decode_question(frames[-1])
+                answers = self._answers.to(frames[-1])
             except ReportError as error:
                 logger.warning("evenkeel: a question on the reports port is none: %s", error)
                 continue
-            if isinstance(question, PromptQuestion):
-                answer = promptfacts.answer(self._prompts(), question)
-            else:
-                self._book.update(*self._snapshot())
-                answer = encode(self._book.answer(question))
-            # Everything before the question is the way back: the asker, and an empty frame from a REQ.
-            self._socket.send_multipart([*frames[:-1], answer])
+            for answer in answers:
+                # Everything before the question is the way back: the asker, and an empty frame from a REQ.
+                self._socket.send_multipart([*frames[:-1], answer])

@@ -57,6 +57,11 @@ SEAMS: Final[Sequence[Seam]] = (
     ADD_REQUEST,
 )
 
+KV_PUBLISH: Final = Seam(
+    "sglang.srt.disaggregation.kv_events.ZmqEventPublisher.publish", ("self", "events")
+)
+"""Not needed for fairness: without it routers that come late cannot learn what the cache holds."""
+
 # Either of them matches a request against the cache: the first until 0.5.21, the second from 0.5.22 on.
 MATCHERS: Final = (
     "sglang.srt.managers.schedule_policy.match_prefix_for_req",
@@ -67,13 +72,21 @@ MATCHERS: Final = (
 def check() -> None:
     """Raises `SeamError` with the version, the seam and what is supported, if one does not fit."""
     for seam in SEAMS:
-        found = resolve(seam.path)
-        parameters = tuple(inspect.signature(found).parameters)
-        if parameters != seam.parameters:
-            raise misfit(
-                f"{seam.path} takes ({', '.join(parameters)}), not ({', '.join(seam.parameters)})"
-            )
+        if reason := misfits(seam):
+            raise misfit(reason)
     matcher()
+
+
+def misfits(seam: Seam) -> str:
+    """Why a seam is not what the plug-in was written for; empty if it is."""
+    try:
+        found = pkgutil.resolve_name(seam.path)
+    except (ImportError, AttributeError) as error:
+        return f"there is no {seam.path} ({error})"
+    parameters = tuple(inspect.signature(found).parameters)
+    if parameters != seam.parameters:
+        return f"{seam.path} takes ({', '.join(parameters)}), not ({', '.join(seam.parameters)})"
+    return ""
 
 
 def matcher() -> Any:
@@ -90,14 +103,6 @@ def matcher() -> Any:
             return lambda req, tree_cache: function(tree_cache, req, include_req=True)
         raise misfit(f"{path} begins with ({', '.join(order)})")
     raise misfit(f"there is neither {' nor '.join(MATCHERS)}")
-
-
-def resolve(path: str) -> Any:
-    """The object behind a dotted path; raises `SeamError`."""
-    try:
-        return pkgutil.resolve_name(path)
-    except (ImportError, AttributeError) as error:
-        raise misfit(f"there is no {path} ({error})") from error
 
 
 def misfit(reason: str) -> SeamError:

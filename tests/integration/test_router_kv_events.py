@@ -134,17 +134,63 @@ async def test_a_router_that_comes_late_catches_up_by_replay() -> None:
             assert late.state.accounts.predictions["exact"].predicted_tokens == foretold > 0
 
 
-async def test_one_that_comes_too_late_says_what_it_cannot_know_until_the_cache_is_empty() -> None:
+async def test_one_that_comes_too_late_is_told_what_the_replica_holds() -> None:
+    async with fleet(1, kv_kept_batches=2) as (first, servers):
+        for number in range(24):
+            await complete(first, f"{number} {WORDS * 4}")
+        await in_sync(first, *servers)
+        assert follower_of(first).counts.removed, "the pool was meant to be too small"
+        async with router_for(replica_of(servers[0])) as late:
+            await in_sync(late, *servers)
+            counts = follower_of(late).counts
+            assert (counts.takeovers, counts.restarts) == (1, 0)
+            assert held(late) == held(first) == servers[0].replica.engine.memory.cache.nodes
+            for number in range(18, 30):
+                await complete(late, f"{number} {WORDS * 4}")
+                await in_sync(late, *servers)
+            foretold = late.state.accounts.predictions["exact"]
+            assert foretold.predicted_tokens == foretold.reported_tokens > 0
+            assert foretold.error_tokens.total == 0
+
+
+async def test_more_lost_batches_than_are_kept_are_told_too() -> None:
+    async with (
+        running_server(publishing(kv_kept_batches=2)) as server,
+        leaky(server.kv_events or "") as leak,
+    ):
+        replica = replace(replica_of(server), kv_events=leak.address)
+        patient = replace(QUICK, kv_check_interval_s=3600.0)
+        async with running(config_for(replica, prefix=TOKENS), timing=patient) as router:
+            await routable(router, 1)
+            await until(lambda: bool(router.state.following), "it to be followed")
+            follower = follower_of(router)
+            await complete(router, f"0 {WORDS * 3}")
+            await until(lambda: follower.standing is Standing.IN_SYNC, "sync")
+            leak.loses = True
+            while leak.lost < 5:
+                await complete(router, f"{published(server)} {WORDS * 3}")
+            leak.loses = False
+            while not follower.counts.takeovers:
+                await complete(router, f"{published(server)} {WORDS * 3}")
+            await in_sync(router, server)
+            assert follower.counts.gaps and follower.counts.overruns
+            assert held(router) == server.replica.engine.memory.cache.nodes
+
+
+async def test_one_that_nobody_tells_says_what_it_cannot_know_until_the_cache_is_empty() -> None:
     async with fleet(1, kv_kept_batches=2) as (first, servers):
         for number in range(6):
             await complete(first, f"{number} {WORDS * 4}")
         await in_sync(first, *servers)
-        async with router_for(replica_of(servers[0])) as late:
+        async with router_for(replica_of(servers[0], reports=None)) as late:
             follower = follower_of(late)
             await until(lambda: follower.standing is Standing.PARTIAL, "what it can know")
             kept_from = published(servers[0]) - 2
-            why = f"its batches before number {kept_from} are not kept any more"
-            assert follower.reason == why
+            why = (
+                f"its batches before number {kept_from} are not kept any more, "
+                "and what it holds is not told: it makes no reports"
+            )
+            await until(lambda: follower.reason == why, "its words")
             await complete(late, f"9 {WORDS}")
             assert set(late.state.accounts.predictions) == {"estimated"}
             async with httpx.AsyncClient() as plain:

@@ -1,7 +1,8 @@
 """Following KV events through loss, restarts and short memories: never a wrong claim, and in sync in the end.
 
 The world below is a replica's processes with what each held after every batch, a subscription that loses what
-it likes and dies with its process, and replays with holes that end when they like. The follower is the real one.
+it likes and dies with its process, replays with holes that end when they like, and answers to what it holds that come
+late, from another process, or before the last batch in them was sent. The follower is the real one, and so is who adds up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from evenkeel_contract.heldpages import Held as Told
+from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.kvevents import (
     AllBlocksCleared,
     BlockRemoved,
@@ -62,8 +65,20 @@ class Process:
         self.blocks: set[int] = set()
         self.states: list[frozenset[int]] = []
         self.kept: deque[Numbered] = deque(maxlen=keeps)
+        self.pages = HeldPages()
+        self.unsent: list[Event] = []
+
+    def add_up(self, events: list[Event]) -> None:
+        """As the scheduler's thread does, whose next batch another thread has yet to send."""
+        self.unsent = events
+        # Two processes may do the very same things; only their clocks tell them apart.
+        self.pages.published(1e6 * self.number + len(self.states) + 1, events)
 
     def publish(self, events: list[Event], *, readable: bool = True) -> Numbered:
+        """What waits to be sent, or these."""
+        if not self.unsent:
+            self.add_up(events)
+        events, self.unsent = self.unsent, []
         for event in events:
             if isinstance(event, BlockStored):
                 self.blocks.update(event.block_hashes)
@@ -72,7 +87,6 @@ class Process:
             else:
                 self.blocks.clear()
         self.states.append(frozenset(self.blocks))
-        # Two processes may do the very same things; only their clocks tell them apart.
         payload = encode_batch(EventBatch(1e6 * self.number + len(self.states), events))
         batch = Numbered(len(self.states) - 1, payload if readable else payload[:-1])
         self.kept.append(batch)
@@ -109,7 +123,7 @@ class Following(RuleBasedStateMachine):
         self.queue: list[Numbered] = []
         self.replay: list[Numbered] | None = None
         self.must_replay = True
-        self.all_readable = True
+        self.told: Told | None = None
 
     @property
     def now(self) -> Process:
@@ -120,7 +134,6 @@ class Following(RuleBasedStateMachine):
     @rule(events=events, lost=st.booleans(), readable=st.sampled_from([True] * 9 + [False]))
     def publishes(self, events: list[Event], lost: bool, readable: bool) -> None:
         batch = self.now.publish(events, readable=readable)
-        self.all_readable &= readable
         if self.subscribed_to is self.now and not lost:
             self.queue.append(batch)
 
@@ -130,9 +143,9 @@ class Following(RuleBasedStateMachine):
 
     @rule(history=st.lists(events, min_size=1, max_size=6), more=st.integers(-1, 2))
     def restarts_and_catches_up(self, history: list[list[Event]], more: int) -> None:
-        """Another process soon publishes the number that is waited for, or one near it."""
+        """Another process soon publishes the number that is waited for or was told, or one near it."""
         self.restart()
-        wanted = self.follower.sequence + more
+        wanted = (self.told.sequence if self.told else self.follower.sequence) + more
         for number in range(wanted):
             self.now.publish(history[number % len(history)])
 
@@ -148,7 +161,7 @@ class Following(RuleBasedStateMachine):
     @precondition(lambda self: self.subscribed_to is not None)
     @rule()
     def connection_breaks(self) -> None:
-        self.subscribed_to, self.replay = None, None
+        self.subscribed_to, self.replay, self.told = None, None, None
         self.follower.disconnected("broken")
 
     @precondition(lambda self: self.subscribed_to and not self.must_replay and self.replay is None)
@@ -194,6 +207,33 @@ class Following(RuleBasedStateMachine):
         self.replay = None
         self.connection_breaks()
 
+    # What it holds
+
+    @precondition(lambda self: self.subscribed_to is not None)
+    @rule(unsent=st.none() | events)
+    def asks_for_pages(self, unsent: list[Event] | None) -> None:
+        if unsent and not self.now.unsent:
+            self.now.add_up(unsent)
+        self.told = self.now.pages.take()
+
+    @rule()
+    def is_not_told(self) -> None:
+        self.follower.untold("it makes no reports")
+
+    @precondition(lambda self: self.told is not None and self.replay is None)
+    @rule(to_the_end=st.sampled_from([True, True, False]))
+    def takes_over(self, to_the_end: bool) -> None:
+        assert self.told is not None
+        self.follower.take_over(self.told.sequence, self.told.last_unix_s)
+        for page in self.told.hashes:
+            self.follower.holds([page], 16)
+        self.told = None
+        if to_the_end:
+            self.follower.taken_over()
+            self.must_replay = True
+        else:
+            self.connection_breaks()
+
     # What must hold
 
     @invariant()
@@ -212,7 +252,7 @@ class Following(RuleBasedStateMachine):
             assert any(held == truth if in_sync else held <= truth for truth in truths)
 
     def teardown(self) -> None:
-        """When all is quiet again, three replays are enough, and nothing is held that the replica does not."""
+        """When all is quiet again, three replays are enough, and what the replica holds makes it exact."""
         if not hasattr(self, "processes"):
             return
         if self.subscribed_to is not self.now:
@@ -220,17 +260,18 @@ class Following(RuleBasedStateMachine):
                 self.connection_breaks()
             self.connects()
         self.replay = None
+        self.now.publish([stored([1])])
         self.catch_up()
         assert self.follower.sequence == len(self.now.states)
         assert self.held.blocks <= self.now.blocks
-        if self.all_readable and len(self.now.states) <= self.keeps:
-            assert self.follower.standing is Standing.IN_SYNC
-        if self.follower.standing is Standing.IN_SYNC:
-            assert self.held.blocks == self.now.blocks
-        self.now.publish([AllBlocksCleared(), stored([1, 2])])
-        self.catch_up()
+        in_sync = self.follower.standing is Standing.IN_SYNC
+        assert self.follower.wants_pages is not in_sync
+        if not in_sync:
+            self.told = self.now.pages.take()
+            self.takes_over(to_the_end=True)
+            self.catch_up()
         assert self.follower.standing is Standing.IN_SYNC
-        assert self.held.blocks == {1, 2}
+        assert self.held.blocks == self.now.blocks
 
     def catch_up(self) -> None:
         """Replays without loss until nothing is missing."""
@@ -268,3 +309,33 @@ def test_a_late_subscriber_holds_what_an_early_one_does(
     for batch in batches:  # those that came meanwhile come once more
         assert not second.live(batch)
     assert view == early == Held(process.blocks, claims=True)
+
+
+@given(st.lists(events, min_size=1, max_size=8), st.integers(1, 3), st.lists(events, max_size=4))
+def test_whoever_comes_too_late_is_exact_once_it_is_told(
+    history: list[list[Event]], keeps: int, more: list[list[Event]]
+) -> None:
+    process, view = Process(0, keeps=keeps), Held()
+    follower = Follower(view)
+    for batch in history:
+        process.publish(batch)
+    follower.connected()
+    follower.ask()
+    for kept in list(process.kept):
+        assert follower.replayed(kept)
+    assert not follower.ended()
+    told = process.pages.take()
+    assert told.hashes == list(dict.fromkeys(told.hashes))
+    for batch in more[:keeps]:  # before the answer is there
+        process.publish(batch)
+    follower.take_over(told.sequence, told.last_unix_s)
+    follower.holds(told.hashes, told.page_tokens)
+    follower.taken_over()
+    assert not view.claims
+    first = follower.ask()
+    came = [follower.replayed(kept) for kept in list(process.kept) if kept.sequence >= first]
+    if all(came):
+        assert not follower.ended()
+        assert view == Held(process.blocks, claims=True)
+    else:  # so many came that the last one before is gone
+        assert len(more[:keeps]) >= keeps

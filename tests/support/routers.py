@@ -27,7 +27,12 @@ from evenkeel_simulator.server.settings import Settings
 
 MODEL = "llama"
 PATIENCE_S = 20.0  # a deadline for what should happen at once; never a measurement
-QUICK = Timing(probe_interval_s=0.05, report_interval_s=0.05, kv_check_interval_s=0.05)
+QUICK = Timing(
+    probe_interval_s=0.05,
+    report_interval_s=0.05,
+    kv_check_interval_s=0.05,
+    kv_pages_interval_s=0.1,
+)
 KEY = "sk-acme-chat"
 
 

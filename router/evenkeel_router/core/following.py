@@ -6,13 +6,17 @@ Place in the flow: edge/kvevents (sockets) → **follow** → prefix index. A st
        ▲                        │ another process, or what is missing is gone:
        └── connection lost      └ forget everything, replay from the beginning
 
+What is gone leaves a partial view, unless the replica tells what it holds (contract `heldpages`): that is taken over, and
+a replay from its number on makes it whole again.
+
 Batches are numbered from 0 by each process of a replica. Three things are taken for certain: what comes over one
 subscription comes from one process (the edge never lets one reconnect); a replay comes from one process, which was alive
 after the subscription was made; a replay never skips what is kept before the first batch that it sends.
 
 The surprising thing: numbers prove nothing. A replica that was restarted counts from 0 again and may have passed the
 number that is waited for. So every question begins one batch early: the last batch that was applied comes again, and only
-if it is the very same bytes, time stamp included, the rest belongs to the same history.
+if it is the very same bytes, time stamp included, the rest belongs to the same history. Of the last batch before what a
+replica tells that it holds only the time stamp is known, which does as well.
 """
 
 from __future__ import annotations
@@ -73,6 +77,8 @@ class Counts:
     """What was missing was not kept any more."""
     unreadable: int = 0
     """Batches that do not hold."""
+    takeovers: int = 0
+    """Times that what the replica told it holds was taken over."""
 
 
 NO_SUBSCRIPTION: Final = "no subscription yet"
@@ -91,8 +97,12 @@ class Follower:
         self._wanted_tokens: int | None = None
         self._next = 0
         self._witness = b""  # of the batch before `_next`; nothing before the first
+        self._told_unix_s: float | None = None  # its time stamp instead, after a takeover
         self._whole = True  # everything since the cache was empty is applied
         self._lacking = ""  # why it is not
+        self._curable = False  # and whether knowing what the replica holds would help
+        self._untold = ""  # why that was not known when it was asked for last
+        self._readable = True  # the last batch was
         self._trouble = NO_SUBSCRIPTION  # why there is no subscription
         self._missing = True
         self._proven = False  # in the replay under way: it is of the history that is followed
@@ -128,7 +138,15 @@ class Follower:
                 f"its blocks have {self.block_tokens} tokens, not the "
                 f"{self._wanted_tokens} that prompts are cut into"
             )
+        if self._curable and self._untold:
+            return f"{self._lacking}, and what it holds is not told: {self._untold}"
         return self._lacking
+
+    @property
+    def wants_pages(self) -> bool:
+        """Whether the view would be whole if the replica told what it holds."""
+        is_partial = not (self._trouble or self._missing or self._whole)
+        return is_partial and self._curable and self._readable
 
     def _misfits(self) -> bool:
         if self.block_tokens is None or self._wanted_tokens is None:
@@ -142,8 +160,14 @@ class Follower:
 
     def forgot(self, why: str) -> None:
         """The view lost blocks that the replica holds; it is whole again once the replica holds nothing."""
-        self._whole, self._lacking = False, why
+        self._lacks(why, curable=False)
         self._tell()
+
+    def _lacks(self, why: str, *, curable: bool) -> None:
+        self._whole, self._lacking, self._curable = False, why, curable
+
+    def _lacks_nothing(self) -> None:
+        self._whole, self._lacking, self._curable = True, "", False
 
     # The subscription
 
@@ -166,7 +190,7 @@ class Follower:
         elif batch.sequence > self._next:
             self.counts.gaps += 1
             self._missing = True
-        elif batch.sequence == self._next - 1 and _witness(batch) != self._witness:
+        elif batch.sequence == self._next - 1 and not self._is_last(batch):
             self._restarted()
         self._tell()
         return self._missing
@@ -202,7 +226,8 @@ class Follower:
         return self._missing
 
     def _prove(self, first: Numbered) -> bool:
-        if first.sequence == self._next - 1 and _witness(first) == self._witness:
+        if first.sequence == self._next - 1 and self._is_last(first):
+            self._witness, self._told_unix_s = _witness(first), None
             self._proven = True
             return True
         if first.sequence >= self._next:
@@ -212,15 +237,27 @@ class Follower:
             self._restarted()
         return False
 
+    def _is_last(self, batch: Numbered) -> bool:
+        """Whether a batch of that number is the one that was applied last, or known to have been."""
+        if self._told_unix_s is None:
+            return _witness(batch) == self._witness
+        try:
+            return decode_batch(batch.payload).time_unix_s == self._told_unix_s
+        except KvEventError:
+            return False
+
     def _restarted(self) -> None:
-        self.counts.restarts += 1
+        # What was taken over may be of a process that was never followed, or be told before its last batch is sent.
+        if self._told_unix_s is None:
+            self.counts.restarts += 1
         self._start_over()
 
     def _start_over(self) -> None:
         """Nothing that is known can be trusted: it belongs to another process, or may have changed since."""
         self._view.cleared()
-        self._next, self._witness = 0, b""
-        self._whole, self._lacking = True, ""
+        self._next, self._witness, self._told_unix_s = 0, b"", None
+        self._lacks_nothing()
+        self._readable = True
         self._missing = True
         self._proven = False
         self.block_tokens = None
@@ -228,10 +265,37 @@ class Follower:
 
     def _begin_late(self, first: Numbered) -> None:
         """The beginning is not kept any more. What is stored from here on is known, and what is removed."""
-        self._whole = False
-        self._lacking = f"its batches before number {first.sequence} are not kept any more"
+        self._lacks(
+            f"its batches before number {first.sequence} are not kept any more", curable=True
+        )
         self._next = first.sequence
         self._apply(first)
+
+    # A takeover, between replays: `take_over`, then `holds` for all pages, then `taken_over`, and a replay
+
+    def take_over(self, sequence: int, last_unix_s: float) -> None:
+        """The replica tells what it held before batch `sequence`, after one with the time stamp `last_unix_s`."""
+        self._start_over()
+        self._untold = ""
+        self._next, self._told_unix_s = sequence, last_unix_s if sequence else None
+        self._lacks("what it holds was not told to the end", curable=True)
+        self._tell()
+
+    def holds(self, hashes: Sequence[int], page_tokens: int) -> None:
+        """Some of its pages, parents first."""
+        self.block_tokens = page_tokens
+        self.counts.stored += len(hashes)
+        self._view.stored(hashes)
+
+    def taken_over(self) -> None:
+        """These were all. The replay that must follow shows whether they belong to the process that is followed."""
+        self.counts.takeovers += 1
+        self._lacks_nothing()
+        self._tell()
+
+    def untold(self, why: str) -> None:
+        """The replica does not tell what it holds."""
+        self._untold = why
 
     # Batches
 
@@ -242,8 +306,10 @@ class Follower:
             read = decode_batch(batch.payload)
         except KvEventError as error:
             self.counts.unreadable += 1
+            self._readable = False
             self._doubt(f"batch {batch.sequence} does not hold: {error}")
             return
+        self._readable = True
         self.counts.batches += 1
         self.last_batch_unix_s = read.time_unix_s
         self._change(read)
@@ -251,7 +317,7 @@ class Follower:
     def _doubt(self, why: str) -> None:
         """Forget all: rather too few blocks than one that may have been dropped."""
         self._view.cleared()
-        self._whole, self._lacking = False, why
+        self._lacks(why, curable=True)
 
     def _change(self, batch: ReadBatch) -> None:
         for change in batch.changes:
@@ -264,7 +330,7 @@ class Follower:
                 self._view.removed(change.block_hashes)
             elif change.clears:
                 self._view.cleared()
-                self._whole, self._lacking = True, ""
+                self._lacks_nothing()
 
     def _tell(self) -> None:
         complete = self.standing is Standing.IN_SYNC

@@ -19,6 +19,7 @@ from typing import Final
 
 import zmq
 import zmq.asyncio
+from evenkeel_contract.heldpages import PagesPart
 from evenkeel_contract.kvevents import (
     END_OF_REPLAY,
     MAX_BATCH_BYTES,
@@ -33,8 +34,9 @@ from evenkeel_fairshare.prefix.exact import ExactIndex
 from zmq.utils.monitor import parse_monitor_message
 
 from evenkeel_router.core.candidates import Fleet, Member
-from evenkeel_router.core.following import Follower
+from evenkeel_router.core.following import Follower, Standing
 from evenkeel_router.edge.health import Watchtower
+from evenkeel_router.edge.kvpages import pages_wanted
 from evenkeel_router.edge.tokenising import Tokenising
 from evenkeel_router.state import RouterState
 
@@ -186,17 +188,51 @@ class KvEvents:
                 follower.reason,
             )
             watching = asyncio.create_task(_broken(monitor))
+            asking = self._ask(replica, follower)
             try:
                 while True:
                     reading = asyncio.create_task(self._read(live, slot, follower))
-                    await asyncio.wait((watching, reading), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(
+                        (watching, reading, asking), return_when=asyncio.FIRST_COMPLETED
+                    )
                     if watching.done():
                         reading.cancel()
                         raise _Lost("the connection broke")
-                    await reading
+                    if asking.done():
+                        # What was being read may be lost with it: the replay brings it.
+                        reading.cancel()
+                        await asyncio.gather(reading, return_exceptions=True)
+                        await self._take_over(asking.result(), slot, follower)
+                        asking = self._ask(
+                            replica, follower, delay_s=self._state.timing.kv_pages_interval_s
+                        )
+                    else:
+                        await reading
                     await self._catch_up(replica, slot, follower)
             finally:
                 watching.cancel()
+                asking.cancel()
+
+    def _ask(
+        self, replica: ReplicaConfig, follower: Follower, *, delay_s: float = 0.0
+    ) -> asyncio.Task[list[PagesPart]]:
+        async def answer() -> list[PagesPart]:
+            await asyncio.sleep(delay_s)
+            return await pages_wanted(self._context, replica, follower, timing=self._state.timing)
+
+        return asyncio.create_task(answer())
+
+    async def _take_over(self, parts: Sequence[PagesPart], slot: _Slot, follower: Follower) -> None:
+        """What the replica holds, unless the follower has come to know it meanwhile."""
+        if follower.standing is Standing.IN_SYNC:
+            return
+        follower.take_over(parts[0].sequence, parts[0].last_unix_s)
+        for part in parts:
+            hashes = part.hashes
+            for at in range(0, len(hashes), PIECE):
+                follower.holds(hashes[at : at + PIECE], part.page_tokens)
+                await _breathe(slot)
+        follower.taken_over()
 
     async def _read(self, live: zmq.asyncio.Socket, slot: _Slot, follower: Follower) -> None:
         """Apply what comes until something is missing, or nothing came for so long that something may be."""

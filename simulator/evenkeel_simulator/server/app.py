@@ -19,7 +19,9 @@ from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.promptfacts import facts_of
+from evenkeel_contract.reportsport import Answers
 
 from evenkeel_simulator.server import handlers, operations, wire
 from evenkeel_simulator.server.handlers import REPLICA
@@ -131,6 +133,7 @@ def _describe(app: web.Application, port: int) -> RunningServer:
 def _run_replica(settings: Settings) -> Callable[[web.Application], AsyncIterator[None]]:
     async def context(app: web.Application) -> AsyncIterator[None]:
         replica = app[REPLICA] = Replica(settings)
+        pages = HeldPages()
         async with AsyncExitStack() as stack:
             if settings.kv_events_port is not None:
                 replica.publisher = KvPublisher(
@@ -138,14 +141,19 @@ def _run_replica(settings: Settings) -> Callable[[web.Application], AsyncIterato
                     port=settings.kv_events_port,
                     replay_port=settings.kv_replay_port,
                     kept_batches=settings.kv_kept_batches,
+                    pages=pages,
                 )
                 stack.push_async_callback(replica.publisher.close)
             if settings.reports_port is not None:
+                facts = facts_of({}, page_tokens=settings.page_size, simulated=True)
                 app[REPORTS] = ReportServer(
-                    replica.book,
-                    refresh=replica.refresh_reports,
+                    Answers(
+                        book=replica.book,
+                        refresh=replica.refresh_reports,
+                        prompts=lambda: facts,
+                        pages=pages,
+                    ),
                     refused=replica.metrics.question_refused,
-                    prompts=facts_of({}, page_tokens=settings.page_size, simulated=True),
                     host=settings.host,
                     port=settings.reports_port,
                 )

@@ -16,6 +16,7 @@ from typing import Final
 
 import zmq
 import zmq.asyncio
+from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.kvevents import (
     END_OF_REPLAY,
     GPU,
@@ -88,11 +89,14 @@ class KvRecorder:
 class KvPublisher:
     """The PUB socket and its replay. Open and close it on the event loop that uses it."""
 
-    def __init__(self, *, host: str, port: int, replay_port: int, kept_batches: int) -> None:
+    def __init__(
+        self, *, host: str, port: int, replay_port: int, kept_batches: int, pages: HeldPages
+    ) -> None:
         """Binds both; port 0 lets the system choose. Raises `zmq.ZMQError` if a port is taken.
 
-        `kept_batches` bounds what can be replayed.
+        `kept_batches` bounds what can be replayed; `pages` is told of every batch, for those who come later.
         """
+        self._pages = pages
         self._context = zmq.asyncio.Context()
         self._live = self._context.socket(zmq.PUB)
         self._live.set_hwm(_HIGH_WATER_MARK)
@@ -111,6 +115,7 @@ class KvPublisher:
         sequence, payload = self.published, encode_batch(EventBatch(timestamp, events))
         self.published += 1
         self._kept.append((sequence, payload))
+        self._pages.published(timestamp, events)
         await self._live.send_multipart(live_frames(sequence, payload))
 
     async def close(self) -> None:

@@ -7,10 +7,10 @@ from evenkeel_contract.promptfacts import (
     answer,
     ask,
     decode_facts,
-    decode_question,
     facts_of,
 )
-from evenkeel_contract.reports import REPORT_VERSION, ReportError, ReportRequest, encode
+from evenkeel_contract.reports import ReportError
+from evenkeel_contract.reportsport import decode_question
 
 FACTS = facts_of({"tokenizer.json": b"{}", "chat_template.jinja": b"hi"}, page_tokens=16)
 
@@ -41,26 +41,6 @@ def test_files_that_are_known_are_not_sent_again() -> None:
 )
 def test_whatever_makes_other_tokens_has_another_digest(other: object) -> None:
     assert getattr(other, "digest", None) != FACTS.digest
-
-
-def test_the_port_takes_both_questions() -> None:
-    question = ReportRequest(REPORT_VERSION, "i", 3)
-    assert decode_question(encode(question)) == question
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\xc1",
-        msgspec.msgpack.encode(["prompts", 2, ""]),
-        msgspec.msgpack.encode([99, "", 0]),
-        b"\x91" * 5000,
-    ],
-)
-def test_what_is_no_question_is_refused(data: bytes) -> None:
-    with pytest.raises(ReportError):
-        decode_question(data)
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,91 @@ def test_a_cleared_cache_makes_a_partial_view_whole(follower: Follower, held: He
     assert held.blocks == {1}
 
 
+@pytest.fixture
+def late(follower: Follower, held: Held) -> Follower:
+    """A partial view that begins with batch 7, after batch 9."""
+    test_what_is_not_kept_any_more_leaves_a_partial_view(follower, held)
+    assert follower.sequence == 11
+    return follower
+
+
+def test_what_the_replica_tells_makes_a_late_view_whole(late: Follower, held: Held) -> None:
+    assert late.wants_pages
+    late.take_over(13, 12.0)
+    late.holds([1, 2], 16)
+    assert late.reason == "waits for batches from number 13 on"
+    late.holds([3], 16)
+    late.taken_over()
+    assert late.standing is Standing.REPLAYING, "it may be of another process"
+    assert late.ask() == 12
+    assert late.replayed(batch(12, stored(3)))
+    assert late.replayed(batch(13, BlockRemoved([1]), stored(14)))
+    assert not late.ended()
+    assert (late.standing, late.reason, late.wants_pages) == (Standing.IN_SYNC, "", False)
+    assert held.blocks == {2, 3, 14}
+    assert (late.counts.takeovers, late.counts.restarts) == (1, 0)
+    assert not late.live(batch(13, BlockRemoved([1]), stored(14))), "its bytes are known by now"
+
+
+def test_what_another_process_tells_is_forgotten(late: Follower, held: Held) -> None:
+    late.take_over(13, 99.0)
+    late.holds([1, 2], 16)
+    late.taken_over()
+    assert late.ask() == 12
+    assert not late.replayed(batch(12, stored(3)))
+    assert held.blocks == set()
+    assert late.ask() == 0
+    assert late.counts.restarts == 0, "nothing says that what is followed was restarted"
+
+
+def test_what_is_told_before_its_last_batch_is_sent_is_asked_for_again(
+    late: Follower, held: Held
+) -> None:
+    late.take_over(13, 12.0)
+    late.holds([1], 16)
+    late.taken_over()
+    late.ask()
+    assert late.ended()
+    assert (held.blocks, late.counts.restarts) == (set(), 0)
+    late.ask()
+    assert late.replayed(batch(11, stored(12)))
+    assert not late.ended()
+    assert late.wants_pages
+
+
+def test_half_an_answer_is_none(late: Follower) -> None:
+    late.take_over(13, 12.0)
+    late.holds([1], 16)
+    late.disconnected("the connection broke")
+    late.connected()
+    assert late.ask() == 12
+    assert late.replayed(batch(12, stored(3)))
+    assert not late.ended()
+    assert late.standing is Standing.PARTIAL
+    assert late.reason == "what it holds was not told to the end"
+    assert late.wants_pages
+
+
+def test_a_replica_that_does_not_tell_is_named(late: Follower) -> None:
+    late.untold("it makes no reports")
+    assert late.reason == (
+        "its batches before number 7 are not kept any more, and what it holds is not told: it makes no reports"
+    )
+    late.live(batch(11, AllBlocksCleared()))
+    assert late.reason == ""
+
+
+def test_nothing_told_helps_without_room_or_readable_batches(
+    late: Follower, follower: Follower
+) -> None:
+    late.live(Numbered(11, b"\xc1"))
+    assert not late.wants_pages, "it speaks otherwise"
+    late.live(batch(12, stored(13)))
+    assert late.wants_pages
+    late.forgot("no room")
+    assert not late.wants_pages
+
+
 def test_a_batch_that_does_not_hold_makes_all_doubtful(follower: Follower, held: Held) -> None:
     assert not follower.live(Numbered(3, b"\xc1"))
     assert follower.standing is Standing.PARTIAL

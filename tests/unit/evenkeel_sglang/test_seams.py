@@ -81,5 +81,10 @@ def test_a_cache_that_cannot_be_asked_is_a_misfit(sglang: dict[str, ModuleType])
         seams.check()
 
 
+def test_a_seam_that_fairness_does_not_need_only_says_why(sglang: dict[str, ModuleType]) -> None:
+    seams.check()
+    assert seams.misfits(seams.KV_PUBLISH).startswith(f"there is no {seams.KV_PUBLISH.path}")
+
+
 def test_no_handler_of_exceptions_swallows_the_refusal() -> None:
     assert not issubclass(seams.SeamError, Exception)

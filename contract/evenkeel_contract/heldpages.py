@@ -1,0 +1,166 @@
+"""What a replica's cache holds, told to a router that came too late for its KV events. MessagePack.
+
+Place in the flow: a replica's batches → `HeldPages` → reports port → a router's exact view. A router sends a
+`PagesQuestion` where it else sends a `ReportRequest`, and gets as many `PagesPart`s as it takes. What it does
+with them is told in docs/design/kv-events.md.
+
+The surprising thing: nobody asks the cache. What is told is what the published batches add up to, which is by
+definition what a router holds that has applied all of them, whatever kind of cache it is; and counting along costs an
+engine less than walking its tree. The time stamp of the last batch proves which history the number belongs to.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from evenkeel_contract.kvevents import GPU
+from evenkeel_contract.reports import ReportError
+
+PAGES_VERSION: Final = 1
+PART_PAGES: Final = 65_536
+"""Pages of one part: half a megabyte."""
+MAX_PARTS: Final = 256
+"""16 million pages: 268 million tokens in pages of 16."""
+_HASH_BYTES: Final = 8
+MAX_PART_BYTES: Final = PART_PAGES * _HASH_BYTES + 4096
+
+
+class PagesQuestion(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
+    """A router's question."""
+
+    version: int
+
+
+class PagesPart(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
+    """A part of a replica's answer."""
+
+    version: int
+    sequence: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    """Batches published before, which is the number of the next one: it and all after it are to be applied."""
+    last_unix_s: float
+    """The time stamp of the batch before it."""
+    page_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+    """Tokens of a page; 0 where none was ever stored."""
+    part: Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTS)]
+    parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)]
+    pages: Annotated[bytes, msgspec.Meta(max_length=PART_PAGES * _HASH_BYTES)] = b""
+    """Hashes as KV events tell them, 8 bytes each, signed, little endian; parents before children."""
+    trouble: str = ""
+    """Why this replica cannot tell; empty where it can."""
+
+    @property
+    def hashes(self) -> array[int]:
+        """The hashes of `pages`."""
+        found = array("q", self.pages)
+        if sys.byteorder == "big":
+            found.byteswap()
+        return found
+
+
+class Held(NamedTuple):
+    """What a cache held after a batch."""
+
+    sequence: int
+    last_unix_s: float
+    page_tokens: int
+    hashes: list[int]
+
+
+class HeldPages:
+    """What the batches that a replica has published add up to: told by one thread, asked by any."""
+
+    def __init__(self) -> None:
+        self.trouble = ""
+        """Why nobody tells it of batches; empty where somebody does."""
+        self._lock = threading.Lock()
+        self._pages: dict[int, None] = {}  # in the order of their storing
+        self._batches = 0
+        self._last_unix_s = 0.0
+        self._page_tokens = 0
+
+    def published(self, time_unix_s: float, events: Iterable[Any]) -> None:
+        """The next batch, with its time stamp. Its events are those of `kvevents`, or SGLang's of the same names."""
+        with self._lock:
+            self._batches += 1
+            self._last_unix_s = time_unix_s
+            for event in events:
+                self._apply(type(event).__name__, event)
+
+    def _apply(self, kind: str, event: Any) -> None:
+        if kind == "AllBlocksCleared":
+            self._pages.clear()
+        elif getattr(event, "medium", None) not in (None, GPU):
+            return
+        elif kind == "BlockStored":
+            self._page_tokens = event.block_size
+            self._pages.update(dict.fromkeys(event.block_hashes))
+        elif kind == "BlockRemoved":
+            for page in event.block_hashes:
+                self._pages.pop(page, None)
+
+    def take(self) -> Held:
+        """A copy. Whoever publishes waits for it: some 10 ms for a million pages."""
+        with self._lock:
+            return Held(self._batches, self._last_unix_s, self._page_tokens, list(self._pages))
+
+
+def ask() -> bytes:
+    """What a router sends."""
+    return _encoder.encode(PagesQuestion(PAGES_VERSION))
+
+
+def answer(held: HeldPages) -> Iterator[bytes]:
+    """What a replica sends, one message after another."""
+    trouble = held.trouble
+    sequence, last_unix_s, page_tokens, hashes = held.take()
+    if len(hashes) > MAX_PARTS * PART_PAGES:
+        trouble, hashes = f"it holds more than {MAX_PARTS * PART_PAGES} pages", []
+    parts = max(1, -(-len(hashes) // PART_PAGES))
+    for part in range(parts):
+        pages = array("q", hashes[part * PART_PAGES : (part + 1) * PART_PAGES])
+        if sys.byteorder == "big":
+            pages.byteswap()
+        yield _encoder.encode(
+            PagesPart(
+                PAGES_VERSION,
+                sequence,
+                last_unix_s,
+                page_tokens,
+                part,
+                parts,
+                pages.tobytes(),
+                trouble,
+            )
+        )
+
+
+def decode_part(data: bytes) -> PagesPart:
+    """Read a part of an answer; raises `ReportError`."""
+    try:
+        part = _part.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ReportError(f"not what a replica's cache holds: {error}") from error
+    if part.version != PAGES_VERSION:
+        raise ReportError(f"version {part.version} is not {PAGES_VERSION}")
+    if len(part.pages) % _HASH_BYTES:
+        raise ReportError(f"{len(part.pages)} bytes are no hashes of {_HASH_BYTES}")
+    return part
+
+
+def follows(part: PagesPart, first: PagesPart, place: int) -> bool:
+    """Whether a part is the one with the number `place` of the answer that begins with `first`."""
+    return part.part == place and _head(part) == _head(first)
+
+
+def _head(part: PagesPart) -> tuple[float, ...]:
+    return part.sequence, part.last_unix_s, part.page_tokens, part.parts
+
+
+_encoder = msgspec.msgpack.Encoder()
+_part = msgspec.msgpack.Decoder(PagesPart)

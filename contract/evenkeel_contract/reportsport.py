@@ -1,0 +1,62 @@
+"""What may be asked on a replica's reports port, and the answers: the same for SGLang's plug-in and the simulator.
+
+Place in the flow: a router's question → **here** → `reportbook`, `promptfacts`, `heldpages` → answers.
+
+The surprising thing: who cannot read a question says nothing, since nobody can tell what the asker would make of an
+answer. Replicas of before a kind of question was made do the same, so askers give up by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from evenkeel_contract import heldpages, promptfacts
+from evenkeel_contract.heldpages import PAGES_VERSION, HeldPages, PagesQuestion
+from evenkeel_contract.promptfacts import FACTS_VERSION, PromptFacts, PromptQuestion
+from evenkeel_contract.reportbook import ReportBook
+from evenkeel_contract.reports import ReportError, ReportRequest, decode_request, encode
+
+MAX_QUESTION_BYTES: Final = 4096
+_VERSIONS: Final = {PromptQuestion: FACTS_VERSION, PagesQuestion: PAGES_VERSION}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What a replica has to tell."""
+
+    book: ReportBook
+    refresh: Callable[[], None]
+    """Brings the book up to date; called before each report."""
+    prompts: Callable[[], PromptFacts]
+    pages: HeldPages
+
+    def to(self, question: bytes) -> Iterator[bytes]:
+        """The messages that answer a question, most often one. Raises `ReportError` where it is none, at once."""
+        asked = decode_question(question)
+        if isinstance(asked, PagesQuestion):
+            return heldpages.answer(self.pages)
+        if isinstance(asked, PromptQuestion):
+            return iter((promptfacts.answer(self.prompts(), asked),))
+        self.refresh()
+        return iter((encode(self.book.answer(asked)),))
+
+
+def decode_question(data: bytes) -> ReportRequest | PromptQuestion | PagesQuestion:
+    """Read whatever is asked; raises `ReportError`."""
+    try:
+        question = _question.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return decode_request(data)
+    known = _VERSIONS[type(question)]
+    if question.version != known:
+        raise ReportError(f"version {question.version} is not {known}")
+    return question
+
+
+_question: msgspec.msgpack.Decoder[PromptQuestion | PagesQuestion] = msgspec.msgpack.Decoder(
+    PromptQuestion | PagesQuestion
+)
