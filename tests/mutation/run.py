@@ -41,10 +41,18 @@ asyncio_mode = "auto"
 
 
 def stage(patterns: list[str], tests_named: str) -> None:
-    """Copy what is mutated, and those of the tests named so that import nothing else."""
+    """Copy what is mutated, and those of the tests named so that import nothing else, be it through tests/support."""
     shutil.rmtree(STAGE, ignore_errors=True)
     shutil.copytree(ROOT / "fairshare" / PACKAGE, STAGE / "src" / PACKAGE)
-    others = re.compile(r"^\s*(from|import) evenkeel_(?!fairshare)", re.MULTILINE)
+    foreign = r"evenkeel_(?!fairshare)"
+    support = (ROOT / "tests" / "support").glob("*.py")
+    beyond = [
+        path.stem
+        for path in support
+        if re.search(rf"import {foreign}|from {foreign}", path.read_text())
+    ]
+    modules = "|".join((foreign, *(rf"tests\.support\.{name}\b" for name in beyond)))
+    others = re.compile(rf"^\s*(from|import) ({modules})", re.MULTILINE)
     for folder in TESTS:
         for path in (ROOT / folder).rglob("*.py"):
             is_named = re.search(tests_named, str(path.relative_to(ROOT))) or "support" in folder
