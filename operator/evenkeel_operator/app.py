@@ -14,6 +14,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from random import Random
@@ -23,11 +24,13 @@ import kopf
 
 from evenkeel_operator import handlers, metrics
 from evenkeel_operator.activation import Activations
+from evenkeel_operator.autoscaler import Autoscaler
 from evenkeel_operator.cluster.apply import Applier
 from evenkeel_operator.cluster.client import KubeClient, connected
 from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.lease import Lease
 from evenkeel_operator.cluster.observe import Observer
+from evenkeel_operator.cluster.prometheus import Prometheus, prometheus
 from evenkeel_operator.cluster.refusals import Refusals
 from evenkeel_operator.cluster.routers import Routers, reached
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
@@ -47,11 +50,21 @@ SECRET_BYTES: Final = 32
 SPREAD_S: Final = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Whom the operator talks to."""
+
+    client: KubeClient
+    routers: Routers
+    prometheus: Prometheus
+
+
 async def run(settings: Settings) -> int:
     """Run until a signal, or until the lease is lost. The exit code."""
     async with (
         connected() as client,
         reached() as routers,
+        prometheus() as seen,
         serving(settings.probe_host, settings.probe_port) as port,
     ):
         _log.info("probes and metrics on port %d", port)
@@ -66,7 +79,7 @@ async def run(settings: Settings) -> int:
             return 0
         metrics.LEADER.set(1)
         try:
-            return await _lead(client, routers, lease, settings)
+            return await _lead(Reached(client, routers, seen), lease, settings)
         finally:
             metrics.LEADER.set(0)
             await lease.release()
@@ -89,9 +102,9 @@ async def _elected(lease: Lease) -> bool:
         await asyncio.gather(waiting, election, return_exceptions=True)
 
 
-async def _lead(client: KubeClient, routers: Routers, lease: Lease, settings: Settings) -> int:
+async def _lead(reached: Reached, lease: Lease, settings: Settings) -> int:
     """Act until a signal (kopf takes them from here on), or until the lease is lost."""
-    leader = Leader(client, routers, settings)
+    leader = Leader(reached, settings)
     await leader.observer.look_at_apis()
     async with _background(leader.work(), leader.follow_apis(), leader.look_afresh()):
         keeping = asyncio.create_task(lease.keep())
@@ -132,24 +145,35 @@ async def _watch(leader: Leader, settings: Settings) -> None:
 class Leader:
     """What the one that acts holds: a memory, a list of what to do, and passes."""
 
-    def __init__(self, client: KubeClient, routers: Routers, settings: Settings) -> None:
+    def __init__(self, reached: Reached, settings: Settings) -> None:
+        client = reached.client
         self.store = Store()
         self.observer = Observer(client, self.store)
         self._rng = Random()
         self.worklist = Worklist(rng=self._rng)
         self.activations = Activations(
-            self.observer, routers, on_news=lambda key: self.worklist.add(key, after_s=0.0)
+            self.observer, reached.routers, on_news=lambda key: self.worklist.add(key, after_s=0.0)
         )
         self._workers = settings.workers
         monotonic_s = asyncio.get_running_loop().time
         refusals = Refusals(rng=self._rng, monotonic_s=monotonic_s)
+        self._looks = Worklist(rng=self._rng, waiting=metrics.LOOKS_WAITING)
+        self._autoscaler = Autoscaler(
+            reached.prometheus,
+            self.observer,
+            settings.defaults,
+            monotonic_s=monotonic_s,
+            wake=lambda key: self.worklist.add(key, after_s=0.0),
+            look_at=lambda key: self._looks.add(key, after_s=0.0),
+        )
         means = Means(
             client=client,
             store=self.store,
             observer=self.observer,
             applier=Applier(client, self.store, refusals),
-            routers=routers,
+            routers=reached.routers,
             activations=self.activations,
+            autoscaler=self._autoscaler,
             defaults=settings.defaults,
             clock=_now,
             monotonic_s=monotonic_s,
@@ -167,6 +191,7 @@ class Leader:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._workers):
                 group.create_task(self.worklist.work(self.make_pass))
+                group.create_task(self._looks.work(self._autoscaler.look))
 
     async def make_pass(self, key: Key) -> float | None:
         """One pass over one resource, counted and timed."""

@@ -40,6 +40,11 @@ WAITING: Final = Gauge(
     "Resources that wait for a pass.",
     registry=REGISTRY,
 )
+LOOKS_WAITING: Final = Gauge(
+    "evenkeel_operator_looks_waiting",
+    "Services of which the scaler looks at Prometheus: every 15 seconds each.",
+    registry=REGISTRY,
+)
 LEADER: Final = Gauge(
     "evenkeel_operator_leader",
     "1 where this process is the one that acts.",

@@ -20,16 +20,15 @@ from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     ENGINE_KEY_LABEL,
     ROUTER_COMPONENT,
-    ROUTER_CONFIG_KEY,
     accepted_name,
     credentials_name,
     engine_name,
     router_name,
 )
-from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
 
 from evenkeel_operator import metrics
 from evenkeel_operator.activation import Activations
+from evenkeel_operator.autoscaler import Autoscaler
 from evenkeel_operator.cluster.apply import Applier, Outcome
 from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.events import tell
@@ -50,7 +49,6 @@ from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import Object, Ref, annotations_of
 from evenkeel_operator.core.plan import make_plan
 from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers, surged
-from evenkeel_operator.core.secretdata import entry_of
 from evenkeel_operator.core.status import differs, service_status
 from evenkeel_operator.core.tenants import make_roster
 from evenkeel_operator.core.transitions import worth_telling
@@ -80,6 +78,7 @@ class Means:
     applier: Applier
     routers: Routers
     activations: Activations
+    autoscaler: Autoscaler
     defaults: Defaults
     clock: Clock
     monotonic_s: Callable[[], float]
@@ -133,7 +132,7 @@ class ServicePass:
 
         # 6. Status, and a word to people where something changed.
         found = await self._findings(key, judgement, scaling, attended, outcome, seen.scalers)
-        await self._report(key, seen.raw, found, judgement, attended.wanted, outcome)
+        await self._report(key, seen.raw, found, judgement, scaling, attended.wanted, outcome)
         self._listen(key, seen, found)
         settled = found.engines.settled and found.routers.settled
         due_s = (self._rest_s(key, settled=settled), outcome.again_s, attended.again_s)
@@ -182,12 +181,11 @@ class ServicePass:
         return judgement.refused(known.faults, before) if known.faults else judgement
 
     async def _scaling(self, key: Key, seen: Observed, judgement: Judgement) -> Scaling:
-        engines = seen.children.get(Ref("Deployment", engine_name(key.name)))
-        scaling = decide(
-            _spec_of(judgement),
-            present=0 if engines is None else engines["spec"].get("replicas", 1),
-            activation=self._means.activations.wanted(key),
+        wanted = self._means.activations.wanted(key)
+        decision = await self._means.autoscaler.attend(
+            key, seen, judgement.running, activation=wanted
         )
+        scaling = decide(_spec_of(judgement), decision)
         cordoned = self._means.store.cordoned
         if scaling.replicas != 1 or not cordoned:
             return scaling
@@ -208,7 +206,7 @@ class ServicePass:
                 credentials=await self._credentials(key, seen),
                 tenants=seen.tenants,
                 roster=make_roster(seen.tenants, seen.secrets),
-                config_before=_config_of(seen, router_name(key.name)),
+                config_before=seen.told,
                 redis_url=await self._means.observer.redis_url(judgement.running),
                 apis=self._means.observer.apis,
                 defaults=self._means.defaults,
@@ -223,7 +221,7 @@ class ServicePass:
         if stored is None:
             # Never make up new keys on the word of a memory that may be stale, nor while the old ones are known.
             live = await self._means.client.get(ref.kind, key.namespace, ref.name)
-            told = _config_of(seen, router_name(key.name))
+            told = seen.told
             stored = read_credentials(live) or recovered(told, rotation=rotation)
         engines = seen.children.get(Ref("Deployment", engine_name(key.name)))
         return next_credentials(
@@ -260,6 +258,7 @@ class ServicePass:
             blocked=attended.blocked,
             wakes=_wakes(judgement),
             scaling=scaling.note,
+            scales=scaling.decision is not None and scaling.decision.active,
         )
 
     async def _workload(
@@ -285,6 +284,7 @@ class ServicePass:
         raw: Object,
         found: Findings,
         judgement: Judgement,
+        scaling: Scaling,
         wanted: Desired | None,
         outcome: Outcome,
     ) -> None:
@@ -296,6 +296,7 @@ class ServicePass:
             running=judgement.running,
             image=wanted.image if wanted else None,
             available_image=wanted.available_image if wanted else None,
+            decision=scaling.decision,
             now=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
         metrics.SERVICES.found(key.namespace, key.name, _figures(found, status))
@@ -323,6 +324,7 @@ class ServicePass:
         self._means.store.forget(key)
         self._means.applier.forget(key)
         self._means.activations.leave(key)
+        self._means.autoscaler.forget(key)
         metrics.SERVICES.gone(key.namespace, key.name)
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)
@@ -361,9 +363,3 @@ def _all_use(engines: Object | None, key_id: str) -> bool:
     spec = engines["spec"]
     label = (spec["template"]["metadata"].get("labels") or {}).get(ENGINE_KEY_LABEL)
     return label == key_id and workload(engines, wanted=spec.get("replicas", 1)).settled
-
-
-def _config_of(seen: Observed, name: str) -> RouterConfig | None:
-    """What routers are told now."""
-    data = entry_of(seen.children.get(Ref("Secret", name)), ROUTER_CONFIG_KEY)
-    return None if data is None else parse_router_config(data)[0]

@@ -72,6 +72,9 @@ def _fleet(state: RouterState) -> Iterator[Metric]:
          "Difference of standing over what is proven: above 1 something is broken.",
          now.bound_ratio),
         ("fleet_backlogged_clients", "Clients with a request that waits.", now.backlogged),
+        ("within_share_waiting",
+         "Requests that wait at replicas, of clients that asked for no more than their share.",
+         now.waiting_within_share),
     ):  # fmt: skip
         family = gauge(name, help_text, _MODEL)
         family.add_metric((state.config.model,), float(value))

@@ -1,7 +1,4 @@
-"""A real Prometheus reads a router and a replica as their PodMonitors say, and evaluates the PrometheusRule.
-
-What the Prometheus operator makes of a PodMonitor is done by hand here: job, labels of the pod, port and path.
-"""
+"""A real Prometheus reads a router and a replica as their PodMonitors say, and evaluates the PrometheusRule."""
 
 from __future__ import annotations
 
@@ -14,13 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import yaml
 from evenkeel_operator.manifests.monitoring import pod_monitors
 from evenkeel_operator.manifests.rules import alert_groups
-from evenkeel_operator.manifests.subject import Manifest
 
-from tests.support.ports import free_ports
-from tests.support.promtool import program
+from tests.support.prometheus import prometheus, scraped
 from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet, simulated
 from tests.support.subjects import sample_subject, with_apis
 
@@ -28,58 +22,6 @@ SUBJECT = with_apis(
     sample_subject("simulator.yaml", slo={"ttft": {"threshold": "1500ms", "window": "168h"}})
 )
 _SELECTOR = re.compile(r"\bevenkeel_(?:router|engine)_\w+\{[^}]*\}")
-
-
-def scraped(monitor: Manifest, address: str) -> dict[str, Any]:
-    """A scrape of one pod, as the Prometheus operator would have it."""
-    metadata, spec = monitor["metadata"], monitor["spec"]
-    (endpoint,) = spec["podMetricsEndpoints"]
-    meta = "__meta_kubernetes_pod_label_"
-    pod = {meta + _spelled(key): value for key, value in spec["selector"]["matchLabels"].items()}
-    return {
-        "job_name": f"{metadata['namespace']}/{metadata['name']}",
-        "metrics_path": endpoint["path"],
-        "static_configs": [
-            {
-                "targets": [address],
-                "labels": {"namespace": metadata["namespace"], "pod": metadata["name"], **pod},
-            }
-        ],
-        "relabel_configs": [
-            {"source_labels": [meta + _spelled(label)], "target_label": _spelled(label)}
-            for label in spec["podTargetLabels"]
-        ],
-    }
-
-
-def _spelled(label: str) -> str:
-    return re.sub(r"\W", "_", label)
-
-
-@asynccontextmanager
-async def prometheus(
-    folder: Path, scrapes: list[dict[str, Any]]
-) -> AsyncIterator[httpx.AsyncClient]:
-    """Its API, while it scrapes these and evaluates the service's rules."""
-    (port,) = free_ports(1)
-    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": alert_groups(SUBJECT)}))
-    config = {
-        "global": {"scrape_interval": "200ms", "evaluation_interval": "200ms", "scrape_timeout": "200ms"},
-        "rule_files": ["rules.yaml"],
-        "scrape_configs": scrapes,
-    }  # fmt: skip
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    process = await asyncio.create_subprocess_exec(
-        program("prometheus"), f"--config.file={folder}/prometheus.yaml",
-        f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as client:
-            yield client
-    finally:
-        process.kill()
-        await process.wait()
 
 
 async def asked(client: httpx.AsyncClient, path: str, **query: str) -> Mapping[str, Any]:
@@ -133,7 +75,7 @@ async def test_an_unfair_replica_is_an_alert_in_the_making(tmp_path: Path) -> No
         await stack.enter_async_context(asking(client, 300))  # one client of its own tenant
         await stack.enter_async_context(asking(client, 30, Authorization=f"Bearer {KEY}"))
         scrapes = [scraped(routers, f"127.0.0.1:{router.probe_port}")]
-        api = await stack.enter_async_context(prometheus(tmp_path, scrapes))
+        api = await stack.enter_async_context(prometheus(tmp_path, scrapes, alert_groups(SUBJECT)))
         async with asyncio.timeout(3 * PATIENCE_S):
             while "EvenkeelShareSkewed" not in await about_to_fire(api):  # noqa: ASYNC110 - its state, not ours
                 await asyncio.sleep(0.2)
@@ -179,6 +121,6 @@ async def test_a_real_prometheus_finds_every_series_that_alerts_ask_for(tmp_path
             scraped(engines, urlsplit(server.url).netloc),
             scraped(routers, f"127.0.0.1:{router.probe_port}"),
         ]
-        async with prometheus(tmp_path, scrapes) as client:
+        async with prometheus(tmp_path, scrapes, alert_groups(SUBJECT)) as client:
             await until_each(client, selectors)
             await until_at_rest(client, {rule["alert"] for rule in rules})

@@ -10,8 +10,10 @@ from typing import Any
 
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
 from evenkeel_operator.activation import Activations
+from evenkeel_operator.autoscaler import Autoscaler
 from evenkeel_operator.cluster.apply import Applier
 from evenkeel_operator.cluster.observe import Observer
+from evenkeel_operator.cluster.prometheus import Prometheus
 from evenkeel_operator.cluster.refusals import Refusals
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
@@ -21,6 +23,7 @@ from evenkeel_operator.reconcile import Means, ServicePass
 from evenkeel_operator.tenantpass import TenantPass
 
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_prometheus import FakePrometheus
 from tests.support.fake_routers import FakeRouters
 from tests.support.subjects import document
 
@@ -40,6 +43,7 @@ class Operator:
         defaults: Defaults = DEFAULTS,
         *,
         routers: Routers | None = None,
+        prometheus: Prometheus | None = None,
     ) -> None:
         self.store = Store()
         observer = Observer(cluster, self.store)
@@ -48,9 +52,19 @@ class Operator:
         self.now_s = 0.0
         refusals = Refusals(rng=Random(1), monotonic_s=lambda: self.now_s)
         routers = routers or FakeRouters()
+        self.prometheus = FakePrometheus()
         self.woken: list[Key] = []
-        """Services that a router wanted, or wanted no more."""
+        """Services that somebody besides events wants a pass over."""
+        self.to_look_at: list[Key] = []
         self.activations = Activations(observer, routers, on_news=self.woken.append)
+        self.autoscaler = Autoscaler(
+            prometheus or self.prometheus,
+            observer,
+            defaults,
+            monotonic_s=lambda: self.now_s,
+            wake=self.woken.append,
+            look_at=self.to_look_at.append,
+        )
         means = Means(
             client=cluster,
             store=self.store,
@@ -58,6 +72,7 @@ class Operator:
             applier=Applier(cluster, self.store, refusals),
             routers=routers,
             activations=self.activations,
+            autoscaler=self.autoscaler,
             defaults=defaults,
             clock=lambda: NOW,
             monotonic_s=lambda: self.now_s,

@@ -14,14 +14,18 @@ from evenkeel_contract.names import (
     COMPONENT_LABEL,
     ENGINE_COMPONENT,
     ROUTER_COMPONENT,
+    ROUTER_CONFIG_KEY,
     SERVICE_LABEL,
+    router_name,
 )
+from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
 from evenkeel_contract.spec import FairInferenceService
 from evenkeel_contract.spec.common import SecretKeyRef
 
 from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.store import SCALER, SERVICE, TENANT, Key, Store
 from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref
+from evenkeel_operator.core.secretdata import entry_of
 from evenkeel_operator.core.tenants import (
     SecretHashes,
     Tenant,
@@ -45,6 +49,13 @@ class Observed:
     @property
     def uid(self) -> str:
         return str(self.raw["metadata"]["uid"])
+
+    @property
+    def told(self) -> RouterConfig | None:
+        """What routers are told now."""
+        name = router_name(str(self.raw["metadata"]["name"]))
+        data = entry_of(self.children.get(Ref("Secret", name)), ROUTER_CONFIG_KEY)
+        return None if data is None else parse_router_config(data)[0]
 
     @property
     def is_leaving(self) -> bool:
@@ -112,7 +123,7 @@ class Observer:
         redis = service.spec.router.state.redis
         if redis is None:
             return None
-        return await self._entry(service.metadata.namespace, redis.url_secret_ref)
+        return await self.entry(service.metadata.namespace, redis.url_secret_ref)
 
     async def pods(self, key: Key, component: str) -> list[Object]:
         """The pods of a component; asked only while something is not as it should be."""
@@ -164,7 +175,8 @@ class Observer:
         secret = await self._client.get("Secret", namespace, name)
         self._store.remember_secret(namespace, name, secret, asked=asked)
 
-    async def _entry(self, namespace: str, ref: SecretKeyRef) -> str | None:
+    async def entry(self, namespace: str, ref: SecretKeyRef) -> str | None:
+        """What a Secret holds, without white space at both ends; None where it does not."""
         # Looked at through its hash too, so that a change of it is an event that concerns the service.
         await self._hashes(namespace, ref.name)
         secret = await self._client.get("Secret", namespace, ref.name)

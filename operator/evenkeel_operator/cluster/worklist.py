@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
 
+from prometheus_client import Gauge
+
 from evenkeel_operator import metrics
 from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.store import Key
@@ -29,7 +31,9 @@ Pass = Callable[[Key], Awaitable[float | None]]
 class Worklist:
     """A queue of keys by due time."""
 
-    def __init__(self, *, rng: Random) -> None:
+    def __init__(self, *, rng: Random, waiting: Gauge = metrics.WAITING) -> None:
+        """`waiting` counts what is due at some time."""
+        self._waiting = waiting
         self._due_s: dict[Key, float] = {}
         self._running: set[Key] = set()
         self._again: set[Key] = set()
@@ -44,7 +48,7 @@ class Worklist:
             return
         due_s = asyncio.get_running_loop().time() + after_s
         self._due_s[key] = min(due_s, self._due_s.get(key, due_s))
-        metrics.WAITING.set(len(self._due_s))
+        self._waiting.set(len(self._due_s))
         self._changed.set()
 
     async def work(self, make_pass: Pass) -> None:
@@ -81,7 +85,7 @@ class Worklist:
             key = min(self._due_s, key=lambda key: self._due_s[key], default=None)
             if key is not None and self._due_s[key] <= now_s:
                 del self._due_s[key]
-                metrics.WAITING.set(len(self._due_s))
+                self._waiting.set(len(self._due_s))
                 self._running.add(key)
                 return key
             wait_s = None if key is None else self._due_s[key] - now_s

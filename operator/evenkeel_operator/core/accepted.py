@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 from evenkeel_contract.faults import Fault, show
@@ -144,7 +145,7 @@ def prometheus_is_not_allowed(service: FairInferenceService, defaults: Defaults)
     if scaling is None or not defaults.prometheus_urls:
         return
     url = scaling.prometheus.url
-    if not any(_is_below(url, allowed) for allowed in defaults.prometheus_urls):
+    if not may_be_asked(url, defaults):
         allowed = ", ".join(defaults.prometheus_urls)
         yield Fault(
             "spec.autoscaling.prometheus.url",
@@ -152,9 +153,17 @@ def prometheus_is_not_allowed(service: FairInferenceService, defaults: Defaults)
         )
 
 
+def may_be_asked(url: str, defaults: Defaults) -> bool:
+    """Whether the operator may read the Prometheus at this address."""
+    allowed = defaults.prometheus_urls
+    return not allowed or any(_is_below(url, one) for one in allowed)
+
+
 def _is_below(url: str, allowed: str) -> bool:
     base = allowed.rstrip("/")
-    return url == base or url.startswith(f"{base}/")
+    # Whoever asks walks up at dots: they would lead out of what is allowed.
+    dots = any(part in (".", "..") for part in unquote(url).split("/"))
+    return not dots and (url == base or url.startswith(f"{base}/"))
 
 
 def template_takes_what_is_ours(service: FairInferenceService, _: Defaults) -> Iterator[Fault]:

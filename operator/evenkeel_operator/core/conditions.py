@@ -53,6 +53,8 @@ class Findings:
     wakes: bool = False
     """Without engines, the next request brings one."""
     scaling: Note = Note(reasons.NOT_CONFIGURED, "spec.autoscaling is absent")
+    scales: bool = False
+    """The built-in scaler sees what it decides by."""
 
 
 def verdicts(found: Findings) -> tuple[Verdict, ...]:
@@ -61,9 +63,7 @@ def verdicts(found: Findings) -> tuple[Verdict, ...]:
         _ready(found),
         _pods(ServiceCondition.ENGINES_READY, found.engines, "engines", wakes=found.wakes),
         _pods(ServiceCondition.ROUTER_READY, found.routers, "routers"),
-        Verdict(
-            ServiceCondition.SCALING_ACTIVE, FALSE, found.scaling.reason, found.scaling.message
-        ),
+        _scaling(found),
         _progressing(found),
         _degraded(found),
         _spec_valid(found),
@@ -116,6 +116,12 @@ def _why(load: Workload, what: str) -> str:
         return f"no {what} are wanted"
     count = f"{load.ready} of {load.wanted} {what} are ready"
     return f"{count}: {load.trouble.message}" if load.trouble else count
+
+
+def _scaling(found: Findings) -> Verdict:
+    status = TRUE if found.scales else FALSE
+    note = found.scaling
+    return Verdict(ServiceCondition.SCALING_ACTIVE, status, note.reason, note.message)
 
 
 def _progressing(found: Findings) -> Verdict:

@@ -46,7 +46,6 @@ INVALID: Final = "Invalid"
 
 # ScalingActive
 NOT_CONFIGURED: Final = "NotConfigured"  # spec.autoscaling is absent
-NO_SCALER: Final = "NoScaler"  # this operator does not scale by itself
 SCALING: Final = "Scaling"  # True: the number follows demand
 LEARNING: Final = (
     "LearningCapacity"  # True: nobody knows yet what a replica can do; demand alone adds none

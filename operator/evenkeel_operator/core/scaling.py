@@ -1,5 +1,5 @@
-"""How many replicas there shall be: what the spec says, and one more while the only one has to leave its node. The
-seam for a scaler that decides.
+"""How many replicas there shall be: what the spec says or the scaler decided, and one more while the only one has to
+leave its node.
 
 Place in the pass: judge → **scaling** → desired.
 """
@@ -15,6 +15,7 @@ from evenkeel_contract.spec import ServiceSpec
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.scaler import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class Scaling:
 
     replicas: int
     note: Note
+    decision: Decision | None = None
+    """Of the built-in scaler, where there is one for the service."""
 
 
 def foreign_scalers(service: str, scalers: Iterable[Object]) -> Iterator[Note]:
@@ -38,19 +41,16 @@ def foreign_scalers(service: str, scalers: Iterable[Object]) -> Iterator[Note]:
             )
 
 
-def decide(spec: ServiceSpec | None, *, present: int = 0, activation: bool = False) -> Scaling:
-    """From the spec; where that allows none, from those that there are (`present`) and whether one is wanted."""
+def decide(spec: ServiceSpec | None, decision: Decision | None = None) -> Scaling:
+    """From the spec, and from what the scaler decided where the spec has one."""
     if spec is None:
         return Scaling(0, Note(reasons.INVALID, "no spec runs"))
     if spec.autoscaling is None:
         message = "spec.autoscaling is absent: engine.replicas, or whoever owns the scale, decides"
         return Scaling(spec.initial_replicas, Note(reasons.NOT_CONFIGURED, message))
-    if spec.autoscaling.wakes:
-        replicas = int(present > 0 or activation)
-        message = "this operator has no scaler: none until a request comes, and then one"
-        return Scaling(replicas, Note(reasons.NO_SCALER, message))
-    message = f"this operator has no scaler: {spec.initial_replicas} replicas, as minReplicas says"
-    return Scaling(spec.initial_replicas, Note(reasons.NO_SCALER, message))
+    if decision is None:  # a spec that is only rehearsed
+        return Scaling(spec.initial_replicas, Note(reasons.NO_DATA_YET, "nothing is decided yet"))
+    return Scaling(decision.replicas, decision.note, decision)
 
 
 def surged(scaling: Scaling, pods: Iterable[Object], cordoned: Collection[str]) -> Scaling:

@@ -21,11 +21,12 @@ from evenkeel_contract.spec import (
     TenantCondition,
     TenantStatus,
 )
-from evenkeel_contract.spec.status import RouterStatus, ServedBy
+from evenkeel_contract.spec.status import RouterStatus, ScalingStatus, ServedBy
 
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.conditions import Findings, dated, spec_verdict, verdicts
 from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.scaler import Decision
 from evenkeel_operator.core.tenants import Roster
 
 
@@ -36,6 +37,7 @@ def service_status(
     running: FairInferenceService | None,
     image: str | None,
     available_image: str | None,
+    decision: Decision | None = None,
     now: str,
 ) -> dict[str, Any]:
     """What the FairInferenceService `raw` is to say of itself."""
@@ -50,6 +52,7 @@ def service_status(
         image=image,
         available_image=available_image,
         router=RouterStatus(ready_replicas=found.routers.ready),
+        scaling=None if decision is None else _scaling_status(decision, raw, now=now),
         conditions=tuple(
             dated(
                 (verdict.type.value, verdict.status, verdict.reason, verdict.message),
@@ -62,6 +65,17 @@ def service_status(
     )
     plain: dict[str, Any] = to_plain(status)
     return plain
+
+
+def _scaling_status(decision: Decision, raw: Object, *, now: str) -> ScalingStatus:
+    """The time is kept in the status itself, as conditions keep theirs; the first number is no change."""
+    plain = (raw.get("status") or {}).get("scaling")
+    before, faults = salvage(ScalingStatus, plain) if plain else (None, ())
+    if before is None or faults:
+        changed = None
+    else:
+        changed = before.last_scale_time if before.desired == decision.replicas else now
+    return ScalingStatus(desired=decision.replicas, reason=decision.reason, last_scale_time=changed)
 
 
 def tenant_status(
@@ -138,6 +152,7 @@ _OWNED = (
     "image",
     "availableImage",
     "router",
+    "scaling",
     "conditions",
     "services",
 )

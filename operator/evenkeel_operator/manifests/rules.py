@@ -17,13 +17,13 @@ from typing import Any, Final
 import msgspec
 from evenkeel_contract.names import (
     ROUTER_COMPONENT,
-    SERVICE_LABEL,
     alerts_name,
     engine_name,
     router_name,
 )
 from evenkeel_contract.spec.scaling import Slo, TtftObjective
 
+from evenkeel_operator.core.queries import series_of
 from evenkeel_operator.manifests.metadata import manifest
 from evenkeel_operator.manifests.monitoring import PROMETHEUS_GROUP, with_selection_labels
 from evenkeel_operator.manifests.subject import Manifest, Subject
@@ -93,8 +93,7 @@ def _filled(plain: Any, values: Mapping[str, str]) -> Any:
 
 def _values(subject: Subject) -> Iterator[tuple[str, str]]:
     namespace, name = subject.namespace, subject.name
-    label = re.sub(r"\W", "_", SERVICE_LABEL)  # as Prometheus spells it
-    yield "of", f'namespace="{namespace}",{label}="{name}"'
+    yield "of", series_of(namespace, name)
     yield "operator", f'service_namespace="{namespace}",service_name="{name}"'
     # What the Prometheus operator calls the scrapes of a PodMonitor.
     yield "routers", f"{namespace}/{router_name(name)}"

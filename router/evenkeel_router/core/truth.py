@@ -84,6 +84,8 @@ class FleetFigures:
     """Clients with a request that waits at a replica."""
     beyond_share: frozenset[str] = frozenset()
     """Clients that asked for more than their share, and were given that: theirs is no objective of ours."""
+    waiting_within_share: float = 0.0
+    """Requests of all others that wait at replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +142,13 @@ class Truth:
             if len(grown) % STRIDE == 0:
                 yield
         waiting: Counter[str] = Counter()
+        queued: defaultdict[str, float] = defaultdict(float)
         for incarnation, page in list(self._ledger.open_pages()):
             if incarnation in alive:
-                waiting.update(page.clients.positive(WAITING))
+                names = page.clients.positive(WAITING)
+                waiting.update(names)
+                for name in names:
+                    queued[name] += page.clients.cell(name, WAITING)
                 yield
         self._figures.observe(waiting)
         yield
@@ -151,7 +157,9 @@ class Truth:
         yield
         everywhere = {client for client, count in waiting.items() if count == len(alive)}
         ratio = yield from self._bound_ratio(everywhere, alive)
-        self.now = yield from self._conclude(waiting, weights, ratio)
+        found = yield from self._conclude(waiting, weights, ratio)
+        within = (count for name, count in queued.items() if name not in found.beyond_share)
+        self.now = replace(found, waiting_within_share=sum(within))
 
     def _owe(
         self, grown: Mapping[str, float], waiting: Collection[str], weights: ConfiguredWeights

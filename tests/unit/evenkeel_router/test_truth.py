@@ -92,6 +92,7 @@ def test_whoever_waits_and_gets_its_share_asks_for_more_than_that() -> None:
     for n in range(7):
         now = world.tick({A: 75 * n, B: 25 * n, C: 100 * n})
     assert now.beyond_share == {A, B, C}
+    assert now.waiting_within_share == 0
 
 
 def test_whoever_waits_and_gets_less_than_its_share_is_within_it() -> None:
@@ -99,6 +100,7 @@ def test_whoever_waits_and_gets_less_than_its_share_is_within_it() -> None:
     for n in range(7):
         now = world.tick({A: 30 * n, B: 70 * n, C: 100 * n})
     assert now.beyond_share == {B, C}
+    assert now.waiting_within_share == 1
 
 
 def test_whoever_hardly_waits_is_within_its_share_however_much_it_gets() -> None:

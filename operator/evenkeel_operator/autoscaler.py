@@ -1,0 +1,179 @@
+"""The built-in scaler at work: looks at Prometheus every now and then, and has a decision ready for every pass.
+
+Place in the flow: pass → terms → **autoscaler** → decision → pass; beside it, look → figures → step → wake the pass where the
+decision is another one. So no pass waits for Prometheus, and each finds what is right by now.
+
+The surprising thing: nothing is kept but in memory. An operator that starts begins with the replicas that live, and holds
+them for the window of `scaleDown`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from evenkeel_contract.names import engine_name
+from evenkeel_contract.spec import FairInferenceService
+from evenkeel_contract.spec.scaling import Prometheus as PrometheusSpec
+
+from evenkeel_operator.cluster.observe import Observed, Observer
+from evenkeel_operator.cluster.prometheus import Prometheus, PrometheusError, Source
+from evenkeel_operator.cluster.store import Key
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.accepted import may_be_asked
+from evenkeel_operator.core.conditions import Note
+from evenkeel_operator.core.defaults import Defaults
+from evenkeel_operator.core.demand import parts_of
+from evenkeel_operator.core.objects import Ref
+from evenkeel_operator.core.queries import figures, queries
+from evenkeel_operator.core.scaler import Blind, Decision, State, Terms, started, step
+from evenkeel_operator.core.wish import Figures
+from evenkeel_operator.core.workload import workload
+
+_log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 15.0
+"""Between two looks, as the HorizontalPodAutoscaler's."""
+NOT_YET: Final = Blind(Note(reasons.NO_DATA_YET, "Prometheus was not asked yet"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    """What a pass says of a service."""
+
+    terms: Terms
+    source: Source | Blind
+    """Blind: why it may not, or cannot, be asked."""
+
+
+@dataclass(slots=True)
+class _Scaled:
+    charge: _Charge
+    state: State
+    seen: Figures | Blind
+    decision: Decision
+
+
+class Autoscaler:
+    """Of all services."""
+
+    def __init__(
+        self,
+        prometheus: Prometheus,
+        observer: Observer,
+        defaults: Defaults,
+        *,
+        monotonic_s: Callable[[], float],
+        wake: Callable[[Key], None],
+        look_at: Callable[[Key], None],
+    ) -> None:
+        """`wake`: a pass is due; `look_at`: the service is new, or reads elsewhere: `look` is due."""
+        self._prometheus = prometheus
+        self._observer = observer
+        self._defaults = defaults
+        self._monotonic_s = monotonic_s
+        self._wake = wake
+        self._look_at = look_at
+        self._services: dict[Key, _Scaled] = {}
+
+    async def attend(
+        self,
+        key: Key,
+        seen: Observed,
+        service: FairInferenceService | None,
+        *,
+        activation: bool = False,
+    ) -> Decision | None:
+        """The decision as of now about the service that runs; None where it is not to be scaled.
+
+        `activation`: requests wait for its first replica. Raises `ClusterError`.
+        """
+        scaling = service.spec.autoscaling if service else None
+        if service is None or scaling is None:
+            self.forget(key)
+            return None
+        told, deployment = seen.told, seen.children.get(Ref("Deployment", engine_name(key.name)))
+        terms = Terms(
+            scaling=scaling,
+            parts=parts_of(told.tenancy.tenants if told else ()),
+            ready=workload(deployment, wanted=0).ready,
+            activation=activation,
+        )
+        charge = _Charge(terms, await self._source(key, scaling.prometheus))
+        live = (
+            scaling.min_replicas
+            if deployment is None
+            else int(deployment["spec"].get("replicas", 1))
+        )
+        return self._decided(key, charge, live=live)
+
+    def _decided(self, key: Key, charge: _Charge, *, live: int) -> Decision:
+        known = self._services.get(key)
+        if known is None or known.charge.source != charge.source:
+            # Another Prometheus may show something else: until it does, nothing is known.
+            state = started(live, now_s=self._monotonic_s()) if known is None else known.state
+            seen = charge.source if isinstance(charge.source, Blind) else NOT_YET
+            self._services[key] = self._stepped(state, charge, seen)
+            self._look_at(key)
+        elif _matters(known.charge.terms, charge.terms):
+            self._services[key] = self._stepped(known.state, charge, known.seen)
+        else:
+            known.charge = charge
+        return self._services[key].decision
+
+    async def _source(self, key: Key, told: PrometheusSpec) -> Source | Blind:
+        """Where to read. A spec that runs may be older than what the operator allows."""
+        if not may_be_asked(told.url, self._defaults):
+            message = "the operator may not read the address in spec.autoscaling.prometheus.url"
+            return Blind(Note(reasons.NOT_ALLOWED, message))
+        ref = told.token_secret_ref
+        if ref is None:
+            return Source(told.url)
+        token = await self._observer.entry(key.namespace, ref)
+        if token is None:
+            path = "spec.autoscaling.prometheus.tokenSecretRef"
+            message = f"{path}: Secret {ref.name} has no entry {ref.key}"
+            return Blind(Note(reasons.SECRET_MISSING, message))
+        return Source(told.url, token)
+
+    def forget(self, key: Key) -> None:
+        """It is not to be scaled any more."""
+        self._services.pop(key, None)
+
+    async def look(self, key: Key) -> float | None:
+        """Ask, and decide anew. When to look again; None for a service that is not scaled any more."""
+        known = self._services.get(key)
+        if known is None:
+            return None
+        source = known.charge.source
+        seen = source if isinstance(source, Blind) else await self._figures(key, known, source)
+        known = self._services.get(key)
+        if known is None:
+            return None
+        if known.charge.source == source:  # else this is another one's answer
+            after = self._stepped(known.state, known.charge, seen)
+            self._services[key] = after
+            if after.decision != known.decision:
+                _log.info("%s: %d replicas (%s), ScalingActive: %s", key, after.decision.replicas,
+                          after.decision.reason, after.decision.note.reason)  # fmt: skip
+                self._wake(key)
+        return INTERVAL_S
+
+    async def _figures(self, key: Key, known: _Scaled, source: Source) -> Figures | Blind:
+        asked = queries(key.namespace, key.name, known.charge.terms.scaling)
+        try:
+            return figures(await self._prometheus.ask(source, asked))
+        except PrometheusError as error:
+            return Blind(error.note)
+
+    def _stepped(self, state: State, charge: _Charge, seen: Figures | Blind) -> _Scaled:
+        after, decision = step(state, charge.terms, seen, now_s=self._monotonic_s())
+        return _Scaled(charge, after, seen, decision)
+
+
+def _matters(before: Terms, after: Terms) -> bool:
+    """Whether the decision is made anew at once. Replicas that become ready are looked at in their time: they come
+    with many a pass, and each step counts as a wish."""
+    return replace(before, ready=0) != replace(after, ready=0)

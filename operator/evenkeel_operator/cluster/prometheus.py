@@ -1,0 +1,145 @@
+"""Asking a Prometheus: instant queries over its HTTP API, and nothing else of it.
+
+Place in the flow: queries → **ask** → figures. Which addresses may be asked is the operator's settings' to say.
+
+The surprising thing: of what went wrong, people are told the kind and the status code, never what was answered. A
+service's owner chooses the address, and would otherwise read through the operator's eyes what only the operator may see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.conditions import Note
+from evenkeel_operator.core.queries import Answers, Sample
+
+_log = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 10.0
+"""For all queries of one look: less than there is between two."""
+MAX_ANSWER_BYTES: Final = 4 * 2**20
+"""A thousand clients take 200 KiB."""
+
+
+class PrometheusError(Exception):
+    """No figures. `note` says why, fit for a condition."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.note = Note(reason, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One Prometheus."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    """Bearer token."""
+
+
+class Prometheus(Protocol):
+    """The one seam to it."""
+
+    async def ask(self, source: Source, queries: Mapping[str, str]) -> Answers:
+        """All of them, or `PrometheusError`."""
+
+
+class _Series(msgspec.Struct, frozen=True):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _Data(msgspec.Struct, frozen=True, rename="camel"):
+    result: tuple[_Series, ...]
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    data: _Data
+    warnings: tuple[str, ...] = ()
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+class HttpPrometheus:
+    """Over HTTP."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def ask(self, source: Source, queries: Mapping[str, str]) -> Answers:
+        try:
+            async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
+                asked = {
+                    name: group.create_task(self._query(source, query))
+                    for name, query in queries.items()
+                }
+        except* PrometheusError as failed:
+            raise _first(failed) from failed
+        except* (aiohttp.ClientError, TimeoutError, OSError) as failed:
+            _log.info("%s does not answer: %r", source.url, failed.exceptions[0])
+            message = "the Prometheus at prometheus.url does not answer"
+            raise PrometheusError(reasons.UNREACHABLE, message) from failed
+        return {name: task.result() for name, task in asked.items()}
+
+    async def _query(self, source: Source, query: str) -> tuple[Sample, ...]:
+        headers = {"Accept-Encoding": "identity"}
+        if source.token is not None:
+            headers["Authorization"] = f"Bearer {source.token}"
+        url = URL(source.url).with_query(None) / "api/v1/query"
+        async with self._session.get(
+            url, params={"query": query}, headers=headers, allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                message = f"the Prometheus at prometheus.url answers {response.status}"
+                raise PrometheusError(reasons.NO_ANSWER, message)
+            return _read(await _bounded(response))
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    found = bytearray()
+    async for piece in response.content.iter_any():
+        found += piece
+        if len(found) > MAX_ANSWER_BYTES:
+            message = f"the Prometheus at prometheus.url answers more than {MAX_ANSWER_BYTES} bytes"
+            raise PrometheusError(reasons.NO_ANSWER, message)
+    return bytes(found)
+
+
+def _read(body: bytes) -> tuple[Sample, ...]:
+    try:
+        answer = _decoder.decode(body)
+        samples = tuple(Sample(one.metric, float(one.value[1])) for one in answer.data.result)
+    except ValueError as error:  # msgspec's errors are some
+        message = "what is at prometheus.url does not answer as Prometheus does"
+        raise PrometheusError(reasons.NO_ANSWER, message) from error
+    if answer.warnings:
+        message = "Prometheus warns that its answer may not be whole"
+        raise PrometheusError(reasons.DATA_PARTIAL, message)
+    return samples
+
+
+def _first(failed: BaseExceptionGroup[PrometheusError]) -> PrometheusError:
+    found = failed.exceptions[0]
+    note = found.note if isinstance(found, PrometheusError) else _first(found).note
+    return PrometheusError(note.reason, note.message)
+
+
+@asynccontextmanager
+async def prometheus() -> AsyncIterator[HttpPrometheus]:
+    """For the time of the context. No cookies, no proxies, no redirects: what is allowed is what is asked."""
+    connector = aiohttp.TCPConnector(limit=32)
+    jar = aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=jar) as session:
+        yield HttpPrometheus(session)

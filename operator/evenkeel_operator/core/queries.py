@@ -1,0 +1,122 @@
+"""What the scaler asks Prometheus of one service, and what its answers mean. Pure.
+
+Place in the flow: spec → **queries** → (Prometheus) → **figures** | blindness → scaler.
+
+Routers export fleet-wide figures, each the same: `max` over routers, never `sum`. What counts towards latency is of
+clients within their share alone, so nobody makes the fleet grow by waiting for itself.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from evenkeel_contract.names import SERVICE_LABEL
+from evenkeel_contract.spec.scaling import Autoscaling
+
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.conditions import Note
+from evenkeel_operator.core.demand import Asked
+from evenkeel_operator.core.scaler import Blind
+from evenkeel_operator.core.wish import Figures
+
+STALE_S: Final = 180.0
+"""Three scrapes of one a minute. What routers say changes within seconds."""
+RATE: Final = "2m"
+"""Two scrapes of one a minute, and a minute of what routers mean by demand."""
+LEARNING: Final = "[3h:1m]"
+"""What capacity is learnt from: long enough for a quiet hour, short enough to forget last night's model."""
+LEARNT_PART: Final = 0.95
+"""Of that time, not all of it: a router that reads its ledger anew may show more than was done for a minute."""
+
+AGE, ASKED, IN_FLIGHT = "age", "asked", "inFlight"
+SEEN, SATURATED = "seen", "saturated"
+QUEUE, TTFT = "queue", "ttft"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series at one time."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+Answers = Mapping[str, Sequence[Sample]]
+"""By the name of the query."""
+
+
+def series_of(namespace: str, name: str) -> str:
+    """The labels of all series that a service's routers and engines export, as its PodMonitors have it."""
+    label = re.sub(r"\W", "_", SERVICE_LABEL)  # as Prometheus spells it
+    return f'namespace="{namespace}",{label}="{name}"'
+
+
+def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
+    """PromQL by name; only what the spec needs."""
+    of = series_of(namespace, name)
+    found = {
+        AGE: f"time() - max(timestamp(evenkeel_router_fleet_backlogged_clients{{{of}}}))",
+        ASKED: f"max by (tenant, client) (evenkeel_router_service_requested{{{of}}}) > 0",
+        IN_FLIGHT: f"sum(evenkeel_router_requests_in_flight{{{of}}})",
+    }
+    targets = scaling.targets
+    if targets.service_per_replica is None:
+        # The least of all routers: one that starts and reads its ledger bit by bit jumps up.
+        served = (
+            f"sum(min by (tenant) (rate(evenkeel_router_tenant_service_total{{{of}}}[{RATE}])))"
+        )
+        live = f"count(max by (replica) (evenkeel_router_replica_routable{{{of}}}) == 1)"
+        waits = f"max(min_over_time(evenkeel_router_fleet_backlogged_clients{{{of}}}[1m])) > 0"
+        each = f"({served} / {live}) > 0"
+        found[SEEN] = f"quantile_over_time({LEARNT_PART}, ({each}){LEARNING})"
+        found[SATURATED] = f"quantile_over_time({LEARNT_PART}, ({each} and {waits}){LEARNING})"
+    share = "evenkeel_router_within_share_ttft_seconds"
+    if targets.queue_time is not None:
+        # Little's law: how many wait, over how many are begun per second.
+        waiting = f"max(avg_over_time(evenkeel_router_within_share_waiting{{{of}}}[{RATE}]))"
+        found[QUEUE] = f"{waiting} / sum(rate({share}_count{{{of}}}[{RATE}]))"
+    if targets.ttft_p95 is not None:
+        buckets = f"sum by (le) (rate({share}_bucket{{{of}}}[{RATE}]))"
+        found[TTFT] = f"histogram_quantile(0.95, {buckets})"
+    return found
+
+
+def figures(answers: Answers) -> Figures | Blind:
+    """What they say; blind where the service's routers have said nothing lately."""
+    age_s = _one(answers, AGE)
+    if age_s is None:
+        message = (
+            "Prometheus has no series of this service's routers: does it scrape them, with the labels of the "
+            "PodMonitor?"
+        )
+        return Blind(Note(reasons.NO_DATA, message))
+    if age_s > STALE_S:
+        message = f"what Prometheus has of this service's routers is older than {STALE_S:.0f} s"
+        return Blind(Note(reasons.DATA_STALE, message))
+    return Figures(
+        asked=tuple(
+            Asked(one.labels.get("tenant", ""), one.labels.get("client", ""), one.value)
+            for one in answers.get(ASKED, ())
+            if math.isfinite(one.value)
+        ),
+        in_flight=_one(answers, IN_FLIGHT) or 0.0,
+        seen_per_s=_finite(answers, SEEN),
+        saturated_per_s=_finite(answers, SATURATED),
+        queue_s=_one(answers, QUEUE),
+        ttft_p95_s=_one(answers, TTFT),
+    )
+
+
+def _one(answers: Answers, name: str) -> float | None:
+    """The only sample; None without one, or where it is no number (nothing over nothing)."""
+    found = next(iter(answers.get(name, ())), None)
+    return None if found is None or math.isnan(found.value) else found.value
+
+
+def _finite(answers: Answers, name: str) -> float | None:
+    found = _one(answers, name)
+    return found if found is not None and math.isfinite(found) else None

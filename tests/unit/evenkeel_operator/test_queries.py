@@ -1,0 +1,127 @@
+"""The scaler's PromQL, as Prometheus' own engine computes it over series that are written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+from evenkeel_contract.quantities import Quantity
+from evenkeel_operator.core.queries import queries, series_of
+
+from tests.support.promtool import promtool
+from tests.support.subjects import sample_subject
+
+GIVEN = sample_subject("gpu.yaml").spec.autoscaling
+assert GIVEN is not None
+QUERIES: Final = queries("team-ml", "llama", GIVEN)
+OF: Final = series_of("team-ml", "llama")
+
+# One sample each half minute; two routers, `a` and `b`, say the same of the fleet.
+SERVED = "evenkeel_router_tenant_service_total"
+ROUTABLE = "evenkeel_router_replica_routable"
+WAITS = "evenkeel_router_fleet_backlogged_clients"
+
+
+def series(name: str, values: str, **labels: str) -> dict[str, str]:
+    listed = ",".join(f'{key}="{value}"' for key, value in labels.items())
+    return {"series": f"{name}{{{OF},{listed}}}", "values": values}
+
+
+def both(name: str, values: str, **labels: str) -> list[dict[str, str]]:
+    return [series(name, values, pod=pod, **labels) for pod in ("a", "b")]
+
+
+TWO_REPLICAS = [*both(ROUTABLE, "1x240", replica="r0"), *both(ROUTABLE, "1x240", replica="r1")]
+THREE_OF_WHICH_ONE_IS_NOT_READY = [*TWO_REPLICAS, *both(ROUTABLE, "0x240", replica="r2")]
+BUSY = both(SERVED, "0+60000x240", tenant="t")  # 2000 a second
+CASES: dict[str, tuple[str, list[dict[str, str]], float | None]] = {
+    "what a replica did while requests waited": (
+        "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "3x240")], 1000.0),
+    "replicas that are not ready are no capacity": (
+        "saturated", [*THREE_OF_WHICH_ONE_IS_NOT_READY, *BUSY, *both(WAITS, "3x240")], 1000.0),
+    "nothing waited": (
+        "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0x240")], None),
+    "a request waited now and then": (
+        "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0 0 1" + " 0 0 1" * 79)], None),
+    "what a replica did with nothing waiting": (
+        "seen", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0x240")], 1000.0),
+    "times without work say nothing about replicas": (
+        "seen", [*TWO_REPLICAS, *both(SERVED, "0+60000x60 3600000x180", tenant="t")], 1000.0),
+    "one router that reads its ledger anew jumps, the other does not": (
+        "seen",
+        [*TWO_REPLICAS, series(SERVED, "0+60000x240", pod="a", tenant="t"),
+         series(SERVED, "0x229 13800000+60000x10", pod="b", tenant="t")], 1000.0),
+    "all clients' service counts": (
+        "seen", [*TWO_REPLICAS, *BUSY, *both(SERVED, "0+30000x240", tenant="u")], 1500.0),
+    "how old the newest figures are": (
+        "age", [series(WAITS, "0x238", pod="a"), series(WAITS, "0x236", pod="b")], 60.0),
+    "a service that nobody scrapes": ("age", [], None),
+    "how long requests wait": (
+        "queue",
+        [*both("evenkeel_router_within_share_waiting", "6x240"),
+         *both("evenkeel_router_within_share_ttft_seconds_count", "0+30x240")], 3.0),
+    "ninety-five of a hundred first tokens": (
+        "ttft",
+        [*both("evenkeel_router_within_share_ttft_seconds_bucket", "0x240", le="1.0"),
+         *both("evenkeel_router_within_share_ttft_seconds_bucket", "0+60x240", le="2.0"),
+         *both("evenkeel_router_within_share_ttft_seconds_bucket", "0+60x240", le="+Inf")], 1.95),
+    "requests of all routers": (
+        "inFlight",
+        [*both("evenkeel_router_requests_in_flight", "2x240", client="x"),
+         *both("evenkeel_router_requests_in_flight", "1x240", client="y")], 6.0),
+}  # fmt: skip
+
+
+def evaluated(
+    folder: Path, query: str, given: list[dict[str, str]], want: list[Mapping[str, object]]
+) -> tuple[int, str]:
+    """Of two hours of samples, at their end."""
+    test = {
+        "interval": "30s",
+        "input_series": given,
+        "promql_expr_test": [{"expr": query, "eval_time": "120m", "exp_samples": want}],
+    }
+    path = folder / "test.yaml"
+    path.write_text(yaml.safe_dump({"tests": [test]}))
+    return promtool("test", "rules", path)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_query_says_what_is_meant(case: str, tmp_path: Path) -> None:
+    name, given, value = CASES[case]
+    want = [] if value is None else [{"labels": "{}", "value": value}]
+    code, said = evaluated(tmp_path, QUERIES[name], given, want)
+    assert code == 0, said
+
+
+def test_routers_that_say_the_same_are_not_added_up(tmp_path: Path) -> None:
+    asked = "evenkeel_router_service_requested"
+    given = [
+        *both(asked, "500x240", tenant="t", client="x"),
+        series(asked, "700x240", pod="a", tenant="t", client="y"),
+        *both(asked, "0x240", tenant="t", client="gone"),
+    ]
+    want = [
+        {"labels": '{tenant="t", client="x"}', "value": 500},
+        {"labels": '{tenant="t", client="y"}', "value": 700},
+    ]
+    code, said = evaluated(tmp_path, QUERIES["asked"], given, want)  # type: ignore[arg-type]
+    assert code == 0, said
+
+
+def test_another_service_is_none_of_its_business(tmp_path: Path) -> None:
+    other = series_of("team-ml", "other")
+    given = [{"series": f"{WAITS}{{{other}}}", "values": "0x240"}]
+    code, said = evaluated(tmp_path, QUERIES["age"], given, [])
+    assert code == 0, said
+
+
+def test_nothing_is_asked_that_the_spec_gives() -> None:
+    assert GIVEN is not None
+    given = replace(GIVEN.targets, service_per_replica=Quantity.from_plain("1k"))
+    asked = queries("n", "s", replace(GIVEN, targets=given))
+    assert set(asked) == {"age", "asked", "inFlight", "queue", "ttft"}
