@@ -95,7 +95,7 @@ class Targets:
     utilization_percent: Percent = 75
     """Demand of all clients, each cut at its cap, over the replicas' capacity."""
     queue_time: Duration | None = None
-    """Grow where requests wait longer."""
+    """Grow where requests of clients within their share wait longer at replicas, on average."""
     ttft_p95: Duration | None = None
     """Grow where clients within their share wait longer for the first token."""
     service_per_replica: Quantity | None = None
@@ -111,8 +111,8 @@ class Autoscaling:
     max_replicas: Positive
     """The most replicas, whatever the demand."""
     max_replicas_per_client: CountOrPercent = CountOrPercent.from_plain("100%")
-    """What one client may make the fleet grow to, times its relative weight: a number, or a share of
-    `maxReplicas`."""
+    """What one client, or all clients of one tenant, may make the fleet grow to, times its relative weight: a number, or
+    a share of `maxReplicas`."""
     prometheus: Prometheus
     """Where the scaler reads."""
     targets: Targets = field(default_factory=Targets)
