@@ -25,6 +25,7 @@ from typing import Final
 from aiohttp import web
 from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet
+from multidict import istr
 
 from evenkeel_router.core.candidates import Ticket
 from evenkeel_router.core.errors import Refusal
@@ -49,7 +50,7 @@ from evenkeel_router.hold import RETRY_AFTER_S, Holding
 from evenkeel_router.relay import Relay, estimate
 from evenkeel_router.state import RouterState
 
-_TRACE_HEADERS: Final = ("traceparent", "tracestate")
+_TRACE_HEADERS: Final = (istr("traceparent"), istr("tracestate"))
 
 
 EXCUSED_PER_ATTEMPT: Final = 4
@@ -140,8 +141,9 @@ class Forwarder:
         flight.replica = member.name
         state.accounts.replica(member.name).requests += 1
         outgoing = _outgoing(flight, order, request, key)
-        left_s = self._answer_by_s(flight, order) - self._now()
-        silence_s = min(self._silence_s(order), max(0.0, left_s))
+        silence_s = self._silence_s(order)
+        left_s = self._answer_by_s(flight, silence_s) - self._now()
+        silence_s = min(silence_s, max(0.0, left_s))
         flight.move = None
         try:
             reply = await flight.exchange.ask(outgoing, silence_s=silence_s)
@@ -150,7 +152,9 @@ class Forwarder:
         except BrokenError as error:
             self._health.broken(member.name, str(error))
             raise Failed(str(error), unanswered=isinstance(error, UnansweredError)) from error
-        return await self._answer(flight, order, request, reply)
+        if reply.status == 200 and order.inference.stream and reply.body is None:
+            return await self._stream(flight, order, request, reply)
+        return self._whole(flight, order, request, reply)
 
     def _silence_s(self, order: Order) -> float:
         """How long a replica may take to begin its answer."""
@@ -160,15 +164,15 @@ class Forwarder:
         # Its first byte comes with its last token.
         return limits.first_token_timeout_s + limits.idle_timeout_s
 
-    def _answer_by_s(self, flight: Flight, order: Order) -> float:
+    def _answer_by_s(self, flight: Flight, silence_s: float) -> float:
         """When a request must have its first byte, however often it is taken elsewhere through no fault of its own."""
-        once_s = self._state.config.limits.queue_timeout_s + self._silence_s(order)
+        once_s = self._state.config.limits.queue_timeout_s + silence_s
         return flight.started_s + flight.activation_s + once_s * (1 + flight.spent)
 
     def _another_while(self, flight: Flight, order: Order) -> float:
         """Until when a request that was taken elsewhere may wait for a replica to be routable."""
         queue_until_s = self._now() + self._state.config.limits.queue_timeout_s
-        return min(queue_until_s, self._answer_by_s(flight, order))
+        return min(queue_until_s, self._answer_by_s(flight, self._silence_s(order)))
 
     def _book(self, flight: Flight, order: Order, replica: str) -> str:
         """The ledger hears of what is sent, whereto, and the most that it can cost; returns the client key."""
@@ -185,13 +189,11 @@ class Forwarder:
         )
         return flight.booking.key
 
-    async def _answer(
+    def _whole(
         self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply
     ) -> web.StreamResponse:
-        """What the client gets for a replica's answer; raises `Failed`, `Refusal`."""
+        """What the client gets for a replica's answer that is no stream; raises `Failed`."""
         status, body = reply.status, reply.body
-        if status == 200 and order.inference.stream and body is None:
-            return await self._stream(flight, order, request, reply)
         if 400 <= status < 500 and status not in (401, 403) and body is not None:
             flight.outcome = of_status(status)
             flight.usage = NOTHING
@@ -323,7 +325,7 @@ def _outgoing(flight: Flight, order: Order, request: web.BaseRequest, key: str) 
         value = request.headers.get(name)
         if value is not None and value.isascii() and value.isprintable():
             headers.append((name, value))
-    return Outgoing(inference.endpoint.value, headers, body)
+    return Outgoing(flight.path, headers, body)
 
 
 async def _drain(stream: Stream, idle_s: float) -> None:

@@ -15,7 +15,8 @@ from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
-from evenkeel_router.core.candidates import Pages, Plan
+from evenkeel_router.core.accounting import ClientTotals
+from evenkeel_router.core.candidates import Pages
 from evenkeel_router.core.identity import Claims, Client
 from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.core.request import Endpoint, Inference, parse
@@ -41,30 +42,29 @@ class Pipeline:
         self._forwarder = forwarder
         self._now = asyncio.get_running_loop().time
 
-    def identify(self, flight: Flight, request: web.BaseRequest) -> Client:
-        """1. Who sends it; raises `Refusal`."""
+    def identify(self, flight: Flight, request: web.BaseRequest) -> tuple[Client, ClientTotals]:
+        """1. Who sends it, and what was counted of it so far; raises `Refusal`."""
         headers = request.headers
-        named = [
-            (name, value)
-            for name, key in _IDENTITY
-            if key in headers
-            for value in headers.getall(key)
-        ]
-        claims = Claims(headers.getall(_AUTHORIZATION, ()), named, request.remote or "")
+        named: list[tuple[str, str]] = []
+        for name, key in _IDENTITY:
+            if key in headers:
+                named.extend((name, value) for value in headers.getall(key))
+        peer = request.remote if named else None  # where nobody is named it counts for nothing
+        claims = Claims(headers.getall(_AUTHORIZATION, ()), named, peer or "")
         if named and self._state.directory.spoofed(claims):
             self._state.accounts.stripped[SPOOFED] += 1
         client = self._state.directory.identify(claims)
         flight.client = client
-        flight.totals = self._state.accounts.of(client)
-        flight.totals.requests += 1
-        return client
+        flight.totals = totals = self._state.accounts.of(client)
+        totals.requests += 1
+        return client, totals
 
     async def infer(
         self, flight: Flight, request: web.BaseRequest, endpoint: Endpoint
     ) -> web.StreamResponse:
         """Serve one request; raises `Refusal`, and `CancelledError` when its client is gone."""
         state, limits = self._state, self._state.config.limits
-        client = self.identify(flight, request)
+        client, totals = self.identify(flight, request)
 
         # 2. Parse: what the request asks for, and what is sent on.
         bytes_of_body = Account(state.budget, client.tenant_identity)
@@ -90,42 +90,47 @@ class Pipeline:
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
             try:
-                return await self._forward(flight, request, client, inference)
+                return await self._forward(flight, request, client, totals, inference)
 
             # 5. Account: what it really used, or the best estimate.
             finally:
-                self._settle(flight, client, inference)
+                self._settle(flight, client, totals, inference)
         finally:
             bytes_of_body.give(held_bytes)
 
-    async def _plan(self, flight: Flight, client: Client, inference: Inference) -> Plan:
-        """The request, matched. Its tokens take the place of the estimate: whoever sends too much was refused before."""
-        state, pages = self._state, None
-        if self._tokenising.wanted:
-            tokenised = flight.tokenised = await self._tokenising.of(inference)
-            if tokenised is not None:
-                beyond = tokenised.tokens - flight.estimate_tokens
-                state.admission.correct(client, beyond, self._now())
-                flight.estimate_tokens = tokenised.tokens
-                pages = Pages(tokenised.hashes, tokenised.page_tokens, tokenised.first_tokens)
-        return state.fleet.plan(
-            client.identity,
-            weight=client.weight,
-            text=inference.text,
-            input_tokens=flight.estimate_tokens,
-            pages=pages,
-        )
+    async def _tokenise(self, flight: Flight, client: Client, inference: Inference) -> Pages | None:
+        """Its tokens take the place of the estimate: whoever sends too much was refused before."""
+        tokenised = flight.tokenised = await self._tokenising.of(inference)
+        if tokenised is None:
+            return None
+        beyond = tokenised.tokens - flight.estimate_tokens
+        self._state.admission.correct(client, beyond, self._now())
+        flight.estimate_tokens = tokenised.tokens
+        return Pages(tokenised.hashes, tokenised.page_tokens, tokenised.first_tokens)
 
     async def _forward(
-        self, flight: Flight, request: web.BaseRequest, client: Client, inference: Inference
+        self,
+        flight: Flight,
+        request: web.BaseRequest,
+        client: Client,
+        totals: ClientTotals,
+        inference: Inference,
     ) -> web.StreamResponse:
         state = self._state
-        totals = state.accounts.of(client)
         totals.in_flight += 1
         flight.task = asyncio.current_task()
         state.flights.add(flight)
         try:
-            plan = await self._plan(flight, client, inference)
+            pages = None
+            if self._tokenising.wanted:
+                pages = await self._tokenise(flight, client, inference)
+            plan = state.fleet.plan(
+                client.identity,
+                weight=client.weight,
+                text=inference.text,
+                input_tokens=flight.estimate_tokens,
+                pages=pages,
+            )
             return await self._forwarder.forward(
                 flight, Order(client, totals, inference, plan), request
             )
@@ -139,7 +144,9 @@ class Pipeline:
             flight.task = None
             totals.in_flight -= 1
 
-    def _settle(self, flight: Flight, client: Client, inference: Inference) -> None:
+    def _settle(
+        self, flight: Flight, client: Client, totals: ClientTotals, inference: Inference
+    ) -> None:
         """Give back and charge, however the request ended."""
         state, usage = self._state, flight.usage
         if flight.exchange is not None:
@@ -152,7 +159,7 @@ class Pipeline:
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
-            cost = state.accounts.settle(state.accounts.of(client), flight.replica, usage)
+            cost = state.accounts.settle(totals, flight.replica, usage)
             state.demand.finished(client.identity, cost)
             if usage.input_tokens and flight.outcome is None and flight.told:
                 state.accounts.ratio.learn(inference.prompt_bytes, usage.input_tokens)

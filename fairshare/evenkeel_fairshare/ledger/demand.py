@@ -41,7 +41,9 @@ class DemandMeter:
 
     def arrived(self, client: str, now_s: float) -> None:
         """A new request, not a retry."""
-        known = self._clients.setdefault(client, _Client(since_s=now_s))
+        known = self._clients.get(client)
+        if known is None:
+            known = self._clients[client] = _Client(since_s=now_s)
         self._decay(known, now_s)
         known.arrivals += 1
 

@@ -138,7 +138,8 @@ class Ledger:
     ) -> None:
         """This router received that much more from there (R3, R11). `released`: what of the worst case is over."""
         self._page(incarnation).receive(self.router, client, totals, released=released)
-        self._touch((client,))
+        self.touched.add(client)
+        self.stale.add(client)
 
     def drained(self, incarnation: str) -> None:
         """This router sends nothing there any more and lets it finish."""

@@ -118,7 +118,10 @@ class Table:
 
         Raises `ValueError`, and adds nothing, for what is not a finite number.
         """
-        if not math.isfinite(sum([amount for _, amount in amounts])):
+        total = 0.0
+        for _, amount in amounts:
+            total += amount
+        if not math.isfinite(total):
             raise ValueError("an amount is not finite, or absurdly large")
         cells = self._cells
         start = self._slots.pop(name, None)

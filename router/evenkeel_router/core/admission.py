@@ -16,7 +16,6 @@ leave a debt, so a request larger than the whole budget is served now and then, 
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
@@ -95,7 +94,7 @@ class Admission:
         """May be replaced at any time; what is in flight stays."""
         self.running = 0
         self._tenants: dict[str, _Tenant] = {}  # as many as the configuration names, and anonymous
-        self._clients: Counter[str] = Counter()  # no zeros: bounded by what is in flight
+        self._clients: dict[str, int] = {}  # no zeros: bounded by what is in flight
 
     def enter(self, client: Client, tokens: int, now_s: float) -> None:
         """Let a request of about `tokens` input tokens in; raises `Refusal` and then counts nothing."""
@@ -108,19 +107,20 @@ class Admission:
         tenant = self._tenant(client, now_s)
         _check_rates(tenant, now_s)
         _check_concurrency("tenant", tenant.running, tenant.limits.max_concurrent)
+        held = self.running_of(client.identity)
         allowed = self.limits.max_concurrent_per_client
         if allowed:
-            _check_concurrency("client", self._clients[client.identity], allowed)
+            _check_concurrency("client", held, allowed)
         if not may_hold_more(tenant.running, free):
             raise _greedy("tenant", tenant.running, self.running)
-        if not may_hold_more(self._clients[client.identity], GREED * free - tenant.running):
-            raise _greedy("client", self._clients[client.identity], self.running)
+        if not may_hold_more(held, GREED * free - tenant.running):
+            raise _greedy("client", held, self.running)
         if tenant.limits.requests_per_minute:
             tenant.requests.take(1, now_s)
         if tenant.limits.tokens_per_minute:
             tenant.tokens.take(tokens, now_s)
         tenant.running += 1
-        self._clients[client.identity] += 1
+        self._clients[client.identity] = held + 1
         self.running += 1
 
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
@@ -137,8 +137,10 @@ class Admission:
         if tenant.limits.tokens_per_minute:
             tenant.tokens.take(tokens, now_s)
         tenant.running -= 1
-        self._clients[client.identity] -= 1
-        if not self._clients[client.identity]:
+        held = self._clients[client.identity] - 1
+        if held:
+            self._clients[client.identity] = held
+        else:
             del self._clients[client.identity]
         self.running -= 1
 

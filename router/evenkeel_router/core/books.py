@@ -13,9 +13,8 @@ too, once nobody takes them for alive: else no page that a router which is gone 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
@@ -32,8 +31,7 @@ JOINING_S: Final = 10.0
 """Replicas that come within this time join together (R5): what a client carries is spread over them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Booking:
+class Booking(NamedTuple):
     """One request at one incarnation, from its dispatch to its end."""
 
     incarnation: str

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
@@ -63,8 +63,7 @@ class Client:
         return f"{text};f" if retried else text
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(NamedTuple):
     """What a request says about its sender."""
 
     authorization: Sequence[str]

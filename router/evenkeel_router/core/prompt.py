@@ -60,7 +60,9 @@ def of_messages(messages: list[Message], tools: bytes) -> Prompt:
 
     Raises `Refusal` where they are so many that reading them would keep everybody else waiting.
     """
-    parts = sum(len(one.content) if isinstance(one.content, list) else 1 for one in messages)
+    parts = 0
+    for one in messages:
+        parts += len(one.content) if isinstance(one.content, list) else 1
     if parts > MAX_PARTS:
         why = f"messages holds {parts} parts; send at most {MAX_PARTS}."
         raise invalid(why, code="invalid_value", param="messages")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from evenkeel_contract.names import CLIENT_KEY_FIELD, GUARDED_FIELDS
@@ -50,8 +50,7 @@ class Limits:
     max_output_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inference:
+class Inference(NamedTuple):
     """One request as the rest of the way sees it."""
 
     endpoint: Endpoint

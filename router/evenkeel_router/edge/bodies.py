@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections import Counter
 from typing import Final, NamedTuple
 
 from aiohttp import web
@@ -42,7 +41,7 @@ class Budget:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._held_bytes: Counter[str] = Counter()  # no zeros
+        self._held_bytes: dict[str, int] = {}  # no zeros
 
     def take(self, owner: str, size_bytes: int) -> None:
         """Use some; raises `Refusal`."""
@@ -50,7 +49,7 @@ class Budget:
         if free_bytes < 0:
             message = f"The router holds {self.used_bytes} bytes of requests, as many as it may."
             raise Refusal(Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=1)
-        held_bytes = self._held_bytes[owner]
+        held_bytes = self._held_bytes.get(owner, 0)
         if not may_hold_more(held_bytes, free_bytes):
             message = (
                 f"The tenant's requests hold {held_bytes} bytes in the router, as many as leave room "
@@ -63,9 +62,11 @@ class Budget:
     def give(self, owner: str, size_bytes: int) -> None:
         """Give some back."""
         self.used_bytes -= size_bytes
-        self._held_bytes[owner] -= size_bytes
-        if not self._held_bytes[owner]:
-            del self._held_bytes[owner]
+        held_bytes = self._held_bytes.get(owner, 0) - size_bytes
+        if held_bytes:
+            self._held_bytes[owner] = held_bytes
+        else:
+            self._held_bytes.pop(owner, None)
 
 
 class Account(NamedTuple):
@@ -88,7 +89,10 @@ async def read_body(
 ) -> bytes:
     """The whole body, unpacked, taken from the budget: give back its length. Raises `Refusal`."""
     packed = _is_packed(request)
-    body = await _read(request, account, limit_bytes=limit_bytes, timeout_s=timeout_s)
+    if request.content.is_eof():  # as usual: it came with its head
+        body = _arrived(request, account, limit_bytes)
+    else:
+        body = await _read(request, account, limit_bytes=limit_bytes, timeout_s=timeout_s)
     if not packed:
         return body
     try:
@@ -97,17 +101,21 @@ async def read_body(
         account.give(len(body))
 
 
+def _arrived(request: web.BaseRequest, account: Account, limit_bytes: int) -> bytes:
+    try:
+        body: bytes = request.content.read_nowait()
+    except (RequestPayloadError, HttpProcessingError) as error:
+        raise _misframed(request) from error
+    if len(body) > limit_bytes:
+        raise _too_large(limit_bytes)
+    account.take(len(body))
+    return body
+
+
 async def _read(
     request: web.BaseRequest, account: Account, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
-    content = request.content
     try:
-        if content.is_eof():
-            body: bytes = content.read_nowait()
-            if len(body) > limit_bytes:
-                raise _too_large(limit_bytes)
-            account.take(len(body))
-            return body
         _check_announced(request, limit_bytes)
         _continue(request)
         async with asyncio.timeout(timeout_s):
@@ -116,8 +124,12 @@ async def _read(
         message = f"The body did not arrive within {timeout_s:g} s."
         raise invalid(message, code="body_timeout") from error
     except (RequestPayloadError, HttpProcessingError) as error:
-        content.feed_eof()  # or else aiohttp would go on reading it, and log the same error once more
-        raise invalid("The body is not framed as its head says.", code=INVALID_BODY) from error
+        raise _misframed(request) from error
+
+
+def _misframed(request: web.BaseRequest) -> Refusal:
+    request.content.feed_eof()  # or else aiohttp would go on reading it, and log the same error once more
+    return invalid("The body is not framed as its head says.", code=INVALID_BODY)
 
 
 async def _collect(request: web.BaseRequest, account: Account, limit_bytes: int) -> bytes:

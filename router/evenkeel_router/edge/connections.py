@@ -135,12 +135,12 @@ def _idle_since(wire: Wire) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _head(replica: ReplicaConfig, path: str) -> bytes:
+def _head(url: str, api_key: str | None, path: str) -> bytes:
     """The part of a request's head that is always the same."""
-    lines = [f"POST {path} HTTP/1.1", f"host: {urlsplit(replica.url).netloc}"]
+    lines = [f"POST {path} HTTP/1.1", f"host: {urlsplit(url).netloc}"]
     lines.append("content-type: application/json")
-    if replica.api_key is not None:
-        lines.append(f"authorization: Bearer {replica.api_key}")
+    if api_key is not None:
+        lines.append(f"authorization: Bearer {api_key}")
     return "".join(f"{line}\r\n" for line in lines).encode()
 
 
@@ -155,8 +155,9 @@ class _HttpExchange:
         self._wire = wire
 
     async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
-        head = [_head(self._replica, request.path)]
-        head.extend(f"{name}: {value}\r\n".encode() for name, value in request.headers)
+        head = [_head(self._replica.url, self._replica.api_key, request.path)]
+        for name, value in request.headers:
+            head.append(f"{name}: {value}\r\n".encode())
         head.append(b"content-length: %d\r\n\r\n" % len(request.body))
         head.append(request.body)
         data = b"".join(head)

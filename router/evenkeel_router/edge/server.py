@@ -105,6 +105,11 @@ class ClientConnection(RequestHandler):
         if isinstance(message, _ErrInfo):
             request.content.set_exception(RequestPayloadError(message.message))
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Only what was paused: aiohttp asks for every body, and would go through its parser with nothing each time."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
     @property
     def idle(self) -> bool:
         """Whether there is no request on it, nor a whole head of one."""

@@ -154,7 +154,11 @@ class Wire(asyncio.Protocol):
             raise BrokenError("the replica closed the connection")
         self._transport.write(data)
         self._patience.begin(self)
-        await self._wait(silence_s)
+        waiter = self._awaited(silence_s)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
         return self
 
     async def relay(self, feed: Feed, *, idle_s: float) -> bool:
@@ -169,9 +173,9 @@ class Wire(asyncio.Protocol):
                 return False
             if self._complete:
                 return True
-            return await self._wait(idle_s)
+            return await self._awaited(idle_s)
         finally:
-            self._feed = None
+            self._feed = self._waiter = None
             self._between = False
 
     def splice(self, passes: Passes, client: Sink) -> None:
@@ -347,7 +351,8 @@ class Wire(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
 
-    async def _wait(self, limit_s: float) -> bool:
+    def _awaited(self, limit_s: float) -> asyncio.Future[bool]:
+        """What `_resolve` and `_fail` answer. No coroutine: that would be two more for every request."""
         if self._waiter is not None:
             raise RuntimeError("a wire serves one request at a time")
         if self._error is not None:
@@ -356,10 +361,7 @@ class Wire(asyncio.Protocol):
         self._stirred = False
         self._limit_s = limit_s
         self._deadline_s = self._loop.time() + limit_s
-        try:
-            return await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _resolve(self, result: bool) -> None:
         if self._waiter is not None and not self._waiter.done():
