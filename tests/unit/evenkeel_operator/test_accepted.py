@@ -11,6 +11,7 @@ from evenkeel_operator.core.accepted import (
     accepted_data,
     engine_image,
     judge,
+    may_be_asked,
     pinned,
     read_accepted,
 )
@@ -166,3 +167,20 @@ def test_a_scaler_reads_only_what_the_operator_allows(allowed: tuple[str, ...], 
     found = judge(raw("gpu.yaml"), None, replace(DEFAULTS, prometheus_urls=allowed))
     paths = [fault.path for fault in found.faults]
     assert paths == ([] if good else ["spec.autoscaling.prometheus.url"])
+
+
+@pytest.mark.parametrize(
+    ("url", "good"),
+    [
+        ("http://p:9090/team", True),
+        ("http://p:9090/team/x", True),
+        ("http://p:9090/teams", False),
+        ("http://p:9090/team/../admin", False),
+        ("http://p:9090/team/%2e%2E/admin", False),
+        ("http://p:9090/team/./x", False),
+        ("http://p:9090@elsewhere/team", False),
+    ],
+)
+def test_no_way_leads_out_of_what_is_allowed(url: str, good: bool) -> None:
+    allowed = replace(DEFAULTS, prometheus_urls=("http://p:9090/team",))
+    assert may_be_asked(url, allowed) is good
