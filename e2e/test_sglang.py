@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from evenkeel_contract.enginecommand import CPU_FLAGS
 from evenkeel_contract.names import ENGINE_PORT
 from openai import OpenAI
 
@@ -22,19 +23,11 @@ from e2e.rig import cluster
 from e2e.rig.engineimage import IMAGE, MODEL_PATH, engine_archive
 from e2e.rig.errors import NotHereError
 from e2e.rig.layout import NODES
-from tests.sglang.engine import CPU_ENVIRONMENT, engine_environment
+from tests.sglang.engine import ENVIRONMENT, engine_environment
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 KEY = "sk-sglang"
-CPU_ARGUMENTS = [
-    "--device=cpu",
-    "--attention-backend=torch_native",
-    "--sampling-backend=pytorch",
-    "--grammar-backend=none",
-    "--dtype=float32",
-    "--max-total-tokens=4096",
-    "--max-running-requests=16",
-]
+CPU_ARGUMENTS = [*CPU_FLAGS, "--max-total-tokens=4096", "--max-running-requests=16"]
 PROMPT = "Call me Ishmael. Some years ago, never mind how long precisely. " * 8
 
 
@@ -63,7 +56,7 @@ def real(image: None, team: Namespace) -> Namespace:
         "template": {
             "spec": {
                 "nodeSelector": {"kubernetes.io/hostname": NODES[0].name},
-                "env": [{"name": name, "value": text} for name, text in CPU_ENVIRONMENT.items()],
+                "env": [{"name": name, "value": text} for name, text in ENVIRONMENT.items()],
                 "resources": {"requests": {"cpu": "500m", "memory": "2Gi"}},
             }
         },

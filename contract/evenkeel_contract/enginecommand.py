@@ -21,6 +21,12 @@ SGLANG_MODULE: Final = "sglang.launch_server"
 # Routers hash whole pages.
 PAGE_SIZE: Final = PAGE_TOKENS
 
+COMMON_FLAGS: Final = (
+    "--enable-metrics",
+    "--enable-cache-report",
+    "--sleep-on-idle",  # without it an idle scheduler burns a core
+)
+"""What routers and operators count on, whatever runs."""
 CPU_FLAGS: Final = (
     "--device=cpu",
     "--attention-backend=torch_native",
@@ -47,21 +53,32 @@ def sglang_flags(spec: ServiceSpec, *, model: str, tensor_parallel: int) -> Iter
     yield f"--served-model-name={spec.model.name}"
     yield f"--tensor-parallel-size={tensor_parallel}"
     yield f"--schedule-policy={schedule_policy_flag(spec.scheduling.replica_policy.value)}"
-    yield "--enable-metrics"
-    yield "--enable-cache-report"
-    yield "--sleep-on-idle"  # without it an idle scheduler burns a core
+    yield from COMMON_FLAGS
 
 
-def kv_events_flag(*, host: str, port: int, replay_port: int) -> str:
-    """What SGLang is told of where it publishes and replays KV events; host `*`: everywhere."""
-    events: dict[str, str | bool] = {
+def kv_events_flag(
+    *, host: str, port: int, replay_port: int, kept_batches: int | None = None
+) -> str:
+    """What SGLang is told of where it publishes and replays KV events; host `*`: everywhere.
+
+    `kept_batches`: how many can be replayed, where that is not to be SGLang's 10 000.
+    """
+    events: dict[str, str | bool | int] = {
         "publisher": "zmq",
-        "endpoint": f"tcp://{host}:{port}",
+        "endpoint": f"tcp://{_to_bind(host)}:{port}",
         "replay_endpoint": f"tcp://{host}:{replay_port}",
     }
-    if host != "*":  # SGLang would connect to it; 0.5.21 does so whatever it is told
+    if host != "*":  # SGLang would connect to it
         events["bind"] = True
+    if kept_batches is not None:
+        events["buffer_steps"] = kept_batches
     return f"--kv-events-config={msgspec.json.encode(events).decode()}"
+
+
+def _to_bind(host: str) -> str:
+    """0.5.21 knows no `bind`: it binds where it sees `*` or `::`. This is the same IPv4 address, to the socket as well."""
+    is_ipv4 = host.count(".") == 3 and host.replace(".", "").isdigit()
+    return f"[::ffff:{host}]" if is_ipv4 else host
 
 
 def simulator_flags(spec: ServiceSpec) -> Iterator[str]:

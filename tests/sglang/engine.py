@@ -22,6 +22,13 @@ from typing import Any, Self
 import httpx
 import psutil
 import zmq
+from evenkeel_contract.enginecommand import (
+    COMMON_FLAGS,
+    CPU_ENVIRONMENT,
+    CPU_FLAGS,
+    OFFLINE_ENVIRONMENT,
+    SGLANG_MODULE,
+)
 from evenkeel_contract.reports import (
     REPORT_VERSION,
     ClientReport,
@@ -41,19 +48,8 @@ SETTLE_S = 2.0
 
 PROBE = ROOT / "tests/sglang/probe"
 
-# Without a GPU: no kernels, no compiler, one thread (two engines on two cores would fight over them).
-CPU_ENVIRONMENT = {
-    "SGLANG_USE_CPU_ENGINE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "TORCHDYNAMO_DISABLE": "1",
-    "OMP_NUM_THREADS": "1",
-}
-CPU_FLAGS = (
-    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
-    *("--grammar-backend", "none", "--dtype", "float32", "--host", "127.0.0.1"),
-    *("--enable-metrics", "--enable-cache-report", "--sleep-on-idle", "--random-seed", "0"),
-)
+ENVIRONMENT = {**CPU_ENVIRONMENT, **OFFLINE_ENVIRONMENT}
+FLAGS = (*CPU_FLAGS, *COMMON_FLAGS, "--host=127.0.0.1", "--random-seed=0")
 
 
 def probed(trace: Path, *, with_plug_in: bool) -> dict[str, str]:
@@ -105,14 +101,14 @@ class Engine:
         self._output = log.open("ab")
         self.process = subprocess.Popen(
             [
-                *(str(folder / "bin/python"), "-m", "sglang.launch_server"),
+                *(str(folder / "bin/python"), "-m", SGLANG_MODULE),
                 *("--model-path", str(folder / "model"), "--port", str(self.port)),
-                *CPU_FLAGS,
+                *FLAGS,
                 *flags,
             ],
             env={
                 **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-                **CPU_ENVIRONMENT,
+                **ENVIRONMENT,
                 **environment,
                 **({"PYTHONPATH": os.pathsep.join(path)} if path else {}),
             },

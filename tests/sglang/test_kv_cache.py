@@ -20,7 +20,7 @@ from evenkeel_router.edge.kvevents import KvEvents
 from evenkeel_router.edge.tokenising import Tokenising
 from evenkeel_router.state import RouterState
 
-from tests.sglang.engine import CPU_ENVIRONMENT, engine_environment
+from tests.sglang.engine import ENVIRONMENT, engine_environment
 from tests.support.fakes import FakeProber
 from tests.support.leaks import leaky
 from tests.support.routers import QUICK, config_for, until
@@ -69,7 +69,7 @@ async def cache(folder: Path, version: str, *, kept: int = 1000) -> AsyncIterato
         *(f"ipc://{folder}/events", f"ipc://{folder}/replay", str(PAGE_TOKENS), str(kept)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), **CPU_ENVIRONMENT, **older},
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), **ENVIRONMENT, **older},
     )
     child = Cache(process, folder)
     try:

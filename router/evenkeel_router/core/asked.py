@@ -47,6 +47,8 @@ class Chat:
     """Further variables of the template."""
     answer_begins: str = ""
     """What follows the template's text (`continue_final_message`)."""
+    size_bytes: int = 0
+    """Of the request that it is of: what a template may take for it grows with that."""
 
     @property
     def kind(self) -> str:
@@ -140,7 +142,7 @@ def read(endpoint: Endpoint, body: bytes) -> Prompts | Chat:
         raise UntokenisedError(Reason.EMBEDDINGS)
     try:
         if endpoint is Endpoint.CHAT:
-            return _chat(_CHAT.decode(body))
+            return _chat(_CHAT.decode(body), size_bytes=len(body))
         if endpoint is Endpoint.COMPLETIONS:
             completions = _COMPLETIONS.decode(body)
             _refuse_adapted(completions)
@@ -191,7 +193,7 @@ def _prompts(
     return Prompts(several)
 
 
-def _chat(fields: _Chat) -> Prompts | Chat:
+def _chat(fields: _Chat, *, size_bytes: int) -> Prompts | Chat:
     _refuse_adapted(fields)
     if _given(fields.reasoning):
         raise UntokenisedError(Reason.OPTIONS, "reasoning is set")
@@ -211,6 +213,7 @@ def _chat(fields: _Chat) -> Prompts | Chat:
         tools=_tools(fields),
         options=_options(fields),
         answer_begins=answer_begins,
+        size_bytes=size_bytes,
     )
 
 

@@ -4,12 +4,18 @@ Place in the flow: conversation → **template** → text → tokenizer. The env
 5.19 (`utils/chat_template_utils.py`): trimmed blocks, `tojson` that escapes nothing, `raise_exception`,
 `strftime_now`, loop controls, and `{% generation %}`, which marks text and changes none. Whether a template
 takes content as parts or as text is guessed from its source, by the same rules as SGLang's.
+
+The surprising thing: what is compiled is not quite the source. Each turn of a loop and each macro first looks at how much of
+the thread's time the rendering has had, since a sandbox bounds a range but not ranges within ranges, and a request that is
+small would else buy any amount of it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -23,33 +29,77 @@ from evenkeel_router.core.tokenised import Reason, UntokenisedError
 
 _MEDIA_WORDS: Final = ("image", "audio", "video", "vision")
 _MESSAGE_NAMES: Final = ("message", "msg", "m")
+SMALL_S: Final = 0.005
+"""CPU time that any conversation may take; a usual one takes a tenth of it."""
+PER_BYTE_S: Final = 2e-6
+"""And what it may take more by its size: a megabyte of text is rendered in a few milliseconds."""
+LONGEST_S: Final = 0.5
+"""As long as the longest prompt is tokenised."""
+TOO_LONG: Final = "the chat template takes too long"
+_CHECK: Final = "evenkeel_check"
+
+
+class _TooLongError(Exception):
+    """A rendering has had its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowance:
+    """Until when a rendering may run, by the clock of its thread."""
+
+    clock: Callable[[], float]
+    ends_s: float
+
+    def check(self) -> bool:
+        """True, so that it may stand in a condition. Raises `_TooLongError`."""
+        if self.clock() > self.ends_s:
+            raise _TooLongError
+        return True
 
 
 class ChatTemplate:
-    """One template. Rendering is pure, but for `strftime_now`."""
+    """One template. Rendering is pure, but for `strftime_now` and for when it is given up."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Raises `TemplateError` where the source is no template."""
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        *,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """Raises `TemplateError` where the source is no template. `clock`: CPU time of the calling thread."""
         environment = _environment()
-        self._template = environment.from_string(source)
+        self._template = environment.from_string(_checked(source, environment))
+        self._clock = clock
         self._special_tokens = dict(special_tokens)
         self._keeps_parts = _iterates_parts(source, environment)
 
     def render(self, chat: Chat) -> str:
         """The prompt's text, without what `answer_begins`. Raises `UntokenisedError`."""
         messages = for_template(chat, keeps_parts=self._keeps_parts)
+        may_take_s = min(LONGEST_S, SMALL_S + PER_BYTE_S * chat.size_bytes)
+        allowance = _Allowance(self._clock, self._clock() + may_take_s)
         try:
-            return self._render(chat, messages, chat.tools)
+            return self._render(chat, messages, chat.tools, allowance)
+        except _TooLongError as error:
+            raise UntokenisedError(Reason.TEMPLATE, TOO_LONG) from error
         except Exception as error:  # whatever a template does, as SGLang has it
             if not chat.tools:
                 raise UntokenisedError(Reason.TEMPLATE) from error
         try:  # some want the functions alone
-            return self._render(chat, messages, [tool["function"] for tool in chat.tools])
+            functions = [tool["function"] for tool in chat.tools]
+            return self._render(chat, messages, functions, allowance)
+        except _TooLongError as error:
+            raise UntokenisedError(Reason.TEMPLATE, TOO_LONG) from error
         except Exception as error:
             raise UntokenisedError(Reason.TEMPLATE) from error
 
     def _render(
-        self, chat: Chat, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+        self,
+        chat: Chat,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        allowance: _Allowance,
     ) -> str:
         return self._template.render(
             {
@@ -60,7 +110,21 @@ class ChatTemplate:
             }
             | self._special_tokens
             | chat.options
+            | {_CHECK: allowance.check}
         )
+
+
+def _checked(source: str, environment: ImmutableSandboxedEnvironment) -> nodes.Template:
+    """The template with a look at the allowance in each turn of its loops and in each macro."""
+    template = environment.parse(source)
+    for node in list(template.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
+        check = nodes.Call(nodes.Name(_CHECK, "load"), [], [], None, None)
+        check.set_lineno(node.lineno).set_environment(environment)
+        if isinstance(node, nodes.For) and node.test is not None:
+            node.test = nodes.And(check, node.test).set_lineno(node.lineno)  # body or not
+        elif isinstance(node, (nodes.For, nodes.Macro, nodes.CallBlock)):
+            node.body.insert(0, nodes.ExprStmt(check).set_lineno(node.lineno))
+    return template
 
 
 class _Generation(Extension):

@@ -203,6 +203,7 @@ class KvEvents:
                         reading.cancel()
                         await asyncio.gather(reading, return_exceptions=True)
                         await self._take_over(asking.result(), slot, follower)
+                        _log.info("replica %s told what it holds", replica.name)
                         asking = self._ask(
                             replica, follower, delay_s=self._state.timing.kv_pages_interval_s
                         )

@@ -15,6 +15,7 @@ from evenkeel_router.core.asked import Chat
 from evenkeel_router.core.request import Endpoint, Inference, Limits, parse
 from evenkeel_router.core.tokenised import Reason, Tokenised, Untokenised
 from evenkeel_router.edge import tokenising
+from evenkeel_router.edge.chattemplate import TOO_LONG
 from evenkeel_router.edge.modeltokenizers import ModelTokenizer, SimulatedTokenizer
 from evenkeel_router.edge.tokenising import Tokenising
 
@@ -93,6 +94,22 @@ async def test_what_is_not_tokenised_is_counted(
     with await loaded(tmp_path) as of:
         assert await of.of(asked) is None
         assert of.untokenised.counts == {want: 1}
+
+
+async def test_a_chat_whose_template_takes_too_long_is_matched_by_its_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    model_folder(tmp_path, model_files(loop))
+    with Tokenising(tokens_config(str(tmp_path)), Untokenised()) as of:
+        await of.load()
+        for text in ("hi", "hi " * tokenising.INLINE_BYTES):  # on the loop, and in a thread
+            messages = [{"role": "user", "content": text}]
+            assert await of.of(inference(Endpoint.CHAT, messages=messages)) is None
+        assert await of.of(inference(prompt="hi")) is not None
+        assert of.untokenised.counts == {Reason.TEMPLATE: 2}
+        assert of.busy_bytes == 0
+    assert any(TOO_LONG in line for line in caplog.messages)
 
 
 async def test_a_folder_without_a_tokenizer_is_told_and_one_that_comes_is_used(
