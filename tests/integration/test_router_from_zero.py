@@ -103,6 +103,23 @@ async def test_the_wait_for_the_first_replica_counts_for_no_other_limit() -> Non
             assert (await held).status_code == 200
 
 
+async def test_who_waited_for_a_broken_replica_waits_for_the_first_one_once_that_is_gone() -> None:
+    limits = LimitsConfig(queue_timeout_s=3)
+    async with at_zero(limits) as (router, client):
+        async with first_replica(router):
+            assert (await ask(client)).status_code == 200
+        await until(lambda: not router.state.fleet.routable, "it to be lost")
+        held = ask(client)
+        await until(lambda: len(router.state.room) == 1, "the next one to wait")
+        assert not await wanted(router), "it may come back"
+        router.discovery.update(replace(router.state.config, replicas=()))
+        assert await wanted(router, False)
+        (flight,), now = router.state.flights, asyncio.get_running_loop().time
+        await until(lambda: now() > flight.started_s + limits.queue_timeout_s + 0.5, "queueTimeout")
+        async with first_replica(router):
+            assert (await held).status_code == 200
+
+
 async def test_a_client_that_hangs_up_while_it_is_held_wants_nothing_any_more() -> None:
     async with at_zero() as (router, client):
         held = ask(client)
