@@ -19,6 +19,7 @@ from evenkeel_contract.reportbook import ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.accounts import Accounts
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.dlpm import WARMUP_S
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_sglang import seams
@@ -170,7 +171,12 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
     return Scheduling(
         make_policy(
             name,
-            ReplicaPolicyConfig(cost=cost, deficits=deficits, longest_first=settings.longest_first),
+            ReplicaPolicyConfig(
+                cost=cost,
+                deficits=deficits,
+                longest_first=settings.longest_first,
+                warmup_s=WARMUP_S,
+            ),
         ),
         Accounts(cost),
         match=matched_tokens,

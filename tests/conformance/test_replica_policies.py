@@ -20,6 +20,11 @@ VARIANTS = {
     "DLPM, skipping": ("DLPM", ReplicaPolicyConfig(skip_misfit=True)),
     "DLPM, tiny quantum": ("DLPM", ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
     "DLPM, paper": ("DLPM", ReplicaPolicyConfig(deficits=DeficitRules(rejoin=Rejoin.PAPER))),
+    "DLPM, warming up": ("DLPM", ReplicaPolicyConfig(warmup_s=3.0)),
+    "DLPM, warming up, longest first": (
+        "DLPM",
+        ReplicaPolicyConfig(warmup_s=3.0, longest_first=True),
+    ),
     "VTC, artifact": ("VTC", ReplicaPolicyConfig(artifact=True)),
     "DRR, tiny quantum": ("DRR", ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
     "LCF, artifact": ("LCF", ReplicaPolicyConfig(artifact=True)),

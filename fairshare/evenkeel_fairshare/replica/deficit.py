@@ -88,7 +88,7 @@ class Account(Ranked):
     def children(self) -> DeficitLevel:
         """The level below, made when first asked for."""
         if self._children is None:
-            self._children = DeficitLevel(self.level.rules)
+            self._children = DeficitLevel(self.level.rules, warming=self.level.warming)
         return self._children
 
     def charge(self, cost: float) -> None:
@@ -148,14 +148,18 @@ class Account(Ranked):
 class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
-    __slots__ = ("_departed", "members", "queued", "rounds", "rules")
+    __slots__ = ("_departed", "members", "queued", "reach", "rounds", "rules", "warming")
 
-    def __init__(self, rules: DeficitRules) -> None:
+    def __init__(self, rules: DeficitRules, *, warming: bool = False) -> None:
         self.rules = rules
+        self.warming = warming
+        """Nobody is given a round yet: whoever would be first to need one goes first."""
         self.members: dict[str, Account] = {}
         self.queued: Lowest[Account] = Lowest()
         self.rounds = 0
         """Quanta given to every queued member so far."""
+        self.reach = 0
+        """Who ranks no higher counts as positive: `rounds`, but beyond it while the level warms up."""
         self._departed: dict[str, Account] = {}
 
     def knows(self, name: str) -> bool:
@@ -190,7 +194,24 @@ class DeficitLevel:
         """
         first = self.queued.find()
         if first is not None:
-            self.rounds = max(self.rounds, int(first.rank))
+            self.reach = max(self.reach, int(first.rank))
+            if not self.warming:
+                self.rounds = self.reach
+
+    def begin_pass(self) -> None:
+        """While it warms up nobody stays positive from one pass to the next: who came since may need less."""
+        self.reach = self.rounds
+
+    def end_warming(self) -> None:
+        """From now on there are rounds; the first ones at once, for everybody alike, so that nobody missed any."""
+        self.warming, here = False, list(self.members.values())
+        gone = list(self._departed.values())
+        for account in gone:
+            account.come_back()
+        ranks = [int(account.rank) for account in here or gone]
+        self.rounds = self.reach = max(self.rounds, min(ranks, default=0))
+        for account in gone:
+            account.leave()
 
     def known(self) -> Iterator[Account]:
         """Members, then those that left and are remembered."""

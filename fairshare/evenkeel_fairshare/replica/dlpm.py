@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import (
@@ -27,12 +27,18 @@ from evenkeel_fairshare.replica.longest_first import longest_first
 from evenkeel_fairshare.replica.lpm import by_prefix
 from evenkeel_fairshare.replica.walks import later_walks
 
+WARMUP_S: Final = 3.0
+"""For replicas of a fleet: routers find a new one within two seconds of one another, and so do its clients."""
+
 
 class Dlpm(ReplicaPolicy):
     """Algorithm 1 on a tree of two levels; with a single tenant it is the flat algorithm.
 
     `skip_misfit`: go on past an eligible request that does not fit instead of ending the pass. `longest_first`:
     after a refill go back to the longest match (`replica.longest_first`), instead of on with the walk as printed.
+    `warmup_s`: for so long, from the first request on, nobody is given a round, and whoever needs the fewest goes
+    first; begun anew where the replica is empty before. A new replica of a fleet meets its clients one by one, and
+    rounds for those who came first would forgive them, and only them, what they owe (docs/design/0003).
     A pass never proposes the same request twice.
     """
 
@@ -46,6 +52,7 @@ class Dlpm(ReplicaPolicy):
         cost: Cost | None = None,
         skip_misfit: bool = False,
         longest_first: bool = False,
+        warmup_s: float = 0.0,
     ) -> None:
         self._cost: Cost = cost or LinearCost()
         self._token_price = flat_output_price(self._cost)
@@ -53,10 +60,14 @@ class Dlpm(ReplicaPolicy):
         self._longest_first = longest_first
         self._queue: dict[Request, Account] = {}
         self._running: dict[Request, Account] = {}
-        self.tenants = DeficitLevel(rules or DeficitRules())
+        self._warmup_s = warmup_s
+        self._warm_at_s = 0.0
+        self.tenants = DeficitLevel(rules or DeficitRules(), warming=warmup_s > 0)
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         """Lines 11 to 13."""
+        if self.tenants.warming and not (self._queue or self._running):
+            self._begin_warming(now_s)
         client = self._join(request)
         for node in client.path:
             node.begin_waiting()
@@ -65,12 +76,30 @@ class Dlpm(ReplicaPolicy):
 
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
         """Lines 16 to 24. Ends when memory is full, or when nobody else is or gets positive (§1.13 a)."""
+        if self.tenants.warming and self._queue:
+            self._warm_up(now_s)
         for request in self._eligible():
             outcome = yield request
             if outcome is Outcome.ADMITTED:
                 self._admit(request)
             elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
                 return
+
+    def _begin_warming(self, now_s: float) -> None:
+        self._warm_at_s = now_s + self._warmup_s
+        for level in self._levels():
+            level.end_warming()
+            level.warming = True
+
+    def _warm_up(self, now_s: float) -> None:
+        for level in self._levels():
+            if now_s < self._warm_at_s:
+                level.begin_pass()
+            else:
+                level.end_warming()
+
+    def _levels(self) -> list[DeficitLevel]:
+        return [self.tenants, *(tenant.children for tenant in self.tenants.known())]
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: each positive one whom a walk comes to. Looks at the deficits anew for each."""
@@ -86,11 +115,11 @@ class Dlpm(ReplicaPolicy):
             client = self._queue[request]
             for node in client.path:
                 level = node.level
-                if node.rank > level.rounds:  # not positive
+                if node.rank > level.reach:  # not positive
                     if level not in refilled:
                         level.refill()
                         refilled.add(level)
-                    if node.rank > level.rounds:
+                    if node.rank > level.reach:
                         passed_over[client].append(position)
                         break
             else:

@@ -76,7 +76,7 @@ class Positive(Generic[_Lane]):
         """Nobody is refilled for the sake of a lane without requests."""
         if not lane.left:
             return
-        if lane.account.rank > self._level.rounds:
+        if lane.account.rank > self._level.reach:
             self._needing[lane.account.rank].append(lane)
         elif (position := lane.next()) is not None:
             heappush(self._ready, (position, lane))
@@ -88,7 +88,7 @@ class Positive(Generic[_Lane]):
         """
         while not self._ready and self._needing:
             self._level.refill()
-            refilled = self._needing.pop(self._level.rounds, None)
+            refilled = self._needing.pop(self._level.reach, None)
             if refilled is None:
                 return None
             for lane in refilled:

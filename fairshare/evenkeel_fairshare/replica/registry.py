@@ -32,6 +32,8 @@ class ReplicaPolicyConfig:
     """LPM, DLPM: go on past a request that does not fit."""
     longest_first: bool = False
     """DLPM: after a refill go back to the longest match, instead of on with the walk as printed."""
+    warmup_s: float = 0.0
+    """DLPM: how long a new replica gives no rounds."""
     artifact: bool = False
     """VTC, LCF: the accounts of the paper's artifact, for reproducing its tables."""
 
@@ -49,6 +51,7 @@ POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = 
             cost=config.cost,
             skip_misfit=config.skip_misfit,
             longest_first=config.longest_first,
+            warmup_s=config.warmup_s,
         ),
     }
 )

@@ -81,7 +81,7 @@ class Turns(Generic[_Lane]):
         """The turn of `lane` is its next after `moment`."""
         if not lane.positions:
             return
-        if lane.account.rank > self._level.rounds:
+        if lane.account.rank > self._level.reach:
             self._needing[lane.account.rank].append(lane)
         else:
             heappush(self._ready, (lane.turn_after(moment), lane))
@@ -93,7 +93,7 @@ class Turns(Generic[_Lane]):
         """
         if not self._ready and self._needing:  # with nobody left no walk visits anybody
             self._level.refill()
-            for lane in self._needing.pop(self._level.rounds, ()):
+            for lane in self._needing.pop(self._level.reach, ()):
                 self.put(lane, moment)
         return self._ready[0] if self._ready else None
 

@@ -17,6 +17,7 @@ from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT,
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.dlpm import WARMUP_S
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
@@ -115,7 +116,9 @@ class Settings:
         deficits = DeficitRules(quantum=self.client_quantum, rejoin=self.rejoin)
         return make_policy(
             self.replica_policy,
-            ReplicaPolicyConfig(cost=self.cost, deficits=deficits, longest_first=True),
+            ReplicaPolicyConfig(
+                cost=self.cost, deficits=deficits, longest_first=True, warmup_s=WARMUP_S
+            ),
         )
 
 

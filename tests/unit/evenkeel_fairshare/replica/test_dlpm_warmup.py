@@ -1,0 +1,119 @@
+"""DLPM on a replica that is new in its fleet: nobody is forgiven anything for having come first (design R5, R7)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+from evenkeel_fairshare.replica.contract import Outcome
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.dlpm import Dlpm
+
+from tests.support.replica import request
+
+WARMUP_S = 3.0
+
+
+class Replica:
+    """A policy, and how many requests of each client it let in."""
+
+    def __init__(self, *, warmup_s: float = WARMUP_S, longest_first: bool = False) -> None:
+        self.policy = Dlpm(
+            rules=DeficitRules(quantum=100), warmup_s=warmup_s, longest_first=longest_first
+        )
+        self.admitted: Counter[str] = Counter()
+        self._made = 0
+
+    def arrive(self, client: str, count: int, now_s: float, *, seed: float = 0.0) -> None:
+        """Each client is alone in its tenant, which starts from the same seed."""
+        for _ in range(count):
+            self._made += 1
+            tenant = f"t{client}"
+            one = request(str(self._made), client, tenant, seed=seed, tenant_seed=seed)
+            self.policy.arrive(one, now_s)
+
+    def serve(self, count: int, now_s: float) -> list[str]:
+        """Let so many in, one a pass, each of which ends at once; their clients."""
+        order = []
+        for _ in range(count):
+            conversation = self.policy.admissions(now_s)
+            one = next(conversation)
+            with suppress(StopIteration):  # the pass is over where nobody else is proposed
+                conversation.send(Outcome.ADMITTED)
+            conversation.close()
+            order.append(one.client)
+            self.policy.leave(one, now_s)
+        self.admitted.update(order)
+        return order
+
+    def deficit(self, client: str) -> float:
+        return self.policy.clients()[client].deficit
+
+
+@pytest.mark.parametrize("longest_first", [False, True])
+def test_who_comes_late_to_a_new_replica_makes_up_for_what_others_were_served_there(
+    longest_first: bool,
+) -> None:
+    replica = Replica(longest_first=longest_first)
+    replica.arrive("early", 20, 0.0)
+    replica.serve(6, 0.1)
+    replica.arrive("late", 20, 1.0)
+    assert replica.serve(6, 1.0) == ["late"] * 6
+    replica.serve(8, 2.0)
+    replica.serve(8, 4.0)
+    assert replica.admitted == {"early": 14, "late": 14}
+
+
+def test_without_a_warmup_whoever_came_first_is_forgiven_it() -> None:
+    replica = Replica(warmup_s=0.0)
+    replica.arrive("early", 20, 0.0)
+    replica.serve(6, 0.1)
+    replica.arrive("late", 20, 1.0)
+    replica.serve(22, 4.0)
+    assert replica.admitted["early"] - replica.admitted["late"] >= 5
+
+
+def test_what_somebody_owes_from_elsewhere_is_not_forgiven_while_it_is_alone() -> None:
+    replica = Replica()
+    replica.arrive("debtor", 20, 0.0, seed=-500)
+    assert replica.serve(2, 0.1) == ["debtor"] * 2  # nobody else is there: nothing is withheld
+    assert replica.deficit("debtor") == -700
+    replica.arrive("other", 20, 1.0)
+    assert replica.serve(7, 1.0) == ["other"] * 7
+
+
+def test_the_first_rounds_are_for_everybody_alike_whoever_left_included() -> None:
+    replica = Replica()
+    replica.arrive("stays", 20, 0.0)
+    replica.arrive("leaves", 3, 0.0)
+    replica.serve(6, 0.1)
+    assert (replica.deficit("stays"), replica.deficit("leaves")) == (-300, -300)
+    replica.serve(1, 4.0)
+    assert replica.deficit("stays") == 100  # four rounds for both, one request, and the next round
+    replica.arrive("leaves", 1, 4.1)
+    assert replica.deficit("leaves") == 0  # its debt is over; credit does not outlast an absence
+    replica.serve(1, 4.1)
+
+
+def test_who_first_comes_when_it_is_warm_starts_from_its_seed() -> None:
+    replica = Replica()
+    replica.arrive("early", 20, 0.0)
+    replica.serve(6, 0.1)
+    replica.serve(1, 4.0)
+    replica.arrive("newcomer", 20, 5.0)
+    replica.serve(20, 5.0)
+    assert abs(replica.admitted["early"] - 7 - replica.admitted["newcomer"]) <= 2
+
+
+def test_an_empty_replica_begins_anew_and_forgives_whoever_is_alone() -> None:
+    """Else an engine's own warm-up would be all of it, or debts of a lone client would pile up."""
+    replica = Replica()
+    for n in range(50):
+        replica.arrive("lone", 1, 2.0 * n)
+        replica.serve(1, 2.0 * n)
+    replica.arrive("lone", 20, 100.0)
+    replica.serve(2, 100.1)
+    assert replica.deficit("lone") >= -300
+    replica.arrive("late", 20, 102.0)
+    assert replica.serve(2, 102.0) == ["late"] * 2
