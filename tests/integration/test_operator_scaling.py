@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from evenkeel_operator.cluster.prometheus import (
     prometheus,
 )
 from evenkeel_operator.cluster.store import SERVICE
-from evenkeel_operator.core.queries import Answers
+from evenkeel_operator.core.queries import Answers, queries
 from evenkeel_operator.manifests.monitoring import pod_monitors
 
 from tests.support.fake_cluster import FakeCluster
@@ -28,7 +29,7 @@ from tests.support.operator_lives import Operator, condition
 from tests.support.ports import free_ports
 from tests.support.prometheus import prometheus as real_prometheus
 from tests.support.prometheus import scraped
-from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet
+from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet, until
 from tests.support.subjects import document, sample_subject, with_apis
 
 SECRET = "what only the operator may see"
@@ -218,3 +219,18 @@ async def test_the_token_is_sent_below_the_given_path_and_a_query_of_the_address
         found = await client.ask(Source(f"{url}/prom?x=/", "hunter2"), {"one": "up > 0"})
     assert found == {"one": ()}
     assert asked == [("/prom/api/v1/query", "Bearer hunter2", "up > 0")]
+
+
+async def test_routers_export_every_series_that_is_asked_for() -> None:
+    """Those of capacity too, whose answer takes minutes of waiting requests."""
+    scaling = sample_subject("gpu.yaml").spec.autoscaling
+    assert scaling is not None
+    asked = " ".join(queries("team-ml", "llama", scaling).values())
+    names = set(re.findall(r"\bevenkeel_router_\w+", asked))
+    assert len(names) >= 7
+    async with fleet(1) as (router, _):
+        await ask(router.url, 1)
+        await until(lambda: bool(router.state.truth.now.tenants), "figures")
+        async with httpx.AsyncClient() as client:
+            text = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
+    assert {name for name in names if not re.search(rf"^{name}\{{", text, re.MULTILINE)} == set()

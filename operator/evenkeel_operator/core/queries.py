@@ -70,7 +70,9 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
             f"sum(min by (tenant) (rate(evenkeel_router_tenant_service_total{{{of}}}[{RATE}])))"
         )
         live = f"count(max by (replica) (evenkeel_router_replica_routable{{{of}}}) == 1)"
-        waits = f"max(min_over_time(evenkeel_router_fleet_backlogged_clients{{{of}}}[1m])) > 0"
+        # Not at every moment: a batch that is all prefilled leaves nobody waiting until its first request ends.
+        waiting = f"(evenkeel_router_fleet_backlogged_clients{{{of}}} > bool 0)[{RATE}:10s]"
+        waits = f"max(avg_over_time({waiting})) >= 0.5"
         each = f"({served} / {live}) > 0"
         found[SEEN] = f"quantile_over_time({LEARNT_PART}, ({each}){LEARNING})"
         found[SATURATED] = f"quantile_over_time({LEARNT_PART}, ({each} and {waits}){LEARNING})"

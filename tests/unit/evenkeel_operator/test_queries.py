@@ -45,8 +45,10 @@ CASES: dict[str, tuple[str, list[dict[str, str]], float | None]] = {
         "saturated", [*THREE_OF_WHICH_ONE_IS_NOT_READY, *BUSY, *both(WAITS, "3x240")], 1000.0),
     "nothing waited": (
         "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0x240")], None),
+    "requests waited most of the time": (
+        "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "1 2 0" + " 1 2 0" * 79)], 1000.0),
     "a request waited now and then": (
-        "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0 0 1" + " 0 0 1" * 79)], None),
+        "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0 0 0 0 1" + " 0 0 0 0 1" * 47)], None),
     "what a replica did with nothing waiting": (
         "seen", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0x240")], 1000.0),
     "times without work say nothing about replicas": (
