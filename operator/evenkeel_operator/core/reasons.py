@@ -75,5 +75,6 @@ KEYS_MISSING: Final = "KeysMissing"
 KEYS_CLASH: Final = "KeysClash"
 
 # Events
+SCALED: Final = "Scaled"  # the built-in scaler wants another number
 REVERTED: Final = "Reverted"  # a foreign change of what the operator owns was put back
 KEYS_ROTATED: Final = "KeysRotated"

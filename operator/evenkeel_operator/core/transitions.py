@@ -1,4 +1,4 @@
-"""Which changes of conditions people should hear of."""
+"""Which changes of conditions people should hear of, and of the number of replicas."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ _TOLD: Final = {
 
 
 def worth_telling(raw: Object, status: Mapping[str, Any]) -> Iterator[News]:
-    """What is new in `status`: a condition with another status or reason than `raw` has.
+    """What is new in `status`: a condition with another status or reason than `raw` has, or what the scaler wants.
 
     That something new is not ready yet, or not degraded, is no news.
     """
+    yield from _scaled((raw.get("status") or {}).get("scaling"), status.get("scaling"))
     before = {item["type"]: item for item in (raw.get("status") or {}).get("conditions") or ()}
     for condition in status["conditions"]:
         if condition["type"] not in _TOLD:
@@ -48,3 +49,9 @@ def worth_telling(raw: Object, status: Mapping[str, Any]) -> Iterator[News]:
         same = old is not None and all(old.get(f) == condition[f] for f in ("status", "reason"))
         if not same:
             yield News(condition["reason"], condition["message"], bad)
+
+
+def _scaled(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[News]:
+    if before and now and before.get("desired") != now["desired"]:
+        message = f"from {before.get('desired')} to {now['desired']} replicas: {now['reason']}"
+        yield News(reasons.SCALED, message, bad=False)

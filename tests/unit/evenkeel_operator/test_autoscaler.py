@@ -90,6 +90,8 @@ async def test_what_is_decided_reaches_deployment_and_status_and_never_the_spec(
     }
     verdict = condition(cluster, "ScalingActive")
     assert (verdict["status"], verdict["reason"]) == ("True", "Scaling")
+    (event,) = [one for one in cluster.events if one["reason"] == "Scaled"]
+    assert (event["type"], event["message"]) == ("Normal", "from 1 to 5 replicas: Demand")
     assert cluster.objects[SERVICE, "team-ml", "simulated"]["spec"] == spec
 
 
