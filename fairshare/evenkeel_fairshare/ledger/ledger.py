@@ -131,13 +131,15 @@ class Ledger:
 
     def dispatched(self, incarnation: str, client: str, *, worst: float) -> None:
         """This router sent a request there that can cost `worst` at most, weighted tokens."""
-        self._page(incarnation).dispatch(self.router, client, worst=worst)
+        page = self.pages.get(incarnation) or self._page(incarnation)
+        page.dispatch(self.router, client, worst=worst)
 
     def received(
         self, incarnation: str, client: str, totals: Totals, *, released: float = 0.0
     ) -> None:
         """This router received that much more from there (R3, R11). `released`: what of the worst case is over."""
-        self._page(incarnation).receive(self.router, client, totals, released=released)
+        page = self.pages.get(incarnation) or self._page(incarnation)
+        page.receive(self.router, client, totals, released=released)
         self.touched.add(client)
         self.stale.add(client)
 

@@ -10,7 +10,7 @@ incarnations are, and every router writes into `closed_by` when it is done with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -220,11 +220,14 @@ class Page:
 
     def receive(self, router: str, client: str, totals: Totals, *, released: float) -> None:
         """Add to what `router` received, and take `released` back from the worst case it dispatched."""
-        self._add(router, client, [*enumerate(totals, start=1), (RELEASED, released)])
+        account = self._changed(router)
+        amounts = [*enumerate(totals, start=1), (RELEASED, released)]
+        account.clients.add(client, account.head, amounts)
 
     def dispatch(self, router: str, client: str, *, worst: float) -> None:
         """`router` sent a request that can cost `worst` at most."""
-        self._add(router, client, ((DISPATCHED, worst),))
+        account = self._changed(router)
+        account.clients.add(client, account.head, ((DISPATCHED, worst),))
 
     def promise(self, router: str, client: str, *, seed: float, tenant_seed: float) -> None:
         """`router` told this incarnation, through client keys, where `client` starts (R5)."""
@@ -330,13 +333,9 @@ class Page:
         if self.head >= base:  # otherwise what lies between is missing, and is asked for again
             self.head = max(self.head, head)
 
-    def _add(self, router: str, client: str, amounts: Sequence[tuple[int, float]]) -> None:
-        account = self._changed(router)
-        account.clients.add(client, account.head, amounts)
-
     def _changed(self, router: str) -> Account:
         """The account of one router, which is about to change."""
-        account = self.account(router)
+        account = self.accounts.get(router) or self.account(router)
         account.head += 1
         self.changes += 1
         return account

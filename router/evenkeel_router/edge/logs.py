@@ -17,10 +17,13 @@ import queue
 import sys
 import time
 from collections import deque
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import msgspec
+from evenkeel_fairshare.fleet.contract import Usage
 
+from evenkeel_router.core.identity import Client
+from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.flight import Flight
 
 FLUSH_INTERVAL_S: Final = 1.0
@@ -49,12 +52,47 @@ class RequestLine(msgspec.Struct, omit_defaults=True):
     output_tokens: int = 0
 
 
+class _Ended(NamedTuple):
+    """A request that is over, as it is handed to the writer, who makes a line of it."""
+
+    time: float
+    request_id: str
+    path: str
+    status: int
+    started_s: float
+    duration_s: float
+    first_byte_s: float | None
+    client: Client | None
+    outcome: Outcome | None
+    replica: str
+    attempts: int
+    stream: bool
+    usage: Usage | None
+
+    def line(self) -> RequestLine:
+        """What is written about it."""
+        line = RequestLine(
+            self.time, self.request_id, self.path, self.status, round(self.duration_s, 6)
+        )
+        line.level, line.message = "info", "request"
+        line.attempts, line.replica, line.stream = self.attempts, self.replica, self.stream
+        if self.client is not None:
+            line.client = self.client.identity
+        if self.outcome is not None:
+            line.outcome = self.outcome.value
+        if self.first_byte_s is not None:
+            line.ttft_s = round(self.first_byte_s - self.started_s, 6)
+        if self.usage is not None:
+            line.input_tokens, line.cached_tokens, line.output_tokens = self.usage
+        return line
+
+
 class RequestLog:
-    """Collects request lines; a thread writes them in batches. Without an output it drops them."""
+    """Collects what requests came to; a thread writes it in batches. Without an output it drops it."""
 
     def __init__(self, output: IO[str] | None) -> None:
         self._output = output
-        self._lines: deque[RequestLine] = deque()
+        self._lines: deque[_Ended] = deque()
         self._encoder = msgspec.json.Encoder()
         self.dropped = 0
 
@@ -65,23 +103,22 @@ class RequestLog:
         if len(self._lines) >= MAX_PENDING:
             self.dropped += 1
             return
-        usage, first_s = flight.usage, flight.first_byte_s
-        line = RequestLine(
-            time.time(), flight.request_id, flight.path, flight.status, round(duration_s, 6)
+        ended = _Ended(
+            time.time(),
+            flight.request_id,
+            flight.path,
+            flight.status,
+            flight.started_s,
+            duration_s,
+            flight.first_byte_s,
+            flight.client,
+            flight.outcome,
+            flight.replica,
+            flight.attempts,
+            flight.stream,
+            flight.usage,
         )
-        line.level, line.message = "info", "request"
-        line.attempts, line.replica, line.stream = flight.attempts, flight.replica, flight.stream
-        if flight.client is not None:
-            line.client = flight.client.identity
-        if flight.outcome is not None:
-            line.outcome = flight.outcome.value
-        if first_s is not None:
-            line.ttft_s = round(first_s - flight.started_s, 6)
-        if usage is not None:
-            line.input_tokens = usage.input_tokens
-            line.cached_tokens = usage.cached_tokens
-            line.output_tokens = usage.output_tokens
-        self._lines.append(line)
+        self._lines.append(ended)
 
     async def run(self) -> None:
         """Write what comes, until cancelled; then what is left."""
@@ -100,7 +137,7 @@ class RequestLog:
             while True:
                 batch.append(self._lines.popleft())
         if batch and self._output is not None:
-            lines = b"\n".join(self._encoder.encode(line) for line in batch) + b"\n"
+            lines = b"\n".join(self._encoder.encode(ended.line()) for ended in batch) + b"\n"
             self._output.write(lines.decode())
             self._output.flush()
 

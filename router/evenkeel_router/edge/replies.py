@@ -26,6 +26,8 @@ from evenkeel_router.edge.upstream import Sink
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
+_UNFRAMED: Final = f"content-type: {EVENT_STREAM}\r\ncache-control: no-cache\r\n"
+_CHUNKED: Final = f"{_UNFRAMED}transfer-encoding: chunked\r\n"
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
@@ -47,11 +49,16 @@ def _date() -> str:
     return _Date.line
 
 
-def _head(status: int, headers: Sequence[tuple[str, str]], *, keep_alive: bool) -> str:
+def _head(
+    status: int, fixed: str, headers: Sequence[tuple[str, str]], *, keep_alive: bool
+) -> bytes:
+    """`fixed`: headers that are lines already."""
     line = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown\r\n"
-    rest = "".join([f"{name}: {value}\r\n" for name, value in headers])
     closing = "" if keep_alive else "connection: close\r\n"
-    return f"{line}{_date()}{rest}{closing}"
+    head = f"{line}{_date()}{fixed}{closing}"
+    for name, value in headers:
+        head += f"{name}: {value}\r\n"
+    return f"{head}\r\n".encode("latin-1")
 
 
 class _Written(web.StreamResponse):
@@ -91,9 +98,9 @@ class Whole(_Written):
         """`close`: end the connection after it, whatever the client wishes."""
         keep_alive = request.keep_alive and not close
         super().__init__(status, keep_alive=keep_alive)
-        fixed = (("content-type", content_type), ("content-length", str(len(body))))
-        head = _head(status, (*fixed, *headers), keep_alive=keep_alive)
-        self._data = head.encode("latin-1") + b"\r\n" + (b"" if request.method == "HEAD" else body)
+        fixed = f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
+        head = _head(status, fixed, headers, keep_alive=keep_alive)
+        self._data = head if request.method == "HEAD" else head + body
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         if request.transport is not None:
@@ -115,10 +122,8 @@ class Stream(_Written):
         self._writer = request.writer
         self._protocol = cast(ClientConnection, request.protocol)  # `server.py` makes no others
         self._finished = False
-        framing = (("transfer-encoding", "chunked"),) if self._chunked else ()
-        fixed = (("content-type", EVENT_STREAM), ("cache-control", "no-cache"), *framing)
-        head = _head(200, (*fixed, *headers), keep_alive=keep_alive)
-        self._head: bytes | None = head.encode("latin-1") + b"\r\n"
+        fixed = _CHUNKED if self._chunked else _UNFRAMED
+        self._head: bytes | None = _head(200, fixed, headers, keep_alive=keep_alive)
 
     @property
     def started(self) -> bool:
