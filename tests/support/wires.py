@@ -84,6 +84,9 @@ class Client:
         if self.scan.broken is not None:
             self.reply.hold()
 
+    def write(self, data: bytes) -> None:
+        self.transport.write(data)
+
     def _passes(self, chunk: bytes) -> bool:
         passed = self.scan.passes(chunk)
         self.spliced += passed

@@ -22,6 +22,7 @@ from multidict import istr
 from evenkeel_router.core.admission import may_hold_more
 from evenkeel_router.core.errors import Refusal, invalid
 from evenkeel_router.core.outcomes import Outcome
+from evenkeel_router.edge.server import connection_of
 
 BODY_TIMEOUT_S: Final = 60.0  # for the whole body, once its head is there
 INVALID_BODY: Final = "invalid_body"
@@ -202,8 +203,8 @@ def _check_announced(request: web.BaseRequest, limit_bytes: int) -> None:
 def _continue(request: web.BaseRequest) -> None:
     """Some clients (curl above 1 MiB) send the head and wait to be told."""
     expected = request.headers.get("Expect", "").lower() == "100-continue"
-    if expected and request.transport is not None:
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    if expected:
+        connection_of(request).write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def _too_large(limit_bytes: int) -> Refusal:

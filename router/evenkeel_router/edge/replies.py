@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11
 
-from evenkeel_router.edge.server import ClientConnection
+from evenkeel_router.edge.server import connection_of
 from evenkeel_router.edge.upstream import Sink
 
 JSON: Final = "application/json"
@@ -103,8 +103,7 @@ class Whole(_Written):
         self._data = head if request.method == "HEAD" else head + body
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        if request.transport is not None:
-            request.transport.write(self._data)
+        connection_of(request).write(self._data)
         return None
 
 
@@ -120,7 +119,7 @@ class Stream(_Written):
         keep_alive = request.keep_alive and self._chunked
         super().__init__(200, keep_alive=keep_alive)
         self._writer = request.writer
-        self._protocol = cast(ClientConnection, request.protocol)  # `server.py` makes no others
+        self._protocol = connection_of(request)
         self._finished = False
         fixed = _CHUNKED if self._chunked else _UNFRAMED
         self._head: bytes | None = _head(200, fixed, headers, keep_alive=keep_alive)
@@ -132,15 +131,14 @@ class Stream(_Written):
 
     def send(self, events: bytes, last: bool = False) -> None:
         """Write whole events, and with the `last` the end of the stream. To a client that is gone: nothing."""
-        transport = self._protocol.transport
-        if transport is None or transport.is_closing():
+        if self._protocol.gone:
             return
         data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
         if self._head is not None:
             data, self._head = self._head + data, None
         if last and self._chunked:
             data, self._finished = data + _LAST_CHUNK, True  # one write to the socket less
-        transport.write(data)
+        self._protocol.write(data)
 
     @property
     def client(self) -> Sink | None:
@@ -165,11 +163,9 @@ class Stream(_Written):
 
     def finish(self) -> None:
         """The end of the stream, unless `send` wrote it."""
-        transport = self._protocol.transport
-        if not self._chunked or self._finished or transport is None or transport.is_closing():
-            return
-        self._finished = True
-        transport.write(_LAST_CHUNK)
+        if self._chunked and not self._finished:
+            self._finished = True
+            self._protocol.write(_LAST_CHUNK)
 
     def abort(self) -> None:
         """Drop the client's connection with what it has not read."""

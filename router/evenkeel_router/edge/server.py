@@ -13,8 +13,9 @@ was silent for longest among those without a request. Half a request head is non
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
@@ -79,7 +80,7 @@ class TrafficServer(web.Server):
 class ClientConnection(RequestHandler):
     """One client's connection."""
 
-    __slots__ = ("_refuse", "_server", "on_full")
+    __slots__ = ("_fd", "_refuse", "_server", "on_full")
 
     def __init__(self, server: TrafficServer, refuse: Refuse, *, keep_alive_s: float) -> None:
         super().__init__(
@@ -91,8 +92,41 @@ class ClientConnection(RequestHandler):
         )
         self._refuse = refuse
         self._server = server
+        self._fd: int | None = None
+        """Its socket, while all that was written went there whole."""
         self.on_full: Callable[[], None] | None = None
         """Called when the client reads too slowly for what is written."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        own = transport.get_extra_info("socket")
+        if own is not None and transport.get_extra_info("sslcontext") is None:
+            self._fd = own.fileno()
+
+    def write(self, data: bytes) -> None:
+        """Send to the client; to one that is gone: nothing. All that is sent goes through here, or it is overtaken.
+
+        At once, while the kernel takes all of it: uvloop's transport collects what is written until the end of its
+        turn, which is 0.6 µs for each event of each stream. From the first time that something is left over it is
+        the transport's: it waits, and says when the client reads too slowly.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if self._fd is not None:
+            try:
+                sent = os.write(self._fd, data)
+            except OSError:  # full, or gone, which the transport finds out too
+                sent = 0
+            if sent == len(data):
+                return
+            self._fd, data = None, data[sent:]
+        transport.write(data)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self.transport is None or self.transport.is_closing()
 
     def data_received(self, data: bytes) -> None:
         """What arrives. Where a body stops being one, aiohttp tells the next request, not the one it is of."""
@@ -129,3 +163,8 @@ class ClientConnection(RequestHandler):
     ) -> web.StreamResponse:
         """What is not HTTP. The pipeline handles its own failures."""
         return self._refuse(request, exc)
+
+
+def connection_of(request: web.BaseRequest) -> ClientConnection:
+    """The connection that a request came on; there are no others on the traffic port."""
+    return cast(ClientConnection, request.protocol)

@@ -15,7 +15,6 @@ silence is never retried: the replica may still be working.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -70,8 +69,8 @@ Passes = Callable[[bytes], bool]
 class Sink(Protocol):
     """A client's connection."""
 
-    @property
-    def transport(self) -> asyncio.Transport | None: ...
+    def write(self, data: bytes) -> None:
+        """Send. To one that is gone: nothing."""
 
 
 class Reply(Protocol):

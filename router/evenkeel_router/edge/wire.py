@@ -37,7 +37,8 @@ _EVENT_STREAM: Final = b"text/event-stream"
 class _Nobody:
     """A client that is not there."""
 
-    transport: asyncio.Transport | None = None
+    def write(self, data: bytes) -> None:
+        """Nothing."""
 
 
 _NOBODY: Final = _Nobody()
@@ -236,9 +237,7 @@ class Wire(asyncio.Protocol):
         # Once for each event of each stream, and cold each time: the kernel has run since the last one.
         if self._between and self._passes(data):
             self._stirred = True
-            transport = self._client.transport
-            if transport is not None:  # else its request is about to be cancelled
-                transport.write(data)
+            self._client.write(data)
             return
         feed = self._feed
         if feed is None and not self._busy:  # nobody asked
