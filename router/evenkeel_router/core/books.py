@@ -242,16 +242,14 @@ class Books:
     def moved(self, booking: Booking, told: Told | None, estimate: Usage) -> bool:
         """A request was taken back from a replica that drains; whether its input was paid there (R11).
 
-        `told`: what its reports say of that; None where none came.
+        `told`: what its reports say of that; None where none came. In doubt it was: it is booked there then, so
+        that it costs the client the same, and once.
         """
-        if told is None:
-            return self.failed(booking, estimate)
-        if booking.number in told.never:
+        if told is not None and booking.number in told.never:
             self.ended(booking, NOTHING)
             return booking.input_paid
-        began = booking.number in told.began
-        self.ended(booking, estimate if began else None, told=False)
-        return began or booking.input_paid
+        self.ended(booking, estimate, told=False)
+        return True
 
     def held(self, incarnation: str, client: str) -> Held:
         """What a replica has of a client, by its last report."""

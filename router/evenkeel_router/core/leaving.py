@@ -5,7 +5,7 @@ Place in the flow: report of a replica that drains → **what waits there** → 
 A replica says how many of a client's requests wait and run, and how many it has ever admitted; never which. The
 surprising thing: that is enough. What is broken off and had begun all the same is either one that was admitted
 before the replica noticed, or one that was taken for waiting in the place of another, which is then admitted: both
-raise the number of those admitted by one.
+raise the number of those admitted by one. In doubt it began: then it is booked here and its input is free elsewhere.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ class Taken(NamedTuple):
     """Of the bookings, oldest first."""
 
     def is_noticed(self, now: Held) -> bool:
-        """Whether the replica has let go of what was broken off."""
-        return now.waiting <= max(0.0, self.before.waiting - len(self.numbers))
+        """Whether the replica has surely let go of what was broken off.
+
+        Other routers break off theirs at about the same time: where they have some, fewer that wait may be
+        fewer of theirs, and only an empty queue is certain.
+        """
+        others = self.before.waiting > len(self.numbers) and self.share < 1
+        left = 0.0 if others else self.before.waiting - len(self.numbers)
+        return now.waiting <= max(0.0, left)
 
     def told(self, now: Held) -> Told:
-        """What ran all the same: as many as were admitted since, the oldest."""
-        count = max(0.0, self.share * (now.admitted - self.before.admitted))
-        over = self.is_noticed(now)
-        return Told(
-            frozenset(self.numbers[: round(count)]),
-            frozenset(self.numbers[ceil(count) :] if over else ()),
-        )
+        """What never ran: all but as many as were admitted since, the oldest. Nothing before it was let go of."""
+        count = ceil(max(0.0, self.share * (now.admitted - self.before.admitted)))
+        return Told(frozenset(self.numbers[count:] if self.is_noticed(now) else ()))
 
 
 class Told(NamedTuple):
     """What reports say of what was broken off."""
 
-    began: frozenset[int]
-    """Bookings that ran: their input was paid."""
     never: frozenset[int]
-    """Those that did not, and cannot any more. Of what is in neither nobody can tell."""
+    """Bookings that did not run, and cannot any more. The others count as begun: rather a doubt than a second charge."""

@@ -7,7 +7,7 @@ drains. So with every report of a replica that drains, what has not begun there 
 sends it elsewhere; never unless another replica is routable that the request was not tried at. What runs is finished.
 
 The surprising thing: nobody can tell for sure what has not begun. So a request that was broken off waits for
-another report, which says how many began all the same: these were charged there, and go on with the flag of R11.
+another report, which says how many may have begun: these count as charged there, and go on with the flag of R11.
 """
 
 from __future__ import annotations

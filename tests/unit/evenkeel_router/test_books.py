@@ -156,20 +156,19 @@ def test_what_was_paid_once_is_paid_although_it_only_waited_the_second_time() ->
     assert of.ledger.served(A.identity).service == 0
 
 
-def test_what_was_moved_is_paid_where_it_began_and_open_where_nobody_can_tell() -> None:
+def test_what_was_moved_is_paid_once_where_it_began_or_may_have_begun() -> None:
     of = books()
     meet(of, "r0", "one")
     tell(of, "one", running(A.identity, 0, 4))
-    began, never, perhaps, unheard = (sent(of, worst=100) for _ in range(4))
-    told = Told(frozenset({began.number}), frozenset({never.number}))
+    began, never, unheard = (sent(of, worst=100) for _ in range(3))
+    told = Told(frozenset({never.number}))
     estimate, figures = Usage(30, 10, 0), Figures(of.ledger)
     assert of.moved(began, told, estimate)
-    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 300)
+    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 200)
     assert not of.moved(never, told, estimate)
-    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 200)
-    assert not of.moved(perhaps, told, estimate)
-    assert not of.moved(unheard, None, estimate)
-    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 200)
+    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 100)
+    assert of.moved(unheard, None, estimate)
+    assert figures.interval(A.identity) == Interval(40, 40 + 160)
     assert not of._open
 
 
