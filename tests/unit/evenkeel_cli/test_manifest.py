@@ -274,6 +274,19 @@ def test_the_address_of_a_store_must_be_in_the_file_too() -> None:
     assert read(SERVICE + REDIS, secret).secrets[("default", "redis", "url")] == "redis://h"
 
 
+def test_of_a_service_that_may_stand_at_zero_one_runs_and_it_is_said_that_nothing_scales() -> None:
+    service = SERVICE.replace(", replicas: 2", "") + (
+        "  router: {limits: {activationTimeout: 60s}}\n"
+        "  autoscaling: {minReplicas: 0, maxReplicas: 2, prometheus: {url: http://p:9090}}\n"
+    )
+    manifest = read(service, TENANT, SECRET)
+    assert manifest.service.spec.initial_replicas == 1
+    assert manifest.warnings == (
+        "spec.router.limits.activationTimeout has no effect here: nothing scales to zero or from it",
+        "spec.autoscaling has no effect here: nothing scales; minReplicas run, one where it is 0",
+    )
+
+
 def test_what_cannot_be_honoured_here_is_named() -> None:
     service = SERVICE + (
         "  router: {replicas: 3, prefix: {mode: Tokens}}\n"
