@@ -55,6 +55,9 @@ class Evenkeel(Contender):
 
     name = "evenkeel"
 
+    def __init__(self, python: str) -> None:
+        self._python = python
+
     def command(self, place: Place) -> list[str]:
         """See `Contender`."""
         tenants = tuple(
@@ -84,7 +87,7 @@ class Evenkeel(Contender):
         )
         path = place.folder / "router.json"
         path.write_text(json.dumps(to_plain(config)))
-        return [sys.executable, "-m", "evenkeel_router", "--config", str(path)]
+        return [self._python, "-m", "evenkeel_router", "--config", str(path)]
 
     def ready(self, place: Place) -> bool:
         """See `Contender`."""
@@ -149,10 +152,13 @@ class BareProxy(Contender):
     name = "bare-proxy"
     module = "bench.router.bare_proxy"
 
+    def __init__(self, python: str) -> None:
+        self._python = python
+
     def command(self, place: Place) -> list[str]:
         """See `Contender`."""
         workers = [f"--worker={url}" for url in place.workers]
-        return [sys.executable, "-m", self.module, f"--port={place.port}", *workers]
+        return [self._python, "-m", self.module, f"--port={place.port}", *workers]
 
     def ready(self, place: Place) -> bool:
         """See `Contender`."""
@@ -161,7 +167,7 @@ class BareProxy(Contender):
     def version(self) -> str:
         """See `Contender`."""
         code = "import aiohttp, uvloop; print('aiohttp', aiohttp.__version__, 'uvloop', uvloop.__version__)"
-        return f"{self.name} ({_run(sys.executable, '-c', code)})"
+        return f"{self.name} ({_run(self._python, '-c', code)})"
 
 
 class ByteRelay(BareProxy):
@@ -171,14 +177,14 @@ class ByteRelay(BareProxy):
     module = "bench.router.byte_relay"
 
 
-def contenders(venv: Path) -> dict[str, Contender]:
-    """All of them by name."""
+def contenders(venv: Path, python: str = sys.executable) -> dict[str, Contender]:
+    """All of them by name; those written in Python run on `python`."""
     all_of_them = (
-        Evenkeel(),
+        Evenkeel(python),
         SglangRouter(venv),
         QuietSglangRouter(venv),
-        BareProxy(),
-        ByteRelay(),
+        BareProxy(python),
+        ByteRelay(python),
     )
     return {contender.name: contender for contender in all_of_them}
 

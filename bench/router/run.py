@@ -243,14 +243,19 @@ def machine() -> dict[str, object]:
         "cpu": model,
         "memory_gib": round(memory_bytes / 2**30),
         "kernel": platform.release().split("-")[0],
-        "python": platform.python_version(),
         "load_average": os.getloadavg()[0],
     }
 
 
+def python_version(python: str) -> str:
+    """Version and compiler of an interpreter."""
+    done = subprocess.run([python, "-VV"], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 def measured(bench: Bench, arguments: argparse.Namespace) -> list[report.Run]:
     """All runs: in each round every scenario with every router, the order turning by one."""
-    known = contenders(arguments.venv)
+    known = contenders(arguments.venv, arguments.python)
     chosen = [known[name] for name in arguments.routers]
     scenarios = [s for s in SCENARIOS if not arguments.scenarios or s.name in arguments.scenarios]
     runs: list[report.Run] = []
@@ -275,15 +280,17 @@ def line(run: report.Run) -> str:
     return (
         f"round {run.round + 1}  {run.scenario:27} {run.contender:20}"
         f"{figures['cpu_us_per_request'] or 0:8.0f} µs CPU  busy {figures['router_busy']:4.0%}"
-        f"  TTFT p50 {figures['ttft_p50_ms']:7.2f} p99 {figures['ttft_p99_ms']:7.1f} ms{note}"
+        f"  TTFT p50 {figures['ttft_p50_ms']:7.2f} p99 {figures['ttft_p99_ms']:7.1f} ms"
+        f"  {figures['peak_rss_mib']:4.0f} MiB{note}"
     )
 
 
 def save(runs: list[report.Run], arguments: argparse.Namespace, out: Path) -> None:
     """JSON, table and plot."""
-    known = contenders(arguments.venv)
+    known = contenders(arguments.venv, arguments.python)
     about = {
         "machine": machine(),
+        "python": python_version(arguments.python),
         "versions": [known[name].version() for name in arguments.routers],
         "rounds": arguments.rounds,
         "seconds": arguments.seconds,
@@ -305,6 +312,11 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench-router")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv-sglang-router")
+    parser.add_argument(
+        "--python",
+        default=sys.executable,
+        help="of the routers written in Python; it has their dependencies (default: this one)",
+    )
     parser.add_argument(
         "--routers",
         nargs="+",
