@@ -199,7 +199,10 @@ class Tally:
 
 
 # The CPU engine of 0.5.21 has pages of one token only: larger ones are given out by a kernel.
-@pytest.mark.parametrize(("version", "page_tokens"), [(None, PAGE_TOKENS), ("0.5.21", 1)])
+@pytest.mark.parametrize(
+    ("version", "page_tokens"),
+    [(None, PAGE_TOKENS), pytest.param("0.5.21", 1, marks=pytest.mark.slow)],
+)
 async def test_what_is_lost_is_replayed_and_what_is_not_kept_is_told(
     start: Callable[..., Engine], free_port: int, version: str | None, page_tokens: int
 ) -> None:
