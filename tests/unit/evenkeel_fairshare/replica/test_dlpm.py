@@ -93,6 +93,15 @@ def test_a_misfit_can_be_skipped():
     assert [one.id for one in policy.waiting()] == ["big"]
 
 
+def test_longest_first_refills_nobody_for_whose_requests_were_all_asked_for():
+    policy = dlpm(longest_first=True, skip_misfit=True)
+    arrive(policy, request("big", "a", matched=5), request("small", "a"))
+    assert admit(policy, misfits=("big",)) == ["small"]
+    tenant = policy.tenants.members["t"]
+    assert (tenant.deficit, deficit(policy, "a")) == (0, 0)
+    assert (policy.tenants.rounds, tenant.children.rounds) == (1, 1)
+
+
 def test_a_skipped_misfit_blocks_the_refill_of_others():
     """§1.13 f: the only positive client does not fit, so nobody else is refilled."""
     policy = dlpm(skip_misfit=True)
