@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -272,3 +275,56 @@ async def _miss(
     await until(lambda: leak.lost >= lost + count, "its events to be lost")
     leak.loses = False
     await serve(router, some, 1)
+
+
+@pytest.mark.slow
+async def test_routers_that_come_in_the_middle_of_a_load_are_exact(
+    start: Callable[..., Engine], free_port: int
+) -> None:
+    running, replica = served(
+        start,
+        *("--schedule-policy", "dlpm", "--max-running-requests", "8"),
+        kept=KEPT_BATCHES,
+        environment={"EVENKEEL_REPORTS_PORT": str(free_port)},
+    )
+    replica = replace(replica, reports=f"tcp://127.0.0.1:{free_port}")
+    some, enough, done = prompts(random.Random(SEED)), asyncio.Event(), 0
+
+    async def load(http: httpx.AsyncClient) -> None:
+        nonlocal done
+        while not enough.is_set():
+            body = ask("any", next(some), output_tokens=8)
+            (await http.post("/generate", json=body)).raise_for_status()
+            done += 1
+
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=running.url, timeout=120))
+        clients = [asyncio.create_task(load(http)) for _ in range(12)]
+        stack.callback(enough.set)
+        await until(lambda: done > 3 * KEPT_BATCHES, "more batches than are kept")
+        config = config_for(replica, prefix=prefix_config())
+        routers = []
+        for _ in range(5):
+            routers.append(await stack.enter_async_context(router_of(config)))
+            await until(partial(_was_told, routers[-1]), "what it holds to be told")
+        under_load = done
+        enough.set()
+        await asyncio.gather(*clients)
+        await running.idle(http)
+        for router in routers:
+            await until(partial(_in_sync, router), "sync")
+            tally = Tally(router)
+            await serve(router, some, 5)
+            tally.exact(5)
+        counts = [router.state.following["r0"].counts for router in routers]
+    assert all(one.restarts == one.unreadable == 0 for one in counts)
+    _log.info("%d requests before the load ended; of each router: %s", under_load, counts)
+
+
+def _was_told(router: Router) -> bool:
+    follower = router.state.following.get("r0")
+    return follower is not None and follower.counts.takeovers > 0
+
+
+def _in_sync(router: Router) -> bool:
+    return router.state.following["r0"].standing is Standing.IN_SYNC
