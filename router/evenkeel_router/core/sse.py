@@ -39,7 +39,8 @@ def _chunk_head(size_bytes: int) -> bytes:
     return b"\n"
 
 
-_CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(4096)]
+_MAX_CHUNK_BYTES: Final = 4096
+_CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(_MAX_CHUNK_BYTES)]
 """By size, so that one comparison checks both the framing and the beginning of the event."""
 
 
@@ -85,7 +86,7 @@ class EventScan:
         if (
             self._fresh
             and not self._cumulative
-            and size < len(_CHUNK_HEADS)
+            and size < _MAX_CHUNK_BYTES
             and chunk.startswith(_CHUNK_HEADS[size])
             and chunk.endswith(_CHUNK_TAIL)
             and chunk.find(b"\n", 8) == size - 4  # behind the framing: one line

@@ -103,6 +103,10 @@ class ClientConnection(RequestHandler):
         if own is not None and transport.get_extra_info("sslcontext") is None:
             self._fd = own.fileno()
 
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._fd = None  # soon it is somebody else's
+        super().connection_lost(exc)
+
     def write(self, data: bytes) -> None:
         """Send to the client; to one that is gone: nothing. All that is sent goes through here, or it is overtaken.
 
@@ -110,9 +114,6 @@ class ClientConnection(RequestHandler):
         turn, which is 0.6 µs for each event of each stream. From the first time that something is left over it is
         the transport's: it waits, and says when the client reads too slowly.
         """
-        transport = self.transport
-        if transport is None or transport.is_closing():
-            return
         if self._fd is not None:
             try:
                 sent = os.write(self._fd, data)
@@ -121,7 +122,8 @@ class ClientConnection(RequestHandler):
             if sent == len(data):
                 return
             self._fd, data = None, data[sent:]
-        transport.write(data)
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
 
     @property
     def gone(self) -> bool:
