@@ -16,9 +16,12 @@ INPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_INPUT_TOKEN_WEIGHT"
 OUTPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_OUTPUT_TOKEN_WEIGHT"
 REJOIN_VARIABLE: Final = "EVENKEEL_REJOIN"
 LONGEST_FIRST_VARIABLE: Final = "EVENKEEL_LONGEST_FIRST"
+WARMUP_VARIABLE: Final = "EVENKEEL_WARMUP_S"
 REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
 INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
 
+WARMUP_S: Final = 3.0
+"""Routers find a new replica within two seconds of one another, and so do its clients."""
 REJOINS: Final = ("KeepDebt", "Paper")
 _UPSTREAM: Final = frozenset({"fcfs", "lpm"})
 """Names that SGLang has a policy of its own for."""
@@ -48,6 +51,8 @@ class EngineSettings:
     rejoin: str = "KeepDebt"
     longest_first: bool = True
     """DLPM: after a refill go back to the longest match; false: go on with the walk, as the paper prints it."""
+    warmup_s: float = WARMUP_S
+    """DLPM: how long a new replica withholds rounds; 0: never, as the paper has it."""
     reports_port: int | None = None
     """None: no reports."""
     incarnation: str = ""
@@ -61,6 +66,10 @@ class EngineSettings:
         ):
             if not (value > 0 and math.isfinite(value)):
                 raise EngineSettingsError(f"{variable} is {value}; it must be a positive number")
+        if not (self.warmup_s >= 0 and math.isfinite(self.warmup_s)):
+            raise EngineSettingsError(
+                f"{WARMUP_VARIABLE} is {self.warmup_s}; it must be a number of seconds, 0 or more"
+            )
         if self.rejoin not in REJOINS:
             raise EngineSettingsError(
                 f"{REJOIN_VARIABLE} is {self.rejoin!r}; it must be one of {', '.join(REJOINS)}"
@@ -80,6 +89,8 @@ class EngineSettings:
         }
         if not self.longest_first:
             environment[LONGEST_FIRST_VARIABLE] = "0"
+        if self.warmup_s != WARMUP_S:
+            environment[WARMUP_VARIABLE] = repr(self.warmup_s)
         if self.reports_port is not None:
             environment[REPORTS_PORT_VARIABLE] = str(self.reports_port)
         if self.incarnation:
@@ -101,6 +112,7 @@ class EngineSettings:
             ),
             rejoin=environment.get(REJOIN_VARIABLE) or defaults.rejoin,
             longest_first=_switch(environment, LONGEST_FIRST_VARIABLE, defaults.longest_first),
+            warmup_s=_number(environment, WARMUP_VARIABLE, defaults.warmup_s),
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
         )

@@ -19,7 +19,6 @@ from evenkeel_contract.reportbook import ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.accounts import Accounts
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
-from evenkeel_fairshare.replica.dlpm import WARMUP_S
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_sglang import seams
@@ -161,6 +160,7 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
     """The policy `name` in charge of a scheduler's queue."""
     cost = LinearCost(settings.input_token_weight, settings.output_token_weight)
     deficits = DeficitRules(quantum=settings.client_quantum, rejoin=Rejoin(settings.rejoin))
+    ranks = scheduler.server_args.tp_size * scheduler.server_args.pp_size
     match = seams.matcher()
     tree_cache = scheduler.tree_cache
 
@@ -175,7 +175,8 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
                 cost=cost,
                 deficits=deficits,
                 longest_first=settings.longest_first,
-                warmup_s=WARMUP_S,
+                # It ends by the clock, which ranks do not share: they would form different batches.
+                warmup_s=settings.warmup_s if ranks == 1 else 0.0,
             ),
         ),
         Accounts(cost),

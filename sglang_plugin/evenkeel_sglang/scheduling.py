@@ -65,7 +65,8 @@ class Scheduling:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`match` asks the cache for a waiting request's cached tokens; `refused` hears of client keys that
-        could not be read. The clock stamps arrivals; no order depends on it, so that all ranks agree."""
+        could not be read. Of several ranks none may have a policy whose order depends on the clock, or they
+        would not agree."""
         self.policy = policy
         self._accounts = accounts
         self._matching = Matching(match) if policy.matches_prefix else None

@@ -46,6 +46,7 @@ async def compare(
         "SGLANG_ENABLE_WAITING_PREFIX_REFRESH": "0",
         **({"EVENKEEL_CLIENT_QUANTUM": str(QUANTUM)} if ours else {}),
         "EVENKEEL_LONGEST_FIRST": str(int(longest_first)),
+        "EVENKEEL_WARMUP_S": "0",  # the simulator's policy here is that of a replica that is warm
     }
     engine = start(
         *("--schedule-policy", flag, "--disable-overlap-schedule"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterator, Mapping
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import (
@@ -26,9 +26,6 @@ from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRul
 from evenkeel_fairshare.replica.longest_first import longest_first
 from evenkeel_fairshare.replica.lpm import by_prefix
 from evenkeel_fairshare.replica.walks import later_walks
-
-WARMUP_S: Final = 3.0
-"""For replicas of a fleet: routers find a new one within two seconds of one another, and so do its clients."""
 
 
 class Dlpm(ReplicaPolicy):
