@@ -207,6 +207,22 @@ async def test_a_server_that_hangs_or_is_not_there_is_unreachable(
     assert (await refused(f"http://127.0.0.1:{port}")).note.reason == "PrometheusUnreachable"
 
 
+async def test_one_query_refused_and_another_cut_off_are_one_error() -> None:
+    both = asyncio.Barrier(2)
+
+    async def handle(request: web.Request) -> web.Response:
+        await both.wait()
+        if request.query["query"] == "cut" and request.transport is not None:
+            request.transport.abort()
+        return web.Response(status=503)
+
+    async with served(handle) as url, prometheus() as client:
+        for _ in range(5):  # whichever comes first
+            with pytest.raises(PrometheusError) as caught:
+                await client.ask(Source(url), {"one": "up", "two": "cut"})
+            assert caught.value.note.reason in ("PrometheusError", "PrometheusUnreachable")
+
+
 async def test_the_token_is_sent_below_the_given_path_and_a_query_of_the_address_is_not() -> None:
     asked: list[tuple[str, str, str]] = []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -85,12 +85,13 @@ class HttpPrometheus:
                     name: group.create_task(self._query(source, query))
                     for name, query in queries.items()
                 }
-        except* PrometheusError as failed:
-            raise _first(failed) from failed
-        except* (aiohttp.ClientError, TimeoutError, OSError) as failed:
-            _log.info("%s does not answer: %r", source.url, failed.exceptions[0])
-            message = "the Prometheus at prometheus.url does not answer"
-            raise PrometheusError(reasons.UNREACHABLE, message) from failed
+        except ExceptionGroup as failed:
+            why = _why(failed)
+            if why is None:
+                raise
+            raise why from failed
+        except TimeoutError as failed:
+            raise _unreachable(failed) from failed
         return {name: task.result() for name, task in asked.items()}
 
     async def _query(self, source: Source, query: str) -> tuple[Sample, ...]:
@@ -130,10 +131,28 @@ def _read(body: bytes) -> tuple[Sample, ...]:
     return samples
 
 
-def _first(failed: BaseExceptionGroup[PrometheusError]) -> PrometheusError:
-    found = failed.exceptions[0]
-    note = found.note if isinstance(found, PrometheusError) else _first(found).note
-    return PrometheusError(note.reason, note.message)
+def _why(failed: ExceptionGroup[Exception]) -> PrometheusError | None:
+    """One error for all queries: what was answered to any of them, else that nothing was. None: a fault of ours."""
+    # Not `except*`: what is raised there comes wrapped, before Python 3.11.4.
+    answered = failed.subgroup(PrometheusError)
+    if answered is not None:
+        note = next(one.note for one in _leaves(answered) if isinstance(one, PrometheusError))
+        return PrometheusError(note.reason, note.message)
+    silent, ours = failed.split((aiohttp.ClientError, TimeoutError, OSError))
+    return _unreachable(silent) if silent is not None and ours is None else None
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for one in group.exceptions:
+        if isinstance(one, BaseExceptionGroup):
+            yield from _leaves(one)
+        else:
+            yield one
+
+
+def _unreachable(failed: Exception) -> PrometheusError:
+    _log.info("a Prometheus does not answer: %r", failed)
+    return PrometheusError(reasons.UNREACHABLE, "the Prometheus at prometheus.url does not answer")
 
 
 @asynccontextmanager
