@@ -14,8 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from evenkeel_fairshare.replica.lowest import Lowest, Ranked
+
+WITHHELD: Final = 8
+"""Rounds: what somebody who comes late to a new replica may make up for there, at most."""
 
 
 class Rejoin(Enum):
@@ -153,13 +157,13 @@ class DeficitLevel:
     def __init__(self, rules: DeficitRules, *, warming: bool = False) -> None:
         self.rules = rules
         self.warming = warming
-        """Nobody is given a round yet: whoever would be first to need one goes first."""
+        """The last `WITHHELD` rounds are not given yet: whoever needs the fewest goes first all the same."""
         self.members: dict[str, Account] = {}
         self.queued: Lowest[Account] = Lowest()
         self.rounds = 0
         """Quanta given to every queued member so far."""
         self.reach = 0
-        """Who ranks no higher counts as positive: `rounds`, but beyond it while the level warms up."""
+        """Who ranks no higher counts as positive: `rounds`, and those withheld while the level warms up."""
         self._departed: dict[str, Account] = {}
 
     def knows(self, name: str) -> bool:
@@ -195,15 +199,14 @@ class DeficitLevel:
         first = self.queued.find()
         if first is not None:
             self.reach = max(self.reach, int(first.rank))
-            if not self.warming:
-                self.rounds = self.reach
+            self.rounds = max(self.rounds, self.reach - (WITHHELD if self.warming else 0))
 
     def begin_pass(self) -> None:
         """While it warms up nobody stays positive from one pass to the next: who came since may need less."""
         self.reach = self.rounds
 
     def end_warming(self) -> None:
-        """From now on there are rounds; the first ones at once, for everybody alike, so that nobody missed any."""
+        """No round is withheld any more; those that were are given to everybody alike, so that nobody missed any."""
         self.warming, here = False, list(self.members.values())
         gone = list(self._departed.values())
         for account in gone:

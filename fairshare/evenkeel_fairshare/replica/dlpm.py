@@ -33,7 +33,7 @@ class Dlpm(ReplicaPolicy):
 
     `skip_misfit`: go on past an eligible request that does not fit instead of ending the pass. `longest_first`:
     after a refill go back to the longest match (`replica.longest_first`), instead of on with the walk as printed.
-    `warmup_s`: for so long, from the first request on, nobody is given a round, and whoever needs the fewest goes
+    `warmup_s`: for so long, from the first request on, the last `WITHHELD` rounds are withheld, and whoever needs the fewest goes
     first; begun anew where the replica is empty before. A new replica of a fleet meets its clients one by one, and
     rounds for those who came first would forgive them, and only them, what they owe (docs/design/0003).
     A pass never proposes the same request twice.

@@ -33,7 +33,7 @@ class ReplicaPolicyConfig:
     longest_first: bool = False
     """DLPM: after a refill go back to the longest match, instead of on with the walk as printed."""
     warmup_s: float = 0.0
-    """DLPM: how long a new replica gives no rounds."""
+    """DLPM: how long a new replica withholds rounds."""
     artifact: bool = False
     """VTC, LCF: the accounts of the paper's artifact, for reproducing its tables."""
 
