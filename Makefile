@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 .PHONY: up
 up: env  ## Run a fair fleet on this machine (3 replicas, 4 tenants, router on 127.0.0.1:8080)
-	$(BIN)/evenkeel up examples/quickstart.yaml
+	$(BIN)/evenkeel up examples/quickstart.yaml $(ARGS)
 
 .PHONY: demo
 demo: env  ## The flood, side by side: round robin + LPM against D2LPM + DLPM (about 3 minutes)

@@ -43,6 +43,7 @@ def up() -> None:
     except RigError as error:
         raise RigError(f"{error}; the logs are in {STATE}/logs") from error
     print(f"the cluster is up: export KUBECONFIG={KUBECONFIG} PATH={programs}:$PATH")
+    print("the product's images: python -m e2e.rig images; more: e2e/README.md")
 
 
 def down() -> None:
