@@ -204,6 +204,8 @@ def service(name: str, *, host: str, replicas: int | None = 1, **spec: Any) -> d
     plain["metadata"]["name"] = name
     plain["spec"] |= {"exposure": {"ingress": {"host": host}}} | spec
     plain["spec"]["engine"]["replicas"] = replicas
+    if replicas is None:  # somebody else decides
+        del plain["spec"]["engine"]["replicas"]
     return plain
 
 

@@ -1,0 +1,111 @@
+"""A real Prometheus beside the cluster: it reads routers' metrics through the API server, and the operator reads it.
+
+On a cluster of one's own (`E2E_KUBECONFIG`): `E2E_HOST` is this machine's address as the cluster's pods see it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from e2e.installed import Namespace
+from e2e.operators import wait_until
+from e2e.rig.layout import HOST_IP
+
+
+def host() -> str:
+    """This machine, as pods see it; skips the test where nobody says."""
+    if "E2E_KUBECONFIG" in os.environ and "E2E_HOST" not in os.environ:
+        pytest.skip("E2E_HOST says how pods reach this machine")
+    return os.environ.get("E2E_HOST", HOST_IP)
+
+
+def targets(team: Namespace, service: str, proxy: str) -> list[dict[str, Any]]:
+    """Every router of a service with the labels that its PodMonitor gives, over `kubectl proxy` at `proxy`."""
+    return [
+        {
+            "targets": [proxy.removeprefix("http://")],
+            "labels": {
+                "__metrics_path__": f"/api/v1/namespaces/{team.name}/pods/{pod}:8081/proxy/metrics",
+                "namespace": team.name,
+                "pod": pod,
+                "evenkeel_dev_service": service,
+            },
+        }
+        for pod in team.pods(service, "router")
+    ]
+
+
+def configuration() -> dict[str, Any]:
+    """Debian's Prometheus knows no Kubernetes: who is scraped is in a file."""
+    scrape = {"job_name": "routers", "file_sd_configs": [{"files": ["routers.json"]}]}
+    return {"global": {"scrape_interval": "2s", "scrape_timeout": "2s"}, "scrape_configs": [scrape]}
+
+
+@dataclass(slots=True)
+class PrometheusServer:
+    """One that can be stopped and started again, with what it has seen."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = field(default=None)
+
+    @property
+    def url(self) -> str:
+        return f"http://{host()}:{self.port}"
+
+    def start(self) -> None:
+        """Until it answers."""
+        program = shutil.which("prometheus")
+        if program is None:
+            pytest.skip("no prometheus: `make tools` installs it on Debian")
+        command = [program, f"--config.file={self.folder}/prometheus.yaml",
+                   f"--storage.tsdb.path={self.folder}/data",
+                   f"--web.listen-address={host()}:{self.port}"]  # fmt: skip
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        wait_until(self.answers, "Prometheus")
+
+    def follow(self, team: Namespace, service: str, *, proxy: str) -> None:
+        """Scrape the routers that the service has now."""
+        path = self.folder / "routers.json"
+        path.with_suffix(".new").write_text(json.dumps(targets(team, service, proxy)))
+        path.with_suffix(".new").replace(path)
+
+    def answers(self) -> bool:
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{self.url}/-/ready").is_success
+        return False
+
+    def stop(self) -> None:
+        """At once."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@contextmanager
+def scraping(folder: Path) -> Iterator[PrometheusServer]:
+    """A Prometheus that scrapes nobody yet."""
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration()))
+    with socket.create_server((host(), 0)) as held:
+        port = held.getsockname()[1]
+    server = PrometheusServer(folder, port)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
