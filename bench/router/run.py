@@ -322,7 +322,13 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=["evenkeel", "sglang-router", "sglang-router-quiet", "bare-proxy", "byte-relay"],
     )
-    parser.add_argument("--scenarios", nargs="+", help="by name; all of them if absent")
+    parser.add_argument(
+        "--scenarios",
+        nargs="+",
+        choices=[scenario.name for scenario in SCENARIOS],
+        metavar="NAME",
+        help="; ".join(scenario.name for scenario in SCENARIOS) + "; all of them if absent",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--warmup-s", type=float, default=2.0)
