@@ -93,6 +93,17 @@ def test_a_misfit_can_be_skipped():
     assert [one.id for one in policy.waiting()] == ["big"]
 
 
+def test_a_client_stays_while_one_of_its_requests_runs():
+    policy = dlpm(quantum=1000)
+    first, second = request("first", "a"), request("second", "a")
+    arrive(policy, first, second)
+    assert admit(policy) == ["first", "second"]
+    policy.leave(first, 0.0)
+    assert deficit(policy, "a") == 800
+    policy.leave(second, 0.0)
+    assert "a" not in policy.clients()
+
+
 def test_longest_first_refills_nobody_for_whose_requests_were_all_asked_for():
     policy = dlpm(longest_first=True, skip_misfit=True)
     arrive(policy, request("big", "a", matched=5), request("small", "a"))

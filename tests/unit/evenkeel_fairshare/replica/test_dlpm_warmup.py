@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 from evenkeel_fairshare.replica.contract import Outcome
-from evenkeel_fairshare.replica.deficit import WITHHELD, DeficitRules
+from evenkeel_fairshare.replica.deficit import WITHHELD, DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 
 from tests.support.replica import request
@@ -126,3 +126,22 @@ def test_an_empty_replica_begins_anew_and_forgives_whoever_is_alone() -> None:
     assert replica.deficit("lone") >= -300
     replica.arrive("late", 20, 102.0)
     assert replica.serve(2, 102.0) == ["late"] * 2
+
+
+def test_it_is_warm_at_the_very_end_of_the_time() -> None:
+    replica = Replica()
+    replica.arrive("alone", 20, 0.0)
+    replica.serve(1, 0.1)
+    assert replica.policy.tenants.rounds == 0
+    replica.serve(1, WARMUP_S)
+    assert replica.policy.tenants.rounds > 0
+
+
+def test_a_level_without_members_ends_its_warming_without_a_round() -> None:
+    level = DeficitLevel(DeficitRules(), warming=True)
+    level.end_warming()
+    assert (level.rounds, level.reach, level.warming) == (0, 0, False)
+
+
+def test_a_level_is_warm_unless_it_is_said_to_be_new() -> None:
+    assert not DeficitLevel(DeficitRules()).warming
