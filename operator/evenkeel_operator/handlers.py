@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import kopf
-from evenkeel_contract.names import COMPONENT_LABEL, ENGINE_COMPONENT, GROUP, SERVICE_LABEL, VERSION
+from evenkeel_contract.names import GROUP, SERVICE_LABEL, VERSION
 
 from evenkeel_operator.cluster.client import login
 from evenkeel_operator.cluster.store import NODE, POD, SCALER, SERVICE, TENANT
@@ -25,7 +25,7 @@ WATCH_S: Final = 300
 
 
 def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
-    """Handlers for both resources, for Secrets, autoscalers, nodes and engine pods, and for everything that is made.
+    """Handlers for both resources, for Secrets, autoscalers, nodes and pods, and for everything that is made.
 
     `on_end`: watching ends. What else has tasks stops then: kopf takes them for its own, and would wait 5 s for them.
     """
@@ -72,6 +72,5 @@ def settings() -> kopf.OperatorSettings:
         if kind != "Secret":  # of tenants' Secrets nobody but their owner knows the labels
             group, _, version = where.api.rpartition("/")
             found.watching.label_selectors[group, version, where.plural] = SERVICE_LABEL
-    engines = f"{SERVICE_LABEL},{COMPONENT_LABEL}={ENGINE_COMPONENT}"
-    found.watching.label_selectors["", "v1", "pods"] = engines
+    found.watching.label_selectors["", "v1", "pods"] = SERVICE_LABEL
     return found

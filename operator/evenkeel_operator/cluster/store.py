@@ -18,6 +18,7 @@ from evenkeel_operator.cluster.table import Table, version_of
 from evenkeel_operator.core.engines import engine_of
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
 from evenkeel_operator.core.tenants import hash_entries
+from evenkeel_operator.core.troubles import is_broken
 
 SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
@@ -58,6 +59,8 @@ class Store:
         """Nodes that take nothing new."""
         self._pods: dict[Key, dict[str, int]] = {}
         """Service → engine pods that wait for routers or are marked → their versions. Of the others nothing is kept."""
+        self._broken: set[tuple[str, str]] = set()
+        """Namespaces and names of pods of which a container ended or cannot start: no Deployment tells of these."""
 
     def named(self, kind: str, namespace: str) -> Table[str]:
         """All services, tenants or scalers of a namespace, by name."""
@@ -115,7 +118,7 @@ class Store:
         """Those in which there was ever a service or a tenant."""
         return frozenset(namespace for _, namespace in self._tables)
 
-    # Engine pods.
+    # Pods.
 
     def pods_to_look_at(self, key: Key) -> Mapping[str, int]:
         """Engine pods about which something may have to be done. To be handed back after they were looked at."""
@@ -169,6 +172,10 @@ class Store:
         if not pods:
             del self._pods[key]
         changed = (before is None) == (_name_of(item) in pods)
+        where, broken = (namespace, _name_of(item)), not gone and is_broken(item)
+        if broken != (where in self._broken):
+            self._broken ^= {where}
+            changed = True
         return frozenset({key}) if changed else frozenset()
 
     def _see_resource(

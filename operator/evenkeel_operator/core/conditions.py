@@ -6,7 +6,7 @@ that change at rest: a status that differs is a write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from evenkeel_contract.faults import Fault
@@ -104,7 +104,9 @@ def _pods(
         return Verdict(condition, FALSE, reasons.NO_REPLICAS, f"no {what} are wanted")
     if load.is_whole:
         message = f"{load.wanted} of {load.wanted} {what} are ready"
-        return Verdict(condition, TRUE, reasons.ALL_READY, message)
+        if load.stuck is not None:  # those of before the rollout
+            message = f"{message}; new ones are not: {load.stuck.message}"
+        return Verdict(condition, TRUE, reasons.ALL_READY, _cut(message))
     if not load.exists:
         return Verdict(condition, FALSE, reasons.NOT_CREATED, f"no {what} have been made yet")
     reason = load.trouble.reason if load.trouble else reasons.STARTING
@@ -135,10 +137,10 @@ def _progressing(found: Findings) -> Verdict:
         return Verdict(condition, FALSE, reasons.STABLE, "what is wanted is there")
     if found.blocked is not None:
         return Verdict(condition, FALSE, found.blocked.reason, found.blocked.message)
+    for note in _stuck(found):
+        return Verdict(condition, FALSE, note.reason, _cut(note.message))
     for load in (found.engines, found.routers):
         trouble = load.trouble
-        if trouble is not None and trouble.reason == reasons.ROLLOUT_STUCK:
-            return Verdict(condition, FALSE, trouble.reason, trouble.message)
         # Old pods serve, new ones find no room: only people can make some, or allow fewer meanwhile.
         if trouble is not None and trouble.reason == reasons.UNSCHEDULABLE and load.is_whole:
             message = (
@@ -146,6 +148,13 @@ def _progressing(found: Findings) -> Verdict:
             )
             return Verdict(condition, FALSE, reasons.ROLLOUT_BLOCKED, message)
     return Verdict(condition, TRUE, reasons.ROLLING_OUT, f"{' and '.join(moving)} are rolled out")
+
+
+def _stuck(found: Findings) -> Iterator[Note]:
+    for what, load in (("engines", found.engines), ("routers", found.routers)):
+        if found.runs and load.stuck is not None:
+            message = f"the rollout of {what} does not go on: {load.stuck.message}"
+            yield Note(reasons.ROLLOUT_STUCK, message)
 
 
 def _degraded(found: Findings) -> Verdict:
@@ -156,6 +165,7 @@ def _degraded(found: Findings) -> Verdict:
     for what, load in (("engines", found.engines), ("routers", found.routers)):
         if 0 < load.ready < load.wanted:
             notes.append(Note(reasons.FEWER_REPLICAS, _why(load, what)))
+    notes += _stuck(found)
     if not notes:
         return Verdict(condition, FALSE, reasons.AS_PROMISED, "nothing that was asked for is amiss")
     message = "; ".join(note.message for note in notes)

@@ -18,6 +18,7 @@ from evenkeel_contract.names import (
 )
 
 from evenkeel_operator.core.objects import Object, annotations_of, labels_of
+from evenkeel_operator.core.troubles import has_ended
 
 COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 """By which a ReplicaSet chooses among pods that are equally ready: the lowest goes first; absent is 0."""
@@ -70,11 +71,7 @@ def engines_of(pods: Iterable[Object]) -> tuple[Engine, ...]:
 def engine_of(pod: Object) -> Engine | None:
     """None where it is no engine, or on its way out."""
     status: Mapping[str, Any] = pod.get("status") or {}
-    leaves = "deletionTimestamp" in pod["metadata"] or status.get("phase") in (
-        "Failed",
-        "Succeeded",
-    )
-    if leaves or labels_of(pod).get(COMPONENT_LABEL) != ENGINE_COMPONENT:
+    if has_ended(pod) or labels_of(pod).get(COMPONENT_LABEL) != ENGINE_COMPONENT:
         return None
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     drain = annotations_of(pod).get(DRAIN_ANNOTATION)

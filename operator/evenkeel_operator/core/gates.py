@@ -94,8 +94,22 @@ def has_gate(deployment: Object) -> bool:
     )
 
 
+LAST_WORDS: Final = "FallbackToLogsOnError"
+"""`terminationMessagePolicy`: the kubelet keeps the end of a failed container's log, for conditions to tell. It came with
+the gate."""
+
+
 def without_gate(manifest: dict[str, Any]) -> dict[str, Any]:
     """The Deployment as operators made it that knew no gate."""
     template = manifest["spec"]["template"]
     pod = {name: value for name, value in template["spec"].items() if name != "readinessGates"}
+    pod["containers"] = [_silent(container) for container in pod["containers"]]
     return {**manifest, "spec": {**manifest["spec"], "template": {**template, "spec": pod}}}
+
+
+def _silent(container: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in container.items()
+        if (name, value) != ("terminationMessagePolicy", LAST_WORDS)
+    }

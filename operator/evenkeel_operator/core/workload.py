@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.engines import engines_of
-from evenkeel_operator.core.objects import Object
-
-_IMAGE: Final = frozenset(
-    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+from evenkeel_operator.core.objects import Object, labels_of
+from evenkeel_operator.core.troubles import (
+    STUCK,
+    Trouble,
+    has_ended,
+    of_containers,
+    of_scheduling,
 )
-_CONFIG: Final = frozenset(
-    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why pods are not ready."""
-
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +30,9 @@ class Workload:
     settled: bool = False
     """No rollout is going on: all pods are of the newest kind, and no others are left."""
     trouble: Trouble | None = None
+    """Of any pod, or of the Deployment."""
+    stuck: Trouble | None = None
+    """What keeps a rollout from going on: new pods do not even start, or not within its deadline."""
 
     @property
     def is_whole(self) -> bool:
@@ -61,55 +56,50 @@ def workload(deployment: Object | None, *, wanted: int, pods: Sequence[Object] =
         ready=ready,
         settled=settled,
         trouble=None if settled else next(troubles(deployment, pods), None),
+        stuck=None if settled else _stuck(deployment, pods, current=current),
     )
+
+
+def _stuck(deployment: Object, pods: Sequence[Object], *, current: bool) -> Trouble | None:
+    """Long before the Deployment gives up: its deadline has to be longer than weights take to load."""
+    done = _conditions(deployment).get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
+    if done and current:  # what a pod has now, no rollout brought
+        return None
+    alive = [pod for pod in pods if not has_ended(pod)]
+    newest = max(alive, key=_made, default=None)
+    new = (pod for pod in alive if newest is None or _template(pod) == _template(newest))
+    return next((one for one in troubles(deployment, new) if one.reason in STUCK), None)
+
+
+def _made(pod: Object) -> str:
+    return str(pod["metadata"].get("creationTimestamp", ""))
+
+
+def _template(pod: Object) -> str:
+    """Which ReplicaSet it is of."""
+    return labels_of(pod).get("pod-template-hash", "")
+
+
+def _conditions(deployment: Object) -> dict[str, Mapping[str, Any]]:
+    return {c["type"]: c for c in (deployment.get("status") or {}).get("conditions") or ()}
 
 
 def troubles(deployment: Object, pods: Iterable[Object]) -> Iterator[Trouble]:
     """The most telling one first: what a container says, the scheduler, routers, then the Deployment."""
-    alive = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    alive = [pod for pod in pods if not has_ended(pod)]
     alive.sort(key=lambda pod: str(pod["metadata"]["name"]))
     for pod in alive:
-        yield from _of_containers(pod)
+        yield from of_containers(pod)
     for pod in alive:
-        yield from _of_scheduling(pod)
+        yield from of_scheduling(pod)
     for engine in engines_of(alive):
         if engine.waits_since is not None:
             message = f"pod {engine.name} is up, and no router has it in rotation yet"
             yield Trouble(reasons.NOT_IN_ROTATION, message)
-    conditions = {c["type"]: c for c in (deployment.get("status") or {}).get("conditions") or ()}
+    conditions = _conditions(deployment)
     failure = conditions.get("ReplicaFailure", {})
     if failure.get("status") == "True":  # a quota, an admission webhook
         yield Trouble(reasons.PODS_REFUSED, str(failure.get("message", "")))
     progress = conditions.get("Progressing", {})
     if progress.get("reason") == "ProgressDeadlineExceeded":
         yield Trouble(reasons.ROLLOUT_STUCK, "the rollout has made no progress within its deadline")
-
-
-def _of_containers(pod: Object) -> Iterator[Trouble]:
-    status = pod.get("status") or {}
-    listed = [
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    ]
-    for container in listed:
-        where = f"container {container['name']} of pod {pod['metadata']['name']}"
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        reason, message = waiting.get("reason", ""), waiting.get("message", "")
-        if reason in _IMAGE:
-            image = container.get("image", "")
-            yield Trouble(reasons.IMAGE_CANNOT_BE_PULLED, f"{where}: {image} cannot be pulled")
-        elif reason in _CONFIG:
-            yield Trouble(reasons.CANNOT_START, f"{where}: {message or reason}")
-        elif reason == "CrashLoopBackOff":
-            ended = (container.get("lastState") or {}).get("terminated") or {}
-            how = f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode', '?')}"
-            # Neither the time of the next attempt nor their number: a condition must not change all the time.
-            yield Trouble(reasons.CRASHING, f"{where} ends again and again ({how}); see its log")
-
-
-def _of_scheduling(pod: Object) -> Iterator[Trouble]:
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            message = str(condition.get("message", ""))
-            name = pod["metadata"]["name"]
-            yield Trouble(reasons.UNSCHEDULABLE, f"pod {name} finds no node: {message}")

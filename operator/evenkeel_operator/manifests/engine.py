@@ -20,7 +20,7 @@ from evenkeel_contract.names import (
 from evenkeel_contract.quantities import CountOrPercent
 from evenkeel_contract.spec import Runtime
 
-from evenkeel_operator.core.gates import GATES
+from evenkeel_operator.core.gates import GATES, LAST_WORDS
 from evenkeel_operator.manifests import command
 from evenkeel_operator.manifests.metadata import manifest, selector
 from evenkeel_operator.manifests.pods import (
@@ -147,6 +147,7 @@ def _container(subject: Subject) -> Manifest:
             "/health", HTTP_PORT_NAME, periodSeconds=30, timeoutSeconds=20, failureThreshold=4
         ),
         "lifecycle": PRE_STOP,
+        "terminationMessagePolicy": LAST_WORDS,
         "securityContext": CONTAINER_SECURITY,
         "resources": _resources(subject),
         "volumeMounts": model_mounts(subject),

@@ -19,6 +19,7 @@ from evenkeel_contract.names import (
 )
 from evenkeel_contract.spec import StateStore
 
+from evenkeel_operator.core.gates import LAST_WORDS
 from evenkeel_operator.manifests.metadata import manifest, selector
 from evenkeel_operator.manifests.pods import (
     CONTAINER_SECURITY,
@@ -158,6 +159,7 @@ def _container(subject: Subject) -> Manifest:
             "/livez", PROBE_PORT_NAME, periodSeconds=10, timeoutSeconds=5, failureThreshold=6
         ),
         "lifecycle": PRE_STOP,
+        "terminationMessagePolicy": LAST_WORDS,
         "securityContext": CONTAINER_SECURITY,
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "volumeMounts": mounts,

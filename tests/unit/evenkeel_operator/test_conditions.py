@@ -10,7 +10,8 @@ from evenkeel_contract.faults import Fault
 from evenkeel_operator.core.conditions import MAX_MESSAGE, Findings, Note, verdicts
 from evenkeel_operator.core.status import differs, service_status
 from evenkeel_operator.core.transitions import worth_telling
-from evenkeel_operator.core.workload import Trouble, Workload, workload
+from evenkeel_operator.core.troubles import WORDS, Trouble
+from evenkeel_operator.core.workload import Workload, workload
 
 READY = Workload(wanted=2, exists=True, pods=2, ready=2, settled=True)
 STARTING = Workload(wanted=2, exists=True, pods=2, ready=0)
@@ -39,9 +40,9 @@ HALF = Workload(wanted=2, exists=True, pods=2, ready=1)
 CRASHING = Workload(
     wanted=2, exists=True, pods=2, ready=0, trouble=Trouble("Crashing", "it ends again and again")
 )
-STUCK = Workload(
-    wanted=2, exists=True, pods=3, ready=2, trouble=Trouble("RolloutStuck", "no progress")
-)
+SURGE = Workload(wanted=2, exists=True, pods=3, ready=2)
+CRASH = Trouble("Crashing", "container engine of pod p ended")
+STUCK = replace(SURGE, trouble=CRASH, stuck=CRASH)
 NONE = Workload(wanted=0, exists=True, settled=True)
 UNSCHEDULABLE = Workload(wanted=1, exists=True, pods=1, trouble=Trouble("Unschedulable", "no GPU"))
 
@@ -80,13 +81,29 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
             "Degraded": ("True", "FewerReplicas"),
         },
     ),
-    "a rollout is stuck": ({"engines": STUCK}, {"Progressing": ("False", "RolloutStuck")}),
+    "new engines crash beside old ones that serve": (
+        {"engines": STUCK},
+        {"Progressing": ("False", "RolloutStuck"), "Degraded": ("True", "RolloutStuck")},
+    ),
+    "new routers crash": (
+        {"routers": STUCK},
+        {"Progressing": ("False", "RolloutStuck"), "Degraded": ("True", "RolloutStuck")},
+    ),
+    "the first engines crash": (
+        {"engines": replace(CRASHING, stuck=CRASH)},
+        {
+            "Ready": ("False", "EnginesNotReady"),
+            "EnginesReady": ("False", "Crashing"),
+            "Progressing": ("False", "RolloutStuck"),
+            "Degraded": ("True", "RolloutStuck"),
+        },
+    ),
     "a rollout finds no room": (
-        {"engines": replace(STUCK, trouble=Trouble("Unschedulable", "pod p finds no node"))},
+        {"engines": replace(SURGE, trouble=Trouble("Unschedulable", "pod p finds no node"))},
         {"Progressing": ("False", "RolloutBlocked")},
     ),
     "no router takes a new one": (
-        {"engines": STUCK, "blocked": Note("RolloutBlocked", "pod p")},
+        {"engines": SURGE, "blocked": Note("RolloutBlocked", "pod p")},
         {"Progressing": ("False", "RolloutBlocked")},
     ),
     "none is wanted": (
@@ -146,6 +163,15 @@ def test_every_fault_is_named_with_its_path_as_far_as_a_message_goes() -> None:
     assert len(verdicts(findings(faults=faults))[-1].message) == MAX_MESSAGE
 
 
+def test_who_crashes_beside_old_engines_is_named_wherever_people_look() -> None:
+    messages = {item.type.value: item.message for item in verdicts(findings(engines=STUCK))}
+    assert (
+        messages["EnginesReady"] == f"2 of 2 engines are ready; new ones are not: {CRASH.message}"
+    )
+    told = f"the rollout of engines does not go on: {CRASH.message}"
+    assert messages["Progressing"] == messages["Degraded"] == told
+
+
 def deployment(**status: Any) -> dict[str, Any]:
     return {"metadata": {"name": "d", "generation": 2}, "status": status}
 
@@ -178,19 +204,27 @@ def pod(name: str, **status: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "status": status}
 
 
+def container(state: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return pod("p", containerStatuses=[{"name": "engine", "image": "i:1", "state": state, **more}])
+
+
 def waiting(reason: str, **more: Any) -> dict[str, Any]:
-    state = {"waiting": {"reason": reason, "message": "back-off 40s restarting"}}
-    return pod(
-        "p",
-        containerStatuses=[{"name": "engine", "image": "i:1", "state": state, **more}],
-    )
+    message = "back-off 40s restarting"
+    return container({"waiting": {"reason": reason, "message": message}}, **more)
 
 
 NOWHERE = pod(
     "q",
     conditions=[{"type": "PodScheduled", "status": "False", "message": "0/2 nodes have a GPU"}],
 )
-ENDED = {"lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+LOG = "Traceback (most recent call last):\nRuntimeError: CUDA out of memory\n"
+KILLED = {"reason": "OOMKilled", "exitCode": 137}
+SAID = {"reason": "Error", "exitCode": 1, "message": LOG}
+CRASHED = (
+    "Crashing",
+    "container engine of pod p ended and is started again (Error, exit code 1: RuntimeError: CUDA out of memory)",
+)
+GONE = {"metadata": {"name": "p", "deletionTimestamp": "x"}}
 TROUBLES: dict[str, tuple[list[dict[str, Any]], tuple[str, str] | None]] = {
     "nothing is known": ([pod("p")], None),
     "an image": (
@@ -199,20 +233,43 @@ TROUBLES: dict[str, tuple[list[dict[str, Any]], tuple[str, str] | None]] = {
     ),
     "no node": ([NOWHERE], ("Unschedulable", "pod q finds no node: 0/2 nodes have a GPU")),
     "a crash says more than a queue": (
-        [NOWHERE, waiting("CrashLoopBackOff", **ENDED)],
+        [NOWHERE, waiting("CrashLoopBackOff", lastState={"terminated": KILLED})],
         (
             "Crashing",
-            "container engine of pod p ends again and again (OOMKilled, exit code 137); see its log",
+            "container engine of pod p ended and is started again (OOMKilled, exit code 137; its log says more)",
         ),
+    ),
+    "the first crash of all": ([container({"terminated": SAID})], CRASHED),
+    "one that is waited for": (
+        [waiting("CrashLoopBackOff", lastState={"terminated": SAID})],
+        CRASHED,
+    ),
+    "one that runs again, for now": (
+        [container({"running": {}}, lastState={"terminated": SAID}, ready=False)],
+        CRASHED,
+    ),
+    "one that is ready again": (
+        [container({"running": {}}, lastState={"terminated": SAID}, ready=True)],
+        None,
+    ),
+    "what was evicted is replaced": (
+        [pod("p", phase="Failed", **container({"terminated": SAID})["status"])],
+        None,
+    ),
+    "what has done its work before the others start": (
+        [
+            pod(
+                "p",
+                initContainerStatuses=[{"name": "i", "state": {"terminated": {}}, "ready": True}],
+            )
+        ],
+        None,
     ),
     "a missing Secret": (
         [waiting("CreateContainerConfigError")],
         ("CannotStart", "container engine of pod p: back-off 40s restarting"),
     ),
-    "what leaves does not count": (
-        [waiting("ImagePullBackOff") | {"metadata": {"name": "p", "deletionTimestamp": "x"}}],
-        None,
-    ),
+    "what leaves does not count": ([waiting("ImagePullBackOff") | GONE], None),
 }
 
 
@@ -222,6 +279,58 @@ def test_the_reason_why_pods_are_not_ready(
 ) -> None:
     found = workload(deployment(), wanted=1, pods=pods).trouble
     assert found == (None if want is None else Trouble(*want))
+
+
+def test_a_long_last_line_is_told_by_its_end() -> None:
+    ended = {"exitCode": 1, "message": "x" * 2000 + " no such file"}
+    found = workload(deployment(), wanted=1, pods=[container({"terminated": ended})]).trouble
+    assert found is not None
+    assert found.message.endswith("x no such file)")
+    assert len(found.message) < WORDS + 100
+
+
+def of(template: str, made: str, found: dict[str, Any]) -> dict[str, Any]:
+    """A pod of one of two ReplicaSets."""
+    metadata = {"name": f"p-{template}", "labels": {"pod-template-hash": template}}
+    return found | {"metadata": {**metadata, "creationTimestamp": made}}
+
+
+OLD_CRASHES = of("old", "2026-01-01T00:00:00Z", container({"terminated": SAID}))
+OLD_SERVES = of("old", "2026-01-01T00:00:00Z", pod(""))
+NEW_CRASHES = of("new", "2026-01-02T00:00:00Z", container({"terminated": SAID}))
+NEW_LOADS = of("new", "2026-01-02T00:00:00Z", pod(""))
+NEW_WAITS = of("new", "2026-01-02T00:00:00Z", NOWHERE)
+SURGING = {**SETTLED, "replicas": 3, "updatedReplicas": 1}
+DONE = {"conditions": [{"type": "Progressing", "reason": "NewReplicaSetAvailable"}]}
+LATE = {"conditions": [{"type": "Progressing", "reason": "ProgressDeadlineExceeded"}]}
+NOT_MADE = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "quota"}]}
+ROLLOUTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str | None]] = {
+    "a new pod crashes": (SURGING, [NEW_CRASHES, OLD_SERVES], "Crashing"),
+    "a new pod loads": (SURGING, [NEW_LOADS, OLD_SERVES], None),
+    "a new pod finds no node": (SURGING, [NEW_WAITS, OLD_SERVES], None),
+    "an old pod crashes while new ones come": (SURGING, [NEW_LOADS, OLD_CRASHES], None),
+    "none can be made": (SURGING | NOT_MADE, [OLD_SERVES], "PodsRefused"),
+    "the deadline is over": (SURGING | LATE, [NEW_LOADS], "RolloutStuck"),
+    "a pod crashes after the rollout": (
+        SETTLED | {"availableReplicas": 1} | DONE,
+        [NEW_CRASHES],
+        None,
+    ),
+    "the next rollout is not seen yet": (
+        SURGING | {"observedGeneration": 1} | DONE,
+        [NEW_CRASHES],
+        "Crashing",
+    ),
+    "nobody looked at the pods": (SURGING, [], None),
+}
+
+
+@pytest.mark.parametrize(("said", "pods", "want"), ROLLOUTS.values(), ids=ROLLOUTS)
+def test_a_rollout_is_stuck_by_what_its_new_pods_cannot_get_over(
+    said: dict[str, Any], pods: list[dict[str, Any]], want: str | None
+) -> None:
+    found = workload(deployment(**said), wanted=2, pods=pods).stuck
+    assert (found and found.reason) == want
 
 
 RAW: dict[str, Any] = {

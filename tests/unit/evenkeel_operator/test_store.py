@@ -152,3 +152,23 @@ def test_of_pods_only_those_are_kept_about_which_something_may_have_to_be_done()
     assert store.see("DELETED", "Pod", pod("d", 7, ContainersReady="True")) == frozenset()
     store.forget(S)
     assert store.pods_to_look_at(S) == {}
+
+
+def test_a_pod_wakes_its_service_when_a_container_ends_and_when_it_is_well_again() -> None:
+    def pod(version: int, component: str = "router", **container: Any) -> dict[str, Any]:
+        labels = {"evenkeel.dev/service": "s", "evenkeel.dev/component": component}
+        found = item("Pod", "a", version=version, labels=labels)
+        return found | {"status": {"containerStatuses": [{"name": "c", **container}]}}
+
+    ended = {"terminated": {"exitCode": 1}}
+    for component in ("router", "engine"):
+        store = Store()
+        assert store.see("ADDED", "Pod", pod(1, component)) == frozenset()
+        assert store.see("MODIFIED", "Pod", pod(2, component, state=ended)) == {S}
+        again = pod(3, component, state={"running": {}}, lastState=ended)
+        assert store.see("MODIFIED", "Pod", again) == frozenset()
+        well = pod(4, component, state={"running": {}}, lastState=ended, ready=True)
+        assert store.see("MODIFIED", "Pod", well) == {S}
+        assert store.see("MODIFIED", "Pod", pod(5, component, state=ended)) == {S}
+        assert store.see("DELETED", "Pod", pod(6, component, state=ended)) == {S}
+        assert store.pods_to_look_at(S) == {}
