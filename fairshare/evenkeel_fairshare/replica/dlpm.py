@@ -100,10 +100,10 @@ class Dlpm(ReplicaPolicy):
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: each positive one whom a walk comes to. Looks at the deficits anew for each."""
-        order = by_prefix(self._queue)
         if self._longest_first:
-            yield from longest_first(self.tenants, order, self._queue)
+            yield from longest_first(self.tenants, self._queue)
             return
+        order = by_prefix(self._queue)
         passed_over: defaultdict[Account, list[int]] = defaultdict(list)
         refilled: set[DeficitLevel] = (
             set()

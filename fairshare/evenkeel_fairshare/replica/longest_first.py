@@ -10,119 +10,77 @@ The surprising thing: no bound changes. The proofs ask who is positive, and neve
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
-    """The requests of one client that are still to be proposed, by their positions, ascending."""
+    """The requests of one account that are still to be proposed."""
 
-    __slots__ = ("account", "positions")
-
-    def __init__(self, account: Account) -> None:
-        self.account = account
-        self.positions: deque[int] = deque()
-
-    @property
-    def left(self) -> int:
-        """How many there are."""
-        return len(self.positions)
-
-    def next(self) -> int | None:
-        """Its best one; None when all were proposed."""
-        return self.positions[0] if self.positions else None
+    account: Account
+    left: int
+    """How many there are."""
+    places: Iterator[int]
+    """Where they stand, the best first. Each is asked for when the one before was answered and the account is positive."""
 
 
-class TenantLane:
-    """Those of all clients of a tenant."""
+def merged(level: DeficitLevel, lanes: Iterable[Lane]) -> Iterator[int]:
+    """The places of the positive accounts of one level, the best first: a merge of lanes that come and go. Ends when
+    nobody is left, or all that are positive were refused.
 
-    __slots__ = ("account", "clients", "left")
-
-    def __init__(self, account: Account) -> None:
-        self.account = account
-        self.left = 0
-        self.clients: Positive[Lane] = Positive(account.children)
-
-    def next(self) -> int | None:
-        """The best one of its positive clients, who are refilled if there is none."""
-        best = self.clients.best()
-        return None if best is None else best.next()
-
-
-_Lane = TypeVar("_Lane", Lane, TenantLane)
-
-
-class Positive(Generic[_Lane]):
-    """The lanes of one level: those of positive accounts by their best request, the others by the round they need.
-
-    While a pass lasts nobody's rank changes but that of who is admitted, and a refill goes to the lowest rank of all.
+    While a pass lasts nobody's rank changes but that of who is admitted, and a refill goes to the lowest rank of all:
+    so whoever needs a round is looked at when it has come, and not before.
     """
-
-    __slots__ = ("_level", "_needing", "_ready")
-
-    def __init__(self, level: DeficitLevel) -> None:
-        self._level = level
-        self._ready: list[
-            tuple[int, _Lane]
-        ] = []  # no two positions are equal: lanes are not compared
-        self._needing: defaultdict[float, list[_Lane]] = defaultdict(list)
-
-    def put(self, lane: _Lane) -> None:
-        """Nobody is refilled for the sake of a lane without requests."""
-        if not lane.left:
-            return
-        if lane.account.rank > self._level.reach:
-            self._needing[lane.account.rank].append(lane)
-        elif (position := lane.next()) is not None:
-            heappush(self._ready, (position, lane))
-
-    def best(self) -> _Lane | None:
-        """The lane with the best request; with nobody positive there is a refill (lines 3 to 8).
-
-        None: nobody is left, or all that are positive were refused.
-        """
-        while not self._ready and self._needing:
-            self._level.refill()
-            refilled = self._needing.pop(self._level.reach, None)
-            if refilled is None:
-                return None
-            for lane in refilled:
-                self.put(lane)
-        return self._ready[0][1] if self._ready else None
-
-    def took(self) -> None:
-        """The best lane's best request was proposed and answered."""
-        self.put(heappop(self._ready)[1])
+    ready: list[tuple[int, Lane]] = []  # no two places are equal: lanes are not compared
+    needing: defaultdict[float, list[Lane]] = defaultdict(list)
+    for lane in lanes:
+        needing[max(lane.account.rank, level.reach)].append(lane)
+    while ready or needing:
+        if not ready:
+            level.refill()  # lines 3 to 8: nothing, if somebody is positive
+            due = needing.pop(level.reach, None)
+            if due is None:
+                return
+            ready = [
+                (place, lane) for lane in due if (place := next(lane.places, None)) is not None
+            ]
+            heapify(ready)
+            continue
+        place, lane = ready[0]
+        yield place
+        lane.left -= 1
+        if lane.account.rank > level.reach:
+            heappop(ready)
+            if lane.left:  # nobody is refilled for the sake of a lane without requests
+                needing[lane.account.rank].append(lane)
+        elif (following := next(lane.places, None)) is not None:
+            heapreplace(ready, (following, lane))
+        else:
+            heappop(ready)
 
 
-def longest_first(
-    level: DeficitLevel, order: Sequence[Request], accounts: Mapping[Request, Account]
-) -> Iterator[Request]:
+def longest_first(level: DeficitLevel, queue: Mapping[Request, Account]) -> Iterator[Request]:
     """Those to be proposed, each once. Before the next one is asked for, the last must have been charged if it was
-    admitted. `level`: of the tenants; `order`: longest match first. O(n + log(clients) per proposal)."""
-    clients: dict[Account, Lane] = {}
-    for position, request in enumerate(order):
-        account = accounts[request]
-        lane = clients.get(account) or clients.setdefault(account, Lane(account))
-        lane.positions.append(position)
-    tenants: dict[Account, TenantLane] = {}
-    for account, lane in clients.items():
-        owner = account.path[0]
-        tenant = tenants.get(owner) or tenants.setdefault(owner, TenantLane(owner))
-        tenant.clients.put(lane)
-        tenant.left += lane.left
-    positive: Positive[TenantLane] = Positive(level)
-    for tenant in tenants.values():
-        positive.put(tenant)
-    while (tenant_lane := positive.best()) is not None:
-        client = tenant_lane.clients.best()
-        assert client is not None  # or the tenant would have no best request
-        tenant_lane.left -= 1
-        yield order[client.positions.popleft()]
-        tenant_lane.clients.took()
-        positive.took()
+    admitted. `level`: of the tenants; `queue`: in order of arrival. O(n log n), and O(log(clients)) per proposal."""
+    requests = list(queue)
+    count = len(requests)
+    # A place is one number, unique in the queue: the longest match is lowest, among equals who came first.
+    clients: defaultdict[Account, list[int]] = defaultdict(list)
+    for number, (request, client) in enumerate(queue.items()):
+        clients[client].append(number - request.matched_tokens * count)
+    tenants: defaultdict[Account, list[Lane]] = defaultdict(list)
+    for client, places in clients.items():
+        places.sort()
+        tenants[client.path[0]].append(Lane(client, len(places), iter(places)))
+    lanes = [
+        Lane(tenant, sum(lane.left for lane in own), merged(tenant.children, own))
+        for tenant, own in tenants.items()
+    ]
+    for place in merged(level, lanes):
+        yield requests[place % count]
