@@ -42,7 +42,7 @@ def timed(what: str, items: int, unit: str) -> Iterator[None]:
 
 
 def new_ledger(router: str) -> Ledger:
-    return Ledger(router, rules=CarryRules(quantum=8000, max_debt=300_000))
+    return Ledger(router, rules=CarryRules(quantum=8000, overshoot=300_000))
 
 
 def row(client: str, served: int) -> ReplicaRow:

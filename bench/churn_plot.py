@@ -96,7 +96,7 @@ def curve(
     fleet = Fleet(
         Random(seed),
         CLIENTS,
-        rules=CarryRules(quantum=churn.quantum, max_debt=churn.overshoot),
+        rules=CarryRules(quantum=churn.quantum, overshoot=churn.overshoot),
         weights=WEIGHTS,
         new_replica=lambda: figure.new_replica(churn),
         seeding=seeding,

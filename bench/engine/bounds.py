@@ -28,6 +28,7 @@ from typing import Any
 import httpx
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.bounds import dlpm_backlogged_gap, dlpm_overshoot
+from evenkeel_fairshare.replica.deficit import WITHHELD
 
 from tests.sglang.engine import Engine, ask, clients_of, probed, tokens, unused_port
 from tests.sglang.ways import events
@@ -105,14 +106,16 @@ class Found:
         self.refills[name] = whole / quantum
 
     def bounds(self) -> dict[str, float]:
-        """Theorem 4.1 for each of the pairs."""
+        """Theorem 4.1 for each of the pairs, who may have come while the engine warmed up."""
         overshoot = dlpm_overshoot(
             max_input_tokens=PREFIX_TOKENS + MOST_TAIL_TOKENS + MOST_OUTPUT_TOKENS,  # once more
             memory_tokens=self.resident_tokens,
         )
         weights = {**CLIENTS, **TENANTS}
         return {
-            pair: dlpm_backlogged_gap(overshoot, QUANTUM, (weights[one], weights[other]))
+            pair: dlpm_backlogged_gap(
+                overshoot, QUANTUM, (weights[one], weights[other]), withheld=WITHHELD
+            )
             for pair in self.gaps
             for one, other in [pair.split(", ")]
         }

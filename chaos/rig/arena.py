@@ -32,6 +32,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.churn_bounds import Churn
+from evenkeel_fairshare.replica.deficit import WITHHELD
 
 from chaos.rig.children import Child, Place
 from chaos.rig.witness import Testimony, testimony
@@ -128,7 +129,9 @@ class Arena:
     @property
     def churn(self) -> Churn:
         """What the bounds ask for."""
-        return Churn(replicas=self.most_replicas, overshoot=OVERSHOOT, quantum=QUANTUM)
+        return Churn(
+            replicas=self.most_replicas, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=WITHHELD
+        )
 
     async def add_replica(
         self, name: str = "", *, place: Place | None = None, speed: float = 1.0

@@ -22,11 +22,14 @@ from evenkeel_contract.ledgerwire import (
 from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.ledger.closing import counted_figure, interval
 from evenkeel_fairshare.ledger.page import SERVICE
+from evenkeel_fairshare.replica.deficit import WITHHELD
 from evenkeel_router.core.exchange import digest_to_wire, from_wire
 
 from chaos.rig.arena import OVERSHOOT, QUANTUM, TOKEN, Arena, Router
 from chaos.rig.children import PATIENCE_S
 from chaos.rig.witness import Testimony
+
+RULES: Final = CarryRules(quantum=float(QUANTUM), overshoot=OVERSHOOT, withheld=WITHHELD)
 
 PULL_INTERVAL_S: Final = 0.5
 ROUNDING: Final = 1e-6
@@ -61,8 +64,7 @@ class Reader:
             return False
         copy = self.copies.get(name)
         if copy is None or copy.pid != router.pid:
-            rules = CarryRules(quantum=float(QUANTUM), max_debt=OVERSHOOT)
-            copy = self.copies[name] = Copy(router.pid, Ledger("reader", rules=rules))
+            copy = self.copies[name] = Copy(router.pid, Ledger("reader", rules=RULES))
         return await self._ask(router, copy.ledger)
 
     async def _ask(self, router: Router, ledger: Ledger) -> bool:
@@ -116,7 +118,7 @@ class Reader:
 
     async def pages_of(self, router: str) -> int:
         """Incarnations that a router keeps pages of."""
-        empty = Ledger("newcomer", rules=CarryRules(quantum=float(QUANTUM), max_debt=OVERSHOOT))
+        empty = Ledger("newcomer", rules=RULES)
         assert await self._ask(self._fleet.routers[router], empty)
         return len(empty.pages)
 

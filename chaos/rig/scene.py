@@ -12,12 +12,12 @@ import random
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from evenkeel_contract.routerconfig import StateConfig, TenantConfig
-from evenkeel_fairshare.churn_bounds import Churn, churn_gap
+from evenkeel_fairshare.churn_bounds import churn_gap
 
 from chaos.rig.arena import NAMESPACE, Arena, arena, tenant
 from chaos.rig.load import EXHAUSTED, REQUEST_COST, Client, Load, Tally, open_load
@@ -81,9 +81,8 @@ class Scene:
 
     def bound(self, **terms: float) -> float:
         """The gap that theorem 2 allows between gold and bronze. `terms`: of `Churn`."""
-        churn = self.fleet.churn
-        given = {"replicas": churn.replicas, "overshoot": churn.overshoot, "quantum": churn.quantum}
-        return churn_gap(Churn(**given | terms), (WEIGHTS[GOLD], WEIGHTS[BRONZE]))  # type: ignore[arg-type]
+        churn = replace(self.fleet.churn, **terms)  # type: ignore[arg-type]
+        return churn_gap(churn, (WEIGHTS[GOLD], WEIGHTS[BRONZE]))
 
     def assert_bounded(self, note: Notes, **terms: float) -> None:
         """The gap between the two is within the bound of theorem 2. `terms`: of `Churn`, beyond the usual."""

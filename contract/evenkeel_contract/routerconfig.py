@@ -104,7 +104,7 @@ class SchedulingConfig:
     client_quantum: Positive = 8000
     """Q^u of the replicas, weighted tokens: the most credit that a client can be carried over with (R5)."""
     max_debt: Positive | None = None
-    """U: how far below zero a deficit may fall at a replica, weighted tokens; None: as replicas say."""
+    """U: how far one batch may take a deficit at a replica, weighted tokens; None: as replicas say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,43 +92,60 @@ def least_gap_of_any_policy(*, memory_tokens: int, output_weight: float = 2.0) -
 
 
 def dlpm_deficit_range(
-    overshoot: float, quantum: float, weight: float = 1.0
+    overshoot: float, quantum: float, weight: float = 1.0, *, withheld: int = 0
 ) -> tuple[float, float]:
     """(-U, Q·w): a deficit is above the first and at most the second. DLPM, equations 1 and 2.
 
-    For clients that brought no debt along (`Request.seed`).
+    For clients that brought no debt along (`Request.seed`). Here and below, `withheld` is for a replica that warms
+    up (`replica.deficit.WITHHELD`; proofs in docs/design/0003): so many quanta more may somebody owe.
     """
-    return -overshoot, quantum * weight
+    return -overshoot - withheld * quantum * weight, quantum * weight
 
 
-def dlpm_service_error(overshoot: float, quantum: float, weight: float = 1.0) -> float:
+def dlpm_service_error(
+    overshoot: float, quantum: float, weight: float = 1.0, *, withheld: int = 0
+) -> float:
     """|K·Q·w - W| of a backlogged client over K refills that starts from 0. DLPM, Theorem A.1."""
-    return max(quantum * weight, overshoot)
+    return max(quantum * weight, overshoot + withheld * quantum * weight)
 
 
 def dlpm_backlogged_gap(
-    overshoot: float, quantum: float, weights: tuple[float, float] = (1.0, 1.0)
+    overshoot: float,
+    quantum: float,
+    weights: tuple[float, float] = (1.0, 1.0),
+    *,
+    withheld: int = 0,
 ) -> float:
     """|W_f/w_f - W_g/w_g| of two backlogged clients: 2(U + Q) without weights. DLPM, Theorem 4.1.
 
     With weights (w_f, w_g): both deficits stay in their ranges and both got the same quanta, which leaves
-    (U + Q·w_f)/w_f + (U + Q·w_g)/w_g.
+    (U + Q·w_f)/w_f + (U + Q·w_g)/w_g. Who comes to a replica that warms up makes up for `withheld` rounds once.
     """
-    return sum((overshoot + quantum * weight) / weight for weight in weights)
+    return sum((overshoot + quantum * weight) / weight for weight in weights) + withheld * quantum
 
 
 def dlpm_shortfall(
-    overshoot: float, quantum: float, weights: tuple[float, float] = (1.0, 1.0)
+    overshoot: float,
+    quantum: float,
+    weights: tuple[float, float] = (1.0, 1.0),
+    *,
+    withheld: int = 0,
 ) -> float:
     """W_g/w_g - W_f/w_f of a backlogged client f and any client g. DLPM, Theorem 4.2.
 
     The same figure as between backlogged clients, since g gets no more refills than f.
     """
-    return dlpm_backlogged_gap(overshoot, quantum, weights)
+    return dlpm_backlogged_gap(overshoot, quantum, weights, withheld=withheld)
 
 
 def dlpm_dispatch_delay_s(
-    overshoot: float, quantum: float, *, clients: int, service_per_s: float, tenants: int = 1
+    overshoot: float,
+    quantum: float,
+    *,
+    clients: int,
+    service_per_s: float,
+    tenants: int = 1,
+    withheld: int = 0,
 ) -> float:
     """How long the next request of a client waits that has none waiting and none running, weights equal.
 
@@ -136,4 +153,5 @@ def dlpm_dispatch_delay_s(
     they get at most 2(n - 1)(Q + U) meanwhile, and every other tenant at most 2(Q + U) more than that, by
     Theorem 4.2 at each level; together 2(tenants·n - 1)(Q + U).
     """
-    return 2 * (tenants * clients - 1) * (quantum + overshoot) / service_per_s
+    each = dlpm_shortfall(overshoot, quantum, withheld=withheld)
+    return (tenants * clients - 1) * each / service_per_s

@@ -10,6 +10,7 @@ routers that know different things, the bound is that of a fleet which never cha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,24 +20,30 @@ class Churn:
     replicas: int
     """W: the most incarnations that live at the same time, those that surge included."""
     overshoot: float
-    """U: how far below zero a deficit may fall (`bounds.dlpm_overshoot`)."""
+    """U: how far one batch may take a deficit (`bounds.dlpm_overshoot`)."""
     quantum: float
     """Q^u."""
     crash_loss: float = 0.0
     """G: the most that a crash destroys of what one client was charged for and nobody knows of."""
+    withheld: int = 0
+    """Rounds that a replica withholds while it warms up: so much lower may a deficit be."""
     unsettled: int = 0
     """A: the most joins and departures that a router does not know of yet when it promises a seed."""
 
     def max_credit(self, weight: float = 1.0) -> float:
-        """The largest credit that a replica holds, hands down and is started from; the largest debt is U."""
-        return self.quantum * weight + self.crash_loss
+        """A: the largest credit that a replica holds, hands down and is started from."""
+        return ceil(self.quantum * weight) + self.crash_loss
+
+    def max_debt(self, weight: float = 1.0) -> float:
+        """D: the largest debt of that kind, U where nothing is withheld."""
+        return self.overshoot + ceil(self.withheld * self.quantum * weight)
 
     def seed_error(self, weight: float = 1.0) -> float:
         """How far a promised seed may be off: every event that is not known yet by one range of a deficit.
 
         Seeds are whole tokens, hence at least one.
         """
-        return 1.0 + self.unsettled * (self.overshoot + self.max_credit(weight))
+        return 1.0 + self.unsettled * (self.max_debt(weight) + self.max_credit(weight))
 
 
 def standing_range(churn: Churn, weight: float = 1.0) -> tuple[float, float]:
@@ -44,7 +51,7 @@ def standing_range(churn: Churn, weight: float = 1.0) -> tuple[float, float]:
     error = churn.seed_error(weight)
     return (
         -(churn.replicas * churn.max_credit(weight) + error) / weight,
-        (churn.replicas * churn.overshoot + error) / weight,
+        (churn.replicas * churn.max_debt(weight) + error) / weight,
     )
 
 

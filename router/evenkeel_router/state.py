@@ -29,6 +29,7 @@ from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
 from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_fairshare.replica.deficit import WITHHELD
 
 from evenkeel_router.core.accounting import Accounts, ttft_histogram
 from evenkeel_router.core.admission import Admission
@@ -188,8 +189,10 @@ def carry_rules(
         )
         for longest, pool in sizes
     )
-    max_debt = scheduling.max_debt or max(overshoots, default=UNKNOWN_MAX_DEBT)
-    return CarryRules(quantum=float(scheduling.client_quantum), max_debt=float(max_debt))
+    overshoot = scheduling.max_debt or max(overshoots, default=UNKNOWN_MAX_DEBT)
+    return CarryRules(
+        quantum=float(scheduling.client_quantum), overshoot=float(overshoot), withheld=WITHHELD
+    )
 
 
 def cost_of(scheduling: SchedulingConfig) -> Cost:

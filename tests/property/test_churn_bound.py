@@ -6,7 +6,7 @@ Figures are whole numbers and weights powers of two, so that sums are exact and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -23,6 +23,7 @@ from evenkeel_fairshare.ledger import (
     standing_of_tenant,
     tenant_of,
 )
+from evenkeel_fairshare.replica.deficit import WITHHELD
 
 from tests.support.churn import (
     ADVERSARIES,
@@ -69,11 +70,17 @@ def game(churn: Churn, *, weights=EQUAL, seed: int = 0, **options) -> Fleet:
         Random(seed),
         CLIENTS,
         rules=CarryRules(
-            quantum=churn.quantum, max_debt=churn.overshoot, crash_loss=churn.crash_loss
+            quantum=churn.quantum,
+            overshoot=churn.overshoot,
+            crash_loss=churn.crash_loss,
+            withheld=churn.withheld,
         ),
         weights=weights,
         new_replica=lambda: GameReplica(
-            quantum=churn.quantum, overshoot=churn.overshoot, weights=weights
+            quantum=churn.quantum,
+            overshoot=churn.overshoot,
+            weights=weights,
+            withheld=churn.withheld,
         ),
         **options,
     )
@@ -115,10 +122,11 @@ def live_through(
     return curve
 
 
+@pytest.mark.parametrize("withheld", [0, WITHHELD])
 @pytest.mark.parametrize("most", [1, 2, 5, 32])
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_no_adversary_opens_a_gap_beyond_the_bound(adversary, most):
-    churn = Churn(replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM)
+def test_no_adversary_opens_a_gap_beyond_the_bound(adversary, most, withheld):
+    churn = Churn(replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=withheld)
     for stall in (False, True):
         fleet = game(churn, seed=most)
         curve = live_through(fleet, adversary, most=most, stall=stall)
@@ -136,10 +144,10 @@ def test_without_seeds_the_gap_exceeds_the_bound_and_grows(adversary, most):
     assert curve[-1] > 1.3 * curve[len(curve) // 2]
 
 
-@pytest.mark.parametrize("stall", [False, True])
+@pytest.mark.parametrize(("stall", "withheld"), [(False, 0), (True, 0), (True, WITHHELD)])
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_weights_change_the_bound_and_nothing_else(adversary, stall):
-    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM)
+def test_weights_change_the_bound_and_nothing_else(adversary, stall, withheld):
+    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=withheld)
     fleet = game(churn, weights=Weighted(), seed=3)
     live_through(fleet, adversary, most=4, stall=stall, check=standings_are_within(churn))
 
@@ -191,6 +199,19 @@ def test_known_wrong_seeds_open_gaps_beyond_the_bound(wrong, adversary, most, li
     right = live_through(game(churn, seed=5), adversary, most=most, **life)
     curve = live_through(game(churn, seed=5, seeding=wrong), adversary, most=most, **life)
     assert right[-1] <= churn_gap(churn) < curve[-1]
+
+
+def test_a_ledger_that_does_not_know_of_withheld_rounds_lets_the_gap_grow():
+    """Replicas that are replaced while they warm up leave more than a seed of that range takes over."""
+    churn = Churn(replicas=2, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=WITHHELD)
+    for knows in (True, False):
+        fleet = game(churn, seed=6)
+        if not knows:
+            for ledger in fleet.ledgers:
+                ledger.rules = replace(ledger.rules, withheld=0)
+        curve = live_through(fleet, favour_by_churn, most=2)
+        assert (curve[-1] <= churn_gap(churn)) == knows
+        assert (curve[-1] > 1.3 * curve[len(curve) // 2]) != knows
 
 
 def debts_only(fleet: Fleet, client: str, name: str) -> Seeds:
@@ -286,10 +307,11 @@ def real_fleet(churn: Churn, seed: int, seeding=None) -> Fleet:
     return Fleet(
         Random(seed),
         REAL_CLIENTS,
-        rules=CarryRules(quantum=churn.quantum, max_debt=churn.overshoot),
+        rules=CarryRules(quantum=churn.quantum, overshoot=churn.overshoot, withheld=churn.withheld),
         weights=weights,
         new_replica=lambda: DlpmReplica(
             quantum=churn.quantum,
+            warmup_s=WARMUP_S if churn.withheld else 0.0,
             memory_tokens=MEMORY,
             max_input=INPUT,
             max_output=OUTPUT,
@@ -322,17 +344,21 @@ def live_through_really(churn: Churn, fleet: Fleet, adversary, *, most: int, eve
 
 
 REAL = {"overshoot": INPUT + 2.0 * MEMORY, "quantum": 32.0}
+WARMUP_S = 12
+"""Steps of a replica: some are replaced before they are warm, some long after."""
 
 
+@pytest.mark.parametrize("withheld", [0, WITHHELD])
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_the_real_policy_stays_within_the_bound_at_both_levels(adversary):
-    churn = Churn(replicas=3, **REAL)
+def test_the_real_policy_stays_within_the_bound_at_both_levels(adversary, withheld):
+    churn = Churn(replicas=3, withheld=withheld, **REAL)
     fleet = real_fleet(churn, seed=1)
     assert live_through_really(churn, fleet, adversary, most=3, events=40) <= 1
 
 
-def test_the_real_policy_keeps_the_identity_at_both_levels():
-    churn = Churn(replicas=3, **REAL)
+@pytest.mark.parametrize("withheld", [0, WITHHELD])
+def test_the_real_policy_keeps_the_identity_at_both_levels(withheld):
+    churn = Churn(replicas=3, withheld=withheld, **REAL)
     fleet = real_fleet(churn, seed=2)
     fleet.join(3)
     for _ in range(30):
@@ -350,10 +376,12 @@ def test_the_real_policy_keeps_the_identity_at_both_levels():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [1, 2, 8, 32])
+@pytest.mark.parametrize(
+    ("most", "withheld"), [(1, 0), (2, 0), (2, WITHHELD), (8, WITHHELD), (32, 0)]
+)
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_the_real_policy_through_200_scale_events(adversary, most):
-    churn = Churn(replicas=most, **REAL)
+def test_the_real_policy_through_200_scale_events(adversary, most, withheld):
+    churn = Churn(replicas=most, withheld=withheld, **REAL)
     with_seeds = live_through_really(
         churn, real_fleet(churn, seed=7), adversary, most=most, events=EVENTS
     )

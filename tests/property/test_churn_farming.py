@@ -10,12 +10,13 @@ from random import Random
 import pytest
 from evenkeel_fairshare.churn_bounds import Churn, churn_gap
 from evenkeel_fairshare.ledger import CarryRules, EqualWeights, Figures, SealingRules, standing
+from evenkeel_fairshare.replica.deficit import WITHHELD
 
 from tests.support.churn import ADVERSARIES, DlpmReplica, Fleet, Gain, GameReplica, random_churn
 
 QUANTUM, OVERSHOOT, MOST, EVENTS = 128.0, 512.0, 4, 200
 SCHEMER, VICTIM = "ns/t/a", "ns/t/b"
-CHURN = Churn(replicas=MOST, overshoot=OVERSHOOT, quantum=QUANTUM)
+CHURN = Churn(replicas=MOST, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=WITHHELD)
 WEIGHTS = EqualWeights()
 
 
@@ -23,9 +24,11 @@ def game(seed: int, **options) -> Fleet:
     return Fleet(
         Random(seed),
         (SCHEMER, VICTIM, "ns/t/c", "ns/t/d"),
-        rules=CarryRules(quantum=QUANTUM, max_debt=OVERSHOOT),
+        rules=CarryRules(quantum=QUANTUM, overshoot=OVERSHOOT, withheld=WITHHELD),
         weights=WEIGHTS,
-        new_replica=lambda: GameReplica(quantum=QUANTUM, overshoot=OVERSHOOT, weights=WEIGHTS),
+        new_replica=lambda: GameReplica(
+            quantum=QUANTUM, overshoot=OVERSHOOT, weights=WEIGHTS, withheld=WITHHELD
+        ),
         **options,
     )
 
@@ -84,17 +87,20 @@ def test_timed_idling_gains_less_than_one_bound_in_total(adversary, scheme):
 # The real policy. A key that is rotated changes nothing at all: identity is the client's, whatever the key.
 
 MEMORY, INPUT, OUTPUT = 48, 12, 8
-REAL = Churn(replicas=3, overshoot=INPUT + 2.0 * MEMORY, quantum=32.0)
+REAL = Churn(replicas=3, overshoot=INPUT + 2.0 * MEMORY, quantum=32.0, withheld=WITHHELD)
+WARMUP_S = 12
+"""Steps of a replica."""
 
 
 def real_game(seed: int, clients: tuple[str, ...]) -> Fleet:
     return Fleet(
         Random(seed),
         clients,
-        rules=CarryRules(quantum=REAL.quantum, max_debt=REAL.overshoot),
+        rules=CarryRules(quantum=REAL.quantum, overshoot=REAL.overshoot, withheld=REAL.withheld),
         weights=WEIGHTS,
         new_replica=lambda: DlpmReplica(
             quantum=REAL.quantum,
+            warmup_s=WARMUP_S,
             memory_tokens=MEMORY,
             max_input=INPUT,
             max_output=OUTPUT,

@@ -15,7 +15,7 @@ import pytest
 from evenkeel_fairshare import bounds
 from evenkeel_fairshare.cost import Cost, QuadraticCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
-from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.deficit import WITHHELD, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ from tests.support.loads import (
 )
 
 QUANTA = st.sampled_from([1, 10, 60, 300, 2000])
-LONGEST_FIRST = ContextVar("LONGEST_FIRST", default=False)
+
 HIERARCHIES = {"flat": 1, "two levels": 3}
 
 
@@ -58,19 +58,41 @@ def held(policy: ReplicaPolicy) -> dict[str, Held]:
     return {one.name: Held(one.deficit, one.level.rounds) for one in (*tenants, *clients)}
 
 
-@pytest.fixture(params=[False, True], ids=["as printed", "longest first"], autouse=True)
-def order(request):
+class Way(NamedTuple):
+    """How a replica runs DLPM."""
+
+    longest_first: bool = False
     """In which order a pass takes the positive ones; no theorem asks."""
-    token = LONGEST_FIRST.set(request.param)
-    yield
-    LONGEST_FIRST.reset(token)
+    warmup_s: float = 0.0
+    """A step of the engine is a second here."""
+
+    @property
+    def withheld(self) -> int:
+        return WITHHELD if self.warmup_s else 0
+
+
+WAY: ContextVar[Way] = ContextVar("WAY")
+WAYS = {
+    "as printed": Way(),
+    "longest first": Way(longest_first=True),
+    "warming up": Way(warmup_s=15),
+    "warming up, longest first": Way(longest_first=True, warmup_s=25),
+}
+
+
+@pytest.fixture(params=WAYS.values(), ids=WAYS, autouse=True)
+def way(request):
+    token = WAY.set(request.param)
+    yield request.param
+    WAY.reset(token)
 
 
 def play(load: Load, quantum: float, **options) -> Run:
     policy = Dlpm(
         rules=DeficitRules(quantum=quantum),
         cost=options.get("cost"),
-        longest_first=LONGEST_FIRST.get(),
+        longest_first=WAY.get().longest_first,
+        warmup_s=WAY.get().warmup_s,
     )
     return run(policy, load, probe=held, **options)
 
@@ -99,7 +121,7 @@ def overshoot(load: Load) -> float:
 
 
 @pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
-def test_service_is_old_deficit_plus_refills_minus_new_deficit(tenants):
+def test_service_is_old_deficit_plus_refills_minus_new_deficit(tenants, way):
     """The identity under Theorem A.1, exactly; and the theorem, for those that start from 0."""
     seen: Counter[str] = Counter()
 
@@ -108,7 +130,9 @@ def test_service_is_old_deficit_plus_refills_minus_new_deficit(tenants):
         played = play(load, quantum)
         weight = weights(load)
         for party, trace in played.parties.items():
-            error = bounds.dlpm_service_error(overshoot(load), quantum, weight[party])
+            error = bounds.dlpm_service_error(
+                overshoot(load), quantum, weight[party], withheld=way.withheld
+            )
             for interval in played.backlogged(party):
                 first, origin = trace.probes[interval[0]], trace.service[interval[0]]
                 for event in interval:
@@ -126,7 +150,7 @@ def test_service_is_old_deficit_plus_refills_minus_new_deficit(tenants):
 
 
 @pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
-def test_a_deficit_stays_above_minus_u_and_up_to_a_quantum(tenants):
+def test_a_deficit_stays_above_minus_u_and_up_to_a_quantum(tenants, way):
     """Equations 1 and 2."""
     seen: Counter[str] = Counter()
 
@@ -135,7 +159,9 @@ def test_a_deficit_stays_above_minus_u_and_up_to_a_quantum(tenants):
         played = play(load, quantum)
         weight = weights(load)
         for party, trace in played.parties.items():
-            low, high = bounds.dlpm_deficit_range(overshoot(load), quantum, weight[party])
+            low, high = bounds.dlpm_deficit_range(
+                overshoot(load), quantum, weight[party], withheld=way.withheld
+            )
             deficits = [now.deficit for now in trace.probes if now]
             assert low < min(deficits) and max(deficits) <= high
             seen["a debt of several quanta"] += min(deficits) < -3 * quantum
@@ -147,7 +173,7 @@ def test_a_deficit_stays_above_minus_u_and_up_to_a_quantum(tenants):
 
 @pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
 @pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
-def test_two_backlogged_members_of_a_level_differ_by_a_constant(tenants, weighted):
+def test_two_backlogged_members_of_a_level_differ_by_a_constant(tenants, weighted, way):
     """Theorem 4.1."""
     seen: Counter[str] = Counter()
 
@@ -155,21 +181,26 @@ def test_two_backlogged_members_of_a_level_differ_by_a_constant(tenants, weighte
     def check(load: Load, quantum: float) -> None:
         played = play(load, quantum)
         for one, other, (weight_one, weight_other) in pairs(load):
-            bound = bounds.dlpm_backlogged_gap(overshoot(load), quantum, (weight_one, weight_other))
+            unit, pair = overshoot(load), (weight_one, weight_other)
+            bound = bounds.dlpm_backlogged_gap(unit, quantum, pair, withheld=way.withheld)
+            together = bounds.dlpm_backlogged_gap(unit, quantum, pair)
             first, second = played.parties[one].service, played.parties[other].service
             for interval in played.backlogged(one, other):
                 gaps = [first[t] / weight_one - second[t] / weight_other for t in interval]
                 assert max(gaps) - min(gaps) <= bound
+                if first[interval[0]] == second[interval[0]] == 0:  # neither came late
+                    assert max(gaps) - min(gaps) <= together
+                    seen["came together"] += 1
                 ends = interval[0], interval[-1]
                 seen["both served"] += all(w[ends[1]] > w[ends[0]] for w in (first, second))
 
     check()
-    assert seen["both served"] > 30
+    assert seen["both served"] > 30 and seen["came together"] > 10
 
 
 @pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
 @pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
-def test_a_backlogged_member_falls_behind_nobody_by_more_than_a_constant(tenants, weighted):
+def test_a_backlogged_member_falls_behind_nobody_by_more_than_a_constant(tenants, weighted, way):
     """Theorem 4.2: whatever the other one does."""
     seen: Counter[str] = Counter()
 
@@ -177,7 +208,9 @@ def test_a_backlogged_member_falls_behind_nobody_by_more_than_a_constant(tenants
     def check(load: Load, quantum: float) -> None:
         played = play(load, quantum)
         for one, other, (weight_one, weight_other) in pairs(load, permutations):
-            bound = bounds.dlpm_shortfall(overshoot(load), quantum, (weight_one, weight_other))
+            bound = bounds.dlpm_shortfall(
+                overshoot(load), quantum, (weight_one, weight_other), withheld=way.withheld
+            )
             ours, theirs = played.parties[one].service, played.parties[other].service
             for interval in played.backlogged(one):
                 lead = largest_rise(
@@ -192,7 +225,7 @@ def test_a_backlogged_member_falls_behind_nobody_by_more_than_a_constant(tenants
 
 
 @pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
-def test_a_client_that_comes_back_waits_for_a_constant_of_others_service(tenants):
+def test_a_client_that_comes_back_waits_for_a_constant_of_others_service(tenants, way):
     """Theorem A.2 in service: over the least service per second, that is the delay."""
     seen: Counter[str] = Counter()
 
@@ -214,6 +247,7 @@ def test_a_client_that_comes_back_waits_for_a_constant_of_others_service(tenants
                     clients=sizes[client.tenant],
                     tenants=len(sizes),
                     service_per_s=1.0,
+                    withheld=way.withheld,
                 )
                 assert total[waits_until] - total[arrival] <= bound
                 seen["waited"] += total[waits_until] > total[arrival]
@@ -226,7 +260,7 @@ def services(played: Run, load: Load) -> list[list[float]]:
     return [played.parties[client.identity].service for client in load.clients]
 
 
-def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together():
+def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together(way):
     """§7 A1: M' instead of M."""
     seen: Counter[str] = Counter()
 
@@ -240,7 +274,9 @@ def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together
             first, second = played.parties[one].service, played.parties[other].service
             for interval in played.backlogged(one, other):
                 gaps = [first[t] - second[t] for t in interval]
-                assert max(gaps) - min(gaps) <= bounds.dlpm_backlogged_gap(unit, quantum)
+                assert max(gaps) - min(gaps) <= bounds.dlpm_backlogged_gap(
+                    unit, quantum, withheld=way.withheld
+                )
                 seen["backlogged"] += 1
 
     check()
@@ -250,7 +286,7 @@ def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together
 QUADRATIC = QuadraticCost(extend=2, output=1, product=1, output_squared=3)
 
 
-def test_a_general_cost_is_bounded_by_its_dearest_batch():
+def test_a_general_cost_is_bounded_by_its_dearest_batch(way):
     """§4.2: U becomes the most that a batch can add up to."""
     seen: Counter[str] = Counter()
 
@@ -266,7 +302,9 @@ def test_a_general_cost_is_bounded_by_its_dearest_batch():
             first, second = played.parties[one].service, played.parties[other].service
             for interval in played.backlogged(one, other):
                 gaps = [first[t] - second[t] for t in interval]
-                assert max(gaps) - min(gaps) <= bounds.dlpm_backlogged_gap(unit, quantum)
+                assert max(gaps) - min(gaps) <= bounds.dlpm_backlogged_gap(
+                    unit, quantum, withheld=way.withheld
+                )
                 seen["backlogged"] += 1
 
     check()

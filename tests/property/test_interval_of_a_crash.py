@@ -52,7 +52,7 @@ def crash(
 ) -> Crash:
     """Run a crowd, one of whom comes every five steps; the replica reports after one step, and is gone after another."""
     engine = Engine(EngineConfig(kv_tokens=POOL, admission=rule), Queue(), PROFILE, cost=COST)
-    ledger = Ledger("router", rules=CarryRules(quantum=100, max_debt=1000))
+    ledger = Ledger("router", rules=CarryRules(quantum=100, overshoot=1000))
     worst: dict[str, float] = {}
     requests = [
         make_request(f"r{n}", tail=tail, output=output, max_output=output, client=client)

@@ -65,12 +65,18 @@ class Replica(Protocol):
 
 
 class GameReplica:
-    """One level, no engine: any client with credit may be served, down to just above -U."""
+    """One level, no engine: any client with credit may be served, down to just above -U.
 
-    def __init__(self, *, quantum: float, overshoot: float, weights: Weighing) -> None:
+    As long as rounds are withheld, so many quanta of debt count as credit.
+    """
+
+    def __init__(
+        self, *, quantum: float, overshoot: float, weights: Weighing, withheld: int = 0
+    ) -> None:
         self.quantum = quantum
         self.overshoot = overshoot
         self.weights = weights
+        self.withheld = withheld
         self.clients: dict[str, Client] = {}
         self.away: set[str] = set()
         self.sequence = 0
@@ -94,9 +100,9 @@ class GameReplica:
         """Serve the favourite whenever that is allowed, all that is allowed; else anybody anything."""
         self.sequence += 1
         self._refill()
-        positive = [name for name, client in self._waiting() if client.deficit > 0]
+        positive = [name for name, client in self._waiting() if self._credit(name) > 0]
         name = favourite if favourite in positive else rng.choice(positive)
-        most = self.clients[name].deficit + self.overshoot - 1
+        most = self._credit(name) + self.overshoot - 1
         self.serve(name, most if name == favourite else float(rng.randint(1, max(1, int(most)))))
         self._refill()
 
@@ -107,16 +113,20 @@ class GameReplica:
         client.served += amount
         client.normalised += amount / self.weights.client(name)
 
+    def _credit(self, name: str) -> float:
+        given = self.withheld * self.quantum * self.weights.client(name)
+        return self.clients[name].deficit + given
+
     def _waiting(self) -> list[tuple[str, Client]]:
         return [item for item in self.clients.items() if item[0] not in self.away]
 
     def _refill(self) -> None:
         waiting = self._waiting()
-        if any(client.deficit > 0 for _, client in waiting):
+        if any(self._credit(name) > 0 for name, _ in waiting):
             return
         rounds = min(
-            int(-client.deficit // (self.quantum * self.weights.client(name))) + 1
-            for name, client in waiting
+            int(-self._credit(name) // (self.quantum * self.weights.client(name))) + 1
+            for name, _ in waiting
         )
         for name, client in waiting:
             client.deficit += rounds * self.quantum * self.weights.client(name)
@@ -131,12 +141,15 @@ class DlpmReplica:
     max_input: int
     max_output: int
     weights: Weighing
+    warmup_s: float = 0.0
+    """Steps."""
     clients: dict[str, Client] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     sequence: int = 0
 
     def __post_init__(self) -> None:
-        self.policy = Dlpm(rules=DeficitRules(quantum=self.quantum))
+        self.policy = Dlpm(rules=DeficitRules(quantum=self.quantum), warmup_s=self.warmup_s)
+        self._now_s = 0.0
         self._seeds: dict[str, Seeds] = {}
         self._lengths: dict[Request, int] = {}
         self._running: list[Request] = []
@@ -156,7 +169,7 @@ class DlpmReplica:
         """Abort everything: what was computed stays charged (R11)."""
         for request in [one for one in self._lengths if one.client == client]:
             del self._lengths[request]
-            self.policy.leave(request, 0.0)
+            self.policy.leave(request, self._now_s)
         self._running = [one for one in self._running if one.client != client]
         self.away.add(client)
         self._note_state()
@@ -168,6 +181,7 @@ class DlpmReplica:
 
     def progress(self, rng: Random, favourite: str | None) -> None:
         """One batching step. The favourite's requests are long; everybody always waits."""
+        self._now_s += 1.0
         self._fill_queues(rng, favourite)
         self._admit()
         for request in list(self._running):
@@ -177,7 +191,7 @@ class DlpmReplica:
             if request.output_tokens == self._lengths[request]:
                 self._running.remove(request)
                 del self._lengths[request]
-                self.policy.leave(request, 0.0)
+                self.policy.leave(request, self._now_s)
         self._note_state()
 
     def _fill_queues(self, rng: Random, favourite: str | None) -> None:
@@ -194,7 +208,7 @@ class DlpmReplica:
             id=str(self._names),
             client=name,
             tenant=tenant_of(name),
-            arrival_s=0.0,
+            arrival_s=self._now_s,
             input_tokens=self.max_input if long else rng.randint(1, self.max_input),
             max_output_tokens=self.max_output,
             client_weight=self.weights.client(name),
@@ -204,10 +218,10 @@ class DlpmReplica:
         )
         request.matched_tokens = rng.choice([0, request.input_tokens - 1])
         self._lengths[request] = self.max_output if long else rng.randint(1, self.max_output)
-        self.policy.arrive(request, 0.0)
+        self.policy.arrive(request, self._now_s)
 
     def _admit(self) -> None:
-        conversation = self.policy.admissions(0.0)
+        conversation = self.policy.admissions(self._now_s)
         request = next(conversation, None)
         while request is not None:
             outcome = self._offer(request)
@@ -335,7 +349,7 @@ class Fleet:
         for ledger in self.ledgers:
             ledger.drained(name)
         for client, known in replica.clients.items():
-            running = max(0.0, known.deficit + self.ledgers[0].rules.max_debt - 1)
+            running = max(0.0, known.deficit + self._max_debt(client) - 1)
             amount = float(int(running * self.rng.random()))
             known.served += amount
             known.normalised += amount / self.weights.client(client)
@@ -393,6 +407,9 @@ class Fleet:
 
     def _meet(self, client: str, name: str) -> None:
         self.live[name].meet(client, self._seeding(self, client, name))
+
+    def _max_debt(self, client: str) -> float:
+        return self.ledgers[0].rules.max_debt(self.weights.client(client))
 
     # What is true.
 

@@ -23,7 +23,7 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, ReplicaSet, Usage
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.ledger import CarryRules, Ledger
-from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.deficit import WITHHELD, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_router.core.books import Booking, Books
 from evenkeel_router.core.identity import Client, client_of
@@ -103,7 +103,8 @@ class Router:
 
     def __init__(self, fleet: Fleet, name: str, members: frozenset[str]) -> None:
         self._fleet = fleet
-        rules = CarryRules(quantum=QUANTUM, max_debt=OVERSHOOT)
+        withheld = WITHHELD if fleet.warmup_s else 0
+        rules = CarryRules(quantum=QUANTUM, overshoot=OVERSHOOT, withheld=withheld)
         self.ledger = Ledger(name, rules=rules, weights=Weighed())
         self.ledger.members = members
         self.books = Books(self.ledger, cost=COST)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from evenkeel_fairshare.ledger.page import (
@@ -70,25 +71,31 @@ class CarryRules:
 
     quantum: float
     """Q^u."""
-    max_debt: float
-    """U: how far below zero a deficit may fall (`bounds.dlpm_overshoot`)."""
+    overshoot: float
+    """U: how far one batch may take a deficit (`bounds.dlpm_overshoot`)."""
+    withheld: int = 0
+    """Rounds that a replica withholds while it warms up (`replica.deficit.WITHHELD`)."""
     crash_loss: float = 0.0
     """Most that one client may lose of what one replica computed, reported to nobody and sent to nobody."""
 
     def __post_init__(self) -> None:
-        if not (self.quantum > 0 and self.max_debt > 0 and self.crash_loss >= 0):
+        if not (self.quantum > 0 and self.overshoot > 0 and self.crash_loss >= 0):
             raise ValueError(
-                f"quantum {self.quantum} and max_debt {self.max_debt} must be positive, "
+                f"quantum {self.quantum} and overshoot {self.overshoot} must be positive, "
                 f"crash_loss {self.crash_loss} not negative"
             )
-        for name in ("quantum", "max_debt", "crash_loss"):
+        for name in ("quantum", "overshoot", "crash_loss"):
             # Seeds are whole tokens: a limit in between would lose the rest at every scale event.
             if not float(getattr(self, name)).is_integer():
                 raise ValueError(f"{name} {getattr(self, name)} is not a whole number")
 
     def max_credit(self, weight: float) -> float:
         """The largest deficit that a departed incarnation can leave behind."""
-        return self.quantum * weight + self.crash_loss
+        return ceil(self.quantum * weight) + self.crash_loss
+
+    def max_debt(self, weight: float) -> float:
+        """How far below zero a deficit may fall."""
+        return self.overshoot + ceil(self.withheld * self.quantum * weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +263,10 @@ class _Weight(Protocol):
 def _owed(members: Mapping[str, _Last], rules: CarryRules, weight: _Weight) -> dict[str, float]:
     """Seed minus final deficit of each member of one level."""
     quanta = max(
-        (max(-rules.max_debt - last.deficit, 0.0) / weight(name) for name, last in members.items()),
+        (
+            max(-rules.max_debt(weight(name)) - last.deficit, 0.0) / weight(name)
+            for name, last in members.items()
+        ),
         default=0.0,
     )
     owed = {}

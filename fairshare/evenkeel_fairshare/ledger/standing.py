@@ -18,6 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import nan
 
+from evenkeel_fairshare.ledger.closing import CarryRules
 from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.page import (
     DEFICIT,
@@ -102,16 +103,16 @@ def promise(
     if seed is None:
         seed = _share(
             carried(ledger, client, live),
-            ledger.rules.max_debt,
-            ledger.rules.max_credit(ledger.weights.client(client)),
+            ledger.rules,
+            ledger.weights.client(client),
             1 + sum(other.seed(client) is None for other in _others(ledger, incarnation, joiners)),
         )
     tenant_seed = page.tenant_seed(tenant)
     if tenant_seed is None:
         tenant_seed = _share(
             carried_by_tenant(ledger, tenant, live),
-            ledger.rules.max_debt,
-            ledger.rules.max_credit(ledger.weights.tenant(tenant)),
+            ledger.rules,
+            ledger.weights.tenant(tenant),
             1
             + sum(
                 other.tenant_seed(tenant) is None for other in _others(ledger, incarnation, joiners)
@@ -132,9 +133,10 @@ def _noted(page: Page, router: str, client: str, *, seed: float, tenant_seed: fl
     )
 
 
-def _share(carried: float, max_debt: float, max_credit: float, joiners: int) -> float:
+def _share(carried: float, rules: CarryRules, weight: float, joiners: int) -> float:
     # Towards zero, so that a seed never leaves the range.
-    return float(-int(min(max(carried / joiners, -max_credit), max_debt)))
+    within = min(max(carried / joiners, -rules.max_credit(weight)), rules.max_debt(weight))
+    return float(-int(within))
 
 
 def _others(ledger: Ledger, incarnation: str, joiners: Collection[str]) -> list[Page]:

@@ -296,9 +296,10 @@ class Truth:
         ledger, rules = self._ledger, self._ledger.rules
         churn = Churn(
             replicas=self._most_alive,
-            overshoot=rules.max_debt,
+            overshoot=rules.overshoot,
             quantum=rules.quantum,
             crash_loss=rules.crash_loss,
+            withheld=rules.withheld,
         )
         levels: defaultdict[str, list[str]] = defaultdict(list)
         for client in everywhere:

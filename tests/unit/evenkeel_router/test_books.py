@@ -21,7 +21,7 @@ A, B = client_of(TENANT, "a"), client_of(TENANT, "b")
 
 
 def books(router: str = "here") -> Books:
-    ledger = Ledger(router, rules=CarryRules(quantum=100, max_debt=500))
+    ledger = Ledger(router, rules=CarryRules(quantum=100, overshoot=500))
     ledger.members = frozenset({router})
     return Books(ledger, cost=LinearCost(), return_s=30.0)
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from evenkeel_fairshare.replica.deficit import WITHHELD
 from evenkeel_router.app import Router, running
 from evenkeel_router.edge.health import SILENT_PROBES, Watchtower
 from evenkeel_router.edge.probe import EngineSize, HttpProber, Verdict, prober_session
@@ -116,13 +117,15 @@ async def test_the_largest_replica_says_how_much_a_client_can_owe() -> None:
     async with watched(prober) as router:
         await routable(router, 1)
         await until(
-            lambda: router.state.ledger.rules.max_debt == 300 + 2 * 1000, "U of the replica"
+            lambda: router.state.ledger.rules.overshoot == 300 + 2 * 1000, "U of the replica"
         )
         router.state.replica_is_of_size(max_input_tokens=10, pool_tokens=10)
-        assert router.state.ledger.rules.max_debt == 2300
+        assert router.state.ledger.rules.overshoot == 2300
         scheduling = replace(router.state.config.scheduling, max_debt=77)
         router.state.apply(replace(router.state.config, scheduling=scheduling))
-        assert router.state.ledger.rules.max_debt == 77
+        assert router.state.ledger.rules.overshoot == 77
+        quantum = router.state.config.scheduling.client_quantum
+        assert router.state.ledger.rules.max_debt(2.0) == 77 + WITHHELD * quantum * 2
 
 
 async def test_sizes_are_read_off_what_sglang_says_and_nonsense_is_no_size() -> None:

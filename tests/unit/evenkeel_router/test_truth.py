@@ -26,7 +26,7 @@ class World:
     """One router, one replica, time in steps of ten seconds."""
 
     def __init__(self, *, max_clients: int = 1000, replicas: int = 1) -> None:
-        self.ledger = Ledger("here", rules=CarryRules(quantum=100, max_debt=500), weights=WEIGHTS)
+        self.ledger = Ledger("here", rules=CarryRules(quantum=100, overshoot=500), weights=WEIGHTS)
         self.ledger.members = frozenset({"here"})
         self.alive = [f"replica-{n}" for n in range(replicas)]
         self.truth = Truth(self.ledger, max_clients=max_clients)

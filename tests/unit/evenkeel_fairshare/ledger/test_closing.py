@@ -10,7 +10,7 @@ from evenkeel_fairshare.ledger.closing import close, counted, finish, interval
 from evenkeel_fairshare.ledger.page import Page
 
 ALICE, BOB, CAROL = "ns/t/alice", "ns/t/bob", "ns/u/carol"
-RULES = CarryRules(quantum=100, max_debt=500)
+RULES = CarryRules(quantum=100, overshoot=500)
 
 
 def totals(service: float) -> Totals:
@@ -97,7 +97,7 @@ def test_no_more_credit_is_left_behind_than_a_deficit_can_hold():
     page = reported(row(ALICE, 10, 90), row(BOB, 10, 90))
     page.receive("a", ALICE, totals(1000), released=0)
     assert owed(page) == {ALICE: 500, BOB: -100}
-    assert owed(page, CarryRules(quantum=100, max_debt=500, crash_loss=50))[BOB] == -150
+    assert owed(page, CarryRules(quantum=100, overshoot=500, crash_loss=50))[BOB] == -150
 
 
 def test_whoever_was_never_reported_owes_what_was_received():
@@ -170,8 +170,8 @@ class TestDraining:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"quantum": 0}, {"max_debt": 0}, {"max_debt": -1}, {"crash_loss": -1}]
+    "wrong", [{"quantum": 0}, {"overshoot": 0}, {"overshoot": -1}, {"crash_loss": -1}]
 )
 def test_rules_that_describe_no_range_are_refused(wrong):
     with pytest.raises(ValueError, match="must be positive"):
-        CarryRules(**{"quantum": 1, "max_debt": 1, **wrong})
+        CarryRules(**{"quantum": 1, "overshoot": 1, **wrong})
