@@ -12,6 +12,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
+
+SILENT_WINDOWS: Final = 3.0
+"""Of whom nothing came for so long asks for nothing: by then a twentieth is left of any rate, and what fades by parts never
+ends. The busiest client would keep a service from zero the longest."""
 
 
 @dataclass(slots=True)
@@ -19,6 +24,10 @@ class _Client:
     arrivals: float = 0.0
     """Decayed count."""
     since_s: float = 0.0
+    last_s: float = 0.0
+    """Of its last request."""
+    silent: bool = False
+    """It was said to want nothing."""
     cost: float = 0.0
     """Decayed sum of costs."""
     finished: float = 0.0
@@ -46,6 +55,7 @@ class DemandMeter:
             known = self._clients[client] = _Client(since_s=now_s)
         self._decay(known, now_s)
         known.arrivals += 1
+        known.last_s, known.silent = now_s, False
 
     def finished(self, client: str, cost: float) -> None:
         """A request is over and was charged `cost`. Forgets clients it never saw arrive."""
@@ -55,13 +65,19 @@ class DemandMeter:
             known.finished += 1
 
     def rates(self, now_s: float) -> dict[str, float]:
-        """Weighted tokens per second by client; a client whose rate came to nothing is reported so once."""
+        """Weighted tokens per second by client; a client that asks for nothing any more is reported so once.
+
+        What its requests cost is known for longer: from seven windows after a single one, to twice as many after a thousand.
+        """
         rates = {}
         for client, known in list(self._clients.items()):
             self._decay(known, now_s)
-            if known.arrivals < 1e-3:  # its last request came seven windows ago
+            if known.arrivals < 1e-3:
                 del self._clients[client]
-                rates[client] = 0.0
+            if now_s - known.last_s >= SILENT_WINDOWS * self._window_s:
+                if not known.silent:
+                    rates[client] = 0.0
+                known.silent = True
                 continue
             mean = known.cost / known.finished if known.finished > 0.01 else self._first_cost
             rates[client] = known.arrivals / self._window_s * mean

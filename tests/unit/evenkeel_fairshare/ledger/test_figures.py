@@ -170,6 +170,26 @@ class TestDemand:
         assert meter.rates(101) == {}
         assert len(meter) == 0
 
+    @pytest.mark.parametrize("requests", [1, 100, 100_000])
+    def test_however_much_it_asked_for_a_client_that_stopped_wants_nothing_soon(self, requests):
+        meter = DemandMeter(window_s=10)
+        for _ in range(requests):
+            meter.arrived(A, 0)
+            meter.finished(A, 50)
+        assert meter.rates(29)[A] > 0
+        assert meter.rates(30) == {A: 0.0}
+        assert meter.rates(31) == {}
+
+    def test_what_its_requests_cost_is_known_for_longer(self):
+        meter = DemandMeter(window_s=10, first_cost=1000)
+        for _ in range(100):
+            meter.arrived(A, 0)
+            meter.finished(A, 50)
+        assert meter.rates(40) == {A: 0.0}
+        meter.arrived(A, 45)
+        assert 50 / 10 < meter.rates(45)[A] < 1000 / 10
+        assert meter.rates(75) == {A: 0.0}
+
     def test_a_clock_that_jumps_back_breaks_nothing(self):
         meter = DemandMeter(window_s=10)
         meter.arrived(A, 1e9)
