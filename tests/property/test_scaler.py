@@ -158,25 +158,23 @@ def test_without_data_the_number_stays(scaling: Autoscaling, live: int, looks: l
 @given(
     scalings(),
     parts,
-    st.sampled_from(("a", "b", "c")),
-    st.lists(
-        st.tuples(gaps, figures_of(st.lists(rates, max_size=8).map(tuple)), st.integers(0, 60)),  # type: ignore[arg-type]
-        min_size=1,
-    ),
+    st.lists(st.tuples(gaps, figures_of(askers), st.integers(0, 60)), min_size=1),
 )
-def test_one_tenant_never_makes_the_fleet_grow_beyond_its_cap_whatever_its_clients_are_called(
-    scaling: Autoscaling, shares: Parts, tenant: str, looks: list[tuple[float, Figures, int]]
+def test_clients_never_make_the_fleet_grow_beyond_the_caps_of_those_who_asked(
+    scaling: Autoscaling, shares: Parts, looks: list[tuple[float, Figures, int]]
 ) -> None:
-    """Nor does its latency, though bursts count as within its share."""
-    cap = scaling.max_replicas_per_client.of(scaling.max_replicas) * shares.tenant(tenant)
-    most = max(1, scaling.min_replicas, ceil(cap - 1e-6))
+    """Nor does their latency, though bursts count as within their share."""
+    cap = scaling.max_replicas_per_client.of(scaling.max_replicas)
+    caps = [
+        sum(cap * shares.client(one.tenant, one.client) for one in seen.asked if one.service_per_s)
+        for _, seen, _ in looks
+    ]
+    most = max(1, scaling.min_replicas, ceil(max(caps) - 1e-6))
     state, now_s = started(scaling.min_replicas, now_s=0.0), 0.0
     for gap_s, seen, ready in looks:
         now_s += gap_s
-        names = (Asked(tenant, f"name-{n}", rate) for n, rate in enumerate(seen.asked))  # type: ignore[arg-type]
-        mine = replace(seen, asked=tuple(names))
         terms = Terms(scaling=scaling, parts=shares, ready=ready)
-        state, decision = step(state, terms, mine, now_s=now_s)
+        state, decision = step(state, terms, seen, now_s=now_s)
         assert decision.replicas <= most
 
 

@@ -111,8 +111,8 @@ class Autoscaling:
     max_replicas: Positive
     """The most replicas, whatever the demand."""
     max_replicas_per_client: CountOrPercent = CountOrPercent.from_plain("100%")
-    """What one client, or all clients of one tenant, may make the fleet grow to, times its relative weight: a number, or
-    a share of `maxReplicas`."""
+    """What one client may make the fleet grow to, times its relative weight: a number, or a share of `maxReplicas`. What
+    several clients ask for adds up, each up to its own."""
     prometheus: Prometheus
     """Where the scaler reads."""
     targets: Targets = field(default_factory=Targets)

@@ -1,16 +1,14 @@
 """What clients ask for, in replicas: how much of it may make the fleet grow (design §6). Pure.
 
 Place in the flow: figures → **demand** → wish → behaviour → decision. Everything is counted in replicas' worth of
-usable service, so a cap does not grow with the fleet, nor with how many names somebody goes by.
+usable service, so a cap does not grow with the fleet.
 
-The surprising thing: caps nest as weights do (R9). A client counts up to its cap, and all clients of a tenant together
-up to the tenant's, which is that of its heaviest client: a tenant with fifty names makes the fleet grow no further than
-a tenant with one.
+The surprising thing: clients are added up, whatever tenants they are of. Relative weights nest as weights do (R9), so a
+tenant's weight is in each of its clients' caps; but a tenant has no cap of its own.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -46,13 +44,8 @@ class Parts:
     stranger: float = 1.0
     """For a tenant that has no weight of its own: the anonymous one, or one that is gone."""
 
-    def tenant(self, tenant: str) -> float:
-        """Of a tenant, whatever its clients are called."""
-        known = self.tenants.get(tenant)
-        return self.stranger if known is None else known.part
-
     def client(self, tenant: str, client: str) -> float:
-        """Of a client. Those that share one figure count as the tenant: there are many of them."""
+        """Of a client. Those that share one figure count together as the heaviest: there are many of them."""
         known = self.tenants.get(tenant)
         if known is None:
             return self.stranger
@@ -85,7 +78,7 @@ class Demand:
     """Of all clients, in replicas."""
 
     replicas: float
-    """Σ min(r_i, cap_i), each tenant cut at its own cap."""
+    """Σ min(r_i, cap_i)."""
     ceiling: float
     """Σ cap_i of those who ask for anything: whatever the reason, they make the fleet grow no further."""
 
@@ -94,16 +87,12 @@ def demand_of(
     asked: Iterable[Asked], parts: Parts, *, usable_per_s: float, cap_replicas: float
 ) -> Demand:
     """`usable_per_s`: what one replica may be counted on for; `cap_replicas`: `maxReplicasPerClient`, of weight 1."""
-    wanted: defaultdict[str, float] = defaultdict(float)
-    allowed: defaultdict[str, float] = defaultdict(float)
-    for one in asked:
-        if one.service_per_s <= 0:
-            continue
-        cap = cap_replicas * parts.client(one.tenant, one.client)
-        wanted[one.tenant] += min(one.service_per_s / usable_per_s, cap)
-        allowed[one.tenant] += cap
-    caps = {tenant: cap_replicas * parts.tenant(tenant) for tenant in wanted}
+    found = [
+        (one.service_per_s / usable_per_s, cap_replicas * parts.client(one.tenant, one.client))
+        for one in asked
+        if one.service_per_s > 0
+    ]
     return Demand(
-        replicas=sum(min(wanted[tenant], cap) for tenant, cap in caps.items()),
-        ceiling=sum(min(allowed[tenant], cap) for tenant, cap in caps.items()),
+        replicas=sum(min(wanted, cap) for wanted, cap in found),
+        ceiling=sum(cap for _, cap in found),
     )
