@@ -106,6 +106,11 @@ class Namespace:
         self.apply(service(name, host=self.host(name), replicas=replicas, **spec))
         self.ready(name)
 
+    def patch(self, name: str, **spec: Any) -> None:
+        """Change fields of a service's spec."""
+        change = json.dumps({"spec": spec})
+        self("patch", "fis", name, "--type=merge", "-p", change)
+
     def ready(self, name: str, *, replicas: int | None = None) -> None:
         """Wait until the service is ready, with that many replicas."""
         self("wait", "--for=condition=Ready", f"fis/{name}", "--timeout=180s")
@@ -137,6 +142,11 @@ class Namespace:
                 "spec": spec,
             },
         )
+
+    def condition(self, name: str, type_: str) -> Any:
+        """What the service says under that type."""
+        found = self.get("fis", name)["status"]["conditions"]
+        return next(item for item in found if item["type"] == type_)
 
     def pods(self, service: str, component: str) -> dict[str, Any]:
         """Pods that are not leaving, by name."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from collections import Counter
 from typing import Any
@@ -77,14 +76,44 @@ def test_the_busy_one_and_the_warmest_survive_and_no_request_fails(served: Names
     served.ready("one", replicas=2)
 
 
+def test_a_rollout_that_crashes_says_so_at_once_and_ends_with_the_spec(served: Namespace) -> None:
+    served("scale", "fis/one", "--replicas=2")
+    served.ready("one", replicas=2)
+    old = served.pods("one", "engine").keys()
+    served.patch("one", engine={"args": ["--profile=/nowhere.json"]})
+
+    def stuck() -> Any:
+        found = served.condition("one", "Progressing")
+        return found if found["reason"] == "RolloutStuck" else None
+
+    message = wait_until(stuck, "the rollout to be stuck")["message"]
+    (new,) = served.pods("one", "engine").keys() - old
+    for words in (f"pod {new}", "exit code 2", "'/nowhere.json' is neither"):
+        assert words in message
+    amiss, engines = (served.condition("one", name) for name in ("Degraded", "EnginesReady"))
+    assert (amiss["status"], amiss["reason"]) == ("True", "RolloutStuck")
+    assert (engines["status"], new in engines["message"]) == ("True", True)
+
+    def tried_again() -> bool:  # and it rests, whatever the container does just now
+        (container,) = served.pods("one", "engine")[new]["status"]["containerStatuses"]
+        assert served.condition("one", "Progressing")["message"] == message
+        return bool(container["restartCount"] >= 3)
+
+    wait_until(tried_again, "the kubelet to try again")
+    assert served.status("one", KEY) == 200
+    served.patch("one", engine={"args": ["--profile=a100-llama3.1-8b"]})
+    wait_until(lambda: served.condition("one", "Progressing")["reason"] == "Stable", "rest")
+    assert served.condition("one", "Degraded")["reason"] == "AsPromised"
+    assert served.pods("one", "engine").keys() == old
+
+
 def test_a_rollout_waits_until_a_router_has_the_new_replica_in_rotation(served: Namespace) -> None:
     served("scale", "fis/one", "--replicas=1")
     served.ready("one", replicas=1)
     (old,) = served.pods("one", "engine")
     # Routers send nothing to pods that are born with the mark.
     template = {"metadata": {"annotations": {DRAIN: "by-hand"}}}
-    patch = {"spec": {"engine": {"template": template}}}
-    served("patch", "fis", "one", "--type=merge", "-p", json.dumps(patch))
+    served.patch("one", engine={"template": template})
 
     def waiting() -> list[str]:
         pods = served.pods("one", "engine").items()
