@@ -18,6 +18,7 @@ from evenkeel_contract.routerconfig import RouterConfig, TenancyConfig, TenantCo
 from evenkeel_fairshare.ledger import Sealer
 from evenkeel_router.core.exchange import from_wire, to_wire
 from evenkeel_router.core.identity import client_of
+from evenkeel_router.core.leaving import UNPAID
 from evenkeel_router.edge.reports import PIECE
 from evenkeel_router.state import RouterState
 
@@ -96,10 +97,7 @@ def main() -> None:
     clients = [client_of(TENANTS[n % len(TENANTS)], f"c{n}") for n in range(200)]
     measure(
         "seeds for 200 clients, one by one",
-        (
-            state.books.sends("r0", client, worst=1.0, input_paid=False, now_s=20.0)
-            for client in clients
-        ),
+        (state.books.sends("r0", client, worst=1.0, paid=UNPAID, now_s=20.0) for client in clients),
     )
     measure("the departed one folded into the book", seal(20.0))
     written: list[bytes] = []

@@ -3,10 +3,11 @@
 Grammar, one line of ASCII, at most `MAX_KEY_BYTES`:
 
     ek1 ; <namespace>/<tenant>/<client> ; w=<tenant weight>,<client weight>
-        [ ; s=<seed> ] [ ; t=<tenant seed> ] [ ; f ]
+        [ ; s=<seed> ] [ ; t=<tenant seed> ] [ ; f [ =<paid output> ] ]
 
 Names are percent-escaped outside `A-Z a-z 0-9 . _ -`, weights are integers from 1 to `MAX_WEIGHT`, seeds are
-whole numbers of weighted tokens (R5), `f` says that the fleet's own failure caused this retry (R11). There are
+whole numbers of weighted tokens (R5), `f` says that the fleet's own doing caused this retry, so that its input is
+paid, and so many of its output tokens, as the fleet took it back when they were computed elsewhere (R11). There are
 no blanks. Fields come in this order, so every key has exactly one spelling.
 """
 
@@ -26,7 +27,7 @@ _PREFIX: Final = "ek1"
 _NAME: Final = r"(?:[A-Za-z0-9._-]|%[0-9A-F]{2})+"
 _KEY: Final = re.compile(
     rf"ek1;({_NAME})/({_NAME})/({_NAME});w=([1-9][0-9]{{0,6}}),([1-9][0-9]{{0,6}})"
-    r"(?:;s=(-?[1-9][0-9]{0,15}))?(?:;t=(-?[1-9][0-9]{0,15}))?(;f)?"
+    r"(?:;s=(-?[1-9][0-9]{0,15}))?(?:;t=(-?[1-9][0-9]{0,15}))?(?:;(f)(?:=([1-9][0-9]{0,15}))?)?"
 )
 
 
@@ -48,6 +49,8 @@ class ClientKey:
     tenant_seed: int = 0
     """Where its tenant starts at a replica that never saw the tenant: a replica keeps two deficits (R9)."""
     retried_by_fleet: bool = False
+    paid_output_tokens: int = 0
+    """Of a retry: output that was computed and charged where the fleet took it back."""
 
     @property
     def tenant_identity(self) -> str:
@@ -76,9 +79,12 @@ class ClientKey:
         for part, amount in (("seed", self.seed), ("tenant seed", self.tenant_seed)):
             if abs(amount) > MAX_SEED:
                 raise ClientKeyError(f"{part} {amount} is beyond ±{MAX_SEED}")
+        if not 0 <= self.paid_output_tokens <= MAX_SEED * self.retried_by_fleet:
+            raise ClientKeyError(f"paid output {self.paid_output_tokens} is not that of a retry")
         seed = f";s={self.seed}" if self.seed else ""
         seed += f";t={self.tenant_seed}" if self.tenant_seed else ""
         retried = ";f" if self.retried_by_fleet else ""
+        retried += f"={self.paid_output_tokens}" if self.paid_output_tokens else ""
         text = (
             f"{_PREFIX};{self.identity};w={self.tenant_weight},{self.client_weight}{seed}{retried}"
         )
@@ -101,7 +107,7 @@ def decode(text: str) -> ClientKey:
     match = _KEY.fullmatch(text)
     if match is None:
         raise ClientKeyError("client key does not follow its grammar")
-    *names, tenant_weight, client_weight, seed, tenant_seed, retried = match.groups()
+    *names, tenant_weight, client_weight, seed, tenant_seed, retried, paid = match.groups()
     namespace, tenant, client = names
     key = ClientKey(
         namespace=_unescape("namespace", namespace),
@@ -112,6 +118,7 @@ def decode(text: str) -> ClientKey:
         seed=int(seed or 0),
         tenant_seed=int(tenant_seed or 0),
         retried_by_fleet=retried is not None,
+        paid_output_tokens=int(paid or 0),
     )
     if key.encode() != text:  # one spelling: `%41` for `A`, say, is refused
         raise ClientKeyError("client key is not in its one spelling")

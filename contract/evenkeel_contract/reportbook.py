@@ -35,6 +35,8 @@ class Served(Protocol):
     tenant_normalised: float
     requests: int
     running: int
+    aborted: int
+    aborted_tokens: int
 
 
 class Held(Protocol):
@@ -122,4 +124,6 @@ def _report(client: str, served: Served | None, held: Held | None) -> ClientRepo
         running=served.running if served else 0,
         seed=held.seed if held else 0.0,
         tenant_seed=held.tenant_seed if held else 0.0,
+        aborted=served.aborted if served else 0,
+        aborted_tokens=served.aborted_tokens if served else 0,
     )

@@ -47,6 +47,11 @@ class ClientReport(msgspec.Struct, frozen=True, array_like=True):
     # which one that was.
     seed: Finite = 0.0
     tenant_seed: Finite = 0.0
+    # Totals again: what was broken off after it had begun (R11). Replicas of before they were made leave them out.
+    aborted: Total = 0
+    """Requests."""
+    aborted_tokens: Total = 0
+    """Output tokens charged for those."""
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):

@@ -15,6 +15,7 @@ from evenkeel_router.core.accounting import ClientTotals
 from evenkeel_router.core.books import Booking
 from evenkeel_router.core.candidates import Plan, Ticket
 from evenkeel_router.core.identity import Client
+from evenkeel_router.core.leaving import UNPAID
 from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.core.request import Inference
 from evenkeel_router.core.tokenised import Tokenised
@@ -29,7 +30,7 @@ class Flight:
 
     __slots__ = (
         "activation_s", "attempts", "booking", "client", "estimate_tokens", "exchange", "excused", "expired", "failed",
-        "first_byte_s", "move", "outcome", "path", "replica", "request_id", "retry_charged", "started_s",
+        "first_byte_s", "move", "outcome", "paid", "path", "replica", "request_id", "started_s",
         "status", "stream", "task", "ticket", "tokenised", "told", "totals", "tried", "usage",
     )  # fmt: skip
 
@@ -64,8 +65,8 @@ class Flight:
         """How many of those had not begun it when they were lost."""
         self.move: Move | None = None
         """Set when it is taken back from a replica that drains."""
-        self.retry_charged = False
-        """A replica that failed may have charged the client already (R11)."""
+        self.paid = UNPAID
+        """What replicas have charged the client already that failed it, or that it was taken back from (R11)."""
         self.first_byte_s: float | None = None
         """When the client was sent the first event, or the whole answer."""
         self.usage: Usage | None = None

@@ -184,7 +184,7 @@ class Forwarder:
             replica,
             order.client,
             worst=cost.input_cost(extend) + cost.output_cost(extend, 0, most),
-            input_paid=flight.retry_charged,
+            paid=flight.paid,
             now_s=self._now(),
         )
         return flight.booking.key
@@ -284,9 +284,7 @@ class Forwarder:
         if flight.ticket is not None:
             if flight.booking is not None:
                 ran = self._state.books.was_running(flight.booking)
-                flight.retry_charged = self._state.books.failed(
-                    flight.booking, estimate(order.plan, 0)
-                )
+                flight.paid = self._state.books.failed(flight.booking, estimate(order.plan, 0))
                 flight.booking = None
             self._state.accounts.replica(flight.ticket.member.name).failures += 1
             self._state.fleet.finished(flight.ticket, NOTHING)
@@ -306,9 +304,7 @@ class Forwarder:
             flight.ticket = None
         if flight.move is not None and flight.booking is not None:
             told = await flight.move.verdict()
-            flight.retry_charged = self._state.books.moved(
-                flight.booking, told, estimate(order.plan, 0)
-            )
+            flight.paid = self._state.books.moved(flight.booking, told, estimate(order.plan, 0))
             flight.booking = None
 
 

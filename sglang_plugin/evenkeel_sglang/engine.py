@@ -24,6 +24,8 @@ class EngineRequest(Protocol):
     num_matched_prefix_tokens: int
     sampling_params: Any
 
+    finished_reason: Any
+
     def finished(self) -> bool: ...
 
     def __hash__(self) -> int: ...
@@ -32,6 +34,12 @@ class EngineRequest(Protocol):
 def is_probe(request: EngineRequest) -> bool:
     """Whether the engine itself asks, to see that it lives."""
     return isinstance(request.rid, str) and request.rid.startswith(HEALTH_CHECK)
+
+
+def was_aborted(request: EngineRequest) -> bool:
+    """Whether it ended, or is about to, otherwise than by finishing."""
+    reason = request.finished_reason
+    return reason is None or reason.to_json()["type"] == "abort"
 
 
 def context_tokens(request: EngineRequest) -> int:

@@ -19,7 +19,13 @@ from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
 from evenkeel_fairshare.replica.accounts import Accounts, ClientTotals
 from evenkeel_fairshare.replica.contract import ClientState, Outcome, ReplicaPolicy, Request
 
-from evenkeel_sglang.engine import EngineRequest, context_tokens, is_probe, prefix_tokens
+from evenkeel_sglang.engine import (
+    EngineRequest,
+    context_tokens,
+    is_probe,
+    prefix_tokens,
+    was_aborted,
+)
 from evenkeel_sglang.matching import Matching
 
 
@@ -220,18 +226,21 @@ class Scheduling:
             del self._waiting[request]
             if self._matching is not None:
                 self._matching.discard(request)
+        if scheduled.extend_tokens and was_aborted(request):  # it was admitted once
+            self._accounts.aborted(scheduled)
         self.policy.leave(scheduled, self._clock())
 
     def _charge(self, running: Iterable[Scheduled]) -> set[Scheduled]:
         """Charge output that is new, once per token; returns who has some."""
-        grown: dict[int, list[Scheduled]] = {}  # by tokens: one, but for speculative decoding
+        grown: dict[int, list[Scheduled]] = {}  # by tokens due: one, but for speculative decoding
         for scheduled in running:
             new_tokens = len(scheduled.engine.output_ids) - scheduled.output_tokens
             if new_tokens > 0:
                 scheduled.output_tokens += new_tokens
-                grown.setdefault(new_tokens, []).append(scheduled)
-        for new_tokens, group in grown.items():
-            self.policy.progress_all(group, new_tokens)
+                grown.setdefault(scheduled.due_tokens(new_tokens), []).append(scheduled)
+        for due_tokens, group in grown.items():
+            if due_tokens > 0:  # else it was paid elsewhere (R11)
+                self.policy.progress_all(group, due_tokens)
         return {scheduled for group in grown.values() for scheduled in group}
 
     def _identified(self, request: EngineRequest, now_s: float) -> Scheduled:
@@ -248,6 +257,7 @@ class Scheduling:
             seed=key.seed,
             tenant_seed=key.tenant_seed,
             charge_input=not key.retried_by_fleet,
+            paid_output_tokens=key.paid_output_tokens,
             engine=request,
         )
 

@@ -13,7 +13,7 @@ from evenkeel_contract.key import decode
 from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.reports import ClientReport
 from evenkeel_router.app import Router, running
-from evenkeel_router.core.leaving import Held
+from evenkeel_router.core.leaving import WHOLE, Held
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.server.app import RunningServer, running_server
 
@@ -139,13 +139,15 @@ async def test_a_replica_that_says_itself_that_it_drains_gives_its_queue_away() 
         assert on.admitted(on.slow) == RUN
 
 
-def holding(*, admitted: int, waiting: int) -> ClientReport:
-    """Nothing runs, and nothing was charged yet."""
-    return ClientReport(CHAT, 0, 0, 0, 0, 0, 0, admitted, 0, 0, waiting, 0)
+def holding(*, admitted: int, waiting: int, aborted: int = 0, tokens: int = 0) -> ClientReport:
+    """Nothing runs; of those that were admitted some were broken off, which had made output."""
+    return ClientReport(
+        CHAT, 0, 0, 0, 0, 0, 0, admitted, 0, 0, waiting, 0, aborted=aborted, aborted_tokens=tokens
+    )
 
 
 async def test_what_began_before_the_replica_noticed_is_not_charged_again() -> None:
-    """R11: of three that wait by the last report, the next one says that two were admitted meanwhile."""
+    """R11: of three that wait by the last report, the next one says that two were admitted meanwhile, and one finished."""
     left: list[Asked] = []
 
     async def never_answers(asked: Asked) -> None:
@@ -171,8 +173,11 @@ async def test_what_began_before_the_replica_noticed_is_not_charged_again() -> N
             router.discovery.update(replace(config, replicas=(stays,)))
             await until(lambda: len(left) == 3, "them to be taken back")
             assert not quick.asked  # not before another report says what began
-            told.answer = report("first", 2, 0, holding(admitted=3, waiting=0))
+            now = holding(admitted=3, waiting=0, aborted=1, tokens=5)
+            told.answer = report("first", 2, 0, now)
             assert [(await answer).status_code for answer in answers] == [200] * 3
             keys = [decode(asked.headers[CLIENT_KEY_HEADER]) for asked in quick.asked]
             assert sorted(key.retried_by_fleet for key in keys) == [False, True, True]
+            # One had made five tokens, one had made all of them, which nobody received.
+            assert sorted(key.paid_output_tokens for key in keys) == [0, 5, WHOLE]
             assert not router.state.flights

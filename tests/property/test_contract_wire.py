@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from evenkeel_contract import reports
 from evenkeel_contract.key import (
     MAX_KEY_BYTES,
@@ -28,6 +30,12 @@ keys = st.builds(
     seed=st.integers(-MAX_SEED, MAX_SEED),
     tenant_seed=st.integers(-MAX_SEED, MAX_SEED),
     retried_by_fleet=st.booleans(),
+)
+keys |= st.builds(
+    replace,
+    keys,
+    retried_by_fleet=st.just(True),
+    paid_output_tokens=st.integers(0, MAX_SEED),
 )
 
 

@@ -27,6 +27,7 @@ from evenkeel_fairshare.replica.deficit import WITHHELD, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_router.core.books import Booking, Books
 from evenkeel_router.core.identity import Client, client_of
+from evenkeel_router.core.leaving import UNPAID, Paid
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES
@@ -113,7 +114,7 @@ class Router:
         """By slot."""
         self._load: list[int] = []
         self._routable = ReplicaSet(0)
-        self.held: list[tuple[str, int, bool]] = []
+        self.held: list[tuple[str, int, Paid]] = []
 
     def meet(self, replica: Replica) -> None:
         """The configuration names a replica."""
@@ -144,10 +145,10 @@ class Router:
         self.books.close(self._fleet.now_s, settled=True)
         self._fleet.later(REPORT_S, self.exchange)
 
-    def send(self, who: str, input_tokens: int, input_paid: bool) -> None:
+    def send(self, who: str, input_tokens: int, paid: Paid) -> None:
         """Choose a replica for a request."""
         if not self._routable:
-            self.held.append((who, input_tokens, input_paid))
+            self.held.append((who, input_tokens, paid))
             return
         client = CLIENTS[who]
         dispatch = Dispatch(
@@ -160,7 +161,7 @@ class Router:
         self._load[slot] += 1
         self.policy.dispatched(dispatch, slot)
         booking = self.books.sends(
-            replica.name, client, worst=input_tokens + 2 * OUTPUT_TOKENS, input_paid=input_paid,
+            replica.name, client, worst=input_tokens + 2 * OUTPUT_TOKENS, paid=paid,
             now_s=self._fleet.now_s,
         )  # fmt: skip
         request = self._fleet.request(client, input_tokens, booking.key)
@@ -212,9 +213,11 @@ class Router:
         flight.replica.engine.abort(flight.request.id, self._fleet.now_s)
         self._load[flight.slot] -= 1
         began = flight.request.admitted_s is not None
-        usage = Usage(flight.input_tokens, 0, 0) if began else NOTHING
+        made = flight.request.output_tokens
+        usage = Usage(flight.input_tokens, 0, made) if began else NOTHING
         self.books.ended(flight.booking, usage, told=not began)
-        paid = began or flight.booking.input_paid
+        before = flight.booking.paid
+        paid = Paid(True, max(before.output_tokens, made)) if began else before
         self._fleet.later(DRAINING_S, self.send, flight.who, flight.input_tokens, paid)
 
 
@@ -261,6 +264,7 @@ class Fleet:
         made.client_weight, made.tenant_weight = said.client_weight, said.tenant_weight
         made.seed, made.tenant_seed = said.seed, said.tenant_seed
         made.charge_input = not said.retried_by_fleet
+        made.paid_output_tokens = said.paid_output_tokens
         return made
 
     def add(self) -> Replica:
@@ -337,4 +341,4 @@ class Fleet:
 
     def _ask(self, who: str) -> None:
         (router,) = self.rng.choices(self.routers, self.ingress)
-        router.send(who, self.rng.randint(*INPUT_TOKENS), False)
+        router.send(who, self.rng.randint(*INPUT_TOKENS), UNPAID)

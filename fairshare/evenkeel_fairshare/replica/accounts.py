@@ -35,6 +35,10 @@ class ClientTotals:
     requests: int = 0
     running: int = 0
     """State, not a total: requests in the batch."""
+    aborted: int = 0
+    """Requests that were broken off after they had been admitted."""
+    aborted_tokens: int = 0
+    """Output tokens charged for those."""
 
 
 class Accounts:
@@ -66,8 +70,11 @@ class Accounts:
         if after > before:
             totals = self._of(request)
             totals.output_tokens += after - before
-            _serve(totals, request, self._cost.output_cost(request.extend_tokens, before, after))
             request.booked_tokens = after
+            before = max(before, request.paid_output_tokens)
+            if after > before:
+                cost = self._cost.output_cost(request.extend_tokens, before, after)
+                _serve(totals, request, cost)
 
     def copy(self) -> dict[str, ClientTotals]:
         """The totals as they are now, to be read while the engine goes on."""
@@ -77,6 +84,12 @@ class Accounts:
         """A request left the batch."""
         self.settle(request)
         self._of(request).running -= 1
+
+    def aborted(self, request: Request) -> None:
+        """A request that was once admitted, and is in the batch no more, is over without having finished."""
+        totals = self._of(request)
+        totals.aborted += 1
+        totals.aborted_tokens += max(0, request.output_tokens - request.paid_output_tokens)
 
     def _of(self, request: Request) -> ClientTotals:
         """The same row for a client as long as the process lives: rows only come."""

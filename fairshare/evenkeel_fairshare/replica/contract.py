@@ -61,6 +61,8 @@ class Request:
     """The same for the tenant, where the policy never saw the tenant."""
     charge_input: bool = True
     """False for a retry that the fleet's own failure caused: its input was charged elsewhere (R11)."""
+    paid_output_tokens: int = 0
+    """Output tokens of such a retry that were charged elsewhere too: neither engine nor accounts charge them again."""
     expected_output_tokens: int | None = None
     """For oracles and engines with forced lengths only."""
 
@@ -73,6 +75,10 @@ class Request:
     """Output tokens produced so far; advanced by the engine before it reports `progress`."""
     booked_tokens: int = 0
     """Output tokens that the accounts know of."""
+
+    def due_tokens(self, tokens: int) -> int:
+        """Of its last `tokens` output tokens those that are to be paid here (R11)."""
+        return min(tokens, self.output_tokens - self.paid_output_tokens)
 
     def __post_init__(self) -> None:
         """Raises `ValueError` on a weight that no share can be computed from."""
@@ -120,7 +126,7 @@ class ReplicaPolicy(ABC):
 
     @abstractmethod
     def progress(self, request: Request, tokens: int) -> None:
-        """A running request produced `tokens` further output tokens (>= 1): charge them, once each."""
+        """A running request produced `tokens` further output tokens (>= 1) that are to be paid: charge them, once each."""
 
     def progress_all(self, requests: Collection[Request], tokens: int) -> None:
         """`progress` for every one of `requests`; to be overridden where once for many is cheaper."""

@@ -64,14 +64,15 @@ class PredictedVtc(Vtc):
     def _admit(self, request: Request, counter: Counter) -> None:
         """Lines 24 and 25."""
         super()._admit(request, counter)
-        made = request.output_tokens
+        made = max(request.output_tokens, request.paid_output_tokens)  # paid, so nothing to foresee
         foreseen = max(made, self._foresee(request))
         self._prepaid[request] = foreseen
         self._charge(counter, self._cost.output_cost(request.input_tokens, made, foreseen))
 
     def _give_back(self, request: Request) -> None:
         """What was foreseen and does not come."""
-        counter, made = self._running[request], request.output_tokens
+        counter = self._running[request]
+        made = max(request.output_tokens, request.paid_output_tokens)
         foreseen = self._prepaid.pop(request)
         self._charge(counter, -self._cost.output_cost(request.input_tokens, made, foreseen))
         if counter.waiting:

@@ -19,14 +19,15 @@ from typing import Final, NamedTuple
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
-from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Totals, promise
+from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, Totals, promise
 from evenkeel_fairshare.ledger.page import REQUESTS, RUNNING, WAITING
 
 from evenkeel_router.core.identity import Client
-from evenkeel_router.core.leaving import Held, Told
+from evenkeel_router.core.leaving import WHOLE, Held, Paid, Told
 
 SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
+NO_SEED: Final = Seed(0.0, 0.0)
 JOINING_S: Final = 10.0
 """Replicas that come within this time join together (R5): what a client carries is spread over them."""
 
@@ -43,7 +44,7 @@ class Booking(NamedTuple):
     """The client key to send."""
     worst: float
     """The most that it can cost, weighted tokens."""
-    input_paid: bool
+    paid: Paid
 
 
 class Books:
@@ -66,10 +67,14 @@ class Books:
         """By incarnation and client: numbers of what is open there, oldest first. No empty ones."""
         self._draining: set[str] = set()
         """Incarnations whose queues are to be moved."""
+        self._incomplete: set[str] = set()
+        """Those of them that have not reported everything since."""
         self._bookings = 0
         self._lost: dict[tuple[str, str], tuple[float, frozenset[int]]] = {}
         """By incarnation and client: as of which report, and which of the open ones were running by it."""
         self._unreported = 0
+        self._aborted: dict[str, dict[str, tuple[int, int]]] = {}
+        """By incarnation and client: requests that were broken off there once begun, and their output. No zeros."""
 
     # Who lives.
 
@@ -103,6 +108,8 @@ class Books:
         incarnation = self._at.get(replica)
         if incarnation is not None:
             self.ledger.drained(incarnation)
+            if incarnation not in self._draining:
+                self._incomplete.add(incarnation)
             self._draining.add(incarnation)
 
     def serves(self, replica: str) -> None:
@@ -112,6 +119,10 @@ class Books:
     def is_draining(self, incarnation: str) -> bool:
         """Whether what waits there is to be moved."""
         return incarnation in self._draining
+
+    def is_incomplete(self, incarnation: str) -> bool:
+        """Whether it drains and must be asked for all it has to tell: part of that may have come by way of peers."""
+        return incarnation in self._incomplete
 
     def leaves(self, replica: str, now_s: float) -> None:
         """No longer configured, or nobody says who answers there."""
@@ -141,7 +152,11 @@ class Books:
         for gone in [name for name in self._came_s if name not in self.alive]:
             del self._came_s[gone]
             self._seeded.discard(gone)
-        self._draining &= self.alive | self._left_s.keys()
+        known = self.alive | self._left_s.keys()
+        self._draining &= known
+        self._incomplete &= known
+        for gone in self._aborted.keys() - known:
+            del self._aborted[gone]
 
     def _depart(self, replica: str, close_s: float) -> None:
         incarnation = self._at.pop(replica, None)
@@ -191,6 +206,12 @@ class Books:
     ) -> None:  # fmt: skip
         """Take a report, or a piece of one: `since` is None for all pieces but the last."""
         rows = [self.row(report, policy=policy) for report in reports]
+        for report in reports:
+            if report.aborted:
+                aborted = self._aborted.setdefault(incarnation, {})
+                aborted[report.client] = (report.aborted, report.aborted_tokens)
+        if since == 0:
+            self._incomplete.discard(incarnation)
         # A piece claims to be complete from `sequence` on, which is nothing.
         base = sequence if since is None else since
         self.ledger.observe(incarnation, since=base, sequence=sequence, rows=rows)
@@ -198,14 +219,14 @@ class Books:
     # What this router does.
 
     def sends(
-        self, replica: str, client: Client, *, worst: float, input_paid: bool, now_s: float
+        self, replica: str, client: Client, *, worst: float, paid: Paid, now_s: float
     ) -> Booking:
-        """A request is about to be sent that can cost `worst` at most. `input_paid`: at a replica that failed (R11)."""
+        """A request is about to be sent that can cost `worst` at most. `paid`: at replicas before (R11)."""
         incarnation = self.incarnation(replica)
         # The seed first: whoever was sent to a replica without one counts as started from zero there.
-        key = self._key(client, incarnation, now_s=now_s, retried=input_paid)
+        key = self._key(client, incarnation, now_s=now_s, paid=paid)
         self._bookings += 1
-        booking = Booking(incarnation, client, self._bookings, key, worst, input_paid)
+        booking = Booking(incarnation, client, self._bookings, key, worst, paid)
         if incarnation:
             at = self._open.setdefault(incarnation, {})
             at.setdefault(client.identity, {})[booking.number] = None
@@ -233,23 +254,24 @@ class Books:
             booking.incarnation, booking.client.identity, totals, released=released
         )
 
-    def failed(self, booking: Booking, estimate: Usage) -> bool:
+    def failed(self, booking: Booking, estimate: Usage) -> Paid:
         """An attempt failed with nothing to show; whether its input was computed and so paid there (R11)."""
         computed = self.was_running(booking)
         self.ended(booking, estimate if computed else None, told=False)
-        return computed or booking.input_paid
+        return booking.paid._replace(input=True) if computed else booking.paid
 
-    def moved(self, booking: Booking, told: Told | None, estimate: Usage) -> bool:
-        """A request was taken back from a replica that drains; whether its input was paid there (R11).
+    def moved(self, booking: Booking, told: Told | None, estimate: Usage) -> Paid:
+        """A request was taken back from a replica that drains; what of it is paid by now (R11).
 
         `told`: what its reports say of that; None where none came. In doubt it was: it is booked there then, so
         that it costs the client the same, and once.
         """
         if told is not None and booking.number in told.never:
             self.ended(booking, NOTHING)
-            return booking.input_paid
-        self.ended(booking, estimate, told=False)
-        return True
+            return booking.paid
+        self.ended(booking, estimate, told=False)  # of output, what it reports is all there was
+        there = Paid(True) if told is None else told.paid(booking.number)
+        return Paid(True, min(WHOLE, booking.paid.output_tokens + there.output_tokens))
 
     def held(self, incarnation: str, client: str) -> Held:
         """What a replica has of a client, by its last report."""
@@ -257,7 +279,8 @@ class Books:
         if page is None:
             return Held(0.0, 0.0, 0.0)
         cell = page.clients.cell
-        return Held(cell(client, REQUESTS), cell(client, RUNNING), cell(client, WAITING))
+        aborted = self._aborted.get(incarnation, {}).get(client, (0, 0))
+        return Held(cell(client, REQUESTS), cell(client, RUNNING), cell(client, WAITING), *aborted)
 
     def open_at(self, incarnation: str, client: str) -> int:
         """How many of a client's requests this router has open there."""
@@ -280,22 +303,22 @@ class Books:
             self._lost[at] = page.head, frozenset(islice(open_here, count))
         return booking.number in self._lost[at][1]
 
-    def _key(self, client: Client, incarnation: str, *, now_s: float, retried: bool) -> str:
+    def _key(self, client: Client, incarnation: str, *, now_s: float, paid: Paid) -> str:
         """The client key for a request to `incarnation`: with its seed until a report shows the client there."""
-        plain = client.retry_key if retried else client.key
         if incarnation not in self._seeded:
-            return plain
+            return client.keyed(NO_SEED, paid)
         page = self.ledger.pages.get(incarnation)
         if page is not None and client.identity in page.clients:
-            return plain
+            return client.keyed(NO_SEED, paid)
         joiners = [name for name, came_s in self._came_s.items() if now_s - came_s < JOINING_S]
         seed = promise(self.ledger, client.identity, incarnation, live=self.alive, joiners=joiners)
-        return client.seeded(seed, retried=retried)
+        return client.keyed(seed, paid)
 
     def _totals(self, booking: Booking, usage: Usage) -> Totals:
         client, extend = booking.client, usage.input_tokens - usage.cached_tokens
-        service = self.cost.output_cost(extend, 0, usage.output_tokens)
-        if not booking.input_paid:
+        paid_tokens = min(booking.paid.output_tokens, usage.output_tokens)
+        service = self.cost.output_cost(extend, paid_tokens, usage.output_tokens)
+        if not booking.paid.input:
             service += self.cost.input_cost(extend)
         return Totals(
             extend_tokens=extend,

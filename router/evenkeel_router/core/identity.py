@@ -24,6 +24,7 @@ from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.tenancy import Weights
 
 from evenkeel_router.core.errors import Refusal, invalid
+from evenkeel_router.core.leaving import Paid
 from evenkeel_router.core.outcomes import Outcome
 
 ANONYMOUS: Final = "anonymous"
@@ -48,19 +49,19 @@ class Client:
     client_weight: float
     key: str
     """The client key, as it travels."""
-    retry_key: str
-    """The same for a retry that the fleet's own failure caused (R11)."""
     limits: TenantLimits
 
-    def seeded(self, seed: Seed, *, retried: bool) -> str:
-        """The client key with the seeds of a replica that never saw the client (R5)."""
+    def keyed(self, seed: Seed, paid: Paid) -> str:
+        """The client key with the seeds of a replica that never saw the client (R5), and what is paid (R11)."""
         # Behind the weights come the seeds, and `;f` last: the grammar has them in this order.
         text = self.key
         if seed.client:
             text += f";s={seed.client:.0f}"
         if seed.tenant:
             text += f";t={seed.tenant:.0f}"
-        return f"{text};f" if retried else text
+        if paid.input:
+            text += f";f={paid.output_tokens}" if paid.output_tokens else ";f"
+        return text
 
 
 class Claims(NamedTuple):
@@ -199,8 +200,14 @@ def client_of(tenant: TenantConfig, name: str) -> Client:
         tenant_weight=tenant.weight,
         client_weight=weight,
     )
-    # It must have room for seeds, which nobody knows yet.
-    replace(key, seed=-MAX_SEED, tenant_seed=-MAX_SEED, retried_by_fleet=True).encode()
+    # It must have room for seeds and what is paid, which nobody knows yet.
+    replace(
+        key,
+        seed=-MAX_SEED,
+        tenant_seed=-MAX_SEED,
+        retried_by_fleet=True,
+        paid_output_tokens=MAX_SEED,
+    ).encode()
     return Client(
         identity=key.identity,
         tenant_identity=key.tenant_identity,
@@ -210,7 +217,6 @@ def client_of(tenant: TenantConfig, name: str) -> Client:
         tenant_weight=float(tenant.weight),
         client_weight=float(weight),
         key=key.encode(),
-        retry_key=replace(key, retried_by_fleet=True).encode(),
         limits=tenant.limits,
     )
 

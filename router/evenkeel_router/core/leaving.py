@@ -5,13 +5,26 @@ Place in the flow: report of a replica that drains → **what waits there** → 
 A replica says how many of a client's requests wait and run, and how many it has ever admitted; never which. The
 surprising thing: that is enough. What is broken off and had begun all the same is either one that was admitted
 before the replica noticed, or one that was taken for waiting in the place of another, which is then admitted: both
-raise the number of those admitted by one. In doubt it began: then it is booked here and its input is free elsewhere.
+raise the number of those admitted by one. In doubt it began: then it is booked here and its input is free elsewhere,
+and so much of its output as the replica charged for what was broken off.
 """
 
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+
+class Paid(NamedTuple):
+    """What of a request was charged where the fleet took it back or failed it: not charged again (R11)."""
+
+    input: bool = False
+    output_tokens: int = 0
+
+
+UNPAID: Final = Paid()
+WHOLE: Final = 2**31
+"""More output tokens than any request has."""
 
 
 class Held(NamedTuple):
@@ -21,6 +34,10 @@ class Held(NamedTuple):
     """Requests, ever."""
     running: float
     waiting: float
+    aborted: int = 0
+    """Requests broken off, ever, after they had been admitted."""
+    aborted_tokens: int = 0
+    """Output tokens charged for those."""
 
     def share(self, open_here: int) -> float:
         """This router's part of what the replica has of the client, from 0 to 1."""
@@ -61,14 +78,49 @@ class Taken(NamedTuple):
         left = 0.0 if others else self.before.waiting - len(self.numbers)
         return now.waiting <= max(0.0, left)
 
+    def is_settled(self, now: Held) -> bool:
+        """Whether it has said so of those that had begun, too: each that was admitted since is one, or stands for one.
+
+        A replica from before such reports says it only by having nothing of the client any more.
+        """
+        over = now.waiting + now.running == 0
+        return self.is_noticed(now) and (over or self._aborted(now) >= self._admitted(now))
+
     def told(self, now: Held) -> Told:
-        """What never ran: all but as many as were admitted since, the oldest. Nothing before it was let go of."""
-        count = ceil(max(0.0, self.share * (now.admitted - self.before.admitted)))
-        return Told(frozenset(self.numbers[count:] if self.is_noticed(now) else ()))
+        """What never ran: all but as many as were admitted since, the oldest. Nothing before it was let go of.
+
+        Those that ran were broken off there, or finished before the replica noticed, which nobody received.
+        """
+        taken, noticed = len(self.numbers), self.is_noticed(now)
+        aborted = min(ceil(self.share * self._aborted(now)), taken)
+        admitted = min(ceil(self.share * self._admitted(now)), taken) if noticed else taken
+        began = max(aborted, admitted)
+        # What other routers have there may have been admitted since, and finish for its client.
+        finished = began - aborted if self.share == 1 and noticed else 0
+        tokens = self.share * max(0, now.aborted_tokens - self.before.aborted_tokens)
+        return Told(
+            never=frozenset(self.numbers[began:]),
+            whole=frozenset(self.numbers[:finished]),
+            output_tokens=ceil(tokens / (began - finished)) if began > finished else 0,
+        )
+
+    def _admitted(self, now: Held) -> float:
+        return max(0.0, now.admitted - self.before.admitted)
+
+    def _aborted(self, now: Held) -> int:
+        return max(0, now.aborted - self.before.aborted)
 
 
 class Told(NamedTuple):
-    """What reports say of what was broken off."""
+    """What reports say of what was broken off. Not which, but how many: a client's requests are alike here."""
 
     never: frozenset[int]
     """Bookings that did not run, and cannot any more. The others count as begun: rather a doubt than a second charge."""
+    whole: frozenset[int] = frozenset()
+    """Of those the ones that paid for all of their output."""
+    output_tokens: int = 0
+    """What each of the rest was charged for: their sum spread evenly."""
+
+    def paid(self, number: int) -> Paid:
+        """What a booking that began paid."""
+        return Paid(True, WHOLE if number in self.whole else self.output_tokens)

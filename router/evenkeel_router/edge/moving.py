@@ -7,7 +7,8 @@ drains. So with every report of a replica that drains, what has not begun there 
 sends it elsewhere; never unless another replica is routable that the request was not tried at. What runs is finished.
 
 The surprising thing: nobody can tell for sure what has not begun. So a request that was broken off waits for
-another report, which says how many may have begun: these count as charged there, and go on with the flag of R11.
+another report, which says how many may have begun, and what output they paid: these count as charged there, and go
+on with the flag of R11 and that output.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class Move:
     def heard(self, held: Held) -> bool:
         """A report says what the replica has of the client; whether it has let go of what was broken off."""
         self.told = self.taken.told(held)
-        noticed = self.taken.is_noticed(held)
-        if noticed:
+        settled = self.taken.is_settled(held)
+        if settled:
             self.end()
-        return noticed
+        return settled
 
     def end(self) -> None:
         """Nothing more will be heard."""
@@ -68,7 +69,9 @@ class Moving:
     def heard(self, incarnation: str) -> None:
         """A report of an incarnation is in the ledger."""
         self._settle(incarnation)
-        if self._state.books.is_draining(incarnation) and self._state.fleet.routable:
+        books = self._state.books
+        knows = books.is_draining(incarnation) and not books.is_incomplete(incarnation)
+        if knows and self._state.fleet.routable:
             self._take(incarnation)
 
     def forget(self, incarnation: str) -> None:

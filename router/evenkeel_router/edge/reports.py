@@ -107,7 +107,7 @@ class Reports:
             socket.setsockopt(zmq.MAXMSGSIZE, MAX_REPORT_BYTES)
             socket.connect(replica.reports or "")
             while not state.books.is_closed(incarnation):
-                since = int(state.ledger.sequence(incarnation))
+                since = self._complete_to(incarnation)
                 await socket.send(encode(ReportRequest(REPORT_VERSION, incarnation, since)))
                 if not await socket.poll(round(ANSWER_TIMEOUT_S * 1000)):
                     return
@@ -176,8 +176,13 @@ class Reports:
         if (
             seen.counted
         ):  # as far as the ledger is complete: peers may know more, a damaged report less
-            since = int(self._state.ledger.sequence(seen.incarnation))
+            since = self._complete_to(seen.incarnation)
         return ReportRequest(REPORT_VERSION, incarnation=seen.incarnation, since=since)
+
+    def _complete_to(self, incarnation: str) -> int:
+        if self._state.books.is_incomplete(incarnation):
+            return 0
+        return int(self._state.ledger.sequence(incarnation))
 
     async def _take(self, name: str, report: Report) -> None:
         if name not in self._state.replicas:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
+from evenkeel_fairshare.replica.contract import ReplicaPolicy
+
 from evenkeel_simulator.engine.request import EngineRequest, State
 
 
@@ -24,6 +26,8 @@ class Batch:
         self._ends: list[tuple[int, int, EngineRequest]] = []
         """(count of steps at which it ends, serial, request) as a heap; some of them have left."""
         self._serial = 0
+        self._paid: dict[EngineRequest, None] = {}
+        """Those of `requests` whose next token may have been charged elsewhere (R11)."""
 
     def __len__(self) -> int:
         return len(self.requests)
@@ -34,6 +38,8 @@ class Batch:
     def add(self, request: EngineRequest) -> None:
         """A request has produced the first token since its admission."""
         self.requests[request] = None
+        if request.paid_output_tokens:
+            self._paid[request] = None
         self.kv_tokens += request.context_tokens
         # A request that was retracted comes back with another serial, which makes its old entry stale.
         self._serial += 1
@@ -42,6 +48,7 @@ class Batch:
 
     def remove(self, request: EngineRequest) -> None:
         del self.requests[request]
+        self._paid.pop(request, None)
         self.kv_tokens -= request.context_tokens
 
     def decode(self, steps: int) -> None:
@@ -50,6 +57,20 @@ class Batch:
             request.output_tokens += steps
         self.kv_tokens += steps * len(self.requests)
         self._steps += steps
+
+    def charge(self, policy: ReplicaPolicy, steps: int) -> None:
+        """Have everyone pay for the last `steps` tokens, but for what was paid elsewhere (R11)."""
+        paid = list(self._paid)
+        if not paid:
+            policy.progress_all(self.requests.keys(), steps)
+            return
+        policy.progress_all([one for one in self.requests if one not in self._paid], steps)
+        for request in paid:
+            due_tokens = request.due_tokens(steps)
+            if due_tokens > 0:
+                policy.progress(request, due_tokens)
+            if due_tokens == steps:
+                del self._paid[request]
 
     def steps_to_end(self) -> int:
         """Decode steps until somebody ends; the batch is not empty."""

@@ -320,7 +320,8 @@ class Engine:
         request.begin_output(end_s)
         self.memory.settle(request, request.held_tokens)
         self._batch.add(request)
-        self.policy.progress(request, 1)
+        if request.due_tokens(1) > 0:
+            self.policy.progress(request, 1)
 
     # Decode
 
@@ -344,7 +345,7 @@ class Engine:
             return
         self.memory.grow(steps * len(self._batch))
         self._batch.decode(steps)
-        self.policy.progress_all(self._batch.requests.keys(), steps)
+        self._batch.charge(self.policy, steps)
         self._steps_since_prefill += steps
         self._rule.decoded(steps)
 
@@ -389,6 +390,8 @@ class Engine:
         else:
             # An abort leaves its work in the cache as an end does, once the prompt is complete.
             self._leave_batch(request, keep=request.state is State.RUNNING)
+        if state is State.ABORTED and request.admitted_s is not None:
+            self._accounts.aborted(request)
         request.state, request.finished_s = state, now_s
         del self._requests[request.id]
         self.policy.leave(request, now_s)

@@ -170,6 +170,7 @@ class Replica:
             seed=owner.key.seed,
             tenant_seed=owner.key.tenant_seed,
             charge_input=not owner.key.retried_by_fleet,
+            paid_output_tokens=owner.key.paid_output_tokens,
             prompt=pages_of(prompt, page_size),
             target_output_tokens=speech.tokens,
             prompt_ids=prompt,

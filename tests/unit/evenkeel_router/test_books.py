@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from evenkeel_contract.key import ClientKey, decode
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
@@ -12,7 +13,7 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import CarryRules, Figures, Interval, Ledger, Sealer
 from evenkeel_router.core.books import Booking, Books
 from evenkeel_router.core.identity import Client, client_of
-from evenkeel_router.core.leaving import Told
+from evenkeel_router.core.leaving import UNPAID, WHOLE, Held, Paid, Told
 
 TENANT = TenantConfig(
     namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)
@@ -44,7 +45,7 @@ def sent(
     of: Books, replica: str = "r0", client: Client = A, *, worst: float = 10, paid: bool = False,
     now_s: float = 0.0,
 ) -> Booking:  # fmt: skip
-    return of.sends(replica, client, worst=worst, input_paid=paid, now_s=now_s)
+    return of.sends(replica, client, worst=worst, paid=Paid(paid), now_s=now_s)
 
 
 def key(of: Books, replica: str = "r0", client: Client = A, **how: Any) -> ClientKey:
@@ -70,7 +71,7 @@ def test_a_key_has_no_seed_once_the_replica_knows_the_client() -> None:
     meet(of, "r0", "second")
     tell(of, "second", report(A.identity, 0, -60, seed=-60))
     assert sent(of).key == A.key
-    assert sent(of, paid=True).key == A.retry_key
+    assert sent(of, paid=True).key == f"{A.key};f"
 
 
 def test_what_is_carried_is_spread_over_those_who_join_together() -> None:
@@ -141,7 +142,7 @@ def test_of_what_a_crash_ends_only_what_was_running_is_paid_there() -> None:
     meet(of, "r0", "one")
     tell(of, "one", running(A.identity, 2, 4))
     bookings = [sent(of) for _ in range(6)]
-    paid = [of.failed(booking, Usage(30, 10, 0)) for booking in bookings]
+    paid = [of.failed(booking, Usage(30, 10, 0)).input for booking in bookings]
     assert paid == [True, True, False, False, False, False]
     assert of.ledger.served(A.identity).service == 2 * 20
     assert not of._open
@@ -151,8 +152,8 @@ def test_what_was_paid_once_is_paid_although_it_only_waited_the_second_time() ->
     of = books()
     meet(of, "r0", "one")
     tell(of, "one", running(A.identity, 0, 4))
-    assert of.failed(sent(of, paid=True), Usage(30, 10, 0))
-    assert not of.failed(sent(of), Usage(30, 10, 0))
+    assert of.failed(sent(of, paid=True), Usage(30, 10, 0)) == Paid(True)
+    assert of.failed(sent(of), Usage(30, 10, 0)) == UNPAID
     assert of.ledger.served(A.identity).service == 0
 
 
@@ -163,13 +164,51 @@ def test_what_was_moved_is_paid_once_where_it_began_or_may_have_begun() -> None:
     began, never, unheard = (sent(of, worst=100) for _ in range(3))
     told = Told(frozenset({never.number}))
     estimate, figures = Usage(30, 10, 0), Figures(of.ledger)
-    assert of.moved(began, told, estimate)
+    assert of.moved(began, told, estimate) == Paid(True)
     assert figures.interval(A.identity) == Interval(20, 20 + 80 + 200)
-    assert not of.moved(never, told, estimate)
+    assert of.moved(never, told, estimate) == UNPAID
     assert figures.interval(A.identity) == Interval(20, 20 + 80 + 100)
-    assert of.moved(unheard, None, estimate)
+    assert of.moved(unheard, None, estimate) == Paid(True)
     assert figures.interval(A.identity) == Interval(40, 40 + 160)
     assert not of._open
+
+
+def test_output_that_was_paid_where_it_was_taken_back_is_not_paid_where_it_goes() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", running(A.identity, 0, 4))
+    first = sent(of, worst=100)
+    paid = of.moved(first, Told(frozenset(), output_tokens=7), Usage(30, 10, 0))
+    assert paid == Paid(True, 7)
+    assert of.ledger.served(A.identity).service == 20
+    again = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
+    assert decode(again.key).paid_output_tokens == 7
+    of.ended(again, Usage(30, 10, 12))
+    assert of.ledger.served(A.identity).service == 20 + 2 * 5
+    once_more = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
+    told = Told(frozenset(), output_tokens=2)
+    assert of.moved(once_more, told, Usage(30, 10, 0)) == Paid(True, 9)
+    and_again = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
+    told = Told(frozenset(), whole=frozenset({and_again.number}), output_tokens=2)
+    assert of.moved(and_again, told, Usage(30, 10, 0)) == Paid(True, WHOLE)
+
+
+def test_what_was_broken_off_is_known_from_a_whole_report_that_came_since_the_drain() -> None:
+    """Peers may have heard of the rest: asking for what is new to the ledger would leave it out."""
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", running(A.identity, 1, 0), sequence=5)
+    assert not of.is_incomplete("one")
+    of.drains("r0")
+    assert of.is_incomplete("one")
+    broken_off = msgspec.structs.replace(running(A.identity, 1, 2), aborted=3, aborted_tokens=40)
+    of.observe("one", [broken_off], policy="DLPM", sequence=6, since=5)
+    assert of.is_incomplete("one")
+    tell(of, "one", broken_off, sequence=6)
+    assert not of.is_incomplete("one")
+    assert of.held("one", A.identity) == Held(0, 1, 2, 3, 40)
+    of.drains("r0")
+    assert not of.is_incomplete("one")  # said again
 
 
 def test_where_no_report_ever_came_nothing_is_charged_twice() -> None:

@@ -11,8 +11,10 @@ from evenkeel_contract.routerconfig import (
     TenancyConfig,
     TenantConfig,
 )
+from evenkeel_fairshare.ledger import Seed
 from evenkeel_router.core.errors import Refusal
 from evenkeel_router.core.identity import Claims, Client, Directory, Proxies, tenant_identity
+from evenkeel_router.core.leaving import UNPAID, Paid
 from evenkeel_router.core.outcomes import Outcome
 
 HEADER = "x-evenkeel-client"
@@ -60,7 +62,10 @@ def test_an_api_key_names_its_client(scheme: str) -> None:
     )
     key = decode(client.key)
     assert (key.identity, key.tenant_weight, key.client_weight) == ("ns/acme/chat", 2, 3)
-    assert decode(client.retry_key).retried_by_fleet
+    retried = decode(client.keyed(Seed(-5.0, 0.0), Paid(True, 7)))
+    assert (retried.seed, retried.retried_by_fleet, retried.paid_output_tokens) == (-5, True, 7)
+    assert decode(client.keyed(Seed(0.0, 3.0), Paid(True))).tenant_seed == 3
+    assert client.keyed(Seed(0.0, 0.0), UNPAID) == client.key
 
 
 @pytest.mark.parametrize("value", ["Bearer sk-2", "Bearer ", "Bearer", "sk-1", "Basic sk-1", ""])

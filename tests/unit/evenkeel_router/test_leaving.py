@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenkeel_router.core.leaving import Held, Taken
+from evenkeel_router.core.leaving import WHOLE, Held, Paid, Taken, Told
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +55,36 @@ def test_what_may_have_begun_counts_as_begun_and_nothing_is_certain_before_the_r
     taken = Taken(Held(4, 4, 6), 0.4, (7, 8, 9))
     assert taken.told(Held(5, 4, 0)).never == {8, 9}
     assert taken.told(Held(6, 4, 6)).never == set()
+
+
+def test_output_that_was_charged_for_what_was_broken_off_is_spread_over_it() -> None:
+    taken = Taken(Held(4, 4, 6, 1, 100), 1.0, (7, 8, 9))
+    assert taken.told(Held(6, 4, 3, 3, 111)) == Told(frozenset({9}), output_tokens=6)
+    assert taken.told(Held(4, 4, 3, 1, 100)) == Told(frozenset({7, 8, 9}))
+    of_two_routers = Taken(Held(4, 4, 6, 1, 100), 0.5, (7, 8, 9))
+    assert of_two_routers.told(Held(6, 4, 0, 3, 111)) == Told(frozenset({8, 9}), output_tokens=6)
+
+
+def test_what_finished_before_the_replica_noticed_has_paid_for_all_of_its_output() -> None:
+    taken = Taken(Held(4, 4, 6, 1, 100), 1.0, (7, 8, 9))
+    told = taken.told(Held(6, 4, 3, 2, 111))
+    assert told == Told(frozenset({9}), whole=frozenset({7}), output_tokens=11)
+    assert [told.paid(number) for number in (7, 8)] == [Paid(True, WHOLE), Paid(True, 11)]
+
+
+def test_one_that_ran_unseen_in_the_place_of_another_began_too() -> None:
+    """Taken for waiting, since an older one that waits was taken for running: that one still waits."""
+    taken = Taken(Held(4, 4, 6), 1.0, (7, 8, 9))
+    assert taken.told(Held(4, 3, 3, 1, 50)) == Told(frozenset({8, 9}), output_tokens=50)
+
+
+def test_a_move_is_settled_once_the_replica_let_go_of_what_had_begun_too() -> None:
+    taken = Taken(Held(4, 4, 6), 1.0, (7, 8, 9))
+    assert not taken.is_settled(Held(6, 6, 3, 1, 9))
+    assert taken.is_settled(Held(6, 4, 3, 2, 18))
+    assert taken.is_settled(Held(4, 4, 3))
+    assert not taken.is_settled(Held(6, 4, 4, 2, 18))
+    assert taken.is_settled(Held(6, 0, 0))  # nothing is left there that could be
 
 
 @given(st.data())

@@ -34,9 +34,17 @@ class Req:
     prefix_len: int = 0
     sampling_params: Sampling = field(default_factory=Sampling)
     is_over: bool = False
+    why: str = "stop"
 
     def finished(self) -> bool:
         return self.is_over
+
+    @property
+    def finished_reason(self) -> Req | None:
+        return self if self.is_over else None
+
+    def to_json(self) -> dict[str, str]:
+        return {"type": self.why}
 
 
 class Loop:
@@ -244,3 +252,42 @@ def test_fcfs_matches_nobody() -> None:
     loop.send(req("a0"), req("a1"))
     assert loop.step() == ["a0", "a1"]
     assert loop.matched == []
+
+
+def test_what_was_broken_off_once_it_had_begun_is_told_with_its_output() -> None:
+    """R11: while it runs, between two passes, and while it waits after a retraction; not what never began."""
+    loop = Loop(slots=3)
+    running, between, retracted, never = (req(f"a{i}", "a", base=1000 * i) for i in range(4))
+    loop.send(running, between, retracted, never)
+    loop.step()
+    loop.forward(is_prefill=True)
+    loop.forward()
+    running.why = between.why = "abort"
+    loop.forward(finish=["a0"])
+    between.is_over = True
+    loop.running.remove(between)
+    loop.running.remove(retracted)
+    loop.waiting_queue.insert(0, retracted)
+    loop.slots = 0
+    loop.step()
+    loop.waiting_queue = []
+    loop.step()
+    totals, _ = loop.scheduling.snapshot()
+    assert totals["ns/a/a"].aborted == 3
+    assert totals["ns/a/a"].aborted_tokens == 3 + 3 + 3
+    assert totals["ns/a/a"].output_tokens == 9
+
+
+def test_output_that_was_paid_elsewhere_lowers_no_deficit() -> None:
+    """R11: input and two tokens are paid."""
+    loop = Loop()
+    one = req("a0", "a")
+    one.routing_key = f"{one.routing_key};f=2"
+    loop.send(one)
+    loop.step()
+    deficits = []
+    for tokens in range(4):
+        loop.forward(is_prefill=not tokens)
+        deficits.append(loop.scheduling.snapshot()[1]["ns/a/a"].deficit)
+    assert [later - deficits[0] for later in deficits] == [0, 0, -2, -4]
+    assert loop.scheduling.snapshot()[0]["ns/a/a"].service == 4

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 
 import pytest
+from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Request
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig, artifact_config
 from evenkeel_simulator.engine.model import Engine
@@ -325,3 +326,23 @@ def test_a_policy_may_preempt_and_the_preempted_are_computed_again() -> None:
     # The prompt stayed in the cache; three output tokens were computed again.
     assert engine.accounts.clients["ns/t/a"].extend_tokens == 100 + 3
     assert engine.accounts.clients["ns/t/a"].output_tokens == 6
+
+
+def test_output_that_was_paid_elsewhere_is_charged_to_nobody_here() -> None:
+    """R11: the first five of ten tokens, whether they come one by one or many at a time."""
+    for far in (None, 99.0):
+        policy = Queue()
+        engine = Engine(EngineConfig(kv_tokens=1000), policy, PROFILE, cost=LinearCost())
+        retry, plain = (
+            make_request("retry", tail=20, output=10),
+            make_request("plain", tail=20, output=10),
+        )
+        retry.charge_input, retry.paid_output_tokens = False, 5
+        for request in (retry, plain):
+            engine.submit(request, 0.0)
+        now_s = 0.0
+        while (step := engine.step(now_s, far)) is not None:
+            now_s = step.end_s
+        assert policy.produced == {"retry": 5, "plain": 10}
+        totals = engine.accounts.clients["ns/t/a"]
+        assert (totals.output_tokens, totals.service) == (20, 2 * 5 + 20 + 2 * 10)

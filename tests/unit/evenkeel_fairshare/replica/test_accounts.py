@@ -170,3 +170,28 @@ def test_a_general_cost_sums_to_the_cost_of_the_request() -> None:
         accounts.settle(one)
     want = cost.input_cost(30) + cost.output_cost(30, 0, 11)
     assert accounts.clients["a"].service == pytest.approx(want)
+
+
+def test_output_that_was_paid_elsewhere_is_counted_and_not_charged() -> None:
+    """R11, whenever it is booked."""
+    accounts = Accounts(COSTS)
+    one = admitted(accounts, "ns/t/a")
+    one.paid_output_tokens = 5
+    totals = accounts.clients["ns/t/a"]
+    one.output_tokens = 3
+    accounts.settle(one)
+    assert (totals.output_tokens, totals.service) == (3, 3)
+    one.output_tokens = 7
+    accounts.left(one)
+    assert (totals.output_tokens, totals.service) == (7, 3 + 2 * 2)
+
+
+def test_what_was_broken_off_is_told_with_what_it_was_charged_for() -> None:
+    accounts = Accounts(COSTS)
+    for paid, output in ((0, 4), (5, 7), (5, 3)):
+        one = admitted(accounts, "ns/t/a")
+        one.paid_output_tokens, one.output_tokens = paid, output
+        accounts.left(one)
+        accounts.aborted(one)
+    totals = accounts.clients["ns/t/a"]
+    assert (totals.aborted, totals.aborted_tokens, totals.running) == (3, 4 + 2, 0)
