@@ -208,14 +208,16 @@ def match_either(
     held = among << 1
     if not held:
         return NO_MATCH
-    of_one, of_other = one._reader(), other._reader()
+    of_first, of_second = one._reader(), other._reader()
     depth = 0
     for key in hashes:
-        still = held & of_one(key, 0)
+        still = held & of_first(key, 0)
         if still != held:  # else there is nobody left to be found in the other
-            still |= held & of_other(key, 0)
+            still |= held & of_second(key, 0)
             if not still:
                 break
             held = still
+            # What comes next mostly lies where this block does: ask there first.
+            of_first, of_second = of_second, of_first
         depth += 1
     return Match(depth, ReplicaSet(held >> 1)) if depth else NO_MATCH
