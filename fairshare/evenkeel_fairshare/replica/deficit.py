@@ -85,7 +85,8 @@ class Account(Ranked):
     @property
     def deficit(self) -> float:
         """q_i. Rounds count from the last charge on, up to the one that makes the deficit positive."""
-        got = min(self.level.rounds, self.rank) - self._round
+        rounds, rank = self.level.rounds, self.rank
+        got = (rank if rank < rounds else rounds) - self._round  # noqa: FURB136 min() is dearer
         return self._balance + got * self.step if got > 0 else self._balance
 
     @property
