@@ -149,6 +149,20 @@ class Following(RuleBasedStateMachine):
         for number in range(wanted):
             self.now.publish(history[number % len(history)])
 
+    @precondition(lambda self: self.subscribed_to is self.now and self.replay is None)
+    @rule(last=events, history=st.lists(events, min_size=1, max_size=4))
+    def dies_between_a_subscription_and_its_replay(
+        self, last: list[Event], history: list[list[Event]]
+    ) -> None:
+        """Its last batch waits to be read, and its successor, which answers, has got just as far."""
+        self.connection_breaks()
+        self.connects()
+        self.publishes(events=last, lost=False, readable=True)
+        self.restart()
+        for number in range(self.queue[0].sequence):
+            self.now.publish(history[number % len(history)])
+        self.replays_without_loss()
+
     # The subscription
 
     @precondition(lambda self: self.subscribed_to is None)

@@ -16,7 +16,9 @@ after the subscription was made; a replay never skips what is kept before the fi
 The surprising thing: numbers prove nothing. A replica that was restarted counts from 0 again and may have passed the
 number that is waited for. So every question begins one batch early: the last batch that was applied comes again, and only
 if it is the very same bytes, time stamp included, the rest belongs to the same history. Of the last batch before what a
-replica tells that it holds only the time stamp is known, which does as well.
+replica tells that it holds only the time stamp is known, which does as well. And a process may die between a subscription
+and its replay, which its successor then answers, while the old one's last batches still wait to be read: so the first of a
+subscription is applied only if a replay brings the very same.
 """
 
 from __future__ import annotations
@@ -107,6 +109,8 @@ class Follower:
         self._missing = True
         self._proven = False  # in the replay under way: it is of the history that is followed
         self._told = False
+        self._bound = False  # the subscription is to the process that is followed
+        self._claim: Numbered | None = None  # its first batch, if a replay must show that
 
     # What is known
 
@@ -175,6 +179,7 @@ class Follower:
         """A subscription is there, to one process. A replay must follow: what was published before is missing."""
         self._trouble = ""
         self._missing = True
+        self._bound, self._claim = False, None
         self._tell()
 
     def disconnected(self, why: str) -> None:
@@ -186,12 +191,19 @@ class Follower:
     def live(self, batch: Numbered) -> bool:
         """A published batch; whether a replay must follow before the next one."""
         if batch.sequence == self._next:
-            self._apply(batch)
+            self._bound = self._bound or not self._next  # nothing is known that could be another's
+            if self._bound:
+                self._apply(batch)
+            else:
+                self._claim = batch
+                self._missing = True
         elif batch.sequence > self._next:
             self.counts.gaps += 1
             self._missing = True
-        elif batch.sequence == self._next - 1 and not self._is_last(batch):
-            self._restarted()
+        elif batch.sequence == self._next - 1:
+            self._bound = self._is_last(batch)
+            if not self._bound:
+                self._restarted()
         self._tell()
         return self._missing
 
@@ -208,6 +220,12 @@ class Follower:
         if not self._proven:
             return self._prove(batch)
         if batch.sequence == self._next:
+            if self._claim is not None and self._claim.sequence == self._next:
+                self._bound = self._claim == batch
+                self._claim = None
+                if not self._bound:  # the subscription is to a process that is no more
+                    self._restarted()
+                    return False
             self._apply(batch)
         elif batch.sequence > self._next:
             if self._next:  # a hole: its sender drops what is read too slowly
@@ -218,7 +236,7 @@ class Follower:
 
     def ended(self) -> bool:
         """The replay is over; whether it must be made again."""
-        if not self._proven:  # the process that answers has not got as far
+        if not self._proven or self._claim is not None:  # who answers has not got as far
             self._restarted()
         else:
             self._missing = False
@@ -256,6 +274,7 @@ class Follower:
         """Nothing that is known can be trusted: it belongs to another process, or may have changed since."""
         self._view.cleared()
         self._next, self._witness, self._told_unix_s = 0, b"", None
+        self._bound, self._claim = False, None
         self._lacks_nothing()
         self._readable = True
         self._missing = True

@@ -59,6 +59,7 @@ def follower(held: Held) -> Follower:
     for number in range(3):
         assert made.replayed(batch(number, stored(number + 1)))
     assert not made.ended()
+    assert not made.live(batch(2, stored(3)))  # of the same process
     return made
 
 
@@ -87,6 +88,57 @@ def test_what_a_replay_brought_already_is_no_gap_and_no_restart(
         assert not follower.live(batch(number, stored(number + 1)))
     assert held.blocks == {1, 2, 3}
     assert (follower.counts.gaps, follower.counts.restarts) == (0, 0)
+
+
+def joined(held: Held, *, batches: int) -> Follower:
+    """A subscription is there, and its replay brought so many."""
+    follower = Follower(held)
+    follower.connected()
+    follower.ask()
+    for number in range(batches):
+        assert follower.replayed(batch(number, stored(number + 1)))
+    assert not follower.ended()
+    return follower
+
+
+def test_the_first_batch_of_a_subscription_waits_for_a_replay_that_brings_the_same(
+    held: Held,
+) -> None:
+    follower = joined(held, batches=3)
+    assert follower.live(batch(3, stored(4)))
+    assert (follower.standing, held.blocks) == (Standing.REPLAYING, {1, 2, 3})
+    assert follower.ask() == 2
+    for number in (2, 3, 4):
+        assert follower.replayed(batch(number, stored(number + 1)))
+    assert not follower.ended()
+    assert not follower.live(batch(4, stored(5)))
+    assert not follower.live(batch(5, stored(6))), "once is enough"
+    assert (held.blocks, follower.counts.restarts) == ({1, 2, 3, 4, 5, 6}, 0)
+
+
+@pytest.mark.parametrize("successor_has_it", [True, False])
+def test_a_dead_engine_s_last_batch_is_not_applied_to_what_its_successor_replayed(
+    held: Held, successor_has_it: bool
+) -> None:
+    """It died between the subscription and its replay, and its successor had got just as far."""
+    follower = joined(held, batches=3)
+    assert follower.live(batch(3, BlockRemoved([1]), at_s=-100.0))
+    assert held.blocks == {1, 2, 3}
+    follower.ask()
+    assert follower.replayed(batch(2, stored(3)))
+    if successor_has_it:
+        assert not follower.replayed(batch(3, stored(4)))
+    else:
+        assert follower.ended()
+    assert (follower.counts.restarts, held.blocks) == (1, set())
+    assert follower.ask() == 0
+
+
+def test_who_was_there_from_the_first_batch_on_needs_no_replay(held: Held) -> None:
+    follower = joined(held, batches=0)
+    for number in range(3):
+        assert not follower.live(batch(number, stored(number + 1)))
+    assert (held.blocks, follower.standing) == ({1, 2, 3}, Standing.IN_SYNC)
 
 
 def test_a_gap_is_filled_from_the_last_batch_on(follower: Follower, held: Held) -> None:
@@ -166,6 +218,7 @@ def test_what_is_not_kept_any_more_leaves_a_partial_view(follower: Follower, hel
     assert follower.standing is Standing.PARTIAL
     assert follower.reason == "its batches before number 7 are not kept any more"
     assert held.blocks == {8, 9, 10}
+    assert not follower.live(batch(9, stored(10)))  # what the gap was seen by, of the same process
     assert not follower.live(batch(10, BlockRemoved([9])))
     assert held.blocks == {8, 10}
 
