@@ -66,14 +66,14 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
     targets = scaling.targets
     if targets.service_per_replica is None:
         # The least of all routers: one that starts and reads its ledger bit by bit jumps up.
-        served = (
-            f"sum(min by (tenant) (rate(evenkeel_router_tenant_service_total{{{of}}}[{RATE}])))"
-        )
+        total = f"evenkeel_router_tenant_service_total{{{of}}}"
+        served = f"sum(min by (tenant) (rate({total}[{RATE}])))"
         live = f"count(max by (replica) (evenkeel_router_replica_routable{{{of}}}) == 1)"
         # Not at every moment: a batch that is all prefilled leaves nobody waiting until its first request ends.
         waiting = f"(evenkeel_router_fleet_backlogged_clients{{{of}}} > bool 0)[{RATE}:10s]"
         waits = f"max(avg_over_time({waiting})) >= 0.5"
-        each = f"({served} / {live}) > 0"
+        # A rate over more time than there are figures is too small: a new fleet would take its replicas for weak.
+        each = f"{served} / {live} > 0 and count({total} offset {RATE})"
         found[SEEN] = f"quantile_over_time({LEARNT_PART}, ({each}){LEARNING})"
         found[SATURATED] = f"quantile_over_time({LEARNT_PART}, ({each} and {waits}){LEARNING})"
     share = "evenkeel_router_within_share_ttft_seconds"

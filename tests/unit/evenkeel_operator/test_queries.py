@@ -45,6 +45,14 @@ CASES: dict[str, tuple[str, list[dict[str, str]], float | None]] = {
         "saturated", [*THREE_OF_WHICH_ONE_IS_NOT_READY, *BUSY, *both(WAITS, "3x240")], 1000.0),
     "nothing waited": (
         "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "0x240")], None),
+    "figures of less than two minutes are no rate": (
+        "saturated",
+        [*TWO_REPLICAS, *both(SERVED, "_x237 0+60000x3", tenant="t"), *both(WAITS, "_x237 3x3")],
+        None),
+    "figures of two minutes are": (
+        "saturated",
+        [*TWO_REPLICAS, *both(SERVED, "_x236 0+60000x4", tenant="t"), *both(WAITS, "_x236 3x4")],
+        1000.0),
     "requests waited most of the time": (
         "saturated", [*TWO_REPLICAS, *BUSY, *both(WAITS, "1 2 0" + " 1 2 0" * 79)], 1000.0),
     "a request waited now and then": (
