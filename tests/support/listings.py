@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
-from evenkeel_fairshare.replica.deficit import Account
+from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 from evenkeel_fairshare.replica.dlpm import Dlpm
 
 
@@ -245,31 +245,57 @@ class WalkedDlpm(Dlpm):
 
 
 class SearchedDlpm(Dlpm):
-    """DLPM that looks for the longest match of a positive client from the top again before every proposal."""
+    """DLPM that looks for the longest match of a positive client, of sparing ones first, from the top again before every proposal."""
 
     name: ClassVar[str] = "DLPM longest first"
 
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
         order = sorted(self._queue, key=lambda r: -r.matched_tokens)
         accounts = dict(self._queue)
-        while (r := self._best(order, accounts)) is not None:
+        kept_waiting: set[DeficitLevel] = set()
+        while (r := self._best(order, accounts, kept_waiting)) is not None:
             order.remove(r)
+            spares = {node.level for node in accounts[r].path if node.sparing}
             outcome = yield r
             if outcome is Outcome.ADMITTED:
                 self._admit(r)
             elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
                 return
+            else:
+                kept_waiting |= spares
 
-    def _best(self, order: list[Request], accounts: Mapping[Request, Account]) -> Request | None:
+    def _best(
+        self,
+        order: list[Request],
+        accounts: Mapping[Request, Account],
+        kept_waiting: set[DeficitLevel],
+    ) -> Request | None:
         while True:
             tenants = {accounts[r].path[0] for r in order}
             for tenant in tenants:
                 clients = {accounts[r] for r in order if accounts[r].path[0] is tenant}
                 if tenant.deficit > 0 and all(client.deficit <= 0 for client in clients):
                     tenant.children.refill()
-            for r in order:
-                if all(account.deficit > 0 for account in accounts[r].path):
-                    return r
+            positive = [
+                r
+                for r in order
+                if all(
+                    node.deficit > 0 and (node.sparing or node.level not in kept_waiting)
+                    for node in accounts[r].path
+                )
+            ]
+            if positive:
+                # min keeps the order: of each tenant its best client's, of these the best tenant's.
+                of_tenants = [
+                    min(
+                        (r for r in positive if accounts[r].path[0] is tenant),
+                        key=lambda r: not accounts[r].sparing,
+                    )
+                    for tenant in dict.fromkeys(accounts[r].path[0] for r in positive)
+                ]
+                return min(
+                    of_tenants, key=lambda r: (not accounts[r].path[0].sparing, order.index(r))
+                )
             before = self.tenants.rounds
             if all(tenant.deficit <= 0 for tenant in tenants) and tenants:
                 self.tenants.refill()

@@ -29,18 +29,24 @@ def arrive(policy: ReplicaPolicy, *requests: Request) -> None:
 
 
 def admit(
-    policy: ReplicaPolicy, room: int | None = None, misfits: tuple[str, ...] = ()
+    policy: ReplicaPolicy,
+    room: int | None = None,
+    misfits: tuple[str, ...] = (),
+    later: tuple[str, ...] = (),
 ) -> list[str]:
-    """One pass; ids in order of admission. `room`: how many fit; `misfits`: ids that never do."""
+    """One pass; ids in order of admission. `room`: how many fit; `misfits`: ids that never do; `later`: those told so."""
     admitted: list[str] = []
     conversation = policy.admissions(0.0)
     proposed = next(conversation, None)
     while proposed is not None:
         fits = proposed.id not in misfits and (room is None or len(admitted) < room)
-        if fits:
+        outcome = Outcome.ADMITTED if fits else Outcome.NO_ROOM
+        if proposed.id in later:
+            outcome = Outcome.LATER
+        if outcome is Outcome.ADMITTED:
             admitted.append(proposed.id)
         try:
-            proposed = conversation.send(Outcome.ADMITTED if fits else Outcome.NO_ROOM)
+            proposed = conversation.send(outcome)
         except StopIteration:
             proposed = None
     return admitted

@@ -51,13 +51,14 @@ class DeficitRules:
 class Account(Ranked):
     """A member of a level: a tenant, or a client of a tenant.
 
-    Its `rank` is the round of its level in which it is positive: now, if that is not ahead.
+    Its `rank` is the round of its level in which it is positive, or became so: it is now, if that is not ahead.
     """
 
     __slots__ = (
         "_balance",
         "_children",
         "_round",
+        "_sparing",
         "level",
         "name",
         "path",
@@ -81,6 +82,12 @@ class Account(Ranked):
         self._children: DeficitLevel | None = None
         self._balance = 0.0
         self._round = 0
+        self._sparing = True
+
+    @property
+    def sparing(self) -> bool:
+        """Whether a round came that it did not need: while it lived on this credit, or on the one before; or it has just come."""
+        return self._sparing or self.rank < self.level.rounds
 
     @property
     def deficit(self) -> float:
@@ -103,6 +110,10 @@ class Account(Ranked):
         balance = (self._balance if self._round == now else self.deficit) - cost
         self._balance = balance
         self._round = now
+        if balance > 0:
+            return  # its rank stays the round in which it became positive
+        if self.rank <= now:
+            self._sparing = self.rank < now
         self.rank = now + int(-balance // self.step) + 1
 
     def begin_waiting(self) -> None:
@@ -137,6 +148,7 @@ class Account(Ranked):
         keeps_debt = self.level.rules.rejoin is Rejoin.KEEP_DEBT
         self._balance = min(self.deficit, 0.0) if keeps_debt else 0.0
         self._round = self.rank = self.level.rounds  # no round gives it anything
+        self._sparing = True
 
     def come_back(self) -> None:
         """Into the list l again."""

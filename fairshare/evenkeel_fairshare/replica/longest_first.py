@@ -5,6 +5,9 @@ middle of a walk lets it go on where it is: with requests that match less than t
 while the client was in debt. So a client that is refilled again and again computes cold prefixes while its warm ones wait,
 and lose their place in the cache.
 
+Who takes every round stands back for those that do not (`Account.sparing`): a client that asks for less than its share
+would else wait for what is left of the others' round, and for their next one too, wherever their matches are longer.
+
 The surprising thing: no bound changes. The proofs ask who is positive, and never in which order those are taken.
 """
 
@@ -31,14 +34,17 @@ class Lane:
 
 
 def merged(level: DeficitLevel, lanes: Iterable[Lane]) -> Iterator[int]:
-    """The places of the positive accounts of one level, the best first: a merge of lanes that come and go. Ends when
-    nobody is left, or all that are positive were refused.
+    """The places of the positive accounts of one level, those of sparing ones first, the best first: a merge of lanes that
+    come and go. Ends when nobody is left, or all that are positive were refused; or when the others' turn comes while one of a
+    sparing account was refused: that one waits for a prefix, until the next pass, and would then find its place taken.
 
     While a pass lasts nobody's rank changes but that of who is admitted, and a refill goes to the lowest rank of all:
     so whoever needs a round is looked at when it has come, and not before.
     """
-    ready: list[tuple[int, Lane]] = []  # no two places are equal: lanes are not compared
+    # (takes every round, place, lane); no two places are equal: lanes are not compared.
+    ready: list[tuple[bool, int, Lane]] = []
     needing: defaultdict[float, list[Lane]] = defaultdict(list)
+    stand_back = False
     for lane in lanes:
         needing[max(lane.account.rank, level.reach)].append(lane)
     while ready or needing:
@@ -48,19 +54,25 @@ def merged(level: DeficitLevel, lanes: Iterable[Lane]) -> Iterator[int]:
             if due is None:
                 return
             ready = [
-                (place, lane) for lane in due if (place := next(lane.places, None)) is not None
+                (not lane.account.sparing, place, lane)
+                for lane in due
+                if (place := next(lane.places, None)) is not None
             ]
             heapify(ready)
             continue
-        place, lane = ready[0]
+        takes_all, place, lane = ready[0]
+        if takes_all and stand_back:
+            return
+        waiting = lane.account.waiting
         yield place
+        stand_back |= not takes_all and lane.account.waiting == waiting
         lane.left -= 1
         if lane.account.rank > level.reach:
             heappop(ready)
             if lane.left:  # nobody is refilled for the sake of a lane without requests
                 needing[lane.account.rank].append(lane)
         elif (following := next(lane.places, None)) is not None:
-            heapreplace(ready, (following, lane))
+            heapreplace(ready, (not lane.account.sparing, following, lane))
         else:
             heappop(ready)
 
