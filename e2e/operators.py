@@ -34,7 +34,9 @@ KINDS = "deploy,svc,secret,cm,sa,role,rolebinding,pdb,netpol,ingress,pvc"
 _FOLDERS = ("fairshare", "contract", "operator")
 
 
-def wait_until(holds: Callable[[], Any], what: str, *, timeout_s: float = DEADLINE_S) -> Any:
+def wait_until(
+    holds: Callable[[], Any], what: str, *, timeout_s: float = DEADLINE_S, every_s: float = 0.1
+) -> Any:
     """The first true answer. Raises `AssertionError` when none comes."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -43,7 +45,7 @@ def wait_until(holds: Callable[[], Any], what: str, *, timeout_s: float = DEADLI
             return answer
         if time.monotonic() > deadline_s:
             raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 @contextmanager

@@ -61,6 +61,7 @@ class PrometheusServer:
     folder: Path
     port: int
     process: subprocess.Popen[bytes] | None = field(default=None)
+    client: httpx.Client = field(default_factory=httpx.Client)
 
     @property
     def url(self) -> str:
@@ -78,13 +79,21 @@ class PrometheusServer:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         wait_until(self.answers, "Prometheus")
 
-    def follow(self, team: Namespace, service: str, *, proxy: str) -> None:
-        """Scrape the routers that the service has now."""
+    def follow(self, team: Namespace, *services: str, proxy: str) -> None:
+        """Scrape the routers that the services have now, and no others."""
         path = self.folder / "routers.json"
-        path.with_suffix(".new").write_text(json.dumps(targets(team, service, proxy)))
+        found = [one for service in services for one in targets(team, service, proxy)]
+        path.with_suffix(".new").write_text(json.dumps(found))
         path.with_suffix(".new").replace(path)
 
+    def ask(self, query: str) -> float | None:
+        """The only sample of an answer; None without one."""
+        answer = self.client.get(f"{self.url}/api/v1/query", params={"query": query})
+        found = answer.raise_for_status().json()["data"]["result"]
+        return float(found[0]["value"][1]) if found else None
+
     def answers(self) -> bool:
+        """Whether it is up."""
         with suppress(httpx.TransportError):
             return httpx.get(f"{self.url}/-/ready").is_success
         return False
@@ -106,6 +115,7 @@ def scraping(folder: Path) -> Iterator[PrometheusServer]:
     server = PrometheusServer(folder, port)
     server.start()
     try:
-        yield server
+        with server.client:
+            yield server
     finally:
         server.stop()

@@ -1,23 +1,58 @@
-"""The built-in scaler on a real cluster, with a real Prometheus: many grow a service, one greedy client does not."""
+"""The built-in scaler on a real cluster, with a real Prometheus: what makes a service grow and shrink, and how fast.
+
+Each scene takes minutes, most of them waiting: so they are played side by side, each with a service of its own, and
+tests tell how each ended. What a service went through is in its events.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
-from e2e.installed import Namespace, request
+from e2e.installed import Namespace, service
 from e2e.operators import wait_until
+from e2e.scaled import SLOW, TENANTS, Scaled, asking, key
 from e2e.scraping import PrometheusServer, scraping
 
-TENANTS = ("ads", "search", "mail")
 CAP, MOST = 2, 5
 LOOK_S = 15.0
-HANDS = 8
-pytestmark = pytest.mark.timeout(600)
+PER_REPLICA = 5
+"""Weighted tokens per second."""
+QUICK = {"scaleDown": {"stabilizationWindowSeconds": 20}}
+ONE_BY_ONE = [{"type": "Pods", "value": 1, "periodSeconds": 40}]
+AT_LEISURE = [{"type": "Pods", "value": 1, "periodSeconds": 90}]
+MUCH = "1M"
+"""More than anybody asks for: demand alone wants one replica."""
+SERVICES: dict[str, dict[str, Any]] = {
+    "capped": {
+        "maxReplicas": MOST,
+        "maxReplicasPerClient": CAP,
+        "targets": {"utilizationPercent": 100, "servicePerReplica": PER_REPLICA},
+        "behavior": QUICK,
+    },
+    "queued": {"maxReplicas": 2, "targets": {"queueTime": "200ms", "servicePerReplica": MUCH}},
+    "late": {"maxReplicas": 2, "targets": {"ttftP95": "500ms", "servicePerReplica": MUCH}},
+    "learning": {"maxReplicas": 4},
+    "stepwise": {
+        "maxReplicas": 3,
+        "targets": {"utilizationPercent": 100, "servicePerReplica": PER_REPLICA},
+        "behavior": {
+            "scaleUp": {"stabilizationWindowSeconds": 45, "policies": ONE_BY_ONE},
+            "scaleDown": {"stabilizationWindowSeconds": 20, "policies": AT_LEISURE},
+        },
+    },
+    "asleep": {"minReplicas": 0, "maxReplicas": 2, "behavior": QUICK},
+}
+QUEUEING = ("queued", "late", "learning")
+"""Replicas so slow that requests wait."""
+Fleet = dict[str, Scaled]
+Scene = Callable[[Fleet], None]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -27,89 +62,168 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusS
 
 
 @pytest.fixture(scope="module")
-def scaled(team: Namespace, prometheus: PrometheusServer, proxy: str) -> Namespace:
-    """A service `one` of one replica, which three tenants with one client each may use."""
-    for name in TENANTS:
-        team.tenant(name, key(name))
-    team.serve(
-        "one",
+def fleet(team: Namespace, prometheus: PrometheusServer, proxy: str) -> Iterator[Fleet]:
+    """All services, with one router each, and tenants with one client each."""
+    for tenant in TENANTS:
+        team.tenant(tenant, key(tenant))
+    team.apply(*(document(team, name, prometheus.url) for name in SERVICES))
+    for name in SERVICES:
+        team.ready(name)
+    prometheus.follow(team, *SERVICES, proxy=proxy)
+    with httpx.Client(base_url=proxy, timeout=30) as api:
+        yield {name: Scaled(team, name, api, prometheus) for name in SERVICES}
+
+
+def document(team: Namespace, name: str, url: str) -> dict[str, Any]:
+    found = service(
+        name,
+        host=team.host(name),
         replicas=None,
+        router={"replicas": 1},
         tenancy={"anonymous": "Reject"},
-        autoscaling={
-            "maxReplicas": MOST,
-            "maxReplicasPerClient": CAP,
-            "prometheus": {"url": prometheus.url},
-            "targets": {"utilizationPercent": 100, "servicePerReplica": 5},
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 20}},
-        },
+        autoscaling=SERVICES[name] | {"prometheus": {"url": url}},
     )
-    prometheus.follow(team, "one", proxy=proxy)
-    for name in TENANTS:
-        team.answers("one", key(name), 200)
-    return team
+    if name in QUEUEING:
+        found["spec"]["engine"]["args"] = list(SLOW)
+    return found
 
 
-def key(tenant: str) -> str:
-    return f"sk-{tenant}"
+def greed(fleet: Fleet) -> None:
+    """It grows by what one client asks for to that client's cap, from below; with many clients, to the most."""
+    one = fleet["capped"]
+    for tenant in TENANTS:
+        one.team.answers("capped", key(tenant), 200)
+    one.rest(least=1, usable=PER_REPLICA)
+    before = len(one.steps)
+    with asking(one, "ads", hands=4, every_s=2):
+        one.wait(lambda: one.demand() > (CAP + 1) * PER_REPLICA, "demand beyond the cap")
+        one.wait_for(CAP)
+        ended_s = time.monotonic() + 2 * LOOK_S  # two more looks
+        one.wait(lambda: time.monotonic() > ended_s, "looks")
+        assert one.steps[before:] == [f"1 to {CAP}: Demand"]
+    with asking(one, *TENANTS, hands=2, every_s=2):
+        one.wait_for(MOST)
+    assert one.active[0] == "True"
 
 
-def ask(team: Namespace, *tenants: str, count: int = 80) -> None:
-    """Short requests of each: together some 24 weighted tokens per second, over the minute that counts."""
-
-    def several(tenant: str) -> list[int]:
-        with team.client("one", key(tenant)) as client:
-            answers = [
-                client.post("/v1/completions", json=request()) for _ in range(count // HANDS)
-            ]
-            return [answer.status_code for answer in answers]
-
-    with ThreadPoolExecutor(HANDS * len(tenants)) as pool:
-        found = pool.map(several, tenants * HANDS)
-        assert {status for statuses in found for status in statuses} == {200}
+def queue(fleet: Fleet) -> None:
+    """Clients that ask now and then, all at once: demand is small, and requests wait."""
+    _latency(fleet["queued"], "QueueTime")
 
 
-def scaling(team: Namespace) -> Any:
-    return team.get("fis", "one")["status"].get("scaling", {})
+def first_tokens(fleet: Fleet) -> None:
+    _latency(fleet["late"], "TtftP95")
 
 
-def scaling_active(team: Namespace) -> tuple[str, str]:
-    conditions = team.get("fis", "one")["status"]["conditions"]
-    found = next(item for item in conditions if item["type"] == "ScalingActive")
-    return found["status"], found["reason"]
+def _latency(one: Scaled, reason: str) -> None:
+    for tenant in TENANTS:
+        one.team.answers(one.name, key(tenant), 200)
+    with asking(one, *TENANTS, every_s=10):
+        one.wait_for(2)
+    assert one.steps[-1] == f"1 to 2: {reason}"
 
 
-def test_one_greedy_client_grows_it_to_its_cap_and_many_to_the_most(scaled: Namespace) -> None:
-    wait_until(lambda: scaling_active(scaled) == ("True", "Scaling"), "a first look")
-    # What a client's first request costs is not known before its end, and taken for much.
-    wait_until(lambda: scaling(scaled)["desired"] == 1, "rest")
-    ask(scaled, "ads")
-    wait_until(lambda: scaling(scaled)["desired"] == CAP, "growth to the client's cap")
-    ask(scaled, "ads")
-    until_s = time.monotonic() + 2 * LOOK_S
-    while time.monotonic() < until_s:
-        assert scaling(scaled)["desired"] <= CAP
-        time.sleep(1)
-    scaled.ready("one", replicas=CAP)
-    ask(scaled, *TENANTS)
-    wait_until(lambda: scaling(scaled)["desired"] == MOST, "growth with many clients")
-    scaled.ready("one", replicas=MOST)
-    assert "replicas" not in scaled.get("fis", "one")["spec"]["engine"]
+def learning(fleet: Fleet) -> None:
+    """Without a figure in the spec: nothing is known while nobody waits, and it grows once requests have waited."""
+    one = fleet["learning"]
+    for tenant in TENANTS:
+        one.team.answers(one.name, key(tenant), 200)
+    with asking(one, "ads"):
+        one.wait(lambda: one.active == ("True", "LearningCapacity"), "learning")
+    assert one.steps == []
+    with asking(one, "ads", "search", "mail", hands=2):
+        step = one.wait(lambda: one.steps, "growth")[0]
+        assert (step[:5], step.partition(": ")[2]) == ("1 to ", "Demand")
+        one.wait(lambda: one.status["readyReplicas"] > 1, "another replica")
+
+
+def stepwise(fleet: Fleet) -> None:
+    """Windows and policies: up one by one after a while, and down likewise."""
+    one = fleet["stepwise"]
+    for tenant in TENANTS:
+        one.team.answers(one.name, key(tenant), 200)
+    one.rest(least=1, usable=PER_REPLICA)
+    before = len(one.steps)
+    with asking(one, *TENANTS, every_s=2):
+        one.wait(lambda: one.decided == (1, "Stabilizing"), "the window of scaleUp")
+        assert one.demand() > PER_REPLICA
+        one.wait(lambda: one.decided == (2, "RateLimited"), "the policy of scaleUp")
+        one.wait_for(3)
+    one.wait(lambda: one.decided == (2, "RateLimited"), "the policy of scaleDown")
+    assert one.demand() < PER_REPLICA
+    one.wait_for(1)
+    reached = [step.partition(":")[0] for step in one.steps[before:]]
+    assert reached == ["1 to 2", "2 to 3", "3 to 2", "2 to 1"]
+
+
+def sleep(fleet: Fleet) -> None:
+    """To zero when nobody asks any more, by what Prometheus says; and back by the next request."""
+    one = fleet["asleep"]
+    assert one.decided[0] == 0
+    with asking(one, "ads", every_s=2):
+        one.wait_for(1)
+        one.wait(lambda: one.demand() > 0, "Prometheus to see it")
+    assert one.steps == ["0 to 1: Activated"]
+    one.wait_for(0)
+    assert one.steps[1:] == ["1 to 0: Demand"]
+    assert one.active == ("True", "Scaling")
+    one.wait(lambda: not one.team.pods(one.name, "engine"), "its replica to leave")
+    assert one.team.condition(one.name, "Ready")["reason"] == "Idle"
+    assert one.team.status(one.name, key("ads")) == 200
+    assert one.steps[2:] == ["0 to 1: Activated"]
+
+
+SCENES: tuple[Scene, ...] = (greed, queue, first_tokens, learning, stepwise, sleep)
+
+
+@pytest.fixture(scope="module")
+def played(fleet: Fleet) -> Iterator[dict[Scene, Future[None]]]:
+    """The scenes, each in a thread."""
+    with ThreadPoolExecutor(len(SCENES)) as pool:
+        yield {scene: pool.submit(scene, fleet) for scene in SCENES}
+
+
+Played = dict[Scene, Future[None]]
+
+
+def test_one_greedy_client_grows_it_to_its_cap_and_many_to_the_most(played: Played) -> None:
+    played[greed].result()
+
+
+def test_it_grows_by_the_time_that_requests_wait(played: Played) -> None:
+    played[queue].result()
+
+
+def test_it_grows_by_the_time_to_the_first_token(played: Played) -> None:
+    played[first_tokens].result()
+
+
+def test_it_grows_by_demand_once_it_has_learnt_what_a_replica_can_do(played: Played) -> None:
+    played[learning].result()
+
+
+def test_windows_and_policies_bound_how_fast_it_grows_and_shrinks(played: Played) -> None:
+    played[stepwise].result()
+
+
+def test_it_goes_to_zero_when_nobody_asks_and_back_by_the_next_request(played: Played) -> None:
+    played[sleep].result()
 
 
 def test_without_prometheus_it_holds_and_with_it_it_shrinks_when_nobody_asks(
-    scaled: Namespace, prometheus: PrometheusServer
+    fleet: Fleet, prometheus: PrometheusServer
 ) -> None:
-    held = scaling(scaled)["desired"]
-    assert held > 1
-    prometheus.stop()
-    wait_until(lambda: scaling_active(scaled)[0] == "False", "blindness")
-    assert scaling_active(scaled)[1] == "PrometheusUnreachable"
+    one = fleet["capped"]
+    with asking(one, *TENANTS, hands=2, every_s=2):
+        one.wait_for(MOST)
+        prometheus.stop()
+        wait_until(lambda: one.active == ("False", "PrometheusUnreachable"), "blindness")
+    held = len(one.steps)
     ended_s = time.monotonic() + 4 * LOOK_S  # longer than the window, and nobody asks
-    while time.monotonic() < ended_s:
-        assert scaling(scaled)["desired"] == held
-        time.sleep(2)
+    wait_until(lambda: time.monotonic() > ended_s, "looks")
+    assert one.steps[held:] == []
     prometheus.start()
-    wait_until(lambda: scaling_active(scaled)[0] == "True", "sight")
-    wait_until(lambda: scaling(scaled)["desired"] == 1, "shrinking", timeout_s=300)
-    scaled.ready("one", replicas=1)
-    assert scaled.status("one", key("ads")) == 200
+    one.wait(lambda: one.active[0] == "True", "sight")
+    one.wait_for(1)
+    assert one.team.status(one.name, key("ads")) == 200
+    assert "replicas" not in one.team.get("fis", one.name)["spec"]["engine"]

@@ -43,11 +43,7 @@ def knows_models(team: Namespace, name: str) -> bool:
 
 
 def reason(team: Namespace, name: str, condition: str) -> str:
-    return next(
-        str(item["reason"])
-        for item in team.get("fis", name)["status"]["conditions"]
-        if item["type"] == condition
-    )
+    return str(team.condition(name, condition)["reason"])
 
 
 def test_without_replicas_it_is_ready_and_says_that_it_is_idle(quiet: Namespace) -> None:
