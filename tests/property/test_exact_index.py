@@ -17,7 +17,7 @@ verbs = st.sampled_from(
     ["insert", "insert", "truncate", "stored", "stored", "removed", "removed-inner", "cleared",
      "drop", "synced", "not-synced"]
 )  # fmt: skip
-operations = st.lists(st.tuples(verbs, prompts, slots), max_size=50)
+operations = st.lists(st.tuples(verbs, prompts, slots), min_size=5, max_size=50)
 among = st.sets(slots).map(lambda some: replica_set(sorted(some)))
 Pairs = set[tuple[int, int]]
 

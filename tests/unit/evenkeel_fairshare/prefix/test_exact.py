@@ -44,6 +44,13 @@ def test_a_request_that_never_ran_takes_back_what_it_expected_and_no_fact() -> N
     assert index.match([1, 2, 3], ALL) == Match(2, replica_set([0]))
 
 
+def test_a_request_that_ran_in_part_leaves_what_it_computed() -> None:
+    index = ExactIndex()
+    index.insert([1, 2, 3], 0)
+    index.truncate([1, 2, 3], 2, 0)
+    assert index.match([1, 2, 3], ALL) == Match(2, replica_set([0]))
+
+
 def test_a_block_that_is_removed_is_expected_no_more() -> None:
     index = ExactIndex()
     index.insert([1, 2], 0)
@@ -91,6 +98,21 @@ def test_facts_and_expectations_share_one_bound() -> None:
     index.stored(list(range(10)), 0)
     index.insert(list(range(100, 110)), 0)
     assert len(index) == 4
+
+
+def test_who_lost_facts_to_make_room_for_others_is_not_exact_until_it_is_cleared() -> None:
+    index = ExactIndex(max_blocks=4)  # two of them facts
+    for slot in (0, 2, 3):
+        index.set_synced(slot, complete=True)
+    index.stored([1], 2)
+    index.stored([2], 3)
+    assert index.exact(2) and index.exact(3)
+    index.stored([8, 9], 0)
+    assert [slot for slot in range(8) if index.crowded(slot)] == [2, 3]
+    assert [slot for slot in range(8) if index.exact(slot)] == [0]
+    index.cleared(3)
+    assert [slot for slot in range(8) if index.crowded(slot)] == [2]
+    assert [slot for slot in range(8) if index.exact(slot)] == [0, 3]
 
 
 def test_a_bound_below_two_is_refused() -> None:

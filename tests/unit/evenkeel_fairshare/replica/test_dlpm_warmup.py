@@ -74,6 +74,14 @@ def test_nobody_makes_up_for_more_rounds_than_are_withheld() -> None:
     assert order[:WITHHELD].count("late") < order.count("late") <= WITHHELD + 3  # then by turns
 
 
+def test_a_warmup_may_be_shorter_than_a_second() -> None:
+    replica = Replica(warmup_s=0.5)
+    replica.arrive("early", 20, 0.0)
+    replica.serve(3, 0.1)
+    replica.arrive("late", 20, 0.2)
+    assert replica.serve(3, 0.2) == ["late"] * 3
+
+
 def test_without_a_warmup_whoever_came_first_is_forgiven_it() -> None:
     replica = Replica(warmup_s=0.0)
     replica.arrive("early", 20, 0.0)
