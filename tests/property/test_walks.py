@@ -10,6 +10,8 @@ from collections.abc import Generator
 from functools import partial
 from random import Random
 
+import pytest
+from evenkeel_fairshare.replica import longest_first
 from evenkeel_fairshare.replica.contract import Outcome, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
@@ -100,10 +102,11 @@ class Twin:
     quantum=st.sampled_from([1, 40, 100, 1000]),
     skip_misfit=st.booleans(),
     refusing=st.sampled_from([0.0, 0.02, 0.3]),
+    most_overtaken=st.sampled_from([1, 3, longest_first.MOST_OVERTAKEN]),
     makers=st.sampled_from([(Dlpm, WalkedDlpm), (partial(Dlpm, longest_first=True), SearchedDlpm)]),
 )
 def test_a_pass_is_what_walking_over_everybody_makes_of_it(
-    clients, seed, quantum, skip_misfit, refusing, makers
+    clients, seed, quantum, skip_misfit, refusing, most_overtaken, makers
 ):
     rules = DeficitRules(quantum=quantum)
     twins = [Twin(make(rules=rules, skip_misfit=skip_misfit)) for make in makers]
@@ -116,16 +119,18 @@ def test_a_pass_is_what_walking_over_everybody_makes_of_it(
         one, other = twins
         assert one.held() == other.held()
 
-    rng = Random(seed)
-    share = -(-len(clients) // PASSES)
-    for number in range(PASSES):
-        for client in clients[number * share : (number + 1) * share]:
-            both(lambda twin, chance, client=client: twin.arrive(client, chance))
-        both(lambda twin, chance: twin.match(chance))
-        both(lambda twin, chance: twin.begin())
-        while twins[0].proposed is not None and rng.random() > refusing / 4:
-            refused = rng.choice([Outcome.LATER, Outcome.NO_ROOM])
-            outcome = refused if rng.random() < refusing else Outcome.ADMITTED
-            both(lambda twin, chance, outcome=outcome: twin.answer(outcome))
-        both(lambda twin, chance: twin.abandon())
-        both(lambda twin, chance: twin.decode(chance))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(longest_first, "MOST_OVERTAKEN", most_overtaken)
+        rng = Random(seed)
+        share = -(-len(clients) // PASSES)
+        for number in range(PASSES):
+            for client in clients[number * share : (number + 1) * share]:
+                both(lambda twin, chance, client=client: twin.arrive(client, chance))
+            both(lambda twin, chance: twin.match(chance))
+            both(lambda twin, chance: twin.begin())
+            while twins[0].proposed is not None and rng.random() > refusing / 4:
+                refused = rng.choice([Outcome.LATER, Outcome.NO_ROOM])
+                outcome = refused if rng.random() < refusing else Outcome.ADMITTED
+                both(lambda twin, chance, outcome=outcome: twin.answer(outcome))
+            both(lambda twin, chance: twin.abandon())
+            both(lambda twin, chance: twin.decode(chance))

@@ -6,10 +6,12 @@ Only what a listing leaves open follows ALGORITHMS §1.13. Nothing here is share
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.replica import longest_first
 from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 from evenkeel_fairshare.replica.dlpm import Dlpm
@@ -249,6 +251,25 @@ class SearchedDlpm(Dlpm):
 
     name: ClassVar[str] = "DLPM longest first"
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._overtaken: Counter[Request] = Counter()
+
+    def _oldest(self, client: Account) -> Request:
+        return next(r for r, account in self._queue.items() if account is client)
+
+    def _admit(self, request: Request) -> None:
+        oldest = self._oldest(self._queue[request])
+        self._overtaken[oldest] += oldest is not request
+        super()._admit(request)
+
+    def _may_go(
+        self, r: Request, order: list[Request], accounts: Mapping[Request, Account]
+    ) -> bool:
+        oldest = self._oldest(accounts[r])
+        too_often = self._overtaken[oldest] >= longest_first.MOST_OVERTAKEN
+        return r is oldest or not too_often or oldest not in order
+
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
         order = sorted(self._queue, key=lambda r: -r.matched_tokens)
         accounts = dict(self._queue)
@@ -283,6 +304,7 @@ class SearchedDlpm(Dlpm):
                     node.deficit > 0 and (node.sparing or node.level not in kept_waiting)
                     for node in accounts[r].path
                 )
+                and self._may_go(r, order, accounts)
             ]
             if positive:
                 # min keeps the order: of each tenant its best client's, of these the best tenant's.

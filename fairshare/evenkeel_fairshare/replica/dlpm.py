@@ -23,7 +23,7 @@ from evenkeel_fairshare.replica.contract import (
     Request,
 )
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
-from evenkeel_fairshare.replica.longest_first import longest_first
+from evenkeel_fairshare.replica.longest_first import Line, longest_first
 from evenkeel_fairshare.replica.lpm import by_prefix
 from evenkeel_fairshare.replica.walks import later_walks
 
@@ -56,6 +56,7 @@ class Dlpm(ReplicaPolicy):
         self._skip_misfit = skip_misfit
         self._longest_first = longest_first
         self._queue: dict[Request, Account] = {}
+        self.lines: defaultdict[Account, Line] = defaultdict(Line)
         self._running: dict[Request, Account] = {}
         self._warmup_s = warmup_s
         self._warm_at_s = 0.0
@@ -69,6 +70,7 @@ class Dlpm(ReplicaPolicy):
         for node in client.path:
             node.begin_waiting()
         self._queue[request] = client
+        self.lines[client][request] = None
         return Arrival.QUEUED
 
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
@@ -101,7 +103,7 @@ class Dlpm(ReplicaPolicy):
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: each positive one whom a walk comes to. Looks at the deficits anew for each."""
         if self._longest_first:
-            yield from longest_first(self.tenants, self._queue)
+            yield from longest_first(self.tenants, self._queue, self.lines)
             return
         order = by_prefix(self._queue)
         passed_over: defaultdict[Account, list[int]] = defaultdict(list)
@@ -150,6 +152,8 @@ class Dlpm(ReplicaPolicy):
             node.running -= 1
             node.begin_waiting()
         self._queue = {request: client, **self._queue}  # first among equals: it came before them
+        self.lines[client][request] = None
+        self.lines[client].move_to_end(request, last=False)
         request.charge_input = (
             True  # whoever paid the first time, this replica computes it again (R11)
         )
@@ -157,12 +161,15 @@ class Dlpm(ReplicaPolicy):
     def leave(self, request: Request, now_s: float) -> None:
         client = self._queue.pop(request, None)
         if client is not None:
+            self.lines[client].take_out(request, admitted=False)
             for node in client.path:
                 node.waiting -= 1
         else:
             client = self._running.pop(request)
             for node in client.path:
                 node.running -= 1
+        if not client.waiting:
+            self.lines.pop(client, None)
         for node in client.path:
             node.level.leave_if_idle(node)
 
@@ -206,6 +213,7 @@ class Dlpm(ReplicaPolicy):
     def _admit(self, request: Request) -> None:
         """Lines 22 to 24."""
         client = self._running[request] = self._queue.pop(request)
+        self.lines[client].take_out(request, admitted=True)
         cost = self._cost.input_cost(request.extend_tokens) if request.charge_input else 0.0
         for node in client.path:
             node.admit(cost)
