@@ -211,8 +211,12 @@ class DeficitLevel:
         """
         first = self.queued.find()
         if first is not None:
-            self.reach = max(self.reach, int(first.rank))
-            self.rounds = max(self.rounds, self.reach - (WITHHELD if self.warming else 0))
+            self.advance(int(first.rank))
+
+    def advance(self, rank: int) -> None:
+        """Quanta until those of this rank count as positive."""
+        self.reach = max(self.reach, rank)
+        self.rounds = max(self.rounds, self.reach - (WITHHELD if self.warming else 0))
 
     def begin_pass(self) -> None:
         """While it warms up nobody stays positive from one pass to the next: who came since may need less."""

@@ -71,12 +71,15 @@ def merged(level: DeficitLevel, lanes: Iterable[Lane]) -> Iterator[int]:
     # (takes every round, place, lane); no two places are equal: lanes are not compared.
     ready: list[tuple[bool, int, Lane]] = []
     needing: defaultdict[float, list[Lane]] = defaultdict(list)
-    stand_back = False
+    stand_back = refused = False
     for lane in lanes:
         needing[max(lane.account.rank, level.reach)].append(lane)
     while ready or needing:
         if not ready:
-            level.refill()  # lines 3 to 8: nothing, if somebody is positive
+            if refused:
+                level.refill()  # lines 3 to 8; nothing happens if one that was refused is positive
+            else:
+                level.advance(int(min(needing)))  # the same, cheaper: all that wait are here
             due = needing.pop(level.reach, None)
             if due is None:
                 return
@@ -92,7 +95,9 @@ def merged(level: DeficitLevel, lanes: Iterable[Lane]) -> Iterator[int]:
             return
         waiting = lane.account.waiting
         yield place
-        stand_back |= not takes_all and lane.account.waiting == waiting
+        stays = lane.account.waiting == waiting
+        refused |= stays
+        stand_back |= stays and not takes_all
         lane.left -= 1
         if lane.account.rank > level.reach:
             heappop(ready)

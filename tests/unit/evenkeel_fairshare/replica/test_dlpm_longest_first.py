@@ -6,7 +6,7 @@ A request extends by 100 tokens unless it says otherwise.
 from __future__ import annotations
 
 import pytest
-from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.longest_first import MOST_OVERTAKEN
 
@@ -77,6 +77,17 @@ def test_who_takes_every_round_stands_back_while_a_sparing_one_waits_for_a_prefi
 def test_nobody_stands_back_for_one_that_takes_every_round_as_well():
     policy = beside_a_flood("t")
     assert admit(policy, later=("b3", "b5")) == ["b4", "b6", "b7"]
+
+
+def test_whoever_has_just_come_is_sparing_down_to_its_last_token_of_credit():
+    level = DeficitLevel(DeficitRules(quantum=100))
+    account = level.join("a", weight=1)
+    account.begin_waiting()
+    level.refill()
+    account.charge(99)
+    assert account.sparing
+    account.charge(1)
+    assert not account.sparing
 
 
 def test_of_the_sparing_the_longest_match_goes_first():
