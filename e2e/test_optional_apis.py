@@ -1,14 +1,12 @@
 """APIs that a cluster may lack, on a real API server: the Prometheus operator's and the Gateway API's.
 
-Their definitions come out of their Go modules; no controller of theirs runs. So this is about what is accepted, found,
-put back and taken along, not about who scrapes or routes.
+Their definitions come out of their Go modules; no controller of theirs runs (`optionalapis.py`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import yaml
 
 from e2e.kubectl import Kubectl
 from e2e.operators import at_rest, condition, operator, sample, wait_until
+from e2e.optionalapis import are_there, optional_apis
 from e2e.rig.definitions import FILES, definitions
 from e2e.rig.errors import NotHereError
 from tests.support.helm import rendered
@@ -38,27 +37,12 @@ FOUND_WITHIN_S = 75.0
 @pytest.fixture(scope="module")
 def files(kubectl: Kubectl) -> dict[str, Path]:
     """The definitions; skips where they cannot be had, or are somebody else's already."""
-    there = kubectl("get", "crd", "-o", "name")
-    if any(name in there for name in FILES):
+    if are_there(kubectl):
         pytest.skip("the cluster has these APIs already, and their absence is a part of this")
     try:
         return definitions()
     except NotHereError as error:
         pytest.skip(str(error))
-
-
-@contextmanager
-def optional_apis(kubectl: Kubectl, files: dict[str, Path]) -> Iterator[None]:
-    """The APIs, for the time of the context."""
-    try:
-        for path in files.values():
-            kubectl("apply", "--server-side", "-f", path)
-        kubectl(
-            "wait", "--for=condition=Established", "--timeout=30s", *(f"crd/{n}" for n in files)
-        )
-        yield
-    finally:
-        kubectl("delete", "crd", "--ignore-not-found", *files)
 
 
 @pytest.fixture

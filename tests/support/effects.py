@@ -1,0 +1,264 @@
+"""What each field of both resources changes: cases for every one, and how two outcomes are compared.
+
+One table, read by the golden test, in a cluster in memory, and by e2e, on a real one; what is to change where is in
+`tests/golden/effects.yaml`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from evenkeel_contract.crd import definitions
+
+from tests.support.crd_cases import GONE, SCALED, SERVICE, TENANT, Changes, Document, changed
+
+TABLE: Final = Path(__file__).parents[1] / "golden" / "effects.yaml"
+SCHEMAS: Final = {
+    one["spec"]["names"]["kind"]: one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for one in definitions().values()
+}
+
+OTHER: Final[Mapping[str, Any]] = {
+    "model.source": "pvc://weights/llama",
+    "model.servedName": "another",
+    "model.tokenSecretRef.name": "other",
+    "model.tokenSecretRef.key": "other",
+    "model.cache.size": "200Gi",
+    "model.cache.storageClassName": "slow",
+    "model.cache.accessModes": ["ReadOnlyMany"],
+    "engine.runtime": "Simulator",
+    "engine.image": "mine:1",
+    "engine.replicas": 7,
+    "engine.gpu.resourceName": "amd.com/gpu",
+    "engine.gpu.count": 2,
+    "engine.args": ["--mem-fraction-static=0.5"],
+    "engine.rollout.maxSurge": "50%",
+    "engine.rollout.maxUnavailable": 1,
+    "engine.template.metadata": {"annotations": {"c": "d"}},
+    "engine.template.spec": {"nodeSelector": {"gpu": "h100"}},
+    "scheduling.replicaPolicy": "VTC",
+    "scheduling.fleetPolicy": "LeastLoaded",
+    "scheduling.inputTokenWeight": 3,
+    "scheduling.outputTokenWeight": 4,
+    "scheduling.clientQuantum": 5,
+    "scheduling.workerQuantum": 6,
+    "scheduling.rejoin": "Paper",
+    "router.replicas": 5,
+    "router.template.metadata": {"labels": {"a": "b"}},
+    "router.template.spec": {"env": [{"name": "A", "value": "b"}]},
+    "router.prefix.mode": "Tokens",
+    "router.prefix.textBlockBytes": 64,
+    "router.state.store": "Peers",
+    "router.state.file.size": "2Gi",
+    "router.state.redis.urlSecretRef.name": "far",
+    "router.state.redis.urlSecretRef.key": "far",
+    "router.limits.maxBodySize": "1Mi",
+    "router.limits.queueTimeout": "1s",
+    "router.limits.firstTokenTimeout": "1s",
+    "router.limits.activationTimeout": "900s",
+    "router.limits.maxConcurrentPerClient": 3,
+    "autoscaling.minReplicas": 2,
+    "autoscaling.maxReplicas": 17,
+    "autoscaling.maxReplicasPerClient": "25%",
+    "autoscaling.prometheus.url": "http://other:9090",
+    "autoscaling.prometheus.tokenSecretRef.name": "other",
+    "autoscaling.prometheus.tokenSecretRef.key": "other",
+    "autoscaling.targets.utilizationPercent": 50,
+    "autoscaling.targets.queueTime": "3s",
+    "autoscaling.targets.ttftP95": "3s",
+    "autoscaling.targets.servicePerReplica": "30k",
+    **{
+        f"autoscaling.behavior.{way}.{field}": value
+        for way in ("scaleUp", "scaleDown")
+        for field, value in {
+            "stabilizationWindowSeconds": 60,
+            "selectPolicy": "Disabled",
+            "policies[].type": "Pods",
+            "policies[].value": 7,
+            "policies[].periodSeconds": 60,
+        }.items()
+    },
+    "autoscaling.drainTimeout": "9s",
+    "slo.ttft.threshold": "3s",
+    "slo.ttft.objectivePercent": 90,
+    "slo.ttft.window": "24h",
+    "slo.fairness.maxLead": "9s",
+    "slo.fairness.maxShareErrorPercent": 5,
+    "slo.alertLabels": {"c": "d"},
+    "exposure.ingress.host": "other.example.com",
+    "exposure.ingress.className": "traefik",
+    "exposure.ingress.tls.secretName": "other",
+    "exposure.httpRoute.parentRefs[].name": "other",
+    "exposure.httpRoute.parentRefs[].namespace": "other",
+    "exposure.httpRoute.parentRefs[].group": "example.com",
+    "exposure.httpRoute.parentRefs[].kind": "Service",
+    "exposure.httpRoute.parentRefs[].sectionName": "http",
+    "exposure.httpRoute.parentRefs[].port": 80,
+    "exposure.httpRoute.hostnames": ["other.example.com"],
+    "tenancy.selector.matchLabels": {"a": "none"},
+    "tenancy.selector.matchExpressions[].key": "none",
+    "tenancy.selector.matchExpressions[].operator": "NotIn",
+    "tenancy.selector.matchExpressions[].values": ["none"],
+    "tenancy.anonymous": "Share",
+    "tenancy.trustedProxies": ["192.168.0.0/16"],
+}  # fmt: skip
+"""Field of a FairInferenceService → another value than `SERVICE` or `SCALED` has, which together have every field."""
+TENANTS: Final[Mapping[str, Any]] = {
+    "weight": 9,
+    "defaultClientWeight": 9,
+    "clients[].name": "talk",
+    "clients[].weight": 9,
+    "apiKeys[].name": "other",
+    "apiKeys[].client": "batch",
+    "apiKeys[].secretRef.name": "far",
+    "apiKeys[].secretRef.key": "far",
+    "limits.requestsPerMinute": 9,
+    "limits.tokensPerMinute": 9,
+    "limits.maxConcurrent": 9,
+}
+"""The same of an InferenceTenant."""
+ALONGSIDE: Final[Mapping[str, Changes]] = {
+    "router.replicas": {"spec.router.state": {"store": "Peers"}},
+    "router.state.store": {"spec.router.state.file": GONE},
+    "clients[].name": {"spec.apiKeys": []},
+    # A tenth at a time: who may take all of them at once needs neither periods nor another unit.
+    **{
+        f"autoscaling.behavior.scaleDown.policies[].{field}": {
+            "spec.autoscaling.behavior.scaleDown.policies.0.value": 10
+        }
+        for field in ("type", "periodSeconds")
+    },
+}
+"""What has to be otherwise, before and after, for the other value to be without faults."""
+
+
+def fields(node: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Every field that holds a value, as `clients[].name`; a list of values is one field."""
+    if "properties" in node:
+        for name, part in node["properties"].items():
+            yield from fields(part, f"{path}.{name}" if path else name)
+    elif "properties" in node.get("items", {}):
+        yield from fields(node["items"], f"{path}[]")
+    else:
+        yield path
+
+
+def fields_of(kind: str) -> list[str]:
+    return list(fields(SCHEMAS[kind]["properties"]["spec"]))
+
+
+def base_for(field: str) -> Document:
+    """The service that has the field."""
+    place: Any = SERVICE["spec"]
+    for part in field.replace("[]", ".0").split("."):
+        try:
+            place = place[int(part)] if isinstance(place, list) else place[part]
+        except KeyError:
+            return SCALED
+    return SERVICE
+
+
+def secret(name: str) -> Document:
+    """One of `SECRETS`, with every entry that any case refers to."""
+    entries = ("url", "chat", "far", "token", "other")
+    texts = {key: f"redis://{name}/{key}".encode() for key in entries}
+    data = {key: b64encode(text).decode() for key, text in texts.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+
+
+LABELS: Final = {"a": "b", "c": "d"}
+"""Of the tenant: what the service selects."""
+SECRETS: Final = ("redis", "keys", "far", "prometheus", "other")
+Place = tuple[str, ...]
+"""Kind/name, and the steps down to a value."""
+
+
+def values(item: Document) -> Iterator[tuple[Place, Any]]:
+    """What an object says, and where; what is encoded is read."""
+    plain = {name: part for name, part in item.items() if name not in ("status", "metadata")}
+    metadata = item["metadata"]
+    plain["metadata"] = {name: metadata.get(name, {}) for name in ("labels", "annotations")}
+    plain["metadata"]["annotations"] = {
+        name: text
+        for name, text in plain["metadata"]["annotations"].items()
+        if name != "evenkeel.dev/digest" and not name.startswith("deployment.kubernetes.io/")
+    }
+    if item["kind"] == "Secret":
+        plain["data"] = {name: decoded(text) for name, text in item["data"].items()}
+    return leaves(plain)
+
+
+def decoded(text: str) -> Any:
+    raw = b64decode(text).decode()
+    return json.loads(raw) if raw.startswith("{") else raw
+
+
+def leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from leaves(part, (*place, name))
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from leaves(part, (*place, f"[{called(part, index)}]"))
+    else:
+        yield place, value
+
+
+def called(part: Any, index: int) -> str:
+    """An entry of a list by its name or its flag, so that its neighbours may come and go."""
+    if isinstance(part, dict) and "name" in part:
+        return str(part["name"])
+    return part.split("=")[0] if isinstance(part, str) else str(index)
+
+
+def summary(before: Mapping[Place, Any], after: Mapping[Place, Any]) -> list[str]:
+    """What differs; a whole object or entry that comes or goes is one line, and so is what differs in many entries."""
+    both = before.keys() & after.keys()
+    found = {written(place) for place in both if before[place] != after[place]}
+    for here, there, what in ((before, after, "goes"), (after, before, "comes")):
+        known = {place[:depth] for place in there for depth in range(len(place) + 1)}
+        for place in here.keys() - there.keys():
+            highest = next(depth for depth in range(len(place) + 1) if place[:depth] not in known)
+            found.add(f"{written(place[:highest])} {what}")
+    return sorted(found)
+
+
+def written(place: Place) -> str:
+    kind, *steps = place
+    return re.sub(r"\[\d+\]", "[]", f"{kind} {'.'.join(steps)}".replace(".[", "[")).strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A field, and a service with its tenant before and after the field gets another value."""
+
+    kind: str
+    field: str
+    before: tuple[Document, Document]
+    after: tuple[Document, Document]
+
+
+def _cases() -> Iterator[Case]:
+    for field, value in OTHER.items():
+        before, after = _turned(base_for(field), field, value)
+        yield Case(
+            kind=SERVICE["kind"], field=field, before=(before, TENANT), after=(after, TENANT)
+        )
+    for field, value in TENANTS.items():
+        before, after = _turned(TENANT, field, value)
+        yield Case(kind=TENANT["kind"], field=field, before=(SCALED, before), after=(SCALED, after))
+
+
+def _turned(document: Document, field: str, value: Any) -> tuple[Document, Document]:
+    """Before and after."""
+    base = changed(document, ALONGSIDE.get(field, {}))
+    return base, changed(base, {f"spec.{field}".replace("[]", ".0"): value})
+
+
+CASES: Final = tuple(_cases())
