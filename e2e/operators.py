@@ -114,7 +114,11 @@ class Operator:
 
 @contextmanager
 def operator(
-    kubeconfig: Path, *, identity: str, lease: str = "operator", dies_after: int | None = None
+    kubeconfig: Path,
+    *options: str,
+    identity: str,
+    lease: str = "operator",
+    dies_after: int | None = None,
 ) -> Iterator[Operator]:
     """An operator for the time of the context. With `dies_after` it is gone right after that many writes."""
     module = "evenkeel_operator" if dies_after is None else "e2e.dying_operator"
@@ -127,7 +131,7 @@ def operator(
     command = [sys.executable, "-m", module, f"--namespace={NAMESPACE}", f"--identity={identity}",
                f"--lease={lease}", "--probe-host=127.0.0.1", "--probe-port=0",
                f"--router-image={IMAGES['router']}", f"--sglang-image={IMAGES['engine']}",
-               f"--simulator-image={IMAGES['engine']}", "--image-pull-policy=Never"]  # fmt: skip
+               f"--simulator-image={IMAGES['engine']}", "--image-pull-policy=Never", *options]  # fmt: skip
     path = kubeconfig.parent / f"{identity}.log"
     with path.open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)

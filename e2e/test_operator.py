@@ -33,7 +33,7 @@ from e2e.operators import (
     writes_since,
 )
 from e2e.rig.layout import AUDIT_LOG
-from tests.support.crd_cases import changed
+from tests.support.crd_cases import SCALED, changed
 from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
 
 _log = logging.getLogger(__name__)
@@ -158,6 +158,22 @@ def test_every_fault_that_only_the_operator_finds_is_told_and_nothing_is_made(
         assert found["status"] == "False"
         assert path in found["message"]
         assert not made(kubectl, namespace, name)
+
+
+@pytest.mark.core
+def test_an_address_that_the_operator_may_not_read_is_a_fault(
+    kubectl: Kubectl, namespace: str, kubeconfig: Path
+) -> None:
+    strict = "--allow-prometheus=http://allowed"
+    with operator(kubeconfig, strict, identity="strict", lease="strict") as found:
+        kubectl("-n", namespace, "create", "-f", "-", stdin=json.dumps(SCALED))
+        verdict = wait_until(
+            lambda: condition(kubectl, namespace, "SpecValid", "llama"), "a word about it"
+        )
+        assert verdict["status"] == "False"
+        assert "spec.autoscaling.prometheus.url" in verdict["message"]
+        assert not made(kubectl, namespace, "llama")
+        assert found.stop() == 0
 
 
 @pytest.mark.core

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.crd_cases import SERVICE, SHARED_SECRET, Document, changed
+from tests.support.crd_cases import SERVICE, SHARED_SECRET, Document, changed, faults_of
 
 _TEMPLATE: Final = "spec.engine.template"
 
@@ -18,6 +18,16 @@ def _container(**fields: object) -> Document:
 
 def _alert_label(name: str) -> Document:
     return changed(SERVICE, {"spec.slo.alertLabels": {name: "x"}})
+
+
+def _deep(levels: int) -> Document:
+    inner: Document = {}
+    for _ in range(levels):
+        inner = {"a": inner}
+    return changed(SERVICE, {f"{_TEMPLATE}.spec": inner})
+
+
+_DEEP: Final = _deep(100)
 
 
 FOUND_BY_THE_OPERATOR: Final[dict[str, tuple[Document, str]]] = {
@@ -34,6 +44,7 @@ FOUND_BY_THE_OPERATOR: Final[dict[str, tuple[Document, str]]] = {
         changed(SERVICE, {f"{_TEMPLATE}.spec": {"env": [{"name": "EVENKEEL_REJOIN"}]}}),
         f"{_TEMPLATE}.spec.env[0]",
     ),
+    "a template nested beyond reason": (_DEEP, faults_of(_DEEP)[0].path),
     "a label of ours": (
         changed(SERVICE, {f"{_TEMPLATE}.metadata": {"labels": {"evenkeel.dev/service": "x"}}}),
         f"{_TEMPLATE}.metadata.labels",

@@ -51,13 +51,6 @@ ODD: Final = (
 )
 
 
-def deep(levels: int) -> Document:
-    inner: Any = {}
-    for _ in range(levels):
-        inner = {"a": inner}
-    return changed(SERVICE, {"spec.engine.template.spec": inner})
-
-
 def cases() -> Iterator[Document]:
     for pair in RULES.values():
         yield changed(pair.base, pair.bad)
@@ -66,7 +59,7 @@ def cases() -> Iterator[Document]:
             yield boundary.outside
     yield SHARED_SECRET
     yield from (document for document, _ in FOUND_BY_THE_OPERATOR.values())
-    yield from (*ODD, deep(100))
+    yield from ODD
 
 
 def makers(module: ModuleType) -> dict[range, str]:
