@@ -110,6 +110,7 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, *args: Any, **kwar
     finally:
         if _scheduling is not None:
             _scheduling.end_pass()
+            _scheduling.look(scheduler.waiting_queue)
 
 
 def process_result(

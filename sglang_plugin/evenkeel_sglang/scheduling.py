@@ -107,6 +107,12 @@ class Scheduling:
             self._queue.disarm()
             self._pass = self._queue = None
 
+    def look(self, queue: Sequence[EngineRequest]) -> None:
+        """Between passes: whoever aborts all that wait makes none, and reports would have them wait for ever."""
+        if len(queue) < len(self._waiting):
+            with self._lock:
+                self._reconcile(queue)
+
     def tried(self, request: EngineRequest, *, admitted: bool) -> None:
         """What came of the request that was proposed last."""
         scheduled = self._waiting.get(request)

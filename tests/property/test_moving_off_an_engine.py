@@ -52,7 +52,7 @@ class Router:
             self.waits = not taken.is_settled(held)
             told = taken.told(held)
             for number in taken.numbers:
-                self.told[number] = UNPAID if number in told.never else told.paid(number)
+                self.told[number] = told.paid.get(number, UNPAID)
             return []
         unanswered = [n for n, one in sorted(self.open.items()) if not one.output_tokens]
         count = held.waiting_here(len(self.open), len(unanswered))

@@ -270,7 +270,7 @@ class Books:
             self.ended(booking, NOTHING)
             return booking.paid
         self.ended(booking, estimate, told=False)  # of output, what it reports is all there was
-        there = Paid(True) if told is None else told.paid(booking.number)
+        there = Paid(True) if told is None else told.paid[booking.number]
         return Paid(True, min(WHOLE, booking.paid.output_tokens + there.output_tokens))
 
     def held(self, incarnation: str, client: str) -> Held:

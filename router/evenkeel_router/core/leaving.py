@@ -11,6 +11,7 @@ and so much of its output as the replica charged for what was broken off.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -97,12 +98,12 @@ class Taken(NamedTuple):
         began = max(aborted, admitted)
         # What other routers have there may have been admitted since, and finish for its client.
         finished = began - aborted if self.share == 1 and noticed else 0
-        tokens = self.share * max(0, now.aborted_tokens - self.before.aborted_tokens)
-        return Told(
-            never=frozenset(self.numbers[began:]),
-            whole=frozenset(self.numbers[:finished]),
-            output_tokens=ceil(tokens / (began - finished)) if began > finished else 0,
-        )
+        tokens = ceil(self.share * max(0, now.aborted_tokens - self.before.aborted_tokens))
+        paid = dict.fromkeys(self.numbers[:finished], Paid(True, WHOLE))
+        for place, number in enumerate(self.numbers[finished:began]):
+            # Evenly, to the token.
+            paid[number] = Paid(True, (tokens + place) // (began - finished))
+        return Told(paid, frozenset(self.numbers[began:]))
 
     def _admitted(self, now: Held) -> float:
         return max(0.0, now.admitted - self.before.admitted)
@@ -114,13 +115,7 @@ class Taken(NamedTuple):
 class Told(NamedTuple):
     """What reports say of what was broken off. Not which, but how many: a client's requests are alike here."""
 
-    never: frozenset[int]
-    """Bookings that did not run, and cannot any more. The others count as begun: rather a doubt than a second charge."""
-    whole: frozenset[int] = frozenset()
-    """Of those the ones that paid for all of their output."""
-    output_tokens: int = 0
-    """What each of the rest was charged for: their sum spread evenly."""
-
-    def paid(self, number: int) -> Paid:
-        """What a booking that began paid."""
-        return Paid(True, WHOLE if number in self.whole else self.output_tokens)
+    paid: Mapping[int, Paid]
+    """Bookings that began, or may have: rather a doubt than a second charge. Their output is that of all, spread evenly."""
+    never: frozenset[int] = frozenset()
+    """Bookings that did not run, and cannot any more."""

@@ -162,7 +162,7 @@ def test_what_was_moved_is_paid_once_where_it_began_or_may_have_begun() -> None:
     meet(of, "r0", "one")
     tell(of, "one", running(A.identity, 0, 4))
     began, never, unheard = (sent(of, worst=100) for _ in range(3))
-    told = Told(frozenset({never.number}))
+    told = Told({began.number: Paid(True)}, frozenset({never.number}))
     estimate, figures = Usage(30, 10, 0), Figures(of.ledger)
     assert of.moved(began, told, estimate) == Paid(True)
     assert figures.interval(A.identity) == Interval(20, 20 + 80 + 200)
@@ -178,7 +178,7 @@ def test_output_that_was_paid_where_it_was_taken_back_is_not_paid_where_it_goes(
     meet(of, "r0", "one")
     tell(of, "one", running(A.identity, 0, 4))
     first = sent(of, worst=100)
-    paid = of.moved(first, Told(frozenset(), output_tokens=7), Usage(30, 10, 0))
+    paid = of.moved(first, Told({first.number: Paid(True, 7)}), Usage(30, 10, 0))
     assert paid == Paid(True, 7)
     assert of.ledger.served(A.identity).service == 20
     again = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
@@ -186,10 +186,10 @@ def test_output_that_was_paid_where_it_was_taken_back_is_not_paid_where_it_goes(
     of.ended(again, Usage(30, 10, 12))
     assert of.ledger.served(A.identity).service == 20 + 2 * 5
     once_more = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
-    told = Told(frozenset(), output_tokens=2)
+    told = Told({once_more.number: Paid(True, 2)})
     assert of.moved(once_more, told, Usage(30, 10, 0)) == Paid(True, 9)
     and_again = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
-    told = Told(frozenset(), whole=frozenset({and_again.number}), output_tokens=2)
+    told = Told({and_again.number: Paid(True, WHOLE)})
     assert of.moved(and_again, told, Usage(30, 10, 0)) == Paid(True, WHOLE)
 
 

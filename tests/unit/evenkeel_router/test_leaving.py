@@ -59,23 +59,24 @@ def test_what_may_have_begun_counts_as_begun_and_nothing_is_certain_before_the_r
 
 def test_output_that_was_charged_for_what_was_broken_off_is_spread_over_it() -> None:
     taken = Taken(Held(4, 4, 6, 1, 100), 1.0, (7, 8, 9))
-    assert taken.told(Held(6, 4, 3, 3, 111)) == Told(frozenset({9}), output_tokens=6)
-    assert taken.told(Held(4, 4, 3, 1, 100)) == Told(frozenset({7, 8, 9}))
+    told = taken.told(Held(6, 4, 3, 3, 111))  # eleven tokens, of two
+    assert told == Told({7: Paid(True, 5), 8: Paid(True, 6)}, frozenset({9}))
+    assert taken.told(Held(4, 4, 3, 1, 100)) == Told({}, frozenset({7, 8, 9}))
     of_two_routers = Taken(Held(4, 4, 6, 1, 100), 0.5, (7, 8, 9))
-    assert of_two_routers.told(Held(6, 4, 0, 3, 111)) == Told(frozenset({8, 9}), output_tokens=6)
+    told = of_two_routers.told(Held(6, 4, 0, 3, 111))
+    assert told == Told({7: Paid(True, 6)}, frozenset({8, 9}))
 
 
 def test_what_finished_before_the_replica_noticed_has_paid_for_all_of_its_output() -> None:
     taken = Taken(Held(4, 4, 6, 1, 100), 1.0, (7, 8, 9))
     told = taken.told(Held(6, 4, 3, 2, 111))
-    assert told == Told(frozenset({9}), whole=frozenset({7}), output_tokens=11)
-    assert [told.paid(number) for number in (7, 8)] == [Paid(True, WHOLE), Paid(True, 11)]
+    assert told == Told({7: Paid(True, WHOLE), 8: Paid(True, 11)}, frozenset({9}))
 
 
 def test_one_that_ran_unseen_in_the_place_of_another_began_too() -> None:
     """Taken for waiting, since an older one that waits was taken for running: that one still waits."""
     taken = Taken(Held(4, 4, 6), 1.0, (7, 8, 9))
-    assert taken.told(Held(4, 3, 3, 1, 50)) == Told(frozenset({8, 9}), output_tokens=50)
+    assert taken.told(Held(4, 3, 3, 1, 50)) == Told({7: Paid(True, 50)}, frozenset({8, 9}))
 
 
 def test_a_move_is_settled_once_the_replica_let_go_of_what_had_begun_too() -> None:

@@ -291,3 +291,16 @@ def test_output_that_was_paid_elsewhere_lowers_no_deficit() -> None:
         deficits.append(loop.scheduling.snapshot()[1]["ns/a/a"].deficit)
     assert [later - deficits[0] for later in deficits] == [0, 0, -2, -4]
     assert loop.scheduling.snapshot()[0]["ns/a/a"].service == 4
+
+
+def test_what_is_aborted_while_no_pass_is_due_waits_no_longer_in_reports() -> None:
+    """SGLang opens no pass over an empty queue."""
+    loop = Loop(slots=1)
+    loop.send(*(req(f"a{i}", "a", base=1000 * i) for i in range(4)))
+    loop.step()
+    assert loop.scheduling.snapshot()[1]["ns/a/a"].waiting == 3
+    loop.scheduling.look(loop.waiting_queue)
+    assert loop.scheduling.snapshot()[1]["ns/a/a"].waiting == 3
+    loop.scheduling.look([])
+    assert loop.scheduling.snapshot()[1]["ns/a/a"].waiting == 0
+    assert len(loop.scheduling) == 0
