@@ -29,7 +29,7 @@ class Flight:
     """A request from its head to its end."""
 
     __slots__ = (
-        "activation_s", "attempts", "booking", "client", "estimate_tokens", "exchange", "excused", "expired", "failed",
+        "activation_s", "attempts", "booking", "client", "complete", "estimate_tokens", "exchange", "excused", "expired", "failed",
         "first_byte_s", "move", "outcome", "paid", "path", "replica", "request_id", "started_s",
         "status", "stream", "task", "ticket", "tokenised", "told", "totals", "tried", "usage",
     )  # fmt: skip
@@ -73,6 +73,8 @@ class Flight:
         """Estimated where the replica does not say it. `NOTHING`: it refused. None: nobody knows."""
         self.told = False
         """Whether the replica said it."""
+        self.complete = False
+        """The client was sent the last event of its stream before it left."""
         self.status = 0
         self.outcome: Outcome | None = None
         """None: it went well."""
@@ -89,6 +91,11 @@ class Flight:
         if self.task is not None:
             self.expired = True
             self.task.cancel()
+
+    def left(self) -> None:
+        """Its client went away; many do with the last event, before the replica has closed the stream."""
+        if not self.complete:
+            self.outcome = Outcome.CLIENT_GONE
 
     def interrupted(self) -> bool:
         """Whether a cancellation came from `interrupt`, and not from a client that left; takes it back."""

@@ -234,6 +234,7 @@ class Forwarder:
             if not relay.scan.done:
                 return self._break_off(flight, relay, error)
         except asyncio.CancelledError:
+            flight.complete = relay.scan.done
             if not relay.stream.started or not flight.interrupted():
                 raise
             relay.end(going_away())

@@ -18,7 +18,6 @@ from multidict import istr
 from evenkeel_router.core.accounting import ClientTotals
 from evenkeel_router.core.candidates import Pages
 from evenkeel_router.core.identity import Claims, Client
-from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.core.request import Endpoint, Inference, parse
 from evenkeel_router.edge.bodies import Account, read_body
 from evenkeel_router.edge.tokenising import Tokenising
@@ -137,7 +136,7 @@ class Pipeline:
         except asyncio.CancelledError:
             if flight.interrupted():
                 raise going_away() from None
-            flight.outcome = Outcome.CLIENT_GONE
+            flight.left()
             raise
         finally:
             state.flights.discard(flight)

@@ -66,9 +66,10 @@ class Relay:
         return scan.usage or estimate(self._plan, scan.events)
 
     def end(self, refusal: Refusal) -> None:
-        """End a stream that has begun with an error event."""
-        self._flight.outcome = refusal.outcome
-        self.stream.send(error_event(refusal))
+        """End a stream that has begun with an error event, if its last event was not sent yet."""
+        if not self.scan.done:
+            self._flight.outcome = refusal.outcome
+            self.stream.send(error_event(refusal))
         self.stream.finish()
 
 

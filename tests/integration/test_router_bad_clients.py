@@ -28,7 +28,7 @@ from evenkeel_router.core.outcomes import Outcome
 from evenkeel_router.edge.server import connections_for
 from evenkeel_router.state import MAX_BUFFERED_BYTES
 
-from tests.support.nasty import DONE, EVENT, OK, Asked, Behaviour, Nasty, fine, nasty
+from tests.support.nasty import DONE, EVENT, OK, USAGE, Asked, Behaviour, Nasty, fine, nasty
 from tests.support.routers import (
     KEY,
     MODEL,
@@ -525,6 +525,28 @@ async def test_a_client_that_reads_slowly_gets_everything(size_bytes: int) -> No
 
 
 # Old and odd, but allowed.
+
+
+async def test_a_client_that_leaves_with_the_last_event_has_got_everything() -> None:
+    """As OpenAI's client does: it looks for no end of the stream behind `[DONE]`."""
+
+    async def never_ends(asked: Asked) -> None:
+        await asked.begin_stream(EVENT, EVENT, USAGE, DONE)
+        await asked.hang()
+
+    async with behind(never_ends) as (router, _):
+        reader, writer = await connect(router)
+        body = json.dumps(BODY | {"stream": True}).encode()
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n%b\r\nContent-Length: %d\r\n\r\n%b"
+            % (AUTH.encode(), len(body), body)
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            await reader.readuntil(DONE)
+        writer.close()
+        await until(lambda: not router.state.admission.running, "the request to be over")
+        assert counted(router) == {}
+        assert router.state.accounts.replica("r0").output_tokens == 2
 
 
 async def test_a_whole_answer_that_its_client_reads_late_arrives_whole(

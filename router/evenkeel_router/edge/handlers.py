@@ -72,7 +72,7 @@ class Traffic:
         except Refusal as refusal:
             return self._refused(flight, request, refusal, close=refusal.code == INVALID_BODY)
         except asyncio.CancelledError:
-            flight.outcome = Outcome.CLIENT_GONE
+            flight.left()
             raise
         except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
             return self._fault(flight, request, fault)
