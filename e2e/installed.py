@@ -6,6 +6,7 @@ ingress controller.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -157,6 +158,11 @@ class Namespace:
             for item in items
             if "deletionTimestamp" not in item["metadata"]
         }
+
+    def admin_token(self, service: str) -> str:
+        """What opens the admin port of its routers."""
+        data = self.get("secret", f"{service}-router")["data"]["router.json"]
+        return str(json.loads(base64.b64decode(data))["state"]["peerToken"])
 
     def host(self, service: str) -> str:
         return f"{service}.{self.name}.test"

@@ -49,7 +49,7 @@ def test_a_changed_weight_reaches_every_router_and_drops_no_stream(keyed: Namesp
             stack.enter_context(keyed.forwarded(pod, ADMIN_PORT))
             for pod in keyed.pods("one", "router")
         ]
-        token = _admin_token(keyed)
+        token = keyed.admin_token("one")
         assert [_weight(router, token) for router in routers] == [1, 1]
         stream = Stream(stack.enter_context(keyed.client("one", OTHER)), tokens=1500).started()
         keyed("patch", "itn", "search", "--type=merge", "-p", '{"spec": {"weight": 7}}')
@@ -107,12 +107,6 @@ def _objects(team: Namespace) -> str:
         "fis,itn,deploy,rs,pods,cm,svc,ingress,netpol,events,sa,role,rolebinding,pdb,endpointslices"
     )
     return team("get", kinds, "-o", "json")
-
-
-def _admin_token(team: Namespace) -> str:
-    secret = team.get("secret", "one-router")
-    config = json.loads(base64.b64decode(secret["data"]["router.json"]))
-    return str(config["state"]["peerToken"])
 
 
 def _weight(router: str, token: str) -> int:
