@@ -41,6 +41,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from evenkeel_cli.outfolder import make_sure_of
+from evenkeel_cli.screen import report_console
 
 DEFAULT_PROFILE = "a100-llama3.1-8b"
 _BATCH = 256  # requests between two looks at the progress bar
@@ -146,6 +147,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
         ).named()
         if spec is not None:
             _refuse_for_workloads(clients, speed)
+            _find_its_trace(spec, traces)
             work = make_workload(str(workload), spec, seed=seed, traces=traces)
         else:
             assert trace is not None
@@ -189,6 +191,14 @@ def _refuse_for_workloads(clients: str | None, speed: float) -> None:
     for option, given in (("--clients", clients is not None), ("--speed", speed != 1.0)):
         if given:
             raise UsageError(f"{option} is for --trace; a workload file says its own")
+
+
+def _find_its_trace(spec: WorkloadSpec, traces: Path) -> None:
+    if spec.trace is not None and not (traces / spec.trace.file).is_file():
+        raise UsageError(
+            f"the workload's trace {spec.trace.file} is not in {traces.absolute()}; say where it is with "
+            f"--traces FOLDER or EVENKEEL_DATA (where traces come from: docs/experiments.md, Traces)"
+        )
 
 
 def _read(trace: Path, clients: str | None, speed: float, seed: int) -> Workload:
@@ -252,7 +262,7 @@ def _write(records: list[Record], summary: Summary, out: Path, title: str) -> No
 
 def _report(summary: Summary, out: Path) -> None:
     """What a reader wants to know first; all of it is in summary.json."""
-    console = Console()
+    console = report_console()
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("client")
     for name in ("requests", "service", "hit rate", "TTFT p50", "p99", "latency p50", "p99"):

@@ -120,3 +120,24 @@ def test_a_run_that_served_nobody_says_so_and_is_no_success(tmp_path: Path) -> N
     assert "do not fit an empty replica: 2 requests" in result.output
     assert "nothing was served" in result.output
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"requests.csv", "summary.json"}
+
+
+def test_into_a_pipe_names_and_figures_are_written_out(tmp_path: Path) -> None:
+    name = "a-client-whose-name-is-longer-than-anybody-would-have-thought-it-would-be"
+    (tmp_path / "t.csv").write_text(TRACE + f"{name},1,30000,500\n")
+    result = simulate("--trace", tmp_path / "t.csv", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    row = next(line for line in result.output.splitlines() if line.startswith(name))
+    assert "31,000" in row
+    assert "…" not in result.output
+
+
+def test_a_workload_without_its_trace_says_where_to_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EVENKEEL_DATA", raising=False)
+    result = simulate("--workload", "mooncake-conversation", "--traces", tmp_path)
+    assert result.exit_code == 2
+    assert f"mooncake_conversation.public.jsonl.gz is not in {tmp_path}" in result.output
+    assert "--traces FOLDER or EVENKEEL_DATA" in result.output
+    assert "docs/experiments.md" in result.output

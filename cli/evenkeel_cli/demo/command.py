@@ -21,6 +21,7 @@ from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Phase, Ran, phases, run_
 from evenkeel_cli.demo.workload import CLIENT_QUANTUM, Flood
 from evenkeel_cli.outfolder import make_sure_of
 from evenkeel_cli.replay.report import seconds
+from evenkeel_cli.screen import report_console
 from evenkeel_cli.up.errors import FleetError
 
 
@@ -48,7 +49,7 @@ def demo(
     the ordinary ones alone, then all under round robin + LPM, then all under D2LPM + DLPM. Real
     processes, real requests, about three minutes. It shows what the ordinary ones feel.
     """
-    console = Console()
+    console = report_console()
     flood = Flood(duration_s=duration)
     console.print(
         f"{REPLICAS} replicas ({PROFILE}) · 3 clients at {flood.ordinary_per_s:g} requests/s, "

@@ -43,6 +43,7 @@ from evenkeel_cli.replay.sender import (
     open_session,
     served_model,
 )
+from evenkeel_cli.screen import report_console
 
 
 class UsageError(ValueError):
@@ -111,7 +112,7 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
     try:
         if out is not None:
             make_sure_of(out.parent)
-        status = asyncio.run(_replay(plan, work, Console()))
+        status = asyncio.run(_replay(plan, work, report_console()))
     except SenderError as error:
         errors.print(f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
+from evenkeel_cli.screen import report_console
 from evenkeel_cli.top.table import render
 from evenkeel_cli.top.view import View, make_view
 
@@ -99,7 +100,7 @@ def _print(view: View, *, as_json: bool) -> None:
         sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
         sys.stdout.flush()
     else:
-        Console().print(render(view), highlight=False)
+        report_console().print(render(view), highlight=False)
 
 
 async def _read(client: httpx.AsyncClient) -> RouterState:
