@@ -165,7 +165,7 @@ async def test_more_lost_batches_than_are_kept_are_told_too() -> None:
             await until(lambda: bool(router.state.following), "it to be followed")
             follower = follower_of(router)
             await complete(router, f"0 {WORDS * 3}")
-            await until(lambda: follower.standing is Standing.IN_SYNC, "sync")
+            await in_sync(router, server)
             leak.loses = True
             while leak.lost < 5:
                 await complete(router, f"{published(server)} {WORDS * 3}")

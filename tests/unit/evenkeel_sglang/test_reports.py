@@ -61,8 +61,10 @@ def test_what_is_told_is_what_was_held_after_one_batch(
     scheduler = threading.Thread(target=publish)
     scheduler.start()
     try:
-        seen = set()
-        for _ in range(50):
+        seen: set[int] = set()
+        for asked in range(10_000):
+            if asked >= 50 and len(seen) > 1:  # a busy machine may not let the other run at once
+                break
             asking.send(heldpages.ask())
             part = told(asking)
             if part.sequence:
