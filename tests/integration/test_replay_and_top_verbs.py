@@ -225,7 +225,7 @@ async def _served(running: Fleet) -> bool:
         (
             ["replay", "--trace", "t.csv", "--url", "http://127.0.0.1:9"],
             1,
-            "http://127.0.0.1:9/v1 cannot be reached",
+            "http://127.0.0.1:9/v1 cannot be reached: cannot connect to 127.0.0.1:9: ",
         ),
         (
             ["replay", "--trace", "t.csv", "--client-header", "a b: c"],

@@ -75,7 +75,12 @@ ForceLength = Annotated[
     bool, typer.Option(help="Answers as long as the trace says, by `ignore_eos`.")
 ]
 Out = Annotated[Path | None, _option("JSON file for the figures.")]
-Seed = Annotated[int, typer.Option(help="Of hash:N.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        help="Of the texts, and of hash:N. The same seed again meets a cache that is warm."
+    ),
+]
 
 
 def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
@@ -103,6 +108,7 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
             model=model,
             headers=_headers(work, api_keys, client_header),
             max_concurrency=max_concurrency,
+            seed=seed,
             force_length=force_length,
             out=out,
         )
@@ -130,6 +136,7 @@ class _Plan:
     model: str | None
     headers: Headers
     max_concurrency: int
+    seed: int
     force_length: bool
     out: Path | None
 
@@ -185,6 +192,7 @@ async def _replay(plan: _Plan, work: Sequence[Program], console: Console) -> int
                 send=sender.send,
                 now=sender.now,
                 max_concurrency=plan.max_concurrency,
+                seed=plan.seed,
                 on_outcome=lambda outcome: note(outcome, run.in_flight),
             )
             try:

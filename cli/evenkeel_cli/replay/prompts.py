@@ -24,12 +24,12 @@ _TEXT: Final = (
 WORDS: Final = tuple(f" {word}" for word in _TEXT.split())
 
 
-def prompt_of(call: Call, unique: str) -> str:
-    """The text of a call; what the trace does not share is told apart by `unique`."""
-    parts = [_block(segment.key, segment.tokens) for segment in call.prompt]
+def prompt_of(call: Call, unique: str, *, seed: int = 0) -> str:
+    """The text of a call; what the trace does not share is told apart by `unique`. Another seed, another text."""
+    parts = [_block((seed, segment.key), segment.tokens) for segment in call.prompt]
     rest = call.input_tokens - sum(segment.tokens for segment in call.prompt)
     if rest > 0:
-        parts.append(_words(("rest of", unique), rest))
+        parts.append(_words((seed, "rest of", unique), rest))
     return "".join(parts)
 
 

@@ -52,7 +52,7 @@ class Outcome:
 
 
 class Run:
-    """One replay. `outcomes` is filled as calls end, so that an interrupted run keeps what it has."""
+    """One replay. `seed` decides the texts. `outcomes` is filled as calls end, so that an interrupted run keeps what it has."""
 
     def __init__(
         self,
@@ -60,12 +60,14 @@ class Run:
         send: Send,
         now: Callable[[], float],
         max_concurrency: int = 0,
+        seed: int = 0,
         on_outcome: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
         self.outcomes: list[Outcome] = []
         self.in_flight = 0
         self._send = send
         self._now = now
+        self._seed = seed
         self._slots = asyncio.Semaphore(max_concurrency) if max_concurrency else None
         self._on_outcome = on_outcome
 
@@ -91,7 +93,7 @@ class Run:
         due_s = self._now() if call.after else program.arrival_s
         question = Question(
             client=program.client,
-            prompt=prompt_of(call, f"{program.id}.{number}"),
+            prompt=prompt_of(call, f"{program.id}.{number}", seed=self._seed),
             max_tokens=call.output_tokens,
         )
         if self._slots is None:

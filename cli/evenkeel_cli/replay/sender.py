@@ -80,7 +80,7 @@ class Sender:
         except TimeoutError:
             return self._failed(sent_s, "timeout", "", reading)
         except aiohttp.ClientError as error:
-            return self._failed(sent_s, "connection", str(error) or type(error).__name__, reading)
+            return self._failed(sent_s, "connection", _connection_error(error), reading)
         if reading.error is not None or not reading.done:
             detail = reading.error or "ended before its last event"
             return self._failed(sent_s, "stream", detail, reading)
@@ -198,6 +198,16 @@ async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
+def _connection_error(error: Exception) -> str:
+    """What was wrong, without the library's account of its own settings (`ssl:default`)."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"{error.host}:{error.port}: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        why = error.os_error.strerror or str(error.os_error)
+        return f"cannot connect to {error.host}:{error.port}: {why}"
+    return str(error) or type(error).__name__
+
+
 async def served_model(session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> str:
     """The first model that the endpoint serves; raises `SenderError`."""
     try:
@@ -209,7 +219,7 @@ async def served_model(session: aiohttp.ClientSession, url: str, headers: Mappin
                     words += f"\n{credentials_hint(named=bool(headers))}"
                 raise SenderError(words)
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise SenderError(f"{url} cannot be reached: {error or type(error).__name__}") from error
+        raise SenderError(f"{url} cannot be reached: {_connection_error(error)}") from error
     models = _json(data).get("data")
     for model in models if isinstance(models, list) else ():
         if isinstance(model, dict) and isinstance(model.get("id"), str):

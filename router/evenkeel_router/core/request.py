@@ -176,9 +176,8 @@ def _chat(body: bytes, limits: Limits) -> Inference:
             "messages is empty; send at least one.", code="invalid_value", param="messages"
         )
     tools = b"" if fields.tools is UNSET else bytes(fields.tools)
-    bound = fields.max_completion_tokens
-    if bound is None:
-        bound = fields.max_tokens
+    # As SGLang reads the two: a max_completion_tokens of 0 says nothing, and alone means no bound.
+    bound = fields.max_completion_tokens or fields.max_tokens
     text = prompt.of_messages(fields.messages, tools)
     return _openai(Endpoint.CHAT, body, fields, text, limits, bound)
 

@@ -182,6 +182,9 @@ def parse_chat(body: bytes, *, context_length: int) -> Ask:
     if not wish.messages:
         raise BadRequest("Messages cannot be empty.")
     _refuse_unserved(wish, logprobs=wish.logprobs, grammar=None)
+    limit = wish.max_completion_tokens or wish.max_tokens
+    if limit == 0:
+        raise BadRequest("max_tokens is 0, must be at least 1: the simulator always generates")
     if wish.tool_choice == "required" or isinstance(wish.tool_choice, dict):
         raise BadRequest("tool_choice: the simulator calls no tools")
     try:
@@ -192,7 +195,7 @@ def parse_chat(body: bytes, *, context_length: int) -> Ask:
         prompts=_encode_all([text], context_length),
         echoes=None,
         batched=False,
-        sampling=_sampling(wish, max_tokens=wish.max_completion_tokens or wish.max_tokens),
+        sampling=_sampling(wish, max_tokens=limit),
         **_common(wish),
     )
 
@@ -337,7 +340,7 @@ def _sampling(wish: _OpenAI, *, max_tokens: int | None) -> Sampling:
     _check_ranges(wish)
     return _checked(
         Sampling(
-            max_tokens=max_tokens or None,
+            max_tokens=max_tokens,
             min_tokens=wish.min_tokens,
             ignore_eos=wish.ignore_eos,
             stop=_stops(wish.stop),

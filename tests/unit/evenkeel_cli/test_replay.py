@@ -33,6 +33,13 @@ def test_equal_blocks_are_equal_text_and_nothing_else_is() -> None:
     assert prompt_of(call(1200, 1, 2), "a") == a
 
 
+def test_another_seed_makes_other_texts_of_the_same_length_from_the_first_word_on() -> None:
+    one, other = (prompt_of(call(1200, 1, 2), "a", seed=seed) for seed in (0, 1))
+    assert one[:40] != other[:40]
+    assert one[-40:] != other[-40:]
+    assert len(encode(one)) == len(encode(other)) == 1200
+
+
 @pytest.mark.parametrize(("tokens", "keys"), [(1, ()), (512, (4,)), (1500, (4, 5)), (700, ())])
 def test_a_prompt_has_as_many_tokens_as_the_trace_says(tokens: int, keys: tuple[int, ...]) -> None:
     assert len(encode(prompt_of(call(tokens, *keys), "x"))) == tokens

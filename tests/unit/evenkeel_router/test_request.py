@@ -294,3 +294,18 @@ def test_a_body_of_countless_fields_is_not_written_anew() -> None:
     many = {f"x{number}": 1 for number in range(MAX_MEMBERS)}
     assert read(Endpoint.COMPLETIONS, COMPLETION | many).stripped == ()
     assert "fields" in refused(Endpoint.COMPLETIONS, COMPLETION | many | {"rid": "a"}).message
+
+
+@pytest.mark.parametrize(
+    ("fields", "bound"),
+    [
+        ({"max_tokens": 0}, 0),
+        ({"max_completion_tokens": 0, "max_tokens": 7}, 7),
+        ({"max_completion_tokens": 0}, None),
+        ({"max_completion_tokens": 5, "max_tokens": 7}, 5),
+    ],
+)
+def test_a_chats_output_is_bounded_as_sglang_reads_its_two_fields(
+    fields: dict[str, Any], bound: int | None
+) -> None:
+    assert read(Endpoint.CHAT, CHAT | fields).max_output_tokens == bound

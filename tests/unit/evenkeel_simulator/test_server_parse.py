@@ -78,6 +78,8 @@ def test_max_completion_tokens_comes_before_max_tokens() -> None:
     messages = [{"role": "user", "content": "hi"}]
     ask = chat(messages=messages, max_tokens=3, max_completion_tokens=5)
     assert ask.sampling.max_tokens == 5
+    ask = chat(messages=messages, max_tokens=3, max_completion_tokens=0)
+    assert ask.sampling.max_tokens == 3
 
 
 def test_generate_takes_its_key_from_the_body_and_openai_endpoints_do_not() -> None:
@@ -143,6 +145,7 @@ def test_a_completion_that_cannot_be_served_names_its_fault(
 REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
     ({}, "missing required field `messages`"),
     ({"messages": []}, "Messages cannot be empty."),
+    ({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 0}, "max_tokens is 0"),
     ({"messages": "hi"}, "`$.messages`"),
     ({"messages": [{"content": "hi"}]}, "missing required field `role`"),
     ({"messages": [{"role": "user", "content": 5}]}, "`$.messages[0].content`"),
