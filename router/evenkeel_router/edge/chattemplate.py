@@ -7,7 +7,7 @@ takes content as parts or as text is guessed from its source, by the same rules 
 
 The surprising thing: what is compiled is not quite the source. Each turn of a loop and each macro first looks at how much of
 the thread's time the rendering has had, since a sandbox bounds a range but not ranges within ranges, and a request that is
-small would else buy any amount of it.
+small would else buy any amount of it. What a single expression may make is bounded by `templatesandbox`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, Final
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from evenkeel_router.core.asked import Chat, for_template
 from evenkeel_router.core.tokenised import Reason, UntokenisedError
+from evenkeel_router.edge.templatesandbox import BoundedSandbox, TooMuchError
 
 _MEDIA_WORDS: Final = ("image", "audio", "video", "vision")
 _MESSAGE_NAMES: Final = ("message", "msg", "m")
@@ -36,6 +36,8 @@ PER_BYTE_S: Final = 2e-6
 LONGEST_S: Final = 0.5
 """As long as the longest prompt is tokenised."""
 TOO_LONG: Final = "the chat template takes too long"
+TOO_MUCH: Final = "the chat template makes too much text"
+_MOST_INDENT: Final = 64
 _CHECK: Final = "evenkeel_check"
 
 
@@ -83,6 +85,8 @@ class ChatTemplate:
             return self._render(chat, messages, chat.tools, allowance)
         except _TooLongError as error:
             raise UntokenisedError(Reason.TEMPLATE, TOO_LONG) from error
+        except TooMuchError as error:
+            raise UntokenisedError(Reason.TEMPLATE, TOO_MUCH) from error
         except Exception as error:  # whatever a template does, as SGLang has it
             if not chat.tools:
                 raise UntokenisedError(Reason.TEMPLATE) from error
@@ -91,6 +95,8 @@ class ChatTemplate:
             return self._render(chat, messages, functions, allowance)
         except _TooLongError as error:
             raise UntokenisedError(Reason.TEMPLATE, TOO_LONG) from error
+        except TooMuchError as error:
+            raise UntokenisedError(Reason.TEMPLATE, TOO_MUCH) from error
         except Exception as error:
             raise UntokenisedError(Reason.TEMPLATE) from error
 
@@ -114,9 +120,9 @@ class ChatTemplate:
         )
 
 
-def _checked(source: str, environment: ImmutableSandboxedEnvironment) -> nodes.Template:
+def _checked(source: str, environment: BoundedSandbox) -> nodes.Template:
     """The template with a look at the allowance in each turn of its loops and in each macro."""
-    template = environment.parse(source)
+    template = environment.bounded(environment.parse(source))
     for node in list(template.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
         check = nodes.Call(nodes.Name(_CHECK, "load"), [], [], None, None)
         check.set_lineno(node.lineno).set_environment(environment)
@@ -138,8 +144,8 @@ class _Generation(Extension):
         return nodes.Scope(body).set_lineno(line)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> BoundedSandbox:
+    environment = BoundedSandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
@@ -152,6 +158,8 @@ def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None,
     separators: tuple[str, str] | None = None, sort_keys: bool = False,
 ) -> str:  # fmt: skip
+    if indent is not None and not isinstance(indent, str) and indent > _MOST_INDENT:
+        raise TooMuchError
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -169,7 +177,7 @@ def _now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
-def _iterates_parts(source: str, environment: ImmutableSandboxedEnvironment) -> bool:
+def _iterates_parts(source: str, environment: BoundedSandbox) -> bool:
     """Whether the template goes through a message's content part by part, or speaks of media."""
     if any(word in source for word in _MEDIA_WORDS):
         return True

@@ -15,6 +15,7 @@ from evenkeel_router.edge.chattemplate import (
     PER_BYTE_S,
     SMALL_S,
     TOO_LONG,
+    TOO_MUCH,
     ChatTemplate,
 )
 
@@ -91,3 +92,76 @@ def test_looking_at_the_time_changes_no_text() -> None:
     messages = [{"role": "system", "content": "s"}, *HI, {"role": "user", "content": "ho"}]
     assert ChatTemplate(source, {}).render(chat(messages)) == ("<user>hi1/2,<user>ho2/2.(())")
     assert ChatTemplate(source, {}).render(chat(messages[:1])).startswith("nobody")
+
+
+IMMENSE = {
+    "a text times a number": "{{ 'x' * 1000000000 }}",
+    "a number times a text": "{{ 1000000000 * 'x' }}",
+    "a number that a request gives": "{{ 'x' * n }}",
+    "a list times a number": "{{ ([1] * 1000000000)|length }}",
+    "a power": "{{ (9 ** (9 ** 9)) % 10 }}",
+    "powers by products": "{% set a = 2 ** 8000 %}{{ (a * a) % 10 }}",
+    "a sum": "{% set a = 'x' * 4000000 %}{{ a + a }}",
+    "a chain": "{% set a = 'x' * 4000000 %}{{ a ~ a }}",
+    "twice as much in each line": "{% set a = 'xxxxxxxx' %}" + "{% set a = a ~ a %}" * 60,
+    "twice as much in each set block": "{% set a = 'xxxxxxxx' %}"
+    + "{% set a %}{{ a }}{{ a }}{% endset %}" * 60,
+    "a format": "{{ '%1000000000d' % 1 }}",
+    "a format whose width is given": "{{ '%*d' % (1000000000, 1) }}",
+    "a format method": "{{ '{:1000000000}'.format('x') }}",
+    "a format method whose width is given": "{{ '{:{}}'.format('x', n) }}",
+    "a format of many fields": "{% set a = 'x' * 1000000 %}{{ '{0}{0}{0}{0}{0}{0}'.format(a) }}",
+    "a width": "{{ 'x'.center(1000000000) }}",
+    "a width on the left": "{{ 'x'.ljust(n) }}",
+    "a width on the right": "{{ 'x'.rjust(n) }}",
+    "zeros": "{{ '1'.zfill(n) }}",
+    "tabs": "{{ '\t'.expandtabs(n) }}",
+    "replacements": "{% set a = 'x' * 10000 %}{{ a.replace('x', a) }}",
+    "what is put everywhere": "{% set a = 'x' * 10000 %}{{ a.replace('', a) }}",
+    "a translation": "{% set a = 'x' * 10000 %}{{ a.translate({120: a}) }}",
+    "a long separator": "{% set a = 'x' * 10000 %}{{ a.join(a) }}",
+    "filter: a width": "{{ 'x'|center(1000000000) }}",
+    "filter: an indent": "{{ 'x'|indent(n, true) }}",
+    "filter: replacements": "{% set a = 'x' * 10000 %}{{ a|replace('x', a) }}",
+    "filter: a format": "{{ '%1000000000d'|format(1) }}",
+    "filter: a long separator": "{% set a = 'x' * 10000 %}{{ a|join(a) }}",
+    "filter: a separator of attributes": "{% set a = 'x' * 1000000 %}"
+    "{{ [{'k': a}, {'k': a}, {'k': a}, {'k': a}, {'k': a}]|join(attribute='k') }}",
+    "filter: lines": "{% set a = 'x ' * 10000 %}{{ a|wordwrap(1, wrapstring=a) }}",
+    "filter: batches": "{{ ([1]|batch(n, 0)|list)|length }}",
+    "filter: slices": "{{ ([1]|slice(n)|list)|length }}",
+    "filter: a precision": "{{ 1.5|round(n, 'ceil') }}",
+    "filter: JSON": "{{ [1]|tojson(indent=n) }}",
+    "all that is written": "{% set a = 'x' * 1000000 %}{{ a }}{{ a }}{{ a }}{{ a }}{{ a }}",
+    "all that a macro writes": "{% set a = 'x' * 1000000 %}"
+    "{% macro m() %}{{ a }}{{ a }}{{ a }}{{ a }}{{ a }}{% endmacro %}{{ m()|length }}",
+}
+
+
+@pytest.mark.parametrize("source", IMMENSE.values(), ids=IMMENSE)
+def test_what_would_take_all_memory_is_given_up_before_it_is_made(source: str) -> None:
+    asked = chat(chat_template_kwargs={"n": 10**9})
+    with pytest.raises(UntokenisedError) as caught:
+        ChatTemplate(source, {}, clock=lambda: 0.0).render(asked)
+    assert (caught.value.reason, caught.value.detail) == (Reason.TEMPLATE, TOO_MUCH)
+
+
+USUAL = {
+    "{{ '=' * 8 ~ 'a' + 'b' }}": "========ab",
+    "{{ ['a', 'b']|join(', ') }}{{ '-'.join(['c', 'd']) }}": "a, bc-d",
+    "{{ messages|map(attribute='role')|join('|') }}": "user",
+    "{{ [{'k': 1}, {'k': 2}]|join('-', attribute='k') }}": "1-2",
+    "{{ '%s is %d' % ('x', 3) }} {{ '{} {:>4}'.format('y', 5) }}": "x is 3 y    5",
+    "{{ 'a b'.replace(' ', '_') }}{{ 'c d'|replace(' ', '') }}": "a_bcd",
+    "{{ 'a\nb'|indent(2) }}": "a\n  b",
+    "{{ 'x'.ljust(3) }}{{ 'x'|center(3) }}{{ '7'.zfill(2) }}|": "x   x 07|",
+    "{{ 7 % 4 }}{{ 2 ** 10 }}{{ 3 * 4 }}{{ 1 + 2 }}{{ 1.5 * 2 }}": "31024123" + "3.0",
+    "{{ [1] + [2] }}{{ {'a': [1, 2]}|tojson(indent=2)|length }}": "[1, 2]29",
+    "{{ 2.345|round(1) }}{{ [1, 2, 3]|batch(2)|list }}": "2.3[[1, 2], [3]]",
+    "{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m('a') ~ m('b') }}": "<a><b>",
+}
+
+
+@pytest.mark.parametrize(("source", "want"), USUAL.items())
+def test_what_templates_usually_do_is_as_ever(source: str, want: str) -> None:
+    assert ChatTemplate(source, {}).render(chat()) == want
