@@ -55,6 +55,16 @@ def test_every_value_has_a_description_in_the_schema_and_the_schema_has_no_other
         ({"replica": 1}, "replica"),
         ({"images": {"registry": REGISTRY, "router": {"tga": "1"}}}, "tga"),
         ({"images": {"registry": ""}}, "images.registry is needed"),
+        ({"images": {"registry": "https://r.io/e"}}, "/images/registry"),
+        ({"images": {"registry": "R.io/E"}}, "/images/registry"),
+        ({"images": {"registry": "r.io//e"}}, "/images/registry"),
+        ({"images": {"registry": "r.io/e:1"}}, "/images/registry"),
+        ({"images": {"registry": REGISTRY, "router": {"repository": "Router"}}}, "repository"),
+        ({"resources": {"limits": {"memory": "lots"}}}, "/resources/limits/memory"),
+        ({"resources": {"requests": {"cpu": "-1"}}}, "/resources/requests/cpu"),
+        ({"resources": {"requests": {"cpu": -1}}}, "/resources/requests/cpu"),
+        ({"resources": {"limit": {"memory": "1Gi"}}}, "limit"),
+        ({"metrics": {"prometheusRule": {"enabled": True}}}, "needs metrics.podMonitor.enabled"),
         ({"logLevel": "loud"}, "logLevel"),
         ({"watchNamespaces": ["Team A"]}, "watchNamespaces"),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
@@ -65,6 +75,26 @@ def test_a_value_that_cannot_be_is_refused_and_named(values: dict[str, Any], fau
     text, said = template(**values)
     assert not text
     assert fault in said
+
+
+@pytest.mark.parametrize(
+    "registry",
+    ["r.io/e/", "localhost:5000", "10.0.0.1:5000/a/b_c", "[::1]:5000/e", "some-one", "a__b/c-d.e"],
+)
+def test_a_registry_is_a_name_with_or_without_port_and_path(registry: str) -> None:
+    objects = rendered(images={"registry": registry}, crds={"enabled": False})
+    pod = only(objects, "Deployment")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"].startswith(f"{registry.rstrip('/')}/operator:")
+
+
+def test_quantities_are_those_of_kubernetes() -> None:
+    given = {
+        "requests": {"cpu": 1, "memory": "128Mi", "example.com/nic": "1"},
+        "limits": {"cpu": "1.5", "memory": "1e9", "ephemeral-storage": "2G"},
+    }
+    objects = rendered(resources=given, crds={"enabled": False})
+    pod = only(objects, "Deployment")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"] == given
 
 
 def arguments(**values: Any) -> list[str]:
@@ -201,8 +231,11 @@ def test_dashboards_come_where_grafanas_sidecar_looks_for_them() -> None:
         assert json.loads(text)["panels"]
 
 
+MONITORED = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}
+
+
 def test_the_operators_alerts_are_about_this_release() -> None:
-    rule = only(rendered(metrics={"prometheusRule": {"enabled": True}}), "PrometheusRule")
+    rule = only(rendered(metrics=MONITORED), "PrometheusRule")
     texts = [one["expr"] for group in rule["spec"]["groups"] for one in group["rules"]]
     assert len(texts) == 2
     for text in texts:
