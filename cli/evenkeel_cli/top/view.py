@@ -98,7 +98,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_view(now: RouterState, before: RouterState | None) -> View:
     """What changed since `before`; since the router's start without it."""
-    if before is not None and before.uptime_s > now.uptime_s:
+    if before is not None and not _is_same_life(now, before):
         before = None
     window_s = max(now.time_s - before.time_s if before else now.uptime_s, 1e-9)
     return View(
@@ -118,6 +118,13 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
         replicas=tuple(_replicas(now, before, window_s)),
         clients=tuple(_clients(now, before, window_s)),
     )
+
+
+def _is_same_life(now: RouterState, before: RouterState) -> bool:
+    """Whether one process said both. By its name, since clocks that are set tell nothing; older routers have none."""
+    if now.ledger.router or before.ledger.router:
+        return now.ledger.router == before.ledger.router
+    return before.uptime_s <= now.uptime_s
 
 
 def _replicas(

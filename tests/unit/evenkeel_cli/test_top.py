@@ -203,3 +203,19 @@ def test_a_fleet_that_takes_no_requests_is_said_to_be_one() -> None:
     with console.capture() as capture:
         console.print(render(make_view(nobody, None)))
     assert "no replica takes requests (0 are configured): they wait, then get 503" in capture.get()
+
+
+def of_router(name: str, *, time_s: float, uptime_s: float, scale: int) -> RouterState:
+    made = state(time_s=time_s, uptime_s=uptime_s, scale=scale)
+    ledger = msgspec.structs.replace(made.ledger, router=name)
+    return msgspec.structs.replace(made, ledger=ledger)
+
+
+def test_a_router_that_was_restarted_within_one_interval_begins_anew() -> None:
+    before = of_router("one", time_s=10, uptime_s=2, scale=5)
+    assert make_view(of_router("two", time_s=20, uptime_s=4, scale=1), before).window_s == 4
+
+
+def test_a_clock_that_was_set_is_no_restart() -> None:
+    before = of_router("one", time_s=10, uptime_s=3600, scale=1)
+    assert make_view(of_router("one", time_s=12, uptime_s=-50, scale=2), before).window_s == 2
