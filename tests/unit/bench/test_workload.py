@@ -81,5 +81,7 @@ def test_another_requests_answer_is_refused() -> None:
 def test_every_dialect_answers_in_json() -> None:
     _, ask = asked(Mode.UNARY)
     for dialect in DIALECTS.values():
-        json.loads(dialect.whole(ask, 1))
-        json.loads(dialect.event(ask, 0, 1).removeprefix(b"data: "))
+        whole = json.loads(dialect.whole(ask, 1))
+        event = json.loads(dialect.event(ask, 0, 1).removeprefix(b"data: "))
+        assert ask.tag.decode() in json.dumps(whole), "it is the answer to this request"
+        assert ask.tag.decode() in json.dumps(event)

@@ -46,6 +46,7 @@ def test_limits_are_per_tenant_not_per_client_and_not_shared() -> None:
     gate.enter(client("a", requests_per_minute=1), 1, 0.0)
     refused(gate, client("b", requests_per_minute=1), 0.0)
     gate.enter(client("a", tenant="u", requests_per_minute=1), 1, 0.0)
+    assert gate.running == 2
 
 
 def test_an_exact_count_takes_the_place_of_the_estimate() -> None:

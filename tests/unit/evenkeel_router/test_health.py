@@ -104,12 +104,20 @@ async def test_probes_tell_ready_not_ready_and_gone_apart() -> None:
         assert await prober.probe(replicas(1)[0]) is Verdict.GONE
 
 
-async def test_news_of_a_replica_that_nobody_knows_are_no_news() -> None:
+async def test_news_of_a_replica_that_nobody_knows_are_no_news(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with watched(FakeProber()) as router:
+        await routable(router, 1)
+        lives = [member.lives for member in router.state.fleet]
         tower = Watchtower(router.state, FakeProber())
         for tell in (tower.refused, tower.broken):
             tell("nobody", "why")
         tower.replaced("nobody")
+        assert [member.lives for member in router.state.fleet] == lives
+        assert router.state.fleet.routable.bit_count() == 1
+        assert router.state.fleet.member("nobody") is None
+        assert "nobody" not in caplog.text
 
 
 async def test_the_largest_replica_says_how_much_a_client_can_owe() -> None:

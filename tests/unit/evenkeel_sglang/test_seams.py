@@ -54,6 +54,8 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
 
 def test_what_fits_passes(sglang: dict[str, ModuleType]) -> None:
     seams.check()
+    assert {seams.misfits(seam) for seam in seams.SEAMS} == {""}
+    assert seams.matcher() is sglang["sglang.srt.mem_cache.common"].match_kv_cache
 
 
 def test_a_changed_signature_names_the_seam_and_what_is_supported(
