@@ -110,6 +110,7 @@ class UniqueBy:
                     where,
                     f"{show(what)} is given twice, first in {path}[{seen}]",
                     about=(f"{path}[{seen}].{self.keys[-1]}",),
+                    kept=True,
                 )
 
 

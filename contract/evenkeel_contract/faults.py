@@ -20,6 +20,8 @@ class Fault:
     message: str
     about: tuple[str, ...] = ()
     """Other paths that a rule compared; where one of them is faulty itself, this fault may be its echo."""
+    kept: bool = False
+    """The value is what was given, so that nothing which compares it is an echo of this."""
 
     def __str__(self) -> str:
         return f"{self.path or 'document'}: {self.message}"
@@ -66,7 +68,7 @@ def without_echoes(found: Iterable[Fault], earlier: Iterable[Fault]) -> Iterator
 
     A rule runs on salvaged values too; where one of its inputs was made up, its verdict says nothing.
     """
-    faulty = {fault.path for fault in earlier}
+    faulty = {fault.path for fault in earlier if not fault.kept}
     holding = {above for path in faulty for above in _ancestors(path)}
     for fault in found:
         touched = (fault.path, *fault.about)

@@ -43,6 +43,13 @@ TENANT_CASES: Mapping[str, tuple[Edit, list[str]]] = {
         lambda s: s["clients"].append({"name": "chat"}),
         ["spec.clients[2].name: 'chat' is given twice, first in spec.clients[0]"],
     ),
+    "a client twice, and a key of one that is not there": (
+        lambda s: (s["clients"].append({"name": "chat"}), s["apiKeys"][0].update(client="nobody")),
+        [
+            "spec.clients[2].name: 'chat' is given twice, first in spec.clients[0]",
+            "spec.apiKeys[0].client: 'nobody' is not in spec.clients",
+        ],
+    ),
     "a key twice": (
         lambda s: s["apiKeys"].append(deepcopy(s["apiKeys"][0])),
         [
