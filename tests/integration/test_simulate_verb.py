@@ -122,7 +122,10 @@ def test_a_run_that_served_nobody_says_so_and_is_no_success(tmp_path: Path) -> N
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"requests.csv", "summary.json"}
 
 
-def test_into_a_pipe_names_and_figures_are_written_out(tmp_path: Path) -> None:
+def test_into_a_pipe_names_and_figures_are_written_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # a worker of a parallel run has it
     name = "a-client-whose-name-is-longer-than-anybody-would-have-thought-it-would-be"
     (tmp_path / "t.csv").write_text(TRACE + f"{name},1,30000,500\n")
     result = simulate("--trace", tmp_path / "t.csv", "--out", tmp_path / "out")
