@@ -223,8 +223,10 @@ def made(kubectl: Kubectl, namespace: str, name: str = "simulated") -> set[str]:
 
 
 def is_made(kubectl: Kubectl, namespace: str, name: str = "simulated") -> bool:
-    progressing = condition(kubectl, namespace, "Progressing", name)
-    return progressing.get("status") == "True" and len(made(kubectl, namespace, name)) >= 17
+    # It may have been told by now that the images of the pods are not there.
+    reason = condition(kubectl, namespace, "Progressing", name).get("reason")
+    rolls_out = reason in ("RollingOut", "RolloutStuck")
+    return rolls_out and len(made(kubectl, namespace, name)) >= 17
 
 
 def await_made(kubectl: Kubectl, namespace: str) -> None:

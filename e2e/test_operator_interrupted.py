@@ -30,6 +30,7 @@ from e2e.operators import (
 from e2e.rig.layout import AUDIT_LOG
 
 
+@pytest.mark.timeout(600)  # two dozen lives, one after another
 def test_an_operator_killed_after_any_write_of_a_pass_is_made_good_by_the_next(
     kubectl: Kubectl, namespace: str, kubeconfig: Path
 ) -> None:

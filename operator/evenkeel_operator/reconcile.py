@@ -306,12 +306,13 @@ class ServicePass:
             )
         if not differs(status, raw):
             return
+        answer = await means.client.apply_status(status_manifest(raw, status))
+        means.store.named(SERVICE, key.namespace).put(answer)
+        # Afterwards, or an operator that dies in between would tell the same again and get no further.
         for news in worth_telling(raw, status):
             await tell(
                 means.client, raw, reason=news.reason, message=news.message, bad=news.bad, now=now
             )
-        answer = await means.client.apply_status(status_manifest(raw, status))
-        means.store.named(SERVICE, key.namespace).put(answer)
 
     def _is_due_afresh(self, key: Key) -> bool:
         now_s = self._means.monotonic_s()
