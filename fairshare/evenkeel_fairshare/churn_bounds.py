@@ -14,11 +14,9 @@ from math import ceil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Churn:
-    """A fleet whose replicas come and go. The same figures hold at both levels of the tree."""
+class DeficitRange:
+    """How far deficits go at replicas, and so what they hand down and are started from (D3). Weighted tokens."""
 
-    replicas: int
-    """W: the most incarnations that live at the same time, those that surge included."""
     overshoot: float
     """U: how far one batch may take a deficit (`bounds.dlpm_overshoot`)."""
     quantum: float
@@ -26,17 +24,25 @@ class Churn:
     crash_loss: float = 0.0
     """G: the most that a crash destroys of what one client was charged for and nobody knows of."""
     withheld: int = 0
-    """Rounds that a replica withholds while it warms up: so much lower may a deficit be."""
-    unsettled: int = 0
-    """A: the most joins and departures that a router does not know of yet when it promises a seed."""
+    """Rounds that a replica withholds while it warms up (`replica.deficit.WITHHELD`): so much lower may a deficit be."""
 
     def max_credit(self, weight: float = 1.0) -> float:
-        """A: the largest credit that a replica holds, hands down and is started from."""
+        """A: the largest credit. Seeds are whole tokens, so is this."""
         return ceil(self.quantum * weight) + self.crash_loss
 
     def max_debt(self, weight: float = 1.0) -> float:
-        """D: the largest debt of that kind, U where nothing is withheld."""
+        """D: the largest debt, U where nothing is withheld."""
         return self.overshoot + ceil(self.withheld * self.quantum * weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Churn(DeficitRange):
+    """A fleet whose replicas come and go. The same figures hold at both levels of the tree."""
+
+    replicas: int
+    """W: the most incarnations that live at the same time, those that surge included."""
+    unsettled: int = 0
+    """A: the most joins and departures that a router does not know of yet when it promises a seed."""
 
     def seed_error(self, weight: float = 1.0) -> float:
         """How far a promised seed may be off: every event that is not known yet by one range of a deficit.

@@ -312,6 +312,7 @@ def real_fleet(churn: Churn, seed: int, seeding=None) -> Fleet:
         new_replica=lambda: DlpmReplica(
             quantum=churn.quantum,
             warmup_s=WARMUP_S if churn.withheld else 0.0,
+            longest_first=churn.withheld > 0,  # as replicas run it, or as the paper prints it
             memory_tokens=MEMORY,
             max_input=INPUT,
             max_output=OUTPUT,

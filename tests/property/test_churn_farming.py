@@ -101,6 +101,7 @@ def real_game(seed: int, clients: tuple[str, ...]) -> Fleet:
         new_replica=lambda: DlpmReplica(
             quantum=REAL.quantum,
             warmup_s=WARMUP_S,
+            longest_first=True,
             memory_tokens=MEMORY,
             max_input=INPUT,
             max_output=OUTPUT,

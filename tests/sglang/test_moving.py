@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from evenkeel_router.state import Timing
 
 from tests.sglang.engine import Engine, clients_of, tokens, unused_port
 from tests.support.routers import KEY, MODEL, config_for
+from tests.support.routers import until as waited_until
 
 _log = logging.getLogger(__name__)
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
@@ -58,14 +60,7 @@ def idle(ports: Sequence[int]) -> bool:
     return not any(row.waiting or row.running for row in rows)
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something in another process."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition():  # noqa: ASYNC110 - any state may be waited for
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"in vain waited for: {what}") from None
+until = partial(waited_until, patience_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("stream", [True, False])

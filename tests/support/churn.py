@@ -143,12 +143,17 @@ class DlpmReplica:
     weights: Weighing
     warmup_s: float = 0.0
     """Steps."""
+    longest_first: bool = False
     clients: dict[str, Client] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     sequence: int = 0
 
     def __post_init__(self) -> None:
-        self.policy = Dlpm(rules=DeficitRules(quantum=self.quantum), warmup_s=self.warmup_s)
+        self.policy = Dlpm(
+            rules=DeficitRules(quantum=self.quantum),
+            longest_first=self.longest_first,
+            warmup_s=self.warmup_s,
+        )
         self._now_s = 0.0
         self._seeds: dict[str, Seeds] = {}
         self._lengths: dict[Request, int] = {}

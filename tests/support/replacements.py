@@ -85,7 +85,9 @@ class Replica:
 
     def __init__(self, name: str, *, warmup_s: float) -> None:
         self.name = name
-        self.policy = Dlpm(rules=DeficitRules(quantum=QUANTUM), cost=COST, warmup_s=warmup_s)
+        self.policy = Dlpm(
+            rules=DeficitRules(quantum=QUANTUM), cost=COST, longest_first=True, warmup_s=warmup_s
+        )
         config = EngineConfig(kv_tokens=POOL_TOKENS, admission=AdmissionRule.RESERVATION)
         self.engine = Engine(config, self.policy, PROFILES["a100-llama3.1-8b"], cost=COST)
         self.book = ReportBook(incarnation=name, policy="DLPM")

@@ -117,10 +117,12 @@ async def router_of(
         yield router
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something to become true; fails after `PATIENCE_S`."""
+async def until(
+    condition: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_S
+) -> None:
+    """Wait for something to become true; fails after `patience_s`."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             while not condition():  # noqa: ASYNC110 - any state may be waited for
                 await asyncio.sleep(0.005)
     except TimeoutError:

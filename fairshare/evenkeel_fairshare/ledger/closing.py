@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from evenkeel_fairshare.churn_bounds import DeficitRange
 from evenkeel_fairshare.ledger.page import (
     DEFICIT,
     DISPATCHED,
@@ -66,17 +66,8 @@ class EqualWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarryRules:
-    """The range of deficits, as all replicas of the service keep it. Weighted tokens."""
-
-    quantum: float
-    """Q^u."""
-    overshoot: float
-    """U: how far one batch may take a deficit (`bounds.dlpm_overshoot`)."""
-    withheld: int = 0
-    """Rounds that a replica withholds while it warms up (`replica.deficit.WITHHELD`)."""
-    crash_loss: float = 0.0
-    """Most that one client may lose of what one replica computed, reported to nobody and sent to nobody."""
+class CarryRules(DeficitRange):
+    """The range of deficits, as all replicas of the service keep it."""
 
     def __post_init__(self) -> None:
         if not (self.quantum > 0 and self.overshoot > 0 and self.crash_loss >= 0):
@@ -88,14 +79,6 @@ class CarryRules:
             # Seeds are whole tokens: a limit in between would lose the rest at every scale event.
             if not float(getattr(self, name)).is_integer():
                 raise ValueError(f"{name} {getattr(self, name)} is not a whole number")
-
-    def max_credit(self, weight: float) -> float:
-        """The largest deficit that a departed incarnation can leave behind."""
-        return ceil(self.quantum * weight) + self.crash_loss
-
-    def max_debt(self, weight: float) -> float:
-        """How far below zero a deficit may fall."""
-        return self.overshoot + ceil(self.withheld * self.quantum * weight)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,21 +59,26 @@ def test_no_policy_promises_less_than_a_memory_of_output():
 def test_a_deficit_ranges_from_u_below_to_a_quantum_above():
     assert bounds.dlpm_deficit_range(2100, 500) == (-2100, 500)
     assert bounds.dlpm_deficit_range(2100, 500, weight=3) == (-2100, 1500)
+    assert bounds.dlpm_deficit_range(2100, 500, weight=3, withheld=8) == (-14100, 1500)
 
 
 def test_dlpms_service_is_off_by_a_quantum_or_u():
     assert bounds.dlpm_service_error(2100, 500) == 2100
     assert bounds.dlpm_service_error(300, 500) == 500
     assert bounds.dlpm_service_error(2100, 500, weight=5) == 2500
+    assert bounds.dlpm_service_error(2100, 500, weight=5, withheld=8) == 22100
 
 
 def test_dlpms_gap_is_twice_u_and_quantum_and_shrinks_with_weights():
     for bound in (bounds.dlpm_backlogged_gap, bounds.dlpm_shortfall):
         assert bound(2100, 500) == 2 * (2100 + 500)
         assert bound(2100, 500, (2, 4)) == 1050 + 525 + 1000
+        assert bound(2100, 500, (2, 4), withheld=8) == 1050 + 525 + 1000 + 8 * 500  # once
 
 
 def test_dlpms_delay_counts_every_client_once_per_tenant():
     delay = bounds.dlpm_dispatch_delay_s
     assert delay(2100, 400, clients=3, service_per_s=100) == 2 * 2 * 2500 / 100
     assert delay(2100, 400, clients=3, service_per_s=100, tenants=2) == 2 * 5 * 2500 / 100
+    late = delay(2100, 400, clients=3, service_per_s=100, withheld=8)
+    assert late == 2 * (2 * 2500 + 8 * 400) / 100
