@@ -16,10 +16,10 @@ from evenkeel_contract.ledgerwire import decode_delta, encode
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import RouterConfig, TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import Sealer
-from evenkeel_router.core.exchange import from_wire, to_wire
-from evenkeel_router.core.identity import client_of
-from evenkeel_router.core.leaving import UNPAID
-from evenkeel_router.edge.reports import PIECE
+from evenkeel_router.api.identity import client_of
+from evenkeel_router.ledger.exchange import from_wire, to_wire
+from evenkeel_router.ledger.relocated import UNPAID
+from evenkeel_router.ledger.reports import PIECE
 from evenkeel_router.state import RouterState
 
 TENANTS = tuple(TenantConfig(namespace="n", name=f"t{n}") for n in range(50))

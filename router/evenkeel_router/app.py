@@ -19,32 +19,32 @@ from typing import IO, Any, Final
 from aiohttp import web
 from evenkeel_contract.routerconfig import RouterConfig
 
-from evenkeel_router import metrics
-from evenkeel_router.core.endpoints import Peer
-from evenkeel_router.edge.admin import admin_app, probe_app
-from evenkeel_router.edge.configwatch import ConfigSource
-from evenkeel_router.edge.connections import Connections
-from evenkeel_router.edge.discovery import Discovery, StaticDiscovery
-from evenkeel_router.edge.handlers import Traffic
-from evenkeel_router.edge.health import Watchtower
-from evenkeel_router.edge.kubeapi import Api
-from evenkeel_router.edge.kubediscovery import KubernetesDiscovery
-from evenkeel_router.edge.kvevents import KvEvents
-from evenkeel_router.edge.logs import RequestLog
-from evenkeel_router.edge.peers import Peers
-from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
-from evenkeel_router.edge.promptfacts import AskedFacts
-from evenkeel_router.edge.reports import Reports
-from evenkeel_router.edge.server import TrafficServer, connections_for
-from evenkeel_router.edge.tending import Tending, demand, tell
-from evenkeel_router.edge.tokenising import Tokenising
-from evenkeel_router.edge.upstream import Upstream
-from evenkeel_router.forward import Forwarder
-from evenkeel_router.pipeline import Pipeline
+from evenkeel_router.cluster.api import Api
+from evenkeel_router.cluster.config_watch import ConfigSource
+from evenkeel_router.cluster.discovery import KubernetesDiscovery
+from evenkeel_router.cluster.endpoints import Peer
+from evenkeel_router.fleet.discovery import Discovery, StaticDiscovery
+from evenkeel_router.fleet.health import Watchtower
+from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
+from evenkeel_router.ledger.maintenance import Tending, demand, tell
+from evenkeel_router.ledger.peers import Peers
+from evenkeel_router.ledger.persistence import Keeping
+from evenkeel_router.ledger.reports import Reports
+from evenkeel_router.ledger.stores.configured import store_of
+from evenkeel_router.ledger.stores.contract import LedgerStore
+from evenkeel_router.prefix.kv_events import KvEvents
+from evenkeel_router.prefix.prompt_facts import AskedFacts
+from evenkeel_router.prefix.tokenisation import Tokenising
+from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.handlers import Traffic
+from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.state import RouterState, Timing
-from evenkeel_router.stores.configured import store_of
-from evenkeel_router.stores.contract import LedgerStore
-from evenkeel_router.stores.keeping import Keeping
+from evenkeel_router.telemetry import metrics
+from evenkeel_router.telemetry.admin import admin_app, probe_app
+from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.transport.connections import Connections
+from evenkeel_router.transport.server import TrafficServer, connections_for
+from evenkeel_router.transport.upstream import Upstream
 
 _log = logging.getLogger(__name__)
 BACKLOG: Final = 4096

@@ -31,24 +31,24 @@ from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_fairshare.replica.deficit import WITHHELD
 
-from evenkeel_router.core.accounting import Accounts, ttft_histogram
-from evenkeel_router.core.admission import Admission
-from evenkeel_router.core.books import Books
-from evenkeel_router.core.candidates import Fleet
-from evenkeel_router.core.endpoints import Peer
-from evenkeel_router.core.following import Follower
-from evenkeel_router.core.identity import Directory
-from evenkeel_router.core.reported import Heard, Seen
-from evenkeel_router.core.request import Limits
-from evenkeel_router.core.tokenised import Untokenised
-from evenkeel_router.core.truth import Truth
-from evenkeel_router.core.weights import ConfiguredWeights
-from evenkeel_router.edge.activation import Activation
-from evenkeel_router.edge.bodies import BODY_TIMEOUT_S, Budget
-from evenkeel_router.edge.server import KEEP_ALIVE_S
-from evenkeel_router.edge.waiting import WaitingRoom
-from evenkeel_router.flight import Flight
-from evenkeel_router.stores.keeping import Keeping
+from evenkeel_router.api.identity import Directory
+from evenkeel_router.api.inference import Limits
+from evenkeel_router.cluster.endpoints import Peer
+from evenkeel_router.fleet.activation import Activation
+from evenkeel_router.fleet.selection import Fleet
+from evenkeel_router.fleet.wait_queue import WaitingRoom
+from evenkeel_router.ledger.accounting import Books
+from evenkeel_router.ledger.fairness import Truth
+from evenkeel_router.ledger.persistence import Keeping
+from evenkeel_router.ledger.reported import Heard, Seen
+from evenkeel_router.ledger.weights import ConfiguredWeights
+from evenkeel_router.prefix.kv_follower import Follower
+from evenkeel_router.prefix.tokenised import Untokenised
+from evenkeel_router.request.admission import Admission
+from evenkeel_router.request.request_state import Flight
+from evenkeel_router.request.totals import Accounts, ttft_histogram
+from evenkeel_router.transport.bodies import BODY_TIMEOUT_S, Budget
+from evenkeel_router.transport.server import KEEP_ALIVE_S
 
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 UNKNOWN_MAX_DEBT: Final = 1_000_000.0

@@ -23,10 +23,10 @@ from evenkeel_contract.routerconfig import (
     RouterConfig,
     TenantLimits,
 )
+from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.app import Router
-from evenkeel_router.core.outcomes import Outcome
-from evenkeel_router.edge.server import connections_for
 from evenkeel_router.state import MAX_BUFFERED_BYTES
+from evenkeel_router.transport.server import connections_for
 
 from tests.support.nasty import DONE, EVENT, OK, USAGE, Asked, Behaviour, Nasty, fine, nasty
 from tests.support.routers import (

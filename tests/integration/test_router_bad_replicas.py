@@ -18,8 +18,8 @@ import httpx
 import pytest
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import LimitsConfig
+from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.app import Router
-from evenkeel_router.core.outcomes import Outcome
 
 from tests.support import nasty as bad
 from tests.support.nasty import DONE, EVENT, OK, Asked, Behaviour, Nasty, fine, nasty

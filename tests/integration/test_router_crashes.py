@@ -13,7 +13,7 @@ from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import LimitsConfig
 from evenkeel_router.app import Router, running
-from evenkeel_router.forward import EXCUSED_PER_ATTEMPT
+from evenkeel_router.request.forward import EXCUSED_PER_ATTEMPT
 
 from tests.support.nasty import Asked, Behaviour, Nasty, fine, nasty
 from tests.support.reporting import Reporter, report, reporter

@@ -13,7 +13,7 @@ from evenkeel_contract.key import decode
 from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.reports import ClientReport
 from evenkeel_router.app import Router, running
-from evenkeel_router.core.leaving import WHOLE, Held
+from evenkeel_router.ledger.relocated import WHOLE, Held
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.server.app import RunningServer, running_server
 

@@ -12,7 +12,7 @@ from evenkeel_contract.adminstate import decode_activation
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import AtZero, LimitsConfig, ReplicaConfig
 from evenkeel_router.app import Router, running
-from evenkeel_router.edge.upstream import FakeReply, FakeUpstream, Outgoing
+from evenkeel_router.transport.upstream import FakeReply, FakeUpstream, Outgoing
 from evenkeel_simulator.server.app import running_server
 
 from tests.support.fakes import FakeProber, replicas

@@ -17,7 +17,7 @@ from evenkeel_contract.routerconfig import (
     ReplicaConfig,
 )
 from evenkeel_router.app import Router, running
-from evenkeel_router.core.following import Follower, Standing
+from evenkeel_router.prefix.kv_follower import Follower, Standing
 from evenkeel_simulator.server.app import RunningServer, running_server
 
 from tests.support.leaks import leaky

@@ -14,7 +14,7 @@ from evenkeel_contract.routerconfig import PeerConfig, ReplicaConfig, StateConfi
 from evenkeel_fairshare.ledger import Digest, ReplicaRow, Totals
 from evenkeel_fairshare.ledger.page import RUNNING
 from evenkeel_router.app import Router, running
-from evenkeel_router.core.exchange import digest_to_wire
+from evenkeel_router.ledger.exchange import digest_to_wire
 from evenkeel_simulator.server.app import running_server
 
 from tests.support.ledger_worlds import content

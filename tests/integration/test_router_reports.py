@@ -9,8 +9,8 @@ from evenkeel_contract.reports import (
     ClientReport,
 )
 from evenkeel_router.app import running
-from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
-from evenkeel_router.snapshot import take
+from evenkeel_router.telemetry.snapshot import take
+from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 
 from tests.support.fakes import FakeProber, replicas
 from tests.support.reporting import report, reporter

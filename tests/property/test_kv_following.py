@@ -22,7 +22,7 @@ from evenkeel_contract.kvevents import (
     Numbered,
     encode_batch,
 )
-from evenkeel_router.core.following import Follower, Standing
+from evenkeel_router.prefix.kv_follower import Follower, Standing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (

@@ -10,7 +10,7 @@ import httpx
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import LimitsConfig, ReplicaConfig
 from evenkeel_router.app import running
-from evenkeel_router.edge.upstream import (
+from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
     Exchange,

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
-from evenkeel_router.core.candidates import Member
-from evenkeel_router.core.following import Follower, Standing
-from evenkeel_router.edge.health import Watchtower
-from evenkeel_router.edge.kvevents import KvEvents
-from evenkeel_router.edge.tokenising import Tokenising
+from evenkeel_router.fleet.health import Watchtower
+from evenkeel_router.fleet.selection import Member
+from evenkeel_router.prefix.kv_events import KvEvents
+from evenkeel_router.prefix.kv_follower import Follower, Standing
+from evenkeel_router.prefix.tokenisation import Tokenising
 from evenkeel_router.state import RouterState
 
 from tests.sglang.engine import ENVIRONMENT, engine_environment

@@ -18,8 +18,8 @@ from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConf
 from evenkeel_fairshare.fleet.contract import ReplicaSet
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 from evenkeel_router.app import Router
-from evenkeel_router.core.candidates import Member
-from evenkeel_router.core.following import Standing
+from evenkeel_router.fleet.selection import Member
+from evenkeel_router.prefix.kv_follower import Standing
 
 from tests.sglang.engine import Engine, ask, engine_environment, tokens, unused_port
 from tests.support.leaks import Leak, leaky

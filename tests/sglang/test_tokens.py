@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from evenkeel_contract.promptfacts import FILES
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
-from evenkeel_router.core.asked import Chat, read
-from evenkeel_router.core.request import Endpoint
-from evenkeel_router.edge.modeltokenizers import ModelTokenizer
+from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.prefix.model_tokenizers import ModelTokenizer
+from evenkeel_router.prefix.prompts import Chat, read
 
 from tests.sglang.engine import Engine, engine_environment
 from tests.support.routers import KEY, config_for, router_of, until

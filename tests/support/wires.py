@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from evenkeel_router.core.sse import EventScan
-from evenkeel_router.edge.upstream import Reply
-from evenkeel_router.edge.wire import Patience, Wire
+from evenkeel_router.api.event_stream import EventScan
+from evenkeel_router.transport.upstream import Reply
+from evenkeel_router.transport.wire import Patience, Wire
 
 _T = TypeVar("_T")
 STREAM_HEAD = (

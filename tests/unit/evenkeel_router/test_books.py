@@ -11,9 +11,9 @@ from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import CarryRules, Figures, Interval, Ledger, Sealer
-from evenkeel_router.core.books import Booking, Books
-from evenkeel_router.core.identity import Client, client_of
-from evenkeel_router.core.leaving import UNPAID, WHOLE, Held, Paid, Told
+from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.ledger.accounting import Booking, Books
+from evenkeel_router.ledger.relocated import UNPAID, WHOLE, Held, Paid, Told
 
 TENANT = TenantConfig(
     namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)

@@ -7,9 +7,9 @@ import resource
 
 import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.edge import connections, wire
-from evenkeel_router.edge.connections import Connections
-from evenkeel_router.edge.upstream import (
+from evenkeel_router.transport import connections, wire
+from evenkeel_router.transport.connections import Connections
+from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
     MovedError,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION, ENGINE_KEY_LABEL
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.core.endpoints import EndpointSlice, Found, Peer, Pod, peers, replicas
+from evenkeel_router.cluster.endpoints import EndpointSlice, Found, Peer, Pod, peers, replicas
 
 from tests.support.kube_api import pod, slice_of
 

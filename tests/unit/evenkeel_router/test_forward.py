@@ -12,7 +12,7 @@ import pytest
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig
 from evenkeel_router.app import Router, running
-from evenkeel_router.edge.upstream import (
+from evenkeel_router.transport.upstream import (
     Answer,
     BrokenError,
     ConnectError,

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.core.outcomes import Outcome
-from evenkeel_router.edge import logs
-from evenkeel_router.edge.logs import JsonFormatter, RequestLog, start_logging
-from evenkeel_router.flight import Flight
+from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.request.request_state import Flight
+from evenkeel_router.telemetry import logs
+from evenkeel_router.telemetry.logs import JsonFormatter, RequestLog, start_logging
 
 
 def flight() -> Flight:

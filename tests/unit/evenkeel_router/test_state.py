@@ -16,12 +16,12 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, Usage
 from evenkeel_fairshare.ledger import Totals
-from evenkeel_router.core.accounting import Accounts
-from evenkeel_router.core.identity import client_of
-from evenkeel_router.edge.logs import RequestLog
-from evenkeel_router.metrics import registry
-from evenkeel_router.snapshot import take
+from evenkeel_router.api.identity import client_of
+from evenkeel_router.request.totals import Accounts
 from evenkeel_router.state import RouterState
+from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.telemetry.metrics import registry
+from evenkeel_router.telemetry.snapshot import take
 from prometheus_client import generate_latest
 
 from tests.support.fakes import replicas
