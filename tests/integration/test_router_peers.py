@@ -89,7 +89,7 @@ async def test_two_routers_agree_whoever_got_the_requests() -> None:
         assert served == two.state.ledger.served(CHAT)
         assert (served.requests, served.output_tokens) == (3, 120)
         assert {name: len(page.accounts) for name, page in two.state.ledger.pages.items()} == {
-            one.state.books.incarnation("r0"): 1
+            one.state.accounting.incarnation("r0"): 1
         }
 
 

@@ -82,4 +82,4 @@ async def test_a_replica_that_is_no_longer_configured_is_no_longer_asked_or_show
             router.discovery.update(config_for())
             await until(lambda: not router.state.reports, "its report to be forgotten")
             assert not list(router.state.fleet)
-            assert not list(router.state.accounts.replicas())
+            assert not list(router.state.totals.replicas())

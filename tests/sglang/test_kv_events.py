@@ -73,8 +73,8 @@ async def serve(router: Router, some: Iterator[list[int]], count: int) -> None:
 
 def exactly(router: Router, count: int) -> int:
     """That all predictions were exact in name and in fact; the tokens foretold."""
-    assert set(router.state.accounts.predictions) == {"exact"}
-    foretold = router.state.accounts.predictions["exact"]
+    assert set(router.state.totals.predictions) == {"exact"}
+    foretold = router.state.totals.predictions["exact"]
     assert sum(foretold.error_tokens.counts) == count
     assert foretold.error_tokens.total == 0
     assert foretold.predicted_tokens == foretold.reported_tokens
@@ -181,7 +181,7 @@ class Tally:
     """What was foretold and reported since."""
 
     def __init__(self, router: Router) -> None:
-        self._accounts = router.state.accounts
+        self._accounts = router.state.totals
         self._before = self._now()
 
     def _now(self) -> tuple[int, int, int, float]:

@@ -20,7 +20,7 @@ from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig
 
 from evenkeel_router.cluster import endpoints
 from evenkeel_router.cluster.api import Api
-from evenkeel_router.cluster.endpoints import EndpointSlice, Found, Peer, Pod
+from evenkeel_router.cluster.endpoints import DiscoveredReplica, EndpointSlice, Peer, Pod
 from evenkeel_router.cluster.watch import Selection, Watcher
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class KubernetesDiscovery:
             self._cluster = cluster
             self._changed.set()
 
-    async def watch(self) -> AsyncIterator[Sequence[Found]]:
+    async def watch(self) -> AsyncIterator[Sequence[DiscoveredReplica]]:
         while True:
             await self._changed.wait()
             await asyncio.sleep(SETTLE_S)

@@ -102,7 +102,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DiscoveredReplica:
     """A replica that exists."""
 
     replica: ReplicaConfig
@@ -126,12 +126,12 @@ def replicas(
     service: str,
     api_key: str | None,
     api_keys: Mapping[str, str] | None = None,
-) -> tuple[Found, ...]:
+) -> tuple[DiscoveredReplica, ...]:
     """The replicas behind a Service, by name. One that nobody listens for (no HTTP port) is left out.
 
     `api_keys` are keys by id: the label of a pod says which it asks for; `api_key` is for the others.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, DiscoveredReplica] = {}
     for slice_, endpoint, target in _of_pods(slices, service):
         http = slice_.port(HTTP_PORT_NAME)
         if http is None:
@@ -146,7 +146,7 @@ def replicas(
             api_key=(api_keys or {}).get(_key_id(pods.get(target.name)), api_key),
         )
         why = withheld(endpoint, target, pods.get(target.name))
-        found.setdefault(target.name, Found(replica, why))
+        found.setdefault(target.name, DiscoveredReplica(replica, why))
     return tuple(found[name] for name in sorted(found))
 
 

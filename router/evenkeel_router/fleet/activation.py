@@ -18,7 +18,7 @@ from typing import Final
 from evenkeel_contract.routerconfig import AtZero, RouterConfig
 
 from evenkeel_router.fleet.selection import Fleet
-from evenkeel_router.fleet.wait_queue import WaitingRoom
+from evenkeel_router.fleet.wait_queue import WaitQueue
 from evenkeel_router.request.totals import Histogram
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Activation:
     def __init__(
         self,
         fleet: Fleet,
-        room: WaitingRoom,
+        room: WaitQueue,
         config: Callable[[], RouterConfig],
         *,
         now: Callable[[], float],

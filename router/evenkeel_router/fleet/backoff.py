@@ -17,7 +17,7 @@ FAILURES: Final = 3  # one may be chance, and two a process on its way out
 LONGEST_S: Final = 30.0  # as long as it takes to notice that one is well again
 
 
-class Resting:
+class Backoff:
     """One replica."""
 
     __slots__ = ("_failures", "_first_s", "_until_s")

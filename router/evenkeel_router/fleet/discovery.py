@@ -12,7 +12,7 @@ from typing import Protocol
 
 from evenkeel_contract.routerconfig import RouterConfig
 
-from evenkeel_router.cluster.endpoints import Found
+from evenkeel_router.cluster.endpoints import DiscoveredReplica
 
 
 class Discovery(Protocol):
@@ -24,7 +24,7 @@ class Discovery(Protocol):
     def update(self, config: RouterConfig) -> None:
         """The configuration changed."""
 
-    def watch(self) -> AsyncIterator[Sequence[Found]]:
+    def watch(self) -> AsyncIterator[Sequence[DiscoveredReplica]]:
         """All replicas: as soon as they are known, and again after every change."""
 
 
@@ -42,8 +42,8 @@ class StaticDiscovery:
         self._replicas = config.replicas
         self._changed.set()
 
-    async def watch(self) -> AsyncIterator[Sequence[Found]]:
+    async def watch(self) -> AsyncIterator[Sequence[DiscoveredReplica]]:
         while True:
             self._changed.clear()
-            yield [Found(replica) for replica in self._replicas]
+            yield [DiscoveredReplica(replica) for replica in self._replicas]
             await self._changed.wait()

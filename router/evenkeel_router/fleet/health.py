@@ -29,8 +29,8 @@ from typing import Final, Protocol
 
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 
-from evenkeel_router.cluster.endpoints import Found
-from evenkeel_router.fleet.backoff import Resting
+from evenkeel_router.cluster.endpoints import DiscoveredReplica
+from evenkeel_router.fleet.backoff import Backoff
 from evenkeel_router.fleet.discovery import Discovery
 from evenkeel_router.fleet.probe import Prober, Verdict, wait_for
 from evenkeel_router.fleet.selection import TERMINATING, Member, Ticket
@@ -63,7 +63,7 @@ class _Watch:
         "kick", "probed", "replica", "reported", "resting", "silent", "sized", "task", "unknown_since_s",
     )  # fmt: skip
 
-    def __init__(self, replica: ReplicaConfig, resting: Resting) -> None:
+    def __init__(self, replica: ReplicaConfig, resting: Backoff) -> None:
         self.replica = replica
         self.resting = resting
         self.kick = asyncio.Event()
@@ -79,7 +79,7 @@ class _Watch:
         self.task: asyncio.Task[None] | None = None
 
 
-class Watchtower:
+class HealthMonitor:
     """Keeps the fleet in step with what discovery says and probes see."""
 
     def __init__(self, state: RouterState, prober: Prober) -> None:
@@ -102,7 +102,7 @@ class Watchtower:
             for name, watch in list(self._watches.items()):
                 await self._remove(name, watch)
 
-    async def _follow(self, found: Sequence[Found]) -> None:
+    async def _follow(self, found: Sequence[DiscoveredReplica]) -> None:
         wanted = {one.replica.name: one for one in found}
         for name, watch in list(self._watches.items()):
             one = wanted.get(name)
@@ -132,7 +132,7 @@ class Watchtower:
     def _add(self, replica: ReplicaConfig) -> None:
         self._state.replicas[replica.name] = replica
         self._state.fleet.add(replica.name)
-        watch = self._watches[replica.name] = _Watch(replica, Resting(self._state.timing.rest_s))
+        watch = self._watches[replica.name] = _Watch(replica, Backoff(self._state.timing.rest_s))
         watch.task = asyncio.create_task(self._probe_forever(watch))
 
     async def _remove(self, name: str, watch: _Watch) -> None:
@@ -145,9 +145,9 @@ class Watchtower:
             if member.joined:
                 self._drain(member)
             self._state.fleet.remove(member)
-        self._state.books.leaves(name, self._now())
+        self._state.accounting.leaves(name, self._now())
         del self._state.replicas[name]
-        self._state.accounts.forget_replica(name)
+        self._state.totals.forget_replica(name)
 
     async def _probe_forever(self, watch: _Watch) -> None:
         while True:
@@ -176,8 +176,8 @@ class Watchtower:
             if not kept_out and self._is_known(watch, member):
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
-                self._state.books.serves(member.name)
-                self._state.room.open()
+                self._state.accounting.serves(member.name)
+                self._state.wait_queue.open()
         elif verdict is Verdict.GONE:
             if member.joined:
                 _log.warning("replica %s is gone", member.name)
@@ -194,7 +194,7 @@ class Watchtower:
 
     def _drain(self, member: Member) -> None:
         """It finishes what runs there; what waits is moved with its next report (`request.relocation`)."""
-        self._state.books.drains(member.name)
+        self._state.accounting.drains(member.name)
         self.drained.set()
 
     def _notice(self) -> None:
@@ -231,7 +231,7 @@ class Watchtower:
 
     def _is_known(self, watch: _Watch, member: Member) -> bool:
         """Whether it is known which process answers, or nobody will ever say."""
-        books, name, now_s = self._state.books, member.name, self._now()
+        books, name, now_s = self._state.accounting, member.name, self._now()
         if watch.reported:
             return True
         if watch.replica.reports is None:
@@ -249,10 +249,10 @@ class Watchtower:
     def _end_life(self, watch: _Watch, member: Member) -> None:
         watch.reported = watch.sized = False
         watch.unknown_since_s = None
-        watch.resting = Resting(self._state.timing.rest_s)
+        watch.resting = Backoff(self._state.timing.rest_s)
         self._state.fleet.lost(member)
         if watch.replica.reports is None:  # nobody will ever say whether it was the same process
-            self._state.books.leaves(member.name, self._now())
+            self._state.accounting.leaves(member.name, self._now())
 
     # What the pipeline and the reports tell.
 
@@ -297,7 +297,7 @@ class Watchtower:
         rest_s = watch.resting.failed(self._now()) if others else 0.0
         if rest_s:
             _log.warning("replica %s rests for %g s: it fails what others answer", name, rest_s)
-            self._state.accounts.replica(name).rests += 1
+            self._state.totals.replica(name).rests += 1
             self._state.fleet.unready(member)
             self._notice()
 

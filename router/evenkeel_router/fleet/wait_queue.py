@@ -13,7 +13,7 @@ from collections.abc import Callable
 from evenkeel_router.fleet.fair_queue import FairQueue
 
 
-class WaitingRoom:
+class WaitQueue:
     """Waits with a deadline; leaves in per-client fair order."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, Totals, promise
 from evenkeel_fairshare.ledger.page import REQUESTS, RUNNING, WAITING
 
 from evenkeel_router.api.identity import Client
-from evenkeel_router.ledger.relocated import WHOLE, Held, Paid, Told
+from evenkeel_router.ledger.relocated import WHOLE, HeldWork, Paid, RelocationVerdict
 
 SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
@@ -47,7 +47,7 @@ class Booking(NamedTuple):
     paid: Paid
 
 
-class Books:
+class Accounting:
     """One router's ledger. Deterministic; times are handed in."""
 
     def __init__(self, ledger: Ledger, *, cost: Cost, return_s: float = 30.0) -> None:
@@ -260,7 +260,7 @@ class Books:
         self.ended(booking, estimate if computed else None, told=False)
         return booking.paid._replace(input=True) if computed else booking.paid
 
-    def moved(self, booking: Booking, told: Told | None, estimate: Usage) -> Paid:
+    def moved(self, booking: Booking, told: RelocationVerdict | None, estimate: Usage) -> Paid:
         """A request was taken back from a replica that drains; what of it is paid by now (R11).
 
         `told`: what its reports say of that; None where none came. In doubt it was: it is booked there then, so
@@ -273,14 +273,16 @@ class Books:
         there = Paid(True) if told is None else told.paid[booking.number]
         return Paid(True, min(WHOLE, booking.paid.output_tokens + there.output_tokens))
 
-    def held(self, incarnation: str, client: str) -> Held:
+    def held(self, incarnation: str, client: str) -> HeldWork:
         """What a replica has of a client, by its last report."""
         page = self.ledger.pages.get(incarnation)
         if page is None:
-            return Held(0.0, 0.0, 0.0)
+            return HeldWork(0.0, 0.0, 0.0)
         cell = page.clients.cell
         aborted = self._aborted.get(incarnation, {}).get(client, (0, 0))
-        return Held(cell(client, REQUESTS), cell(client, RUNNING), cell(client, WAITING), *aborted)
+        return HeldWork(
+            cell(client, REQUESTS), cell(client, RUNNING), cell(client, WAITING), *aborted
+        )
 
     def open_at(self, incarnation: str, client: str) -> int:
         """How many of a client's requests this router has open there."""

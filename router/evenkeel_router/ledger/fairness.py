@@ -108,7 +108,7 @@ class _Competed:
     times: int = 0
 
 
-class Truth:
+class Fairness:
     """Figures of one router's ledger, brought up to date by `steps`."""
 
     def __init__(

@@ -22,7 +22,7 @@ MAX_LOAD: Final = 0.1
 """Figures of a large fleet take their time; then they are computed less often, for at most this part of a core."""
 
 
-class Tending:
+class LedgerMaintenance:
     """Tends one router's ledger."""
 
     def __init__(self, state: RouterState, members: Callable[[], frozenset[str] | None]) -> None:
@@ -40,14 +40,14 @@ class Tending:
             members, now_s = self._members(), now()
             if members is not None:
                 self._state.ledger.members = members
-                self._state.books.close(now_s, settled=now_s - began_s >= timing.settle_s)
+                self._state.accounting.close(now_s, settled=now_s - began_s >= timing.settle_s)
             await reckon(self._state)
             if members is not None and now_s - sealed_s >= timing.seal_interval_s:
                 sealed_s = now_s
                 await self._seal(members, now_s)
 
     async def _seal(self, members: frozenset[str], now_s: float) -> None:
-        alive = self._state.books.alive
+        alive = self._state.accounting.alive
         await _in_steps(self._sealer.steps(members, live=alive, now_s=now_s))
         self._sealer.collect(members)
 
@@ -55,7 +55,7 @@ class Tending:
 async def reckon(state: RouterState) -> None:
     """Have at hand what departed incarnations left behind: the next seed asks for it."""
     for name, _ in list(state.ledger.open_pages()):
-        if name not in state.books.alive and name in state.ledger.pages:
+        if name not in state.accounting.alive and name in state.ledger.pages:
             await _in_steps(state.ledger.closing_steps(name))
 
 
@@ -65,12 +65,12 @@ async def _in_steps(steps: Iterable[object]) -> None:
 
 
 async def tell(state: RouterState) -> None:
-    """Keep `state.truth` up to date, for ever."""
+    """Keep `state.fairness` up to date, for ever."""
     now = time.perf_counter  # the loop's own clock stands still within a step
     while True:
         await asyncio.sleep(state.timing.report_interval_s)
         busy_s, step_s = 0.0, now()
-        for _ in state.truth.steps(state.books.alive, state.weights, step_s):
+        for _ in state.fairness.steps(state.accounting.alive, state.weights, step_s):
             busy_s += now() - step_s
             await asyncio.sleep(0)
             step_s = now()

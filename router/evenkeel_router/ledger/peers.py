@@ -25,7 +25,7 @@ from evenkeel_contract.ledgerwire import (
 
 from evenkeel_router.cluster.endpoints import Peer
 from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
-from evenkeel_router.ledger.reported import Heard
+from evenkeel_router.ledger.reported import PeerContact
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Peers:
         self._session = session
         self._now = asyncio.get_running_loop().time
         self._tasks: dict[Peer, asyncio.Task[None]] = {}
-        self.known = state.peers_known
+        self.known = state.peer_contacts
         self.all_asked = asyncio.Event()
         """Set once every peer was asked, with or without an answer."""
 
@@ -75,12 +75,12 @@ class Peers:
             self._tasks.pop(peer).cancel()
             del self.known[peer]
         for peer in wanted.keys() - self._tasks.keys():
-            self.known[peer] = Heard(since_s=self._now())
+            self.known[peer] = PeerContact(since_s=self._now())
             self._tasks[peer] = asyncio.create_task(self._ask_forever(peer, self.known[peer]))
         if not self.known:
             self.all_asked.set()
 
-    async def _ask_forever(self, peer: Peer, known: Heard) -> None:
+    async def _ask_forever(self, peer: Peer, known: PeerContact) -> None:
         while True:
             try:
                 await self._ask(peer, known)
@@ -99,7 +99,7 @@ class Peers:
                 self.all_asked.set()
             await asyncio.sleep(self._interval_s())
 
-    async def _ask(self, peer: Peer, known: Heard) -> None:
+    async def _ask(self, peer: Peer, known: PeerContact) -> None:
         """One question. A part that is lost or does not hold ends it: what follows would hide the gap."""
         question = encode(digest_to_wire(self._state.ledger.digest()))
         token = self._state.config.state.peer_token
@@ -117,7 +117,9 @@ class Peers:
                 rest = await response.content.readexactly(LENGTH_BYTES - len(length))
                 await self._merge(known, response.content, int.from_bytes(length + rest, "little"))
 
-    async def _merge(self, known: Heard, content: aiohttp.StreamReader, size_bytes: int) -> None:
+    async def _merge(
+        self, known: PeerContact, content: aiohttp.StreamReader, size_bytes: int
+    ) -> None:
         if size_bytes > MAX_PART_BYTES:
             raise LedgerMessageError(f"a part of {size_bytes} bytes is beyond {MAX_PART_BYTES}")
         delta = from_wire(decode_delta(await content.readexactly(size_bytes)))

@@ -29,7 +29,7 @@ LAST_SAVE_S: Final = 5.0
 """For the save at the end: whoever stops a router waits for it."""
 
 
-class Keeping:
+class Persistence:
     """One ledger and one store."""
 
     def __init__(

@@ -28,7 +28,7 @@ WHOLE: Final = 2**31
 """More output tokens than any request has."""
 
 
-class Held(NamedTuple):
+class HeldWork(NamedTuple):
     """One client at one replica, by its last report."""
 
     admitted: float
@@ -60,16 +60,16 @@ class Held(NamedTuple):
         return max(0, unanswered - begun)
 
 
-class Taken(NamedTuple):
+class TakenBack(NamedTuple):
     """What was broken off of one client at one replica."""
 
-    before: Held
+    before: HeldWork
     share: float
     """This router's part of what the replica had of the client."""
     numbers: tuple[int, ...]
     """Of the bookings, oldest first."""
 
-    def is_noticed(self, now: Held) -> bool:
+    def is_noticed(self, now: HeldWork) -> bool:
         """Whether the replica has surely let go of what was broken off.
 
         Other routers break off theirs at about the same time: where they have some, fewer that wait may be
@@ -79,7 +79,7 @@ class Taken(NamedTuple):
         left = 0.0 if others else self.before.waiting - len(self.numbers)
         return now.waiting <= max(0.0, left)
 
-    def is_settled(self, now: Held) -> bool:
+    def is_settled(self, now: HeldWork) -> bool:
         """Whether it has said so of those that had begun, too: each that was admitted since is one, or stands for one.
 
         A replica from before such reports says it only by having nothing of the client any more.
@@ -87,7 +87,7 @@ class Taken(NamedTuple):
         over = now.waiting + now.running == 0
         return self.is_noticed(now) and (over or self._aborted(now) >= self._admitted(now))
 
-    def told(self, now: Held) -> Told:
+    def told(self, now: HeldWork) -> RelocationVerdict:
         """What never ran: all but as many as were admitted since, the oldest. Nothing before it was let go of.
 
         Those that ran were broken off there, or finished before the replica noticed, which nobody received.
@@ -103,16 +103,16 @@ class Taken(NamedTuple):
         for place, number in enumerate(self.numbers[finished:began]):
             # Evenly, to the token.
             paid[number] = Paid(True, (tokens + place) // (began - finished))
-        return Told(paid, frozenset(self.numbers[began:]))
+        return RelocationVerdict(paid, frozenset(self.numbers[began:]))
 
-    def _admitted(self, now: Held) -> float:
+    def _admitted(self, now: HeldWork) -> float:
         return max(0.0, now.admitted - self.before.admitted)
 
-    def _aborted(self, now: Held) -> int:
+    def _aborted(self, now: HeldWork) -> int:
         return max(0, now.aborted - self.before.aborted)
 
 
-class Told(NamedTuple):
+class RelocationVerdict(NamedTuple):
     """What reports say of what was broken off. Not which, but how many: a client's requests are alike here."""
 
     paid: Mapping[int, Paid]

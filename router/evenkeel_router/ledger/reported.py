@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ReplicaReport:
     """The last report of one replica."""
 
     incarnation: str
@@ -21,7 +21,7 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Heard:
+class PeerContact:
     """What one peer is known by."""
 
     since_s: float

@@ -26,11 +26,11 @@ from evenkeel_contract.reports import (
 )
 from evenkeel_contract.routerconfig import ReplicaConfig
 
-from evenkeel_router.fleet.health import Watchtower
+from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import wait_for
 from evenkeel_router.ledger.maintenance import reckon
-from evenkeel_router.ledger.reported import Seen
-from evenkeel_router.request.relocation import Moving
+from evenkeel_router.ledger.reported import ReplicaReport
+from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)
@@ -46,16 +46,16 @@ PIECE: Final = 500
 class Reports:
     """Asks all replicas, for ever."""
 
-    def __init__(self, state: RouterState, watchtower: Watchtower) -> None:
-        """`watchtower` is told which replicas report, and which do from another process than before."""
+    def __init__(self, state: RouterState, health_monitor: HealthMonitor) -> None:
+        """`health_monitor` is told which replicas report, and which do from another process than before."""
         self._state = state
-        self._watchtower = watchtower
+        self._watchtower = health_monitor
         self._context = zmq.asyncio.Context()
         self._tasks: dict[ReplicaConfig, asyncio.Task[None]] = {}
         self._farewells: set[asyncio.Task[None]] = set()
         self._kicks: dict[str, asyncio.Event] = {}
         """By replica; set where a report is wanted at once."""
-        self._moving = Moving(state)
+        self._moving = Relocation(state)
 
     async def run(self) -> None:
         """Keep one asker for each replica that makes reports, until cancelled."""
@@ -106,7 +106,7 @@ class Reports:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.MAXMSGSIZE, MAX_REPORT_BYTES)
             socket.connect(replica.reports or "")
-            while not state.books.is_closed(incarnation):
+            while not state.accounting.is_closed(incarnation):
                 since = self._complete_to(incarnation)
                 await socket.send(encode(ReportRequest(REPORT_VERSION, incarnation, since)))
                 if not await socket.poll(round(ANSWER_TIMEOUT_S * 1000)):
@@ -142,7 +142,7 @@ class Reports:
                 socket.close()
 
     def _drains(self, name: str) -> bool:
-        return self._state.books.is_draining(self._state.books.incarnation(name))
+        return self._state.accounting.is_draining(self._state.accounting.incarnation(name))
 
     def _has_joined(self, name: str) -> bool:
         member = self._state.fleet.member(name)
@@ -180,7 +180,7 @@ class Reports:
         return ReportRequest(REPORT_VERSION, incarnation=seen.incarnation, since=since)
 
     def _complete_to(self, incarnation: str) -> int:
-        if self._state.books.is_incomplete(incarnation):
+        if self._state.accounting.is_incomplete(incarnation):
             return 0
         return int(self._state.ledger.sequence(incarnation))
 
@@ -190,11 +190,11 @@ class Reports:
         now_s, seen = asyncio.get_running_loop().time(), self._state.reports.get(name)
         if seen is not None and seen.incarnation != report.incarnation:
             self._watchtower.replaced(name)
-        books = self._state.books
+        books = self._state.accounting
         counted = books.meets(name, report.incarnation, policy=report.policy, now_s=now_s)
         if not counted and (seen is None or seen.counted):
             _log.error("replica %s was given up before: what it serves is not counted", name)
-        self._state.reports[name] = Seen(
+        self._state.reports[name] = ReplicaReport(
             incarnation=report.incarnation,
             policy=report.policy,
             sequence=report.sequence,
@@ -218,7 +218,7 @@ class Reports:
         self._moving.heard(report.incarnation)
 
     def _piece(self, report: Report, at: int, since: int | None) -> None:
-        self._state.books.observe(
+        self._state.accounting.observe(
             report.incarnation,
             report.clients[at : at + PIECE],
             policy=report.policy,

@@ -33,11 +33,11 @@ from evenkeel_fairshare.prefix.blocks import unsigned
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from zmq.utils.monitor import parse_monitor_message
 
-from evenkeel_router.fleet.health import Watchtower
+from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.selection import Fleet, Member
 from evenkeel_router.prefix.kv_follower import Follower, Standing
 from evenkeel_router.prefix.kv_pages import pages_wanted
-from evenkeel_router.prefix.tokenisation import Tokenising
+from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)
@@ -106,10 +106,12 @@ class _Slot:
 class KvEvents:
     """Follows all replicas, for ever."""
 
-    def __init__(self, state: RouterState, watchtower: Watchtower, tokenising: Tokenising) -> None:
-        """`watchtower` is told of a process that took another's place; `tokenising` says how prompts are cut."""
+    def __init__(
+        self, state: RouterState, health_monitor: HealthMonitor, tokenising: Tokenisation
+    ) -> None:
+        """`health_monitor` is told of a process that took another's place; `tokenising` says how prompts are cut."""
         self._state = state
-        self._watchtower = watchtower
+        self._watchtower = health_monitor
         self._tokenising = tokenising
         self._context = zmq.asyncio.Context()
         self._tasks: dict[str, tuple[tuple[ReplicaConfig, _Slot], asyncio.Task[None]]] = {}

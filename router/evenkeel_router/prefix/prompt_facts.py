@@ -18,7 +18,7 @@ from evenkeel_contract.reports import ReportError
 from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.prefix.agreement import followed
-from evenkeel_router.prefix.tokenisation import Tokenising
+from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)
@@ -26,10 +26,10 @@ ANSWER_TIMEOUT_S: Final = 10.0  # of files of some megabytes, read from a disk
 RETRY_S: Final = 30.0
 
 
-class AskedFacts:
+class PromptFactsClient:
     """Asks, for ever."""
 
-    def __init__(self, state: RouterState, tokenising: Tokenising) -> None:
+    def __init__(self, state: RouterState, tokenising: Tokenisation) -> None:
         self._state = state
         self._tokenising = tokenising
         self._context = zmq.asyncio.Context()

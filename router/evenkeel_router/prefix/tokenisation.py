@@ -38,7 +38,7 @@ WAITING_BYTES: Final = 4 * 1024 * 1024
 THREADS: Final = 2
 
 
-class Tokenising:
+class Tokenisation:
     """Tokenises for one router; `untokenised` counts what is not."""
 
     def __init__(self, config: PrefixConfig, untokenised: Untokenised) -> None:

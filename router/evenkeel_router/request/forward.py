@@ -33,17 +33,17 @@ from evenkeel_router.api.outcomes import Outcome, of_status
 from evenkeel_router.api.usage import GarbageError, of_reply
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.selection import Ticket
-from evenkeel_router.request.hold import RETRY_AFTER_S, Holding
+from evenkeel_router.request.hold import RETRY_AFTER_S, ReplicaWait
 from evenkeel_router.request.relay import Relay, estimate
-from evenkeel_router.request.request_state import Flight, Order
+from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.state import RouterState
-from evenkeel_router.transport.replies import Stream, Whole
+from evenkeel_router.transport.replies import CompleteReply, Stream
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
-    MovedError,
-    NoRoomError,
+    ConnectionLimitError,
     Outgoing,
+    RelocatedError,
     Reply,
     SilenceError,
     UnansweredError,
@@ -74,89 +74,96 @@ class Forwarder:
         self._state = state
         self._upstream = upstream
         self._health = health
-        self._holding = Holding(state)
+        self._holding = ReplicaWait(state)
         self._now = asyncio.get_running_loop().time
 
     async def forward(
-        self, flight: Flight, order: Order, request: web.BaseRequest
+        self, request_state: RequestState, order: AdmittedRequest, request: web.BaseRequest
     ) -> web.StreamResponse:
         """The answer; raises `Refusal`. Leaves the last ticket and exchange in the flight, to settle."""
         state = self._state
-        deadline_s = flight.started_s + state.config.limits.queue_timeout_s
+        deadline_s = request_state.started_s + state.config.limits.queue_timeout_s
         while True:
-            ticket = state.fleet.select(order.plan, flight.tried)
+            ticket = state.fleet.select(order.plan, request_state.tried)
             if ticket is None:
                 if not state.fleet.routable:
-                    deadline_s = await self._holding.hold(flight, order, deadline_s)
-                elif flight.spent:
+                    deadline_s = await self._holding.hold(request_state, order, deadline_s)
+                elif request_state.spent:
                     raise _failed_everywhere()
-                flight.tried = EMPTY  # it had begun nowhere, or much may have changed
+                request_state.tried = EMPTY  # it had begun nowhere, or much may have changed
                 continue
             try:
-                answer = await self._attempt(flight, order, request, ticket)
-            except MovedError:
-                await self._move(flight, order)
-                deadline_s = self._another_while(flight, order)
+                answer = await self._attempt(request_state, order, request, ticket)
+            except RelocatedError:
+                await self._move(request_state, order)
+                deadline_s = self._another_while(request_state, order)
                 order.totals.moves += 1
                 continue
             except Failed as failed:
-                ran = self._end_attempt(flight, order)
-                flight.failed += (ticket,)
+                ran = self._end_attempt(request_state, order)
+                request_state.failed += (ticket,)
                 if failed.unanswered and not ran:
-                    flight.excused += 1
-                    deadline_s = self._another_while(flight, order)
-                if self._has_no_attempt_left(flight):
-                    raise _failed(flight, failed) from failed
+                    request_state.excused += 1
+                    deadline_s = self._another_while(request_state, order)
+                if self._has_no_attempt_left(request_state):
+                    raise _failed(request_state, failed) from failed
                 order.totals.retries += 1
-                flight.tried = ReplicaSet(flight.tried | 1 << ticket.slot)
+                request_state.tried = ReplicaSet(request_state.tried | 1 << ticket.slot)
                 continue
             if answer is not None:
                 return answer
 
-    def _has_no_attempt_left(self, flight: Flight) -> bool:
+    def _has_no_attempt_left(self, request_state: RequestState) -> bool:
         attempts = self._state.config.limits.max_attempts
-        return flight.spent >= attempts or flight.excused >= EXCUSED_PER_ATTEMPT * attempts
+        return (
+            request_state.spent >= attempts
+            or request_state.excused >= EXCUSED_PER_ATTEMPT * attempts
+        )
 
     async def _attempt(
-        self, flight: Flight, order: Order, request: web.BaseRequest, ticket: Ticket
+        self,
+        request_state: RequestState,
+        order: AdmittedRequest,
+        request: web.BaseRequest,
+        ticket: Ticket,
     ) -> web.StreamResponse | None:
         """One replica; None if there was no connection. Raises `Failed`, `Refusal`."""
         state, member = self._state, ticket.member
         replica = state.replicas[member.name]
-        flight.ticket = ticket
+        request_state.ticket = ticket
         try:
-            flight.exchange = await self._upstream.connect(replica)
+            request_state.exchange = await self._upstream.connect(replica)
         except ConnectError as error:
-            flight.ticket = None
+            request_state.ticket = None
             state.fleet.refused(ticket)
             self._health.refused(member.name, str(error))
             return None
-        except NoRoomError as error:
-            flight.ticket = None
+        except ConnectionLimitError as error:
+            request_state.ticket = None
             state.fleet.refused(ticket)
             raise _no_room(str(error)) from error
         state.fleet.dispatched(ticket)
-        key = self._book(flight, order, member.name)
-        flight.attempts += 1
-        flight.replica = member.name
-        state.accounts.replica(member.name).requests += 1
-        outgoing = _outgoing(flight, order, request, key)
+        key = self._book(request_state, order, member.name)
+        request_state.attempts += 1
+        request_state.replica = member.name
+        state.totals.replica(member.name).requests += 1
+        outgoing = _outgoing(request_state, order, request, key)
         silence_s = self._silence_s(order)
-        left_s = self._answer_by_s(flight, silence_s) - self._now()
+        left_s = self._answer_by_s(request_state, silence_s) - self._now()
         silence_s = min(silence_s, max(0.0, left_s))
-        flight.move = None
+        request_state.move = None
         try:
-            reply = await flight.exchange.ask(outgoing, silence_s=silence_s)
+            reply = await request_state.exchange.ask(outgoing, silence_s=silence_s)
         except SilenceError as error:
             raise _silent(f"The replica did not answer within {silence_s:g} s.") from error
         except BrokenError as error:
             self._health.broken(member.name, str(error))
             raise Failed(str(error), unanswered=isinstance(error, UnansweredError)) from error
         if reply.status == 200 and order.inference.stream and reply.body is None:
-            return await self._stream(flight, order, request, reply)
-        return self._whole(flight, order, request, reply)
+            return await self._stream(request_state, order, request, reply)
+        return self._whole(request_state, order, request, reply)
 
-    def _silence_s(self, order: Order) -> float:
+    def _silence_s(self, order: AdmittedRequest) -> float:
         """How long a replica may take to begin its answer."""
         limits = self._state.config.limits
         if order.inference.stream:
@@ -164,63 +171,75 @@ class Forwarder:
         # Its first byte comes with its last token.
         return limits.first_token_timeout_s + limits.idle_timeout_s
 
-    def _answer_by_s(self, flight: Flight, silence_s: float) -> float:
+    def _answer_by_s(self, request_state: RequestState, silence_s: float) -> float:
         """When a request must have its first byte, however often it is taken elsewhere through no fault of its own."""
         once_s = self._state.config.limits.queue_timeout_s + silence_s
-        return flight.started_s + flight.activation_s + once_s * (1 + flight.spent)
+        return (
+            request_state.started_s
+            + request_state.activation_s
+            + once_s * (1 + request_state.spent)
+        )
 
-    def _another_while(self, flight: Flight, order: Order) -> float:
+    def _another_while(self, request_state: RequestState, order: AdmittedRequest) -> float:
         """Until when a request that was taken elsewhere may wait for a replica to be routable."""
         queue_until_s = self._now() + self._state.config.limits.queue_timeout_s
-        return min(queue_until_s, self._answer_by_s(flight, self._silence_s(order)))
+        return min(queue_until_s, self._answer_by_s(request_state, self._silence_s(order)))
 
-    def _book(self, flight: Flight, order: Order, replica: str) -> str:
+    def _book(self, request_state: RequestState, order: AdmittedRequest, replica: str) -> str:
         """The ledger hears of what is sent, whereto, and the most that it can cost; returns the client key."""
         state, extend = self._state, order.plan.dispatch.input_tokens
-        most, cost = order.inference.max_output_tokens, state.accounts.cost
+        most, cost = order.inference.max_output_tokens, state.totals.cost
         if most is None:
             most = state.config.limits.max_output_tokens
-        flight.booking = state.books.sends(
+        request_state.booking = state.accounting.sends(
             replica,
             order.client,
             worst=cost.input_cost(extend) + cost.output_cost(extend, 0, most),
-            paid=flight.paid,
+            paid=request_state.paid,
             now_s=self._now(),
         )
-        return flight.booking.key
+        return request_state.booking.key
 
     def _whole(
-        self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply
+        self,
+        request_state: RequestState,
+        order: AdmittedRequest,
+        request: web.BaseRequest,
+        reply: Reply,
     ) -> web.StreamResponse:
         """What the client gets for a replica's answer that is no stream; raises `Failed`."""
         status, body = reply.status, reply.body
         if 400 <= status < 500 and status not in (401, 403) and body is not None:
-            flight.outcome = of_status(status)
-            flight.usage = NOTHING
+            request_state.outcome = of_status(status)
+            request_state.usage = NOTHING
         elif status == 200 and body is not None and not order.inference.stream:
             try:
                 said = of_reply(order.inference.endpoint, body)
             except GarbageError as error:
                 raise Failed(str(error)) from error
-            flight.told = said is not None
-            flight.usage = said or estimate(order.plan, 0)
+            request_state.told = said is not None
+            request_state.usage = said or estimate(order.plan, 0)
         else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
             raise Failed(f"the replica answered {status} with {reply.content_type or 'no type'}")
-        self._begun(flight, status)
-        return Whole(
+        self._begun(request_state, status)
+        return CompleteReply(
             request,
             status=status,
             body=body,
             content_type=reply.content_type or "application/octet-stream",
-            headers=((REQUEST_ID_HEADER, flight.request_id),),
+            headers=((REQUEST_ID_HEADER, request_state.request_id),),
             close=self._state.draining,
         )
 
     async def _stream(
-        self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply
+        self,
+        request_state: RequestState,
+        order: AdmittedRequest,
+        request: web.BaseRequest,
+        reply: Reply,
     ) -> web.StreamResponse:
         """Pass a stream on; raises `Failed` while nothing was sent, `Refusal` if its client does not read."""
-        relay = Relay(flight, order, request, reply, self._begun)
+        relay = Relay(request_state, order, request, reply, self._begun)
         idle_s = self._state.config.limits.idle_timeout_s
         relay.stream.when_full(reply.hold)
         try:
@@ -232,38 +251,38 @@ class Forwarder:
             relay.scan.close()
         except (BrokenError, SilenceError) as error:
             if not relay.scan.done:
-                return self._break_off(flight, relay, error)
+                return self._break_off(request_state, relay, error)
         except asyncio.CancelledError:
-            flight.complete = relay.scan.done
-            if not relay.stream.started or not flight.interrupted():
+            request_state.complete = relay.scan.done
+            if not relay.stream.started or not request_state.interrupted():
                 raise
             relay.end(going_away())
             return relay.stream
         finally:
             relay.stream.when_full(None)
             if relay.stream.started:
-                flight.told = relay.scan.usage is not None
-                flight.usage = relay.usage()
+                request_state.told = relay.scan.usage is not None
+                request_state.usage = relay.usage()
         if relay.scan.broken is not None:
-            return self._break_off(flight, relay, BrokenError(relay.scan.broken))
+            return self._break_off(request_state, relay, BrokenError(relay.scan.broken))
         if relay.scan.failed:
-            flight.outcome = Outcome.REPLICA_FAILED
+            request_state.outcome = Outcome.REPLICA_FAILED
         relay.stream.finish()
         return relay.stream
 
-    def _begun(self, flight: Flight, status: int) -> None:
+    def _begun(self, request_state: RequestState, status: int) -> None:
         """The client is being sent the first of its answer."""
-        flight.first_byte_s = self._now()
-        flight.status = status
+        request_state.first_byte_s = self._now()
+        request_state.status = status
         if status == 200:
-            self._health.answered(flight.replica, flight.failed)
+            self._health.answered(request_state.replica, request_state.failed)
 
     def _break_off(
-        self, flight: Flight, relay: Relay, error: BrokenError | SilenceError
+        self, request_state: RequestState, relay: Relay, error: BrokenError | SilenceError
     ) -> web.StreamResponse:
         """The replica failed in the middle of a stream."""
         if isinstance(error, BrokenError):
-            self._health.broken(flight.replica, str(error))
+            self._health.broken(request_state.replica, str(error))
         if not relay.stream.started:
             if isinstance(error, SilenceError):
                 raise _silent("The replica did not finish its first event in time.") from error
@@ -275,44 +294,50 @@ class Forwarder:
             relay.end(Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed"))
         return relay.stream
 
-    def _end_attempt(self, flight: Flight, order: Order) -> bool:
+    def _end_attempt(self, request_state: RequestState, order: AdmittedRequest) -> bool:
         """Give back what a failed attempt held; its charge of q too, as the next attempt pays.
 
         If the input was computed and charged there, the next attempt says so (R11), and it counts there. Whether
         it had begun, as far as the last report tells.
         """
         ran = True
-        if flight.ticket is not None:
-            if flight.booking is not None:
-                ran = self._state.books.was_running(flight.booking)
-                flight.paid = self._state.books.failed(flight.booking, estimate(order.plan, 0))
-                flight.booking = None
-            self._state.accounts.replica(flight.ticket.member.name).failures += 1
-            self._state.fleet.finished(flight.ticket, NOTHING)
-            flight.ticket = None
-        if flight.exchange is not None:
-            flight.exchange.close()
-            flight.exchange = None
+        if request_state.ticket is not None:
+            if request_state.booking is not None:
+                ran = self._state.accounting.was_running(request_state.booking)
+                request_state.paid = self._state.accounting.failed(
+                    request_state.booking, estimate(order.plan, 0)
+                )
+                request_state.booking = None
+            self._state.totals.replica(request_state.ticket.member.name).failures += 1
+            self._state.fleet.finished(request_state.ticket, NOTHING)
+            request_state.ticket = None
+        if request_state.exchange is not None:
+            request_state.exchange.close()
+            request_state.exchange = None
         return ran
 
-    async def _move(self, flight: Flight, order: Order) -> None:
+    async def _move(self, request_state: RequestState, order: AdmittedRequest) -> None:
         """A replica that drains gives it back: what that held, and, if it had begun after all, says so (R11)."""
-        if flight.exchange is not None:
-            flight.exchange.close()
-            flight.exchange = None
-        if flight.ticket is not None:
-            self._state.fleet.finished(flight.ticket, NOTHING)
-            flight.ticket = None
-        if flight.move is not None and flight.booking is not None:
-            told = await flight.move.verdict()
-            flight.paid = self._state.books.moved(flight.booking, told, estimate(order.plan, 0))
-            flight.booking = None
+        if request_state.exchange is not None:
+            request_state.exchange.close()
+            request_state.exchange = None
+        if request_state.ticket is not None:
+            self._state.fleet.finished(request_state.ticket, NOTHING)
+            request_state.ticket = None
+        if request_state.move is not None and request_state.booking is not None:
+            told = await request_state.move.verdict()
+            request_state.paid = self._state.accounting.moved(
+                request_state.booking, told, estimate(order.plan, 0)
+            )
+            request_state.booking = None
 
 
-def _outgoing(flight: Flight, order: Order, request: web.BaseRequest, key: str) -> Outgoing:
+def _outgoing(
+    request_state: RequestState, order: AdmittedRequest, request: web.BaseRequest, key: str
+) -> Outgoing:
     """What is sent: the client's body, the client key, and where the request came from."""
     inference = order.inference
-    headers = [(REQUEST_ID_HEADER, flight.request_id)]
+    headers = [(REQUEST_ID_HEADER, request_state.request_id)]
     if inference.endpoint is Endpoint.GENERATE:
         body = with_client_key(inference.body, key)
     else:
@@ -322,7 +347,7 @@ def _outgoing(flight: Flight, order: Order, request: web.BaseRequest, key: str) 
         value = request.headers.get(name)
         if value is not None and value.isascii() and value.isprintable():
             headers.append((name, value))
-    return Outgoing(flight.path, headers, body)
+    return Outgoing(request_state.path, headers, body)
 
 
 async def _drain(stream: Stream, idle_s: float) -> None:
@@ -355,6 +380,6 @@ def _failed_everywhere() -> Refusal:
     return Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")
 
 
-def _failed(flight: Flight, failed: Failed) -> Refusal:
-    message = f"The request failed on {flight.attempts} replicas; on the last, {failed}."
+def _failed(request_state: RequestState, failed: Failed) -> Refusal:
+    message = f"The request failed on {request_state.attempts} replicas; on the last, {failed}."
     return Refusal(Outcome.REPLICA_FAILED, message, code="replica_failed")

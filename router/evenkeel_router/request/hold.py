@@ -14,7 +14,7 @@ from evenkeel_contract.routerconfig import AtZero
 
 from evenkeel_router.api.errors import Refusal
 from evenkeel_router.api.outcomes import Outcome
-from evenkeel_router.request.request_state import Flight, Order
+from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.state import RouterState
 
 RETRY_AFTER_S: Final = 1.0
@@ -22,14 +22,16 @@ NOBODY_COMES_S: Final = 10.0
 """To try again after where people, or an autoscaler that looks every quarter of a minute, decide."""
 
 
-class Holding:
+class ReplicaWait:
     """Holds requests in the waiting room."""
 
     def __init__(self, state: RouterState) -> None:
         self._state = state
         self._now = asyncio.get_running_loop().time
 
-    async def hold(self, flight: Flight, order: Order, deadline_s: float) -> float:
+    async def hold(
+        self, request_state: RequestState, order: AdmittedRequest, deadline_s: float
+    ) -> float:
         """Wait until a replica is routable; raises `Refusal` where none is by the deadline.
 
         Returns the deadline of another wait: that of this one, later by what it waited for a service at zero.
@@ -39,11 +41,11 @@ class Holding:
             if state.config.at_zero is AtZero.REFUSE:
                 raise _nobody_comes()
             at_zero, began_s = state.activation.holds, self._now()
-            until_s = self._activated_by_s(flight, deadline_s) if at_zero else deadline_s
+            until_s = self._activated_by_s(request_state, deadline_s) if at_zero else deadline_s
             came = await self._wait(order, until_s - began_s)
             if at_zero:
                 waited_s = self._now() - began_s
-                flight.activation_s += waited_s
+                request_state.activation_s += waited_s
                 deadline_s += waited_s
             if came:
                 return deadline_s
@@ -51,13 +53,13 @@ class Holding:
             if at_zero or not state.activation.holds:
                 raise self._in_vain(at_zero=at_zero)
 
-    async def _wait(self, order: Order, left_s: float) -> bool:
+    async def _wait(self, order: AdmittedRequest, left_s: float) -> bool:
         if left_s <= 0:
             return False
         try:
-            await self._state.room.wait(
+            await self._state.wait_queue.wait(
                 client=order.client.identity,
-                cost=self._state.accounts.cost.input_cost(order.plan.dispatch.input_tokens),
+                cost=self._state.totals.cost.input_cost(order.plan.dispatch.input_tokens),
                 weight=order.client.weight,
                 timeout_s=left_s,
             )
@@ -65,9 +67,9 @@ class Holding:
             return False
         return True
 
-    def _activated_by_s(self, flight: Flight, deadline_s: float) -> float:
+    def _activated_by_s(self, request_state: RequestState, deadline_s: float) -> float:
         limit_s = self._state.config.limits.activation_timeout_s
-        return max(deadline_s, flight.started_s + limit_s)
+        return max(deadline_s, request_state.started_s + limit_s)
 
     def _in_vain(self, *, at_zero: bool) -> Refusal:
         limits, why = self._state.config.limits, self._state.fleet.why_unroutable()

@@ -18,9 +18,9 @@ from multidict import istr
 from evenkeel_router.api.identity import Claims, Client
 from evenkeel_router.api.inference import Endpoint, Inference, parse
 from evenkeel_router.fleet.selection import Pages
-from evenkeel_router.prefix.tokenisation import Tokenising
+from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.forward import Forwarder, going_away
-from evenkeel_router.request.request_state import Flight, Order
+from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.totals import ClientTotals
 from evenkeel_router.state import RouterState
 from evenkeel_router.transport.bodies import Account, read_body
@@ -35,13 +35,15 @@ SPOOFED = "identity-header"
 class Pipeline:
     """Serves inference requests."""
 
-    def __init__(self, state: RouterState, forwarder: Forwarder, tokenising: Tokenising) -> None:
+    def __init__(self, state: RouterState, forwarder: Forwarder, tokenising: Tokenisation) -> None:
         self._state = state
         self._tokenising = tokenising
         self._forwarder = forwarder
         self._now = asyncio.get_running_loop().time
 
-    def identify(self, flight: Flight, request: web.BaseRequest) -> tuple[Client, ClientTotals]:
+    def identify(
+        self, request_state: RequestState, request: web.BaseRequest
+    ) -> tuple[Client, ClientTotals]:
         """1. Who sends it, and what was counted of it so far; raises `Refusal`."""
         headers = request.headers
         named: list[tuple[str, str]] = []
@@ -51,19 +53,19 @@ class Pipeline:
         peer = request.remote if named else None  # where nobody is named it counts for nothing
         claims = Claims(headers.getall(_AUTHORIZATION, ()), named, peer or "")
         if named and self._state.directory.spoofed(claims):
-            self._state.accounts.stripped[SPOOFED] += 1
+            self._state.totals.stripped[SPOOFED] += 1
         client = self._state.directory.identify(claims)
-        flight.client = client
-        flight.totals = totals = self._state.accounts.of(client)
+        request_state.client = client
+        request_state.totals = totals = self._state.totals.of(client)
         totals.requests += 1
         return client, totals
 
     async def infer(
-        self, flight: Flight, request: web.BaseRequest, endpoint: Endpoint
+        self, request_state: RequestState, request: web.BaseRequest, endpoint: Endpoint
     ) -> web.StreamResponse:
         """Serve one request; raises `Refusal`, and `CancelledError` when its client is gone."""
         state, limits = self._state, self._state.config.limits
-        client, totals = self.identify(flight, request)
+        client, totals = self.identify(request_state, request)
 
         # 2. Parse: what the request asks for, and what is sent on.
         bytes_of_body = Account(state.budget, client.tenant_identity)
@@ -77,39 +79,41 @@ class Pipeline:
         try:
             inference = parse(endpoint, body, state.limits)
             self._note_stripped(request, inference)
-            flight.stream = inference.stream
+            request_state.stream = inference.stream
 
             # 3. Admit: the tenant's limits, and the router's.
             tokens = inference.prompt_tokens
             if tokens is None:
-                tokens = state.accounts.ratio.estimate(inference.prompt_bytes)
-            flight.estimate_tokens = tokens
+                tokens = state.totals.ratio.estimate(inference.prompt_bytes)
+            request_state.estimate_tokens = tokens
             state.admission.enter(client, tokens, self._now())
             state.demand.arrived(client.identity, self._now())
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
             try:
-                return await self._forward(flight, request, client, totals, inference)
+                return await self._forward(request_state, request, client, totals, inference)
 
             # 5. Account: what it really used, or the best estimate.
             finally:
-                self._settle(flight, client, totals, inference)
+                self._settle(request_state, client, totals, inference)
         finally:
             bytes_of_body.give(held_bytes)
 
-    async def _tokenise(self, flight: Flight, client: Client, inference: Inference) -> Pages | None:
+    async def _tokenise(
+        self, request_state: RequestState, client: Client, inference: Inference
+    ) -> Pages | None:
         """Its tokens take the place of the estimate: whoever sends too much was refused before."""
-        tokenised = flight.tokenised = await self._tokenising.of(inference)
+        tokenised = request_state.tokenised = await self._tokenising.of(inference)
         if tokenised is None:
             return None
-        beyond = tokenised.tokens - flight.estimate_tokens
+        beyond = tokenised.tokens - request_state.estimate_tokens
         self._state.admission.correct(client, beyond, self._now())
-        flight.estimate_tokens = tokenised.tokens
+        request_state.estimate_tokens = tokenised.tokens
         return Pages(tokenised.hashes, tokenised.page_tokens, tokenised.first_tokens)
 
     async def _forward(
         self,
-        flight: Flight,
+        request_state: RequestState,
         request: web.BaseRequest,
         client: Client,
         totals: ClientTotals,
@@ -117,57 +121,61 @@ class Pipeline:
     ) -> web.StreamResponse:
         state = self._state
         totals.in_flight += 1
-        flight.task = asyncio.current_task()
-        state.flights.add(flight)
+        request_state.task = asyncio.current_task()
+        state.active_requests.add(request_state)
         try:
             pages = None
             if self._tokenising.wanted:
-                pages = await self._tokenise(flight, client, inference)
+                pages = await self._tokenise(request_state, client, inference)
             plan = state.fleet.plan(
                 client.identity,
                 weight=client.weight,
                 text=inference.text,
-                input_tokens=flight.estimate_tokens,
+                input_tokens=request_state.estimate_tokens,
                 pages=pages,
             )
             return await self._forwarder.forward(
-                flight, Order(client, totals, inference, plan), request
+                request_state, AdmittedRequest(client, totals, inference, plan), request
             )
         except asyncio.CancelledError:
-            if flight.interrupted():
+            if request_state.interrupted():
                 raise going_away() from None
-            flight.left()
+            request_state.left()
             raise
         finally:
-            state.flights.discard(flight)
-            flight.task = None
+            state.active_requests.discard(request_state)
+            request_state.task = None
             totals.in_flight -= 1
 
     def _settle(
-        self, flight: Flight, client: Client, totals: ClientTotals, inference: Inference
+        self,
+        request_state: RequestState,
+        client: Client,
+        totals: ClientTotals,
+        inference: Inference,
     ) -> None:
         """Give back and charge, however the request ended."""
-        state, usage = self._state, flight.usage
-        if flight.exchange is not None:
-            flight.exchange.close()
-        if flight.ticket is not None:
-            state.fleet.finished(flight.ticket, usage)
-        if flight.booking is not None:
-            told = flight.outcome is None or usage == NOTHING
-            state.books.ended(flight.booking, usage, told=told)
+        state, usage = self._state, request_state.usage
+        if request_state.exchange is not None:
+            request_state.exchange.close()
+        if request_state.ticket is not None:
+            state.fleet.finished(request_state.ticket, usage)
+        if request_state.booking is not None:
+            told = request_state.outcome is None or usage == NOTHING
+            state.accounting.ended(request_state.booking, usage, told=told)
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
-            cost = state.accounts.settle(totals, flight.replica, usage)
+            cost = state.totals.settle(totals, request_state.replica, usage)
             state.demand.finished(client.identity, cost)
-            if usage.input_tokens and flight.outcome is None and flight.told:
-                state.accounts.ratio.learn(inference.prompt_bytes, usage.input_tokens)
-                self._compare(flight, usage)
-        state.admission.leave(client, used_tokens - flight.estimate_tokens, self._now())
+            if usage.input_tokens and request_state.outcome is None and request_state.told:
+                state.totals.ratio.learn(inference.prompt_bytes, usage.input_tokens)
+                self._compare(request_state, usage)
+        state.admission.leave(client, used_tokens - request_state.estimate_tokens, self._now())
 
-    def _compare(self, flight: Flight, usage: Usage) -> None:
+    def _compare(self, request_state: RequestState, usage: Usage) -> None:
         """What was foretold with what the replica says, where the two speak of the same."""
-        tokenised = flight.tokenised
+        tokenised = request_state.tokenised
         if tokenised is not None:
             tokens = tokenised.tokens
             right = self._state.untokenised.check(
@@ -175,16 +183,16 @@ class Pipeline:
             )
             if not right or usage.input_tokens != tokenised.first_tokens:
                 return
-        if flight.ticket is not None:
-            self._state.accounts.foretold(
-                flight.ticket.prediction.basis.value,
-                flight.ticket.prediction.cached_tokens,
+        if request_state.ticket is not None:
+            self._state.totals.foretold(
+                request_state.ticket.prediction.basis.value,
+                request_state.ticket.prediction.cached_tokens,
                 usage.cached_tokens,
             )
 
     def _note_stripped(self, request: web.BaseRequest, inference: Inference) -> None:
         """Count what a client may not say to an engine; none of it is sent on."""
-        stripped = self._state.accounts.stripped
+        stripped = self._state.totals.stripped
         for field in inference.stripped:
             stripped[field] += 1
         for name in _GUARDED:

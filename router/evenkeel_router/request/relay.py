@@ -17,11 +17,11 @@ from evenkeel_router.api.errors import Refusal, error_event
 from evenkeel_router.api.event_stream import EventScan
 from evenkeel_router.api.inference import Endpoint
 from evenkeel_router.fleet.selection import Plan
-from evenkeel_router.request.request_state import Flight, Order
+from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.replies import Stream
 from evenkeel_router.transport.upstream import Reply
 
-Begun: TypeAlias = Callable[[Flight, int], None]
+Begun: TypeAlias = Callable[[RequestState, int], None]
 """A request is being answered, with this status."""
 
 
@@ -31,9 +31,14 @@ class Relay:
     __slots__ = ("_begun", "_flight", "_plan", "_reply", "scan", "stream")
 
     def __init__(
-        self, flight: Flight, order: Order, request: web.BaseRequest, reply: Reply, begun: Begun
+        self,
+        request_state: RequestState,
+        order: AdmittedRequest,
+        request: web.BaseRequest,
+        reply: Reply,
+        begun: Begun,
     ) -> None:
-        self._flight = flight
+        self._flight = request_state
         self._plan = order.plan
         self._reply = reply
         self._begun = begun
@@ -42,7 +47,7 @@ class Relay:
             cumulative=inference.endpoint is Endpoint.GENERATE,
             drops_usage=not inference.wants_usage,
         )
-        self.stream = Stream(request, headers=((REQUEST_ID_HEADER, flight.request_id),))
+        self.stream = Stream(request, headers=((REQUEST_ID_HEADER, request_state.request_id),))
 
     def feed(self, data: bytes, last: bool) -> None:
         """Pass on what is whole."""

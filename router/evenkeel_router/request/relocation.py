@@ -18,8 +18,8 @@ import logging
 from collections import defaultdict
 from typing import Final
 
-from evenkeel_router.ledger.relocated import Held, Taken, Told
-from evenkeel_router.request.request_state import Flight
+from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict, TakenBack
+from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)
@@ -30,13 +30,13 @@ NOTICE_S: Final = 5.0
 class Move:
     """What was broken off of one client at one replica, until a report says what of it had begun."""
 
-    def __init__(self, taken: Taken) -> None:
+    def __init__(self, taken: TakenBack) -> None:
         self.taken = taken
-        self.told: Told | None = None
+        self.told: RelocationVerdict | None = None
         """By the last report; None: there was none yet."""
         self._noticed = asyncio.Event()
 
-    def heard(self, held: Held) -> bool:
+    def heard(self, held: HeldWork) -> bool:
         """A report says what the replica has of the client; whether it has let go of what was broken off."""
         self.told = self.taken.told(held)
         settled = self.taken.is_settled(held)
@@ -48,7 +48,7 @@ class Move:
         """Nothing more will be heard."""
         self._noticed.set()
 
-    async def verdict(self) -> Told | None:
+    async def verdict(self) -> RelocationVerdict | None:
         """What had begun; None where no report ever said."""
         try:
             async with asyncio.timeout(NOTICE_S):
@@ -58,7 +58,7 @@ class Move:
         return self.told
 
 
-class Moving:
+class Relocation:
     """Moves what waits."""
 
     def __init__(self, state: RouterState) -> None:
@@ -69,7 +69,7 @@ class Moving:
     def heard(self, incarnation: str) -> None:
         """A report of an incarnation is in the ledger."""
         self._settle(incarnation)
-        books = self._state.books
+        books = self._state.accounting
         knows = books.is_draining(incarnation) and not books.is_incomplete(incarnation)
         if knows and self._state.fleet.routable:
             self._take(incarnation)
@@ -82,46 +82,52 @@ class Moving:
     def _settle(self, incarnation: str) -> None:
         moves = self._moves.pop(incarnation, {})
         for client, move in list(moves.items()):
-            if move.heard(self._state.books.held(incarnation, client)):
+            if move.heard(self._state.accounting.held(incarnation, client)):
                 del moves[client]
         if moves:
             self._moves[incarnation] = moves
 
     def _take(self, incarnation: str) -> None:
-        unanswered: dict[str, list[tuple[int, Flight]]] = defaultdict(list)
-        for flight in self._state.flights:
-            booking = flight.booking
+        unanswered: dict[str, list[tuple[int, RequestState]]] = defaultdict(list)
+        for request_state in self._state.active_requests:
+            booking = request_state.booking
             if (
                 booking is not None
                 and booking.incarnation == incarnation
-                and flight.first_byte_s is None
-                and flight.move is None
+                and request_state.first_byte_s is None
+                and request_state.move is None
             ):
-                unanswered[booking.client.identity].append((booking.number, flight))
+                unanswered[booking.client.identity].append((booking.number, request_state))
         moved = 0
         for client, theirs in unanswered.items():
             if client not in self._moves.get(incarnation, ()):
                 theirs.sort(key=lambda one: one[0])
-                moved += self._take_from(incarnation, client, [flight for _, flight in theirs])
+                moved += self._take_from(
+                    incarnation, client, [request_state for _, request_state in theirs]
+                )
         if moved:
             _log.info("%d requests that waited at a replica that drains go elsewhere", moved)
 
-    def _take_from(self, incarnation: str, client: str, unanswered: list[Flight]) -> int:
+    def _take_from(self, incarnation: str, client: str, unanswered: list[RequestState]) -> int:
         """Break off what of a client's unanswered requests, oldest first, only waits; how many."""
-        books, routable = self._state.books, self._state.fleet.routable
+        books, routable = self._state.accounting, self._state.fleet.routable
         held, open_here = books.held(incarnation, client), books.open_at(incarnation, client)
         waiting = held.waiting_here(open_here, len(unanswered))
         if not waiting:
             return 0
         taken = [
-            flight
-            for flight in unanswered[-waiting:]
-            if routable & ~flight.tried and flight.exchange and flight.exchange.break_off()
+            request_state
+            for request_state in unanswered[-waiting:]
+            if routable & ~request_state.tried
+            and request_state.exchange
+            and request_state.exchange.break_off()
         ]
-        numbers = tuple(flight.booking.number for flight in taken if flight.booking)
-        move = Move(Taken(held, held.share(open_here), numbers))
-        for flight in taken:
-            flight.move = move
+        numbers = tuple(
+            request_state.booking.number for request_state in taken if request_state.booking
+        )
+        move = Move(TakenBack(held, held.share(open_here), numbers))
+        for request_state in taken:
+            request_state.move = move
         if taken:
             self._moves.setdefault(incarnation, {})[client] = move
         return len(taken)

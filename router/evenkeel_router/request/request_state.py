@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from evenkeel_router.transport.upstream import Exchange
 
 
-class Flight:
+class RequestState:
     """A request from its head to its end."""
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Flight:
         return self.expired
 
 
-class Order(NamedTuple):
+class AdmittedRequest(NamedTuple):
     """What is to be done for an admitted request."""
 
     client: Client

@@ -103,7 +103,7 @@ class ReplicaTotals:
         self.output_tokens = 0
 
 
-class Foretold:
+class PredictionTotals:
     """Cached tokens: those that the router counted on when it chose a replica, and those that were found."""
 
     __slots__ = ("error_tokens", "predicted_tokens", "reported_tokens")
@@ -136,7 +136,7 @@ class TokenRatio:
         self._tokens = self._tokens * self._MEMORY + tokens
 
 
-class Accounts:
+class RequestTotals:
     """All totals."""
 
     def __init__(self, cost: Cost, *, max_clients: int = MAX_CLIENTS) -> None:
@@ -150,7 +150,7 @@ class Accounts:
         """Of clients that asked for no more than their share (design §7); what failed without a token never came."""
         self.stripped: Counter[str] = Counter()
         """Guarded fields and headers taken out of requests, by name: those of `contract.names`."""
-        self.predictions: dict[str, Foretold] = {}
+        self.predictions: dict[str, PredictionTotals] = {}
         """By what they rest on: `text`, `estimated`, `exact`."""
         self._max_clients = max_clients
         self._clients: dict[str, ClientTotals] = {}
@@ -193,7 +193,7 @@ class Accounts:
         """A replica found `reported_tokens` of a prompt cached, where the router had counted on the others."""
         of = self.predictions.get(basis)
         if of is None:
-            of = self.predictions[basis] = Foretold()
+            of = self.predictions[basis] = PredictionTotals()
         of.predicted_tokens += predicted_tokens
         of.reported_tokens += reported_tokens
         of.error_tokens.observe(abs(predicted_tokens - reported_tokens))

@@ -35,7 +35,7 @@ def _clients(state: RouterState) -> Iterator[Metric]:
     asked = gauge("service_requested", "Weighted tokens asked for per second.", _CLIENT)
     lead = gauge("lead_seconds", "Fair service ahead of the least served of the tenant.", _CLIENT)
     waits = gauge("backlogged", "1 while a request of the client waits at a replica.", _CLIENT)
-    for identity, own in state.truth.now.clients.items():
+    for identity, own in state.fairness.now.clients.items():
         labels = (model, *names_of(identity))
         service.add_metric(labels, own.service)
         owed.add_metric(labels, own.owed)
@@ -50,7 +50,7 @@ def _tenants(state: RouterState) -> Iterator[Metric]:
     service = counter("tenant_service", "Weighted tokens given to all its clients.", _TENANT)
     owed = counter("tenant_service_owed", "Weighted tokens that should have been given.", _TENANT)
     lead = gauge("tenant_lead_seconds", "Fair service ahead of the least served tenant.", _TENANT)
-    for identity, own in state.truth.now.tenants.items():
+    for identity, own in state.fairness.now.tenants.items():
         labels = (model, names_of(f"{identity}/")[0])
         service.add_metric(labels, own.service)
         owed.add_metric(labels, own.owed)
@@ -59,7 +59,7 @@ def _tenants(state: RouterState) -> Iterator[Metric]:
 
 
 def _fleet(state: RouterState) -> Iterator[Metric]:
-    now = state.truth.now
+    now = state.fairness.now
     for name, help_text, value in (
         ("fleet_share_error_ratio",
          "How much less than owed the worst treated backlogged client got, over a minute.",
@@ -86,7 +86,7 @@ def _ledger(state: RouterState) -> Iterator[Metric]:
     for name, help_text, value in (
         ("ledger_incarnations", "Replica processes that are in no book yet.",
          sum(1 for _ in state.ledger.open_pages())),
-        ("ledger_clients", "Clients that the ledger knows.", state.truth.known),
+        ("ledger_clients", "Clients that the ledger knows.", state.fairness.known),
         ("ledger_book", "Number of the book that this router holds.",
          state.ledger.book.rank.height),
         ("ledger_store_up", "0 while the ledger's store is away.", not state.store_trouble),
@@ -102,7 +102,7 @@ def _ledger(state: RouterState) -> Iterator[Metric]:
     for replica, seen in state.reports.items():
         reports.add_metric((model, replica), max(0.0, now_s - seen.received_s))
     peers = gauge("ledger_peer_age_seconds", "Since the last answer.", ("model_name", "peer"))
-    for peer, heard in state.peers_known.items():
+    for peer, heard in state.peer_contacts.items():
         began_s = heard.answered_s if heard.answered_s is not None else heard.since_s
         peers.add_metric((model, peer.name), max(0.0, now_s - began_s))
     yield from (reports, peers, _store_age(state, now_s))
@@ -114,7 +114,7 @@ def _store_age(state: RouterState, now_s: float) -> Metric:
         "Since the ledger's store was last read or written; since the start while it never was.",
         ("model_name", "operation"),
     )
-    keeping = state.keeping
+    keeping = state.persistence
     if keeping is not None:
         for operation, done_s in (("load", keeping.loaded_s), ("save", keeping.saved_s)):
             since_s = keeping.began_s if done_s is None else done_s

@@ -24,7 +24,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.outcomes import Outcome
-from evenkeel_router.request.request_state import Flight
+from evenkeel_router.request.request_state import RequestState
 
 FLUSH_INTERVAL_S: Final = 1.0
 MAX_PENDING: Final = 50_000
@@ -96,7 +96,7 @@ class RequestLog:
         self._encoder = msgspec.json.Encoder()
         self.dropped = 0
 
-    def add(self, flight: Flight, duration_s: float) -> None:
+    def add(self, request_state: RequestState, duration_s: float) -> None:
         """A request is over."""
         if self._output is None:
             return
@@ -105,18 +105,18 @@ class RequestLog:
             return
         ended = _Ended(
             time.time(),
-            flight.request_id,
-            flight.path,
-            flight.status,
-            flight.started_s,
+            request_state.request_id,
+            request_state.path,
+            request_state.status,
+            request_state.started_s,
             duration_s,
-            flight.first_byte_s,
-            flight.client,
-            flight.outcome,
-            flight.replica,
-            flight.attempts,
-            flight.stream,
-            flight.usage,
+            request_state.first_byte_s,
+            request_state.client,
+            request_state.outcome,
+            request_state.replica,
+            request_state.attempts,
+            request_state.stream,
+            request_state.usage,
         )
         self._lines.append(ended)
 

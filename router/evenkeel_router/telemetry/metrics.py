@@ -67,7 +67,7 @@ class _RouterCollector(Collector):
         yield from self._router()
 
     def _by_client(self) -> Iterator[Metric]:
-        clients = [(self._labels(totals), totals) for totals in self._state.accounts.clients()]
+        clients = [(self._labels(totals), totals) for totals in self._state.totals.clients()]
         requests = counter("request", "Requests of identified clients.", _CLIENT)
         retries = counter("request_retry", "Further dispatches after a replica failed.", _CLIENT)
         moves = counter(
@@ -89,7 +89,7 @@ class _RouterCollector(Collector):
             yield family
 
     def _objective(self) -> Metric:
-        seen = self._state.accounts.within_share_ttft_s
+        seen = self._state.totals.within_share_ttft_s
         family = HistogramMetricFamily(
             name_of("within_share_ttft_seconds"),
             "As request_ttft_seconds, of clients that asked for no more than their share; +Inf: no token ever came.",
@@ -116,20 +116,20 @@ class _RouterCollector(Collector):
         errors = counter(
             "request_error", "Requests that failed, by outcome.", (*_CLIENT, "error_code")
         )
-        for totals in self._state.accounts.clients():
+        for totals in self._state.totals.clients():
             for outcome, count in totals.errors.items():
                 errors.add_metric((*self._labels(totals), outcome.value), count)
         nobody = (self._state.config.model, "", "")
-        for outcome, count in self._state.accounts.refused.items():
+        for outcome, count in self._state.totals.refused.items():
             errors.add_metric((*nobody, outcome.value), count)
-        if self._state.accounts.faults:
-            errors.add_metric((*nobody, "internal"), self._state.accounts.faults)
+        if self._state.totals.faults:
+            errors.add_metric((*nobody, "internal"), self._state.totals.faults)
         yield errors
         stripped = counter(
             "stripped", "Fields and headers that clients may not send, taken out.",
             ("model_name", "field"),
         )  # fmt: skip
-        for field, count in self._state.accounts.stripped.items():
+        for field, count in self._state.totals.stripped.items():
             stripped.add_metric((self._state.config.model, field), count)
         yield stripped
 
@@ -160,7 +160,7 @@ class _RouterCollector(Collector):
         given = counter("replica_input_tokens", "Input tokens.", _REPLICA)
         cached = counter("replica_cached_tokens", "Input tokens found cached.", _REPLICA)
         output = counter("replica_output_tokens", "Output tokens.", _REPLICA)
-        for name, totals in state.accounts.replicas():
+        for name, totals in state.totals.replicas():
             labels = (model, name)
             sent.add_metric(labels, totals.requests)
             failed.add_metric(labels, totals.failures)
@@ -184,7 +184,7 @@ class _RouterCollector(Collector):
             "How far off the prediction of a request's cached tokens was.",
             labels=labels,
         )
-        for basis, foretold in state.accounts.predictions.items():
+        for basis, foretold in state.totals.predictions.items():
             predicted.add_metric((model, basis), foretold.predicted_tokens)
             reported.add_metric((model, basis), foretold.reported_tokens)
             off = foretold.error_tokens
@@ -202,7 +202,7 @@ class _RouterCollector(Collector):
     def _router(self) -> Iterator[Metric]:
         state = self._state
         for name, help_text, value in (
-            ("requests_held", "Requests waiting for any replica to be routable.", len(state.room)),
+            ("requests_held", "Requests waiting for any replica to be routable.", len(state.wait_queue)),
             ("activation_wanted", "1 while a request waits for the first replica of a service at zero.",
              state.activation.wanted),
             ("prefix_index_entries", "Prefixes in memory, at most prefix.maxBlocks.",

@@ -41,7 +41,7 @@ def take(state: RouterState, now_s: float) -> adminstate.RouterState:
         fleet_policy=config.scheduling.fleet_policy.value,
         draining=state.draining,
         in_flight=state.admission.running,
-        held=len(state.room),
+        held=len(state.wait_queue),
         prefix_blocks=sum(map(state.fleet.blocks, state.fleet)),
         config_faults=state.config_faults,
         prefix=_prefix(state),
@@ -62,7 +62,7 @@ def take_replicas(state: RouterState, now_s: float) -> adminstate.ReplicasState:
 
 
 def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.ReplicaState:
-    totals = state.accounts.replica(member.name)
+    totals = state.totals.replica(member.name)
     seen, follower = state.reports.get(member.name), state.following.get(member.name)
     page = _page(state, member)
     return adminstate.ReplicaState(
@@ -110,7 +110,7 @@ def _prefix(state: RouterState) -> adminstate.PrefixState:
                 reported_tokens=foretold.reported_tokens,
                 error_tokens=int(foretold.error_tokens.total),
             )
-            for basis, foretold in state.accounts.predictions.items()
+            for basis, foretold in state.totals.predictions.items()
         },
     )
 
@@ -122,9 +122,9 @@ def _sum(page: Page | None, column: int) -> int:
 def _tenants(state: RouterState) -> tuple[adminstate.TenantState, ...]:
     """Configured tenants first, in their order; then whoever else was served by this router or any other."""
     served: defaultdict[str, dict[str, ClientTotals]] = defaultdict(dict)
-    for identity in state.truth.now.clients:
+    for identity in state.fairness.now.clients:
         served[tenant_of(identity)][identity] = _totals_of(identity)
-    for totals in state.accounts.clients():
+    for totals in state.totals.clients():
         served[totals.tenant_identity][totals.identity] = totals
     tenants = []
     for tenant in state.config.tenancy.tenants:
@@ -151,7 +151,7 @@ def _tenant(
     state: RouterState, tenant: TenantConfig, clients: list[ClientTotals]
 ) -> adminstate.TenantState:
     weights = {client.name: client.weight for client in tenant.clients}
-    figures = state.truth.now.tenants.get(clients[0].tenant_identity if clients else "", NOBODY)
+    figures = state.fairness.now.tenants.get(clients[0].tenant_identity if clients else "", NOBODY)
     return adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
@@ -167,7 +167,7 @@ def _tenant(
 
 
 def _client(state: RouterState, totals: ClientTotals, weight: int) -> adminstate.ClientState:
-    figures = state.truth.now.clients.get(totals.identity, NOBODY)
+    figures = state.fairness.now.clients.get(totals.identity, NOBODY)
     return adminstate.ClientState(
         identity=totals.identity,
         name=totals.client,
@@ -189,7 +189,7 @@ def _client(state: RouterState, totals: ClientTotals, weight: int) -> adminstate
 
 
 def _fleet(state: RouterState) -> adminstate.FleetState:
-    now = state.truth.now
+    now = state.fairness.now
     return adminstate.FleetState(
         window_s=now.window_s,
         backlogged=now.backlogged,
@@ -206,7 +206,7 @@ def _ledger(state: RouterState) -> adminstate.LedgerState:
         router=ledger.router,
         book=ledger.book.rank.height,
         pages=sum(1 for _ in ledger.open_pages()),
-        clients=state.truth.known,
+        clients=state.fairness.known,
         store=state.config.state.store.value,
         store_trouble=state.store_trouble,
         uncounted=tuple(state.uncounted()),
@@ -222,7 +222,7 @@ def _peers(state: RouterState, now_s: float) -> tuple[adminstate.PeerState, ...]
             answer_age_s=None if known.answered_s is None else now_s - known.answered_s,
             trouble=known.trouble,
         )
-        for peer, known in state.peers_known.items()
+        for peer, known in state.peer_contacts.items()
     )
 
 
@@ -252,7 +252,7 @@ def _at_replicas(state: RouterState, identity: str) -> tuple[adminstate.ClientAt
 
 def _page(state: RouterState, member: Member) -> Page | None:
     """What the ledger knows of the process that answers at a replica."""
-    return state.ledger.pages.get(state.books.incarnation(member.name))
+    return state.ledger.pages.get(state.accounting.incarnation(member.name))
 
 
 def _nothing(client: str, column: int) -> float:

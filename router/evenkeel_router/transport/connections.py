@@ -3,7 +3,7 @@
 Place in the flow: behind the `Upstream` seam. Why not `aiohttp.ClientSession`: docs/router.md.
 
 Bounded: no more connections are open, idle ones included, than requests may be in flight. To make room the one
-that was idle for longest is closed, whoever's it is. A process that is out of files says so (`NoRoomError`); no
+that was idle for longest is closed, whoever's it is. A process that is out of files says so (`ConnectionLimitError`); no
 replica is taken for lost by that.
 
 The surprising thing: a connection out of the pool may have been closed by the replica a moment ago (SGLang
@@ -26,13 +26,13 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
+    ConnectionLimitError,
     Exchange,
-    NoRoomError,
     Outgoing,
     Reply,
     UnansweredError,
 )
-from evenkeel_router.transport.wire import Patience, Wire
+from evenkeel_router.transport.wire import Patience, ReplicaConnection
 
 CONNECT_TIMEOUT_S: Final = 5.0
 IDLE_LIMIT_S: Final = 4.0  # uvicorn closes idle connections after 5 s
@@ -50,13 +50,15 @@ class Connections:
         """`max_open`: the bound, which may change."""
         self._loop = asyncio.get_running_loop()
         self._max_open = max_open
-        self._open: set[Wire] = set()
+        self._open: set[ReplicaConnection] = set()
         self._opening = 0
-        self._idle: dict[str, deque[Wire]] = {}  # by URL; the last one used is on the right
+        self._idle: dict[
+            str, deque[ReplicaConnection]
+        ] = {}  # by URL; the last one used is on the right
         self._patience = Patience()
 
     async def connect(self, replica: ReplicaConfig) -> Exchange:
-        """A pooled connection, or a fresh one; raises `ConnectError`, `NoRoomError`."""
+        """A pooled connection, or a fresh one; raises `ConnectError`, `ConnectionLimitError`."""
         idle = self._idle.get(replica.url)
         if idle:
             fresh_enough_s = self._loop.time() - IDLE_LIMIT_S
@@ -68,8 +70,8 @@ class Connections:
                 idle.pop().abort()
         return _HttpExchange(self, replica, await self.open(replica))
 
-    async def open(self, replica: ReplicaConfig) -> Wire:
-        """A fresh connection; raises `ConnectError`, `NoRoomError`."""
+    async def open(self, replica: ReplicaConfig) -> ReplicaConnection:
+        """A fresh connection; raises `ConnectError`, `ConnectionLimitError`."""
         self._make_room()
         url = urlsplit(replica.url)
         port = url.port or (443 if url.scheme == "https" else 80)
@@ -77,7 +79,7 @@ class Connections:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, wire = await self._loop.create_connection(
-                    lambda: Wire(self, self._patience, replica.url),
+                    lambda: ReplicaConnection(self, self._patience, replica.url),
                     url.hostname or "",
                     port,
                     ssl=True if url.scheme == "https" else None,
@@ -86,7 +88,7 @@ class Connections:
             message = f"no connection to {replica.name} within {CONNECT_TIMEOUT_S:g} s"
             raise ConnectError(message) from error
         except OSError as error:
-            kind = NoRoomError if error.errno in _OUR_OWN else ConnectError
+            kind = ConnectionLimitError if error.errno in _OUR_OWN else ConnectError
             raise kind(f"no connection to {replica.name}: {error}") from error
         finally:
             self._opening -= 1
@@ -99,11 +101,11 @@ class Connections:
             while idle:
                 idle.pop().abort()
 
-    def give_back(self, wire: Wire) -> None:
+    def give_back(self, wire: ReplicaConnection) -> None:
         """A wire is free for another request."""
         self._idle.setdefault(wire.url, deque()).append(wire)
 
-    def lost(self, wire: Wire) -> None:
+    def lost(self, wire: ReplicaConnection) -> None:
         """An idle wire was closed by the replica."""
         idle = self._idle.get(wire.url)
         if idle is not None and wire in idle:
@@ -111,26 +113,26 @@ class Connections:
             if not idle:
                 del self._idle[wire.url]  # perhaps nobody goes there any more
 
-    def closed(self, wire: Wire) -> None:
+    def closed(self, wire: ReplicaConnection) -> None:
         """A wire was closed, by whomever."""
         self._open.discard(wire)
 
     def _make_room(self) -> None:
-        """For one more connection; raises `NoRoomError`."""
+        """For one more connection; raises `ConnectionLimitError`."""
         if len(self._open) + self._opening < self._max_open():
             return
         longest = min(
             (idle[0] for idle in self._idle.values() if idle), key=_idle_since, default=None
         )
         if longest is None:
-            raise NoRoomError(
+            raise ConnectionLimitError(
                 f"{len(self._open)} connections to replicas are open, as many as may be"
             )
         self.lost(longest)
         longest.abort()
 
 
-def _idle_since(wire: Wire) -> float:
+def _idle_since(wire: ReplicaConnection) -> float:
     return wire.idle_since_s
 
 
@@ -149,7 +151,9 @@ class _HttpExchange:
 
     __slots__ = ("_connections", "_replica", "_wire")
 
-    def __init__(self, connections: Connections, replica: ReplicaConfig, wire: Wire) -> None:
+    def __init__(
+        self, connections: Connections, replica: ReplicaConfig, wire: ReplicaConnection
+    ) -> None:
         self._connections = connections
         self._replica = replica
         self._wire = wire
@@ -172,7 +176,7 @@ class _HttpExchange:
                 self._wire = await self._connections.open(self._replica)
             except (
                 ConnectError,
-                NoRoomError,
+                ConnectionLimitError,
             ) as error:  # it may have had the request: not a mere refusal
                 raise UnansweredError(str(error)) from error
         return await self._wire.ask(data, silence_s)

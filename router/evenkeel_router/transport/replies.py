@@ -82,7 +82,7 @@ class _Written(web.StreamResponse):
         return None
 
 
-class Whole(_Written):
+class CompleteReply(_Written):
     """A complete answer."""
 
     def __init__(

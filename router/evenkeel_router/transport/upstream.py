@@ -30,7 +30,7 @@ class ConnectError(UpstreamError):
     """No connection: nothing was sent."""
 
 
-class NoRoomError(UpstreamError):
+class ConnectionLimitError(UpstreamError):
     """As many connections are open as may be."""
 
 
@@ -46,7 +46,7 @@ class SilenceError(UpstreamError):
     """The replica took the request and stayed silent."""
 
 
-class MovedError(UpstreamError):
+class RelocatedError(UpstreamError):
     """The router took the request back from a replica that drains."""
 
 
@@ -105,11 +105,11 @@ class Exchange(Protocol):
     async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
         """Send it and wait for the whole answer, or for the first bytes of a stream.
 
-        Raises `BrokenError`, `SilenceError`, `MovedError`.
+        Raises `BrokenError`, `SilenceError`, `RelocatedError`.
         """
 
     def break_off(self) -> bool:
-        """Take the request back: `ask` raises `MovedError`. False, and nothing is done, once an answer began."""
+        """Take the request back: `ask` raises `RelocatedError`. False, and nothing is done, once an answer began."""
 
     def close(self) -> None:
         """The request is over. A replica that is not finished sees the connection close, and aborts."""
@@ -119,7 +119,7 @@ class Upstream(Protocol):
     """All replicas."""
 
     async def connect(self, replica: ReplicaConfig) -> Exchange:
-        """A connection to a replica; raises `ConnectError`, `NoRoomError`."""
+        """A connection to a replica; raises `ConnectError`, `ConnectionLimitError`."""
 
 
 @dataclass(slots=True)

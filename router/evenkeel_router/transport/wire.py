@@ -18,8 +18,8 @@ import httptools
 from evenkeel_router.transport.upstream import (
     BrokenError,
     Feed,
-    MovedError,
     Passes,
+    RelocatedError,
     Reply,
     SilenceError,
     Sink,
@@ -52,13 +52,13 @@ def _nothing(_: bytes) -> bool:
 class Owner(Protocol):
     """The pool, as a wire sees it."""
 
-    def give_back(self, wire: Wire) -> None:
+    def give_back(self, wire: ReplicaConnection) -> None:
         """A wire is free for another request."""
 
-    def lost(self, wire: Wire) -> None:
+    def lost(self, wire: ReplicaConnection) -> None:
         """An idle wire was closed by the replica."""
 
-    def closed(self, wire: Wire) -> None:
+    def closed(self, wire: ReplicaConnection) -> None:
         """A wire was closed, by whomever; may be said twice."""
 
 
@@ -66,16 +66,16 @@ class Patience:
     """One timer for all wires that wait: a timer for each event of each stream would be seen in its cost."""
 
     def __init__(self) -> None:
-        self._wires: set[Wire] = set()
+        self._wires: set[ReplicaConnection] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, wire: Wire) -> None:
+    def begin(self, wire: ReplicaConnection) -> None:
         """A wire has a request."""
         self._wires.add(wire)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
-    def end(self, wire: Wire) -> None:
+    def end(self, wire: ReplicaConnection) -> None:
         """It has none any more."""
         self._wires.discard(wire)
 
@@ -89,7 +89,7 @@ class Patience:
                 wire.look(now_s)
 
 
-class Wire(asyncio.Protocol):
+class ReplicaConnection(asyncio.Protocol):
     """One connection, and the answer that is coming in on it."""
 
     # Slots, here and in what a chunk goes through, keep what each event touches on few cache lines.
@@ -211,7 +211,7 @@ class Wire(asyncio.Protocol):
         """Take the request back, unless something of an answer came."""
         if self._waiter is None or self._waiter.done() or self._has_answered():
             return False
-        self._fail(MovedError("its replica drains"))
+        self._fail(RelocatedError("its replica drains"))
         return True
 
     def abort(self) -> None:

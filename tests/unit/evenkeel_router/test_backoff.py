@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import httpx
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.app import Router, running
-from evenkeel_router.fleet.backoff import FAILURES, LONGEST_S, Resting
+from evenkeel_router.fleet.backoff import FAILURES, LONGEST_S, Backoff
 from evenkeel_router.fleet.probe import Verdict
 from evenkeel_router.transport.upstream import BrokenError, FakeReply, FakeUpstream, Feed, Outgoing
 
@@ -21,12 +21,12 @@ from tests.support.routers import MODEL, QUICK, config_for, routable, until
 BODY = {"model": MODEL, "prompt": "x"}
 
 
-def failed(resting: Resting, times: int, now_s: float) -> float:
+def failed(resting: Backoff, times: int, now_s: float) -> float:
     return [resting.failed(now_s) for _ in range(times)][-1]
 
 
 def test_rests_double_up_to_a_bound_and_one_answer_ends_them() -> None:
-    resting, now_s = Resting(1.0), 100.0
+    resting, now_s = Backoff(1.0), 100.0
     assert failed(resting, FAILURES - 1, now_s) == 0
     assert not resting.rests(now_s)
     for want_s in (1, 2, 4, 8, 16, 30, 30):
@@ -40,7 +40,7 @@ def test_rests_double_up_to_a_bound_and_one_answer_ends_them() -> None:
 
 
 def test_what_fails_during_a_rest_does_not_lengthen_it() -> None:
-    resting = Resting(1.0)
+    resting = Backoff(1.0)
     failed(resting, FAILURES, 100.0)
     assert failed(resting, 50, 100.9) == 0
     assert not resting.rests(101.0)
@@ -48,12 +48,12 @@ def test_what_fails_during_a_rest_does_not_lengthen_it() -> None:
 
 
 def test_a_replica_that_failed_for_days_rests_no_longer_than_the_bound() -> None:
-    resting = Resting(1.0)
+    resting = Backoff(1.0)
     assert all(resting.failed(n * LONGEST_S) <= LONGEST_S for n in range(2000))
 
 
 def test_one_that_is_needed_does_not_rest() -> None:
-    resting = Resting(1.0)
+    resting = Backoff(1.0)
     failed(resting, FAILURES, 100.0)
     resting.end()
     assert not resting.rests(100.0)
@@ -127,7 +127,7 @@ async def test_a_replica_that_rested_is_tried_again_and_stays_if_it_answers() ->
         for n in range(20):
             await client.post("/v1/completions", json=BODY | {"prompt": f"{n}"})
         assert fleet.asked("r0") > FAILURES
-        assert router.state.accounts.replica("r0").rests == 1
+        assert router.state.totals.replica("r0").rests == 1
 
 
 async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
@@ -150,7 +150,7 @@ async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
         for answer in asking:
             assert (await answer).content == EVENT + DONE
         assert dead.routable
-        assert router.state.accounts.replica("r0").rests == 0
+        assert router.state.totals.replica("r0").rests == 0
 
 
 async def test_a_request_that_fails_everywhere_is_held_against_nobody() -> None:
@@ -159,7 +159,7 @@ async def test_a_request_that_fails_everywhere_is_held_against_nobody() -> None:
         for _ in range(3 * FAILURES):
             assert (await client.post("/v1/completions", json=BODY)).status_code == 502
         assert router.state.fleet.routable.bit_count() == 3
-        assert not any(totals.rests for _, totals in router.state.accounts.replicas())
+        assert not any(totals.rests for _, totals in router.state.totals.replicas())
 
 
 async def test_one_that_rests_is_back_when_there_is_nobody_else() -> None:

@@ -12,8 +12,8 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import CarryRules, Figures, Interval, Ledger, Sealer
 from evenkeel_router.api.identity import Client, client_of
-from evenkeel_router.ledger.accounting import Booking, Books
-from evenkeel_router.ledger.relocated import UNPAID, WHOLE, Held, Paid, Told
+from evenkeel_router.ledger.accounting import Accounting, Booking
+from evenkeel_router.ledger.relocated import UNPAID, WHOLE, HeldWork, Paid, RelocationVerdict
 
 TENANT = TenantConfig(
     namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)
@@ -21,13 +21,13 @@ TENANT = TenantConfig(
 A, B = client_of(TENANT, "a"), client_of(TENANT, "b")
 
 
-def books(router: str = "here") -> Books:
+def books(router: str = "here") -> Accounting:
     ledger = Ledger(router, rules=CarryRules(quantum=100, overshoot=500))
     ledger.members = frozenset({router})
-    return Books(ledger, cost=LinearCost(), return_s=30.0)
+    return Accounting(ledger, cost=LinearCost(), return_s=30.0)
 
 
-def meet(of: Books, replica: str, incarnation: str, now_s: float = 0.0) -> bool:
+def meet(of: Accounting, replica: str, incarnation: str, now_s: float = 0.0) -> bool:
     return of.meets(replica, incarnation, policy="DLPM", now_s=now_s)
 
 
@@ -37,18 +37,18 @@ def report(client: str, service: float, deficit: float, seed: float = 0.0) -> Cl
     )
 
 
-def tell(of: Books, incarnation: str, *reports: ClientReport, sequence: int = 1) -> None:
+def tell(of: Accounting, incarnation: str, *reports: ClientReport, sequence: int = 1) -> None:
     of.observe(incarnation, reports, policy="DLPM", sequence=sequence, since=0)
 
 
 def sent(
-    of: Books, replica: str = "r0", client: Client = A, *, worst: float = 10, paid: bool = False,
+    of: Accounting, replica: str = "r0", client: Client = A, *, worst: float = 10, paid: bool = False,
     now_s: float = 0.0,
 ) -> Booking:  # fmt: skip
     return of.sends(replica, client, worst=worst, paid=Paid(paid), now_s=now_s)
 
 
-def key(of: Books, replica: str = "r0", client: Client = A, **how: Any) -> ClientKey:
+def key(of: Accounting, replica: str = "r0", client: Client = A, **how: Any) -> ClientKey:
     return decode(sent(of, replica, client, **how).key)
 
 
@@ -162,7 +162,7 @@ def test_what_was_moved_is_paid_once_where_it_began_or_may_have_begun() -> None:
     meet(of, "r0", "one")
     tell(of, "one", running(A.identity, 0, 4))
     began, never, unheard = (sent(of, worst=100) for _ in range(3))
-    told = Told({began.number: Paid(True)}, frozenset({never.number}))
+    told = RelocationVerdict({began.number: Paid(True)}, frozenset({never.number}))
     estimate, figures = Usage(30, 10, 0), Figures(of.ledger)
     assert of.moved(began, told, estimate) == Paid(True)
     assert figures.interval(A.identity) == Interval(20, 20 + 80 + 200)
@@ -178,7 +178,7 @@ def test_output_that_was_paid_where_it_was_taken_back_is_not_paid_where_it_goes(
     meet(of, "r0", "one")
     tell(of, "one", running(A.identity, 0, 4))
     first = sent(of, worst=100)
-    paid = of.moved(first, Told({first.number: Paid(True, 7)}), Usage(30, 10, 0))
+    paid = of.moved(first, RelocationVerdict({first.number: Paid(True, 7)}), Usage(30, 10, 0))
     assert paid == Paid(True, 7)
     assert of.ledger.served(A.identity).service == 20
     again = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
@@ -186,10 +186,10 @@ def test_output_that_was_paid_where_it_was_taken_back_is_not_paid_where_it_goes(
     of.ended(again, Usage(30, 10, 12))
     assert of.ledger.served(A.identity).service == 20 + 2 * 5
     once_more = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
-    told = Told({once_more.number: Paid(True, 2)})
+    told = RelocationVerdict({once_more.number: Paid(True, 2)})
     assert of.moved(once_more, told, Usage(30, 10, 0)) == Paid(True, 9)
     and_again = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
-    told = Told({and_again.number: Paid(True, WHOLE)})
+    told = RelocationVerdict({and_again.number: Paid(True, WHOLE)})
     assert of.moved(and_again, told, Usage(30, 10, 0)) == Paid(True, WHOLE)
 
 
@@ -206,7 +206,7 @@ def test_what_was_broken_off_is_known_from_a_whole_report_that_came_since_the_dr
     assert of.is_incomplete("one")
     tell(of, "one", broken_off, sequence=6)
     assert not of.is_incomplete("one")
-    assert of.held("one", A.identity) == Held(0, 1, 2, 3, 40)
+    assert of.held("one", A.identity) == HeldWork(0, 1, 2, 3, 40)
     of.drains("r0")
     assert not of.is_incomplete("one")  # said again
 

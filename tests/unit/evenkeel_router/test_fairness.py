@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import CarryRules, Ledger, ReplicaRow, Sealer, SealingRules, Totals
-from evenkeel_router.ledger.fairness import FleetFigures, Truth
+from evenkeel_router.ledger.fairness import Fairness, FleetFigures
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
 A, B, C = "ns/t/a", "ns/t/b", "ns/u/c"
@@ -29,7 +29,7 @@ class World:
         self.ledger = Ledger("here", rules=CarryRules(quantum=100, overshoot=500), weights=WEIGHTS)
         self.ledger.members = frozenset({"here"})
         self.alive = [f"replica-{n}" for n in range(replicas)]
-        self.truth = Truth(self.ledger, max_clients=max_clients)
+        self.truth = Fairness(self.ledger, max_clients=max_clients)
         self.at = 0
 
     def tick(

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from evenkeel_fairshare.replica.deficit import WITHHELD
 from evenkeel_router.app import Router, running
-from evenkeel_router.fleet.health import SILENT_PROBES, Watchtower
+from evenkeel_router.fleet.health import SILENT_PROBES, HealthMonitor
 from evenkeel_router.fleet.probe import EngineSize, HttpProber, Verdict, prober_session
 from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 from evenkeel_simulator.server.app import running_server
@@ -110,7 +110,7 @@ async def test_news_of_a_replica_that_nobody_knows_are_no_news(
     async with watched(FakeProber()) as router:
         await routable(router, 1)
         lives = [member.lives for member in router.state.fleet]
-        tower = Watchtower(router.state, FakeProber())
+        tower = HealthMonitor(router.state, FakeProber())
         for tell in (tower.refused, tower.broken):
             tell("nobody", "why")
         tower.replaced("nobody")

@@ -17,7 +17,7 @@ from evenkeel_contract.kvevents import (
 from evenkeel_router.prefix.kv_follower import Follower, Standing
 
 
-class Held:
+class HeldWork:
     def __init__(self) -> None:
         self.blocks: set[int] = set()
         self.cleared_times = 0
@@ -45,12 +45,12 @@ def batch(sequence: int, *events: Event, at_s: float = 0.0) -> Numbered:
 
 
 @pytest.fixture
-def held() -> Held:
-    return Held()
+def held() -> HeldWork:
+    return HeldWork()
 
 
 @pytest.fixture
-def follower(held: Held) -> Follower:
+def follower(held: HeldWork) -> Follower:
     """In sync with a replica that stored 1, 2 and 3 in three batches."""
     made = Follower(held)
     made.look_for(16)
@@ -63,7 +63,7 @@ def follower(held: Held) -> Follower:
     return made
 
 
-def test_who_joins_replays_and_is_in_sync(held: Held) -> None:
+def test_who_joins_replays_and_is_in_sync(held: HeldWork) -> None:
     follower = Follower(held)
     assert (follower.standing, follower.reason) == (Standing.JOINING, "no subscription yet")
     follower.connected()
@@ -74,7 +74,7 @@ def test_who_joins_replays_and_is_in_sync(held: Held) -> None:
     assert (follower.standing, follower.reason) == (Standing.IN_SYNC, "")
 
 
-def test_what_comes_in_order_is_applied(follower: Follower, held: Held) -> None:
+def test_what_comes_in_order_is_applied(follower: Follower, held: HeldWork) -> None:
     assert not follower.live(batch(3, BlockRemoved([1]), stored(4)))
     assert held.blocks == {2, 3, 4}
     assert (follower.sequence, follower.last_batch_unix_s) == (4, 3.0)
@@ -82,7 +82,7 @@ def test_what_comes_in_order_is_applied(follower: Follower, held: Held) -> None:
 
 
 def test_what_a_replay_brought_already_is_no_gap_and_no_restart(
-    follower: Follower, held: Held
+    follower: Follower, held: HeldWork
 ) -> None:
     for number in range(3):
         assert not follower.live(batch(number, stored(number + 1)))
@@ -90,7 +90,7 @@ def test_what_a_replay_brought_already_is_no_gap_and_no_restart(
     assert (follower.counts.gaps, follower.counts.restarts) == (0, 0)
 
 
-def joined(held: Held, *, batches: int) -> Follower:
+def joined(held: HeldWork, *, batches: int) -> Follower:
     """A subscription is there, and its replay brought so many."""
     follower = Follower(held)
     follower.connected()
@@ -102,7 +102,7 @@ def joined(held: Held, *, batches: int) -> Follower:
 
 
 def test_the_first_batch_of_a_subscription_waits_for_a_replay_that_brings_the_same(
-    held: Held,
+    held: HeldWork,
 ) -> None:
     follower = joined(held, batches=3)
     assert follower.live(batch(3, stored(4)))
@@ -118,7 +118,7 @@ def test_the_first_batch_of_a_subscription_waits_for_a_replay_that_brings_the_sa
 
 @pytest.mark.parametrize("successor_has_it", [True, False])
 def test_a_dead_engine_s_last_batch_is_not_applied_to_what_its_successor_replayed(
-    held: Held, successor_has_it: bool
+    held: HeldWork, successor_has_it: bool
 ) -> None:
     """It died between the subscription and its replay, and its successor had got just as far."""
     follower = joined(held, batches=3)
@@ -134,14 +134,14 @@ def test_a_dead_engine_s_last_batch_is_not_applied_to_what_its_successor_replaye
     assert follower.ask() == 0
 
 
-def test_who_was_there_from_the_first_batch_on_needs_no_replay(held: Held) -> None:
+def test_who_was_there_from_the_first_batch_on_needs_no_replay(held: HeldWork) -> None:
     follower = joined(held, batches=0)
     for number in range(3):
         assert not follower.live(batch(number, stored(number + 1)))
     assert (held.blocks, follower.standing) == ({1, 2, 3}, Standing.IN_SYNC)
 
 
-def test_a_gap_is_filled_from_the_last_batch_on(follower: Follower, held: Held) -> None:
+def test_a_gap_is_filled_from_the_last_batch_on(follower: Follower, held: HeldWork) -> None:
     assert follower.live(batch(5, stored(6)))
     assert follower.standing is Standing.REPLAYING
     assert follower.reason == "waits for batches from number 3 on"
@@ -156,7 +156,7 @@ def test_a_gap_is_filled_from_the_last_batch_on(follower: Follower, held: Held) 
 
 
 def test_a_question_that_only_makes_sure_finds_what_was_lost_at_the_end(
-    follower: Follower, held: Held
+    follower: Follower, held: HeldWork
 ) -> None:
     assert follower.ask() == 2
     assert follower.standing is Standing.IN_SYNC, "asking is no doubt"
@@ -166,7 +166,7 @@ def test_a_question_that_only_makes_sure_finds_what_was_lost_at_the_end(
     assert held.blocks == {1, 2, 3, 4}
 
 
-def test_a_hole_in_a_replay_is_asked_for_again(follower: Follower, held: Held) -> None:
+def test_a_hole_in_a_replay_is_asked_for_again(follower: Follower, held: HeldWork) -> None:
     follower.live(batch(6, stored(7)))
     follower.ask()
     assert follower.replayed(batch(2, stored(3)))
@@ -178,7 +178,7 @@ def test_a_hole_in_a_replay_is_asked_for_again(follower: Follower, held: Held) -
 
 
 def test_the_same_number_with_other_bytes_is_another_process(
-    follower: Follower, held: Held
+    follower: Follower, held: HeldWork
 ) -> None:
     follower.disconnected("the connection broke")
     assert (follower.standing, follower.reason) == (Standing.JOINING, "the connection broke")
@@ -190,7 +190,7 @@ def test_the_same_number_with_other_bytes_is_another_process(
     assert follower.ask() == 0
 
 
-def test_one_that_has_not_got_as_far_is_another_process(follower: Follower, held: Held) -> None:
+def test_one_that_has_not_got_as_far_is_another_process(follower: Follower, held: HeldWork) -> None:
     follower.disconnected("the connection broke")
     follower.connected()
     follower.ask()
@@ -199,14 +199,16 @@ def test_one_that_has_not_got_as_far_is_another_process(follower: Follower, held
 
 
 def test_the_last_batch_with_other_bytes_is_another_process_though_live(
-    follower: Follower, held: Held
+    follower: Follower, held: HeldWork
 ) -> None:
     assert follower.live(batch(2, stored(9), at_s=100.0))
     assert (held.blocks, follower.counts.restarts) == (set(), 1)
     assert follower.standing is Standing.REPLAYING
 
 
-def test_what_is_not_kept_any_more_leaves_a_partial_view(follower: Follower, held: Held) -> None:
+def test_what_is_not_kept_any_more_leaves_a_partial_view(
+    follower: Follower, held: HeldWork
+) -> None:
     follower.live(batch(9, stored(10)))
     follower.ask()
     assert not follower.replayed(batch(7, stored(8)))
@@ -223,7 +225,7 @@ def test_what_is_not_kept_any_more_leaves_a_partial_view(follower: Follower, hel
     assert held.blocks == {8, 10}
 
 
-def test_a_cleared_cache_makes_a_partial_view_whole(follower: Follower, held: Held) -> None:
+def test_a_cleared_cache_makes_a_partial_view_whole(follower: Follower, held: HeldWork) -> None:
     test_what_is_not_kept_any_more_leaves_a_partial_view(follower, held)
     follower.live(batch(11, AllBlocksCleared(), stored(1)))
     assert (follower.standing, follower.reason) == (Standing.IN_SYNC, "")
@@ -231,14 +233,14 @@ def test_a_cleared_cache_makes_a_partial_view_whole(follower: Follower, held: He
 
 
 @pytest.fixture
-def late(follower: Follower, held: Held) -> Follower:
+def late(follower: Follower, held: HeldWork) -> Follower:
     """A partial view that begins with batch 7, after batch 9."""
     test_what_is_not_kept_any_more_leaves_a_partial_view(follower, held)
     assert follower.sequence == 11
     return follower
 
 
-def test_what_the_replica_tells_makes_a_late_view_whole(late: Follower, held: Held) -> None:
+def test_what_the_replica_tells_makes_a_late_view_whole(late: Follower, held: HeldWork) -> None:
     assert late.wants_pages
     late.take_over(13, 12.0)
     late.holds([1, 2], 16)
@@ -256,7 +258,7 @@ def test_what_the_replica_tells_makes_a_late_view_whole(late: Follower, held: He
     assert not late.live(batch(13, BlockRemoved([1]), stored(14))), "its bytes are known by now"
 
 
-def test_what_another_process_tells_is_forgotten(late: Follower, held: Held) -> None:
+def test_what_another_process_tells_is_forgotten(late: Follower, held: HeldWork) -> None:
     late.take_over(13, 99.0)
     late.holds([1, 2], 16)
     late.taken_over()
@@ -268,7 +270,7 @@ def test_what_another_process_tells_is_forgotten(late: Follower, held: Held) -> 
 
 
 def test_what_is_told_before_its_last_batch_is_sent_is_asked_for_again(
-    late: Follower, held: Held
+    late: Follower, held: HeldWork
 ) -> None:
     late.take_over(13, 12.0)
     late.holds([1], 16)
@@ -315,7 +317,7 @@ def test_nothing_told_helps_without_room_or_readable_batches(
     assert not late.wants_pages
 
 
-def test_a_batch_that_does_not_hold_makes_all_doubtful(follower: Follower, held: Held) -> None:
+def test_a_batch_that_does_not_hold_makes_all_doubtful(follower: Follower, held: HeldWork) -> None:
     assert not follower.live(Numbered(3, b"\xc1"))
     assert follower.standing is Standing.PARTIAL
     assert follower.reason.startswith("batch 3 does not hold: not a batch of KV events")
@@ -324,7 +326,7 @@ def test_a_batch_that_does_not_hold_makes_all_doubtful(follower: Follower, held:
     assert held.blocks == {5}
 
 
-def test_blocks_of_another_size_are_of_no_use(held: Held) -> None:
+def test_blocks_of_another_size_are_of_no_use(held: HeldWork) -> None:
     follower = Follower(held)
     follower.look_for(16)
     follower.connected()
@@ -335,6 +337,6 @@ def test_blocks_of_another_size_are_of_no_use(held: Held) -> None:
     assert follower.reason == "its blocks have 1 tokens, not the 16 that prompts are cut into"
 
 
-def test_only_device_memory_counts(follower: Follower, held: Held) -> None:
+def test_only_device_memory_counts(follower: Follower, held: HeldWork) -> None:
     follower.live(batch(3, stored(8, medium="CPU_PINNED"), BlockRemoved([1], "CPU_PINNED")))
     assert held.blocks == {1, 2, 3}

@@ -14,9 +14,9 @@ async def test_what_the_departed_left_is_at_hand_and_what_lives_is_not_touched()
     clients = [f"ns/t/{n}" for n in range(1000)]
     rows = [ClientReport(name, 0, 0, 0, 9.0, 9.0, 9.0, 1, -5.0, -5.0, 0, 0) for name in clients]
     for replica, incarnation in (("r0", "gone"), ("r1", "lives")):
-        state.books.meets(replica, incarnation, policy="DLPM", now_s=0.0)
-        state.books.observe(incarnation, rows, policy="DLPM", sequence=1, since=0)
-    state.books.meets("r0", "next", policy="DLPM", now_s=1.0)
+        state.accounting.meets(replica, incarnation, policy="DLPM", now_s=0.0)
+        state.accounting.observe(incarnation, rows, policy="DLPM", sequence=1, since=0)
+    state.accounting.meets("r0", "next", policy="DLPM", now_s=1.0)
     await reckon(state)
     assert not list(state.ledger.closing_steps("gone"))
     assert list(state.ledger.closing_steps("lives"))

@@ -11,7 +11,7 @@ from evenkeel_contract.ledgerwire import LedgerDelta, Rows
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Totals
 from evenkeel_router.ledger import persistence as module
 from evenkeel_router.ledger.exchange import from_wire, to_wire
-from evenkeel_router.ledger.persistence import Keeping
+from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.ledger.stores.contract import StoreError
 from msgspec import structs
 
@@ -52,9 +52,11 @@ class Memory:
 
 
 @asynccontextmanager
-async def keeping(of: Ledger, store: Memory, interval_s: float = 0.01) -> AsyncIterator[Keeping]:
+async def keeping(
+    of: Ledger, store: Memory, interval_s: float = 0.01
+) -> AsyncIterator[Persistence]:
     now = asyncio.get_running_loop().time
-    one = Keeping(of, store, interval_s=lambda: interval_s, now=now)
+    one = Persistence(of, store, interval_s=lambda: interval_s, now=now)
     task = asyncio.create_task(one.run())
     try:
         yield one

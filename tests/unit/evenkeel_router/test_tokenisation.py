@@ -16,7 +16,7 @@ from evenkeel_router.prefix import tokenisation as tokenising
 from evenkeel_router.prefix.chat_template import TOO_LONG
 from evenkeel_router.prefix.model_tokenizers import ModelTokenizer, SimulatedTokenizer
 from evenkeel_router.prefix.prompts import Chat
-from evenkeel_router.prefix.tokenisation import Tokenising
+from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.prefix.tokenised import Reason, Tokenised, Untokenised
 
 from tests.support.routers import until
@@ -35,8 +35,8 @@ def inference(endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any) -> Infer
     return parse(endpoint, body, Limits("m", 1000))
 
 
-async def loaded(folder: Path) -> Tokenising:
-    made = Tokenising(tokens_config(str(model_folder(folder, model_files()))), Untokenised())
+async def loaded(folder: Path) -> Tokenisation:
+    made = Tokenisation(tokens_config(str(model_folder(folder, model_files()))), Untokenised())
     await made.load()
     return made
 
@@ -74,7 +74,7 @@ async def test_a_chat_and_one_with_tools_are_different_kinds(tmp_path: Path) -> 
 
 async def test_in_text_mode_nothing_is_tokenised_and_nothing_counted() -> None:
     untokenised = Untokenised()
-    with Tokenising(PrefixConfig(), untokenised) as of:
+    with Tokenisation(PrefixConfig(), untokenised) as of:
         assert await of.of(inference(prompt="hi")) is None
     assert not untokenised.counts
 
@@ -101,7 +101,7 @@ async def test_a_chat_whose_template_takes_too_long_is_matched_by_its_text(
 ) -> None:
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     model_folder(tmp_path, model_files(loop))
-    with Tokenising(tokens_config(str(tmp_path)), Untokenised()) as of:
+    with Tokenisation(tokens_config(str(tmp_path)), Untokenised()) as of:
         await of.load()
         for text in ("hi", "hi " * tokenising.INLINE_BYTES):  # on the loop, and in a thread
             messages = [{"role": "user", "content": text}]
@@ -119,7 +119,7 @@ async def test_a_folder_without_a_tokenizer_is_told_and_one_that_comes_is_used(
     full.mkdir()
     empty.mkdir()
     model_folder(full, model_files())
-    with Tokenising(tokens_config(str(empty)), Untokenised()) as of:
+    with Tokenisation(tokens_config(str(empty)), Untokenised()) as of:
         await of.load()
         assert of.untokenised.trouble == f"{empty}: the model has no tokenizer.json"
         for _ in range(3):
@@ -154,7 +154,7 @@ async def test_nobody_waits_for_long_behind_the_prompts_of_others(
 ) -> None:
     monkeypatch.setattr(tokenising, "WAITING_BYTES", 2 * len(LONG))
     held = _Held()
-    with Tokenising(tokens_config(), Untokenised()) as of:
+    with Tokenisation(tokens_config(), Untokenised()) as of:
         of.use(held)
         waiting = [asyncio.create_task(of.of(inference(prompt=LONG))) for _ in range(2)]
         await asyncio.sleep(0)

@@ -6,8 +6,8 @@ from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.identity import Client, client_of
 from evenkeel_router.request.totals import (
     OTHER,
-    Accounts,
     Histogram,
+    RequestTotals,
     TokenRatio,
     ttft_histogram,
 )
@@ -26,7 +26,7 @@ def test_a_value_counts_up_to_its_bound() -> None:
 
 
 def test_service_is_what_was_computed_weighted() -> None:
-    accounts = Accounts(LinearCost(1.0, 2.0))
+    accounts = RequestTotals(LinearCost(1.0, 2.0))
     totals = accounts.of(client("a"))
     assert accounts.settle(totals, "r0", Usage(100, 60, 10)) == 40 + 20
     assert accounts.settle(totals, "r1", Usage(10, 0, 0)) == 10
@@ -40,7 +40,7 @@ def test_service_is_what_was_computed_weighted() -> None:
 
 
 def test_clients_beyond_the_cap_share_one_account() -> None:
-    accounts = Accounts(LinearCost(), max_clients=2)
+    accounts = RequestTotals(LinearCost(), max_clients=2)
     first = accounts.of(client("a"))
     accounts.of(client("b"))
     assert [totals.client for totals in accounts.clients()] == ["a", "b"]

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from evenkeel_router.fleet.wait_queue import WaitingRoom
+from evenkeel_router.fleet.wait_queue import WaitQueue
 
 from tests.support.routers import until
 
 
 async def test_everybody_leaves_in_per_client_fair_order() -> None:
-    room, left = WaitingRoom(), list[str]()
+    room, left = WaitQueue(), list[str]()
 
     async def wait(name: str, client: str) -> None:
         await room.wait(client=client, cost=10, weight=1, timeout_s=10)
@@ -26,7 +26,7 @@ async def test_everybody_leaves_in_per_client_fair_order() -> None:
 
 
 async def test_who_waits_too_long_or_is_cancelled_leaves_nothing() -> None:
-    room = WaitingRoom()
+    room = WaitQueue()
     with pytest.raises(TimeoutError):
         await room.wait(client="a", cost=1, weight=1, timeout_s=0.001)
     waiting = asyncio.create_task(room.wait(client="a", cost=1, weight=1, timeout_s=10))
