@@ -22,10 +22,10 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_router.cluster.api import Api
 from evenkeel_router.cluster.config_watch import ConfigSource
 from evenkeel_router.cluster.discovery import KubernetesDiscovery
-from evenkeel_router.cluster.endpoints import Peer
 from evenkeel_router.fleet.discovery import Discovery, StaticDiscovery
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
+from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, tell
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence

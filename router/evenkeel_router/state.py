@@ -33,14 +33,13 @@ from evenkeel_fairshare.replica.deficit import WITHHELD
 
 from evenkeel_router.api.identity import Directory
 from evenkeel_router.api.inference import Limits
-from evenkeel_router.cluster.endpoints import Peer
 from evenkeel_router.fleet.activation import Activation
 from evenkeel_router.fleet.selection import Fleet
 from evenkeel_router.fleet.wait_queue import WaitQueue
 from evenkeel_router.ledger.accounting import Accounting
+from evenkeel_router.ledger.contacts import Peer, PeerContact, ReplicaReport
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.ledger.persistence import Persistence
-from evenkeel_router.ledger.reported import PeerContact, ReplicaReport
 from evenkeel_router.ledger.weights import ConfiguredWeights
 from evenkeel_router.prefix.kv_follower import Follower
 from evenkeel_router.prefix.tokenised import Untokenised

@@ -25,9 +25,9 @@ from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.replica.deficit import WITHHELD, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_router.api.charged import UNPAID, Paid
 from evenkeel_router.api.identity import Client, client_of
 from evenkeel_router.ledger.accounting import Accounting, Booking
-from evenkeel_router.ledger.relocated import UNPAID, Paid
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES

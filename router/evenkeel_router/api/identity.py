@@ -19,19 +19,23 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
+from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import Anonymous, TenancyConfig, TenantConfig, TenantLimits
 from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.tenancy import Weights
 
+from evenkeel_router.api.charged import Paid
 from evenkeel_router.api.errors import Refusal, invalid
 from evenkeel_router.api.outcomes import Outcome
-from evenkeel_router.ledger.relocated import Paid
 
 ANONYMOUS: Final = "anonymous"
 """Tenant and client of all requests without an identity. A tenant of that name gives them its weight."""
 DEFAULT_CLIENT: Final = "default"
 """The client where a header names only a tenant."""
 _MAX_REMEMBERED: Final = 10_000  # undeclared clients and peers; both are built again when forgotten
+
+MAX_CLIENTS: Final = 1000  # with totals (and series) of their own; the rest share one
+OTHER: Final = OTHER_CLIENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,10 @@ from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig
 
 from evenkeel_router.cluster import endpoints
 from evenkeel_router.cluster.api import Api
-from evenkeel_router.cluster.endpoints import DiscoveredReplica, EndpointSlice, Peer, Pod
+from evenkeel_router.cluster.endpoints import EndpointSlice, Pod
 from evenkeel_router.cluster.watch import Selection, Watcher
+from evenkeel_router.fleet.selection import DiscoveredReplica
+from evenkeel_router.ledger.contacts import Peer
 
 _log = logging.getLogger(__name__)
 SETTLE_S: Final = 0.01

@@ -11,7 +11,6 @@ wait for them here would be to wait for oneself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -27,7 +26,8 @@ from evenkeel_contract.names import (
 from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.cluster.watched import Metadata
-from evenkeel_router.fleet.selection import TERMINATING
+from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica
+from evenkeel_router.ledger.contacts import Peer
 
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 """On every EndpointSlice: its Service."""
@@ -99,24 +99,6 @@ class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
     def port(self, name: str) -> int | None:
         """The number of a named port."""
         return next((port.port for port in self.ports or () if port.name == name), None)
-
-
-@dataclass(frozen=True, slots=True)
-class DiscoveredReplica:
-    """A replica that exists."""
-
-    replica: ReplicaConfig
-    withheld: str = ""
-    """Why nothing new may go there, whatever it says of itself; empty: nothing is against it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Another router of the service."""
-
-    name: str
-    url: str
-    """Of its admin port."""
 
 
 def replicas(

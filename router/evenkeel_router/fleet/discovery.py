@@ -12,7 +12,7 @@ from typing import Protocol
 
 from evenkeel_contract.routerconfig import RouterConfig
 
-from evenkeel_router.cluster.endpoints import DiscoveredReplica
+from evenkeel_router.fleet.selection import DiscoveredReplica
 
 
 class Discovery(Protocol):

@@ -29,11 +29,10 @@ from typing import Final, Protocol
 
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 
-from evenkeel_router.cluster.endpoints import DiscoveredReplica
 from evenkeel_router.fleet.backoff import Backoff
 from evenkeel_router.fleet.discovery import Discovery
 from evenkeel_router.fleet.probe import Prober, Verdict, wait_for
-from evenkeel_router.fleet.selection import TERMINATING, Member, Ticket
+from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica, Member, Ticket
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)

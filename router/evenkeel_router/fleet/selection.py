@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
 from evenkeel_fairshare.prefix.blocks import text_blocks
 from evenkeel_fairshare.prefix.exact import ExactIndex
@@ -52,6 +53,15 @@ class Pages(NamedTuple):
     def cached(self, pages: int) -> int:
         """Tokens that an engine finds cached where it holds `pages`: never the last one, whose output is asked for."""
         return min(pages, max(0, self.tokens - 1) // self.page_tokens) * self.page_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredReplica:
+    """A replica that exists."""
+
+    replica: ReplicaConfig
+    withheld: str = ""
+    """Why nothing new may go there, whatever it says of itself; empty: nothing is against it."""
 
 
 @dataclass(slots=True, eq=False)

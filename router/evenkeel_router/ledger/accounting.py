@@ -22,8 +22,9 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, Totals, promise
 from evenkeel_fairshare.ledger.page import REQUESTS, RUNNING, WAITING
 
+from evenkeel_router.api.charged import WHOLE, Paid
 from evenkeel_router.api.identity import Client
-from evenkeel_router.ledger.relocated import WHOLE, HeldWork, Paid, RelocationVerdict
+from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict
 
 SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""

@@ -23,8 +23,8 @@ from evenkeel_fairshare.ledger import Figures, Ledger, standing, standing_of_ten
 from evenkeel_fairshare.ledger.page import WAITING
 from evenkeel_fairshare.measures import jain_index
 
+from evenkeel_router.api.identity import MAX_CLIENTS, OTHER
 from evenkeel_router.ledger.weights import ConfiguredWeights
-from evenkeel_router.request.totals import MAX_CLIENTS, OTHER
 
 WINDOW_S: Final = 60.0
 """What shares are compared over: the time of a few long requests."""

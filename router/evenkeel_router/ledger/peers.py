@@ -23,9 +23,8 @@ from evenkeel_contract.ledgerwire import (
     encode,
 )
 
-from evenkeel_router.cluster.endpoints import Peer
+from evenkeel_router.ledger.contacts import Peer, PeerContact
 from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
-from evenkeel_router.ledger.reported import PeerContact
 from evenkeel_router.state import RouterState
 
 _log = logging.getLogger(__name__)

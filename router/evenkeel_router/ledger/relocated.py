@@ -13,19 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-
-class Paid(NamedTuple):
-    """What of a request was charged where the fleet took it back or failed it: not charged again (R11)."""
-
-    input: bool = False
-    output_tokens: int = 0
-
-
-UNPAID: Final = Paid()
-WHOLE: Final = 2**31
-"""More output tokens than any request has."""
+from evenkeel_router.api.charged import WHOLE, Paid
 
 
 class HeldWork(NamedTuple):

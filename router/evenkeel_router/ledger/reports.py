@@ -28,8 +28,8 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import wait_for
+from evenkeel_router.ledger.contacts import ReplicaReport
 from evenkeel_router.ledger.maintenance import reckon
-from evenkeel_router.ledger.reported import ReplicaReport
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.state import RouterState
 

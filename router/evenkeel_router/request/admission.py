@@ -21,17 +21,12 @@ from typing import Final
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
 
 from evenkeel_router.api.errors import Refusal
+from evenkeel_router.api.headroom import GREED, may_hold_more
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.outcomes import Outcome
 
-GREED: Final = 8
 _MINUTE_S: Final = 60.0
 _BUSY_RETRY_S: Final = 1.0  # nothing tells when a running request ends
-
-
-def may_hold_more(held: int, free: int) -> bool:
-    """Whether one who holds `held` may have what leaves `free` (0 or more) to all."""
-    return held <= GREED * free
 
 
 class TokenBucket:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
 
+from evenkeel_router.api.charged import UNPAID
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.fleet.selection import Plan, Ticket
 from evenkeel_router.ledger.accounting import Booking
-from evenkeel_router.ledger.relocated import UNPAID
 from evenkeel_router.prefix.tokenised import Tokenised
 from evenkeel_router.request.totals import ClientTotals
 

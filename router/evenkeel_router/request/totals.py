@@ -10,43 +10,20 @@ somebody asks.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, Self
 
-from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import Usage
 
-from evenkeel_router.api.identity import Client
+from evenkeel_router.api.identity import MAX_CLIENTS, OTHER, Client
 from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.histogram import Histogram
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 TOKENS: Final = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 ERROR_TOKENS: Final = (0, *TOKENS)
-MAX_CLIENTS: Final = 1000  # with totals (and series) of their own; the rest share one
-OTHER: Final = OTHER_CLIENTS
-
-
-class Histogram:
-    """Counts of values up to each bound, the last for those above all."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """A value counts where it is at most the bound."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def never(self) -> None:
-        """What was waited for did not come: above every bound, and nothing for the sum."""
-        self.counts[-1] += 1
 
 
 def ttft_histogram(threshold_s: float | None) -> Histogram:

@@ -17,7 +17,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from evenkeel_router.fleet.health import FOR_GOOD
-from evenkeel_router.request.totals import ClientTotals, Histogram
+from evenkeel_router.histogram import Histogram
+from evenkeel_router.request.totals import ClientTotals
 from evenkeel_router.state import RouterState
 from evenkeel_router.telemetry.fairness_metrics import truth_metrics
 from evenkeel_router.telemetry.families import counter, gauge, name_of

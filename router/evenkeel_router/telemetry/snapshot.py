@@ -21,10 +21,10 @@ from evenkeel_fairshare.ledger.page import (
     Page,
 )
 
-from evenkeel_router.api.identity import names_of, tenant_identity
+from evenkeel_router.api.identity import OTHER, names_of, tenant_identity
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.ledger.fairness import NOBODY
-from evenkeel_router.request.totals import OTHER, ClientTotals
+from evenkeel_router.request.totals import ClientTotals
 from evenkeel_router.state import RouterState
 
 

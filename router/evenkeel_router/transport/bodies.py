@@ -20,8 +20,8 @@ from aiohttp.web_protocol import RequestPayloadError
 from multidict import istr
 
 from evenkeel_router.api.errors import Refusal, invalid
+from evenkeel_router.api.headroom import may_hold_more
 from evenkeel_router.api.outcomes import Outcome
-from evenkeel_router.request.admission import may_hold_more
 from evenkeel_router.transport.server import connection_of
 
 BODY_TIMEOUT_S: Final = 60.0  # for the whole body, once its head is there

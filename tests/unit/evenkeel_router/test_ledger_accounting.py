@@ -11,9 +11,10 @@ from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import CarryRules, Figures, Interval, Ledger, Sealer
+from evenkeel_router.api.charged import UNPAID, WHOLE, Paid
 from evenkeel_router.api.identity import Client, client_of
 from evenkeel_router.ledger.accounting import Accounting, Booking
-from evenkeel_router.ledger.relocated import UNPAID, WHOLE, HeldWork, Paid, RelocationVerdict
+from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict
 
 TENANT = TenantConfig(
     namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)

@@ -20,6 +20,15 @@ class ReplicaReport:
     """Whether the ledger takes it; not if the incarnation was given up before."""
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another router of the service."""
+
+    name: str
+    url: str
+    """Of its admin port."""
+
+
 @dataclass(slots=True)
 class PeerContact:
     """What one peer is known by."""
