@@ -321,7 +321,10 @@ def test_a_fleet_of_nobody_and_a_file_that_goes_and_comes_back_are_said_to_be_so
         "The service is scaled to zero replicas, and no request starts one."
     )
     (log,) = (tmp_path / ".evenkeel").glob("*/router.log")
-    assert "nothing is routable: there is no replica; requests get 503 at once" in log.read_text()
+    assert (
+        "nothing is routable: the service has no replicas. Requests get 503 at once."
+        in log.read_text()
+    )
     up.file.unlink()
     up.until_said(
         "fleet.yaml cannot be read: No such file or directory; the fleet runs on as it was"
