@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from evenkeel_fairshare.ledger import Sealer
+from evenkeel_fairshare.ledger.book import EMPTY_BOOK
 
 from evenkeel_router.state import RouterState
 
 DEMAND_INTERVAL_S: Final = 5.0
 DEMAND_PIECE: Final = 500
+FIRST_BOOK_SETTLES: Final = 10
+"""Longest wait for replicas that never answered, in times of `settle_s`: five minutes."""
 MAX_LOAD: Final = 0.1
 """Figures of a large fleet take their time; then they are computed less often, for at most this part of a core."""
 
@@ -42,9 +45,25 @@ class Tending:
                 self._state.ledger.members = members
                 self._state.books.close(now_s, settled=now_s - began_s >= timing.settle_s)
             await reckon(self._state)
-            if members is not None and now_s - sealed_s >= timing.seal_interval_s:
+            if (
+                members is not None
+                and now_s - sealed_s >= timing.seal_interval_s
+                and self._knows_the_past(now_s - began_s)
+            ):
                 sealed_s = now_s
                 await self._seal(members, now_s)
+
+    def _knows_the_past(self, running_s: float) -> bool:
+        """Whether the store was read and every replica was asked: the first book fixes which seeds are older (R8)."""
+        state = self._state
+        if state.keeping is not None and not state.keeping.loaded.is_set():
+            return False
+        reporting = {name for name, replica in state.replicas.items() if replica.reports}
+        return (
+            state.ledger.book.rank != EMPTY_BOOK
+            or reporting <= state.reports.keys()
+            or running_s >= FIRST_BOOK_SETTLES * state.timing.settle_s
+        )
 
     async def _seal(self, members: frozenset[str], now_s: float) -> None:
         alive = self._state.books.alive
