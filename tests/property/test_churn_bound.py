@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -164,6 +165,35 @@ def standings_are_within(churn: Churn) -> Callable[[Fleet], None]:
             assert low <= standing(ledger, client, fleet.live) <= high
 
     return check
+
+
+@pytest.mark.parametrize("routers", [1, 3])
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
+def test_after_all_routers_were_lost_the_bound_holds_anew(adversary, routers):
+    """R8: theorem 1 from the first report on, and theorem 2 over every interval in which no router history ends."""
+    unsettled = 0 if routers == 1 else 8  # they exchange what they know after every deed only
+    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, unsettled=unsettled)
+    fleet = game(churn, weights=Weighted(), seed=3, routers=routers)
+    fleet.join(4)
+    for _ in range(20):
+        fleet.lose_all_routers()
+        gaps = Gaps()
+        for _ in range(10):
+            some_progress(fleet, 2 * len(fleet.live), stall=False)
+            gaps.note({client: fleet.served(client) for client in fleet.clients})
+            adversary(fleet, 4)
+            fleet.housekeep()
+            for name in fleet.live:
+                for ledger in fleet.ledgers:
+                    fleet.report(name, ledger)
+            for client in fleet.clients:
+                low, high = standing_range(churn, fleet.weights.client(client))
+                for ledger in fleet.ledgers:
+                    assert low <= standing(ledger, client, fleet.live) <= high
+        assert gaps.largest <= max(
+            churn_gap(churn, (Weighted().client(f), Weighted().client(g)))
+            for f, g in pairwise(sorted(CLIENTS, key=Weighted().client))
+        )
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)

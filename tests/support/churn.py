@@ -298,7 +298,9 @@ class Fleet:
         self._affinity = affinity
         self._report_chance = report_chance
         self._received: dict[tuple[str, str], Client] = {}
+        self._sealing = sealing
         self._sealers = [Sealer(ledger, sealing) for ledger in self.ledgers]
+        self._restarts = 0
 
     # What the adversary does.
 
@@ -409,6 +411,18 @@ class Fleet:
         for sealer in self._sealers:
             sealer.seal(members, live=self.live.keys(), now_s=float(self.events))
             sealer.collect(members)
+
+    def lose_all_routers(self) -> None:
+        """At once, and others start with empty ledgers: they hear from the replicas that live, and of nothing else."""
+        self._restarts += 1
+        self.ledgers = [
+            Ledger(f"router-{i}.{self._restarts}", rules=ledger.rules, weights=ledger.weights)
+            for i, ledger in enumerate(self.ledgers)
+        ]
+        self._sealers = [Sealer(ledger, self._sealing) for ledger in self.ledgers]
+        for name in self.live:
+            for ledger in self.ledgers:
+                self.report(name, ledger)
 
     def _meet(self, client: str, name: str) -> None:
         self.live[name].meet(client, self._seeding(self, client, name))
