@@ -58,7 +58,7 @@ async def fleet(folder: Path) -> AsyncIterator[Fleet]:
     listen = ListenConfig(traffic_port=first, probe_port=first + 1, admin_port=first + 2)
     manifest = parse_manifest(FILE, "f.yaml")
     async with running_fleet(
-        manifest, listen=listen, state_root=folder, say=lambda _: None
+        manifest, listen=listen, state_root=folder, report=lambda _: None
     ) as running:
         yield running
 
