@@ -190,15 +190,15 @@ async def test_only_a_process_that_matches_its_record_is_a_leftover(folder: Stat
     try:
         began_s = started_s(process.pid)
         assert began_s is not None
-        ours = ProcessRecord("replica-0", process.pid, began_s)
-        folder.write(FleetRecord("run-1", (ours,)))
+        recorded = ProcessRecord("replica-0", process.pid, began_s)
+        folder.write(FleetRecord("run-1", (recorded,)))
         record = folder.read()
         assert record is not None
         await until(lambda: leftovers(record))  # a process has no command line for its first moment
         found = leftovers(record)
         assert [named.name for named, _ in found] == ["replica-0"]
         # The same process id, but of another run, another start time, or another program.
-        assert leftovers(FleetRecord("run-2", (ours,))) == []
+        assert leftovers(FleetRecord("run-2", (recorded,))) == []
         assert (
             leftovers(FleetRecord("run-1", (ProcessRecord("r", process.pid, began_s - 60),))) == []
         )

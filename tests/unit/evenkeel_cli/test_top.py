@@ -1,4 +1,4 @@
-"""`evenkeel top`: two readings of a router become rates, shares and what is owed."""
+"""`evenkeel top`: rates and shares from two readings of a router."""
 
 from __future__ import annotations
 

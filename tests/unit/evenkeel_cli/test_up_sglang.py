@@ -136,8 +136,8 @@ def test_the_number_of_threads_comes_from_the_environment() -> None:
 def test_every_flag_that_evenkeel_sets_is_forbidden_in_the_spec() -> None:
     free = {"--revision", "--sleep-on-idle", "--max-total-tokens"}
     cpu = {"--device", "--attention-backend", "--sampling-backend", "--grammar-backend", "--dtype"}
-    ours = {flag.split("=")[0] for flag in replica(spec()).arguments}
-    assert ours - free - cpu <= set(OWNED_FLAGS)
+    used = {flag.split("=")[0] for flag in replica(spec()).arguments}
+    assert used - free - cpu <= set(OWNED_FLAGS)
 
 
 def test_the_model_comes_from_the_spec_or_the_option(tmp_path: Path) -> None:
