@@ -16,7 +16,7 @@ import typer
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "up": (
         "evenkeel_cli.up.command",
-        "Run the fleet of a file here, and apply edits of the file.",
+        "Run the fleet of a file as local processes, and apply edits.",
     ),
     "top": (
         "evenkeel_cli.top.command",

@@ -1,4 +1,4 @@
-"""Creates the folder for results before a long run, so that the run cannot fail at its end for want of one."""
+"""Creates the folder for results before a long run, so that a missing folder cannot spoil the run at its end."""
 
 from __future__ import annotations
 

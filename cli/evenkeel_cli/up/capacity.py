@@ -11,18 +11,15 @@ GIB: Final = 1024 * MIB
 
 # Memory of a process: its own pages and its part of shared ones (PSS), on x86-64 with Python 3.11. Processes grow
 # with their load, so the figures are those after 1500 prompts of 3000 tokens without a common prefix.
-SIMULATED_REPLICA_BYTES: Final = (
-    100 * MIB
-)  # 31 MiB at the start, 98 MiB with a full simulated cache
-ROUTER_BYTES: Final = (
-    130 * MIB
-)  # 46 MiB at the start, 130 MiB with 4.5 million tokens in the prefix index
-SGLANG_REPLICA_BYTES: Final = (
-    1900 * MIB
-)  # its four processes with a tiny model on the CPU; weights are added
-RESERVED_BYTES: Final = (
-    512 * MIB
-)  # for this process, the load generator and the page cache of the system
+
+# 31 MiB at the start, 98 MiB with a full simulated cache.
+SIMULATED_REPLICA_BYTES: Final = 100 * MIB
+# 46 MiB at the start, 130 MiB with 4.5 million tokens in the prefix index.
+ROUTER_BYTES: Final = 130 * MIB
+# The four processes of SGLang 0.5.23 with a tiny model on the CPU. Weights are added.
+SGLANG_REPLICA_BYTES: Final = 1900 * MIB
+# For `evenkeel up` itself, a load generator and the page cache.
+RESERVED_BYTES: Final = 512 * MIB
 
 
 def check_memory(

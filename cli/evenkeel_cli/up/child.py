@@ -31,15 +31,11 @@ def main() -> None:
 
 
 def _end_with(pipe: int) -> None:
-    while os.read(
-        pipe, 1
-    ):  # nothing is ever written; an empty read means that the other end is closed
+    while os.read(pipe, 1):  # nothing is ever written; an empty read means a closed pipe
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(GRACE_S)
-    if (
-        os.getpgrp() == os.getpid()
-    ):  # the launcher made it a group leader: its own children are killed too
+    if os.getpgrp() == os.getpid():  # made a group leader by the launcher: kill its children too
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)
 

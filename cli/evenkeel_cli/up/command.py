@@ -53,10 +53,10 @@ def up(
         typer.Option(help="Runtime SGLang: folder of a model, instead of spec.model.source."),
     ] = None,
 ) -> None:
-    """Run the fleet of a file here, and apply edits of the file.
+    """Run the fleet of a file as local processes, and apply edits.
 
-    Replicas and routers run as processes of this machine. A process that ends is restarted. Edits are
-    applied when the file is saved. Ctrl-C stops all processes in order.
+    A process that ends is restarted. Edits are applied when the file is saved. Ctrl-C stops all processes
+    in order.
     """
     probe = (port + 1 if port else 0) if probe_port is None else probe_port
     admin = (probe + 1 if probe else 0) if admin_port is None else admin_port

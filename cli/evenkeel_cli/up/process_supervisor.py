@@ -21,9 +21,7 @@ _STARTING_S: Final = 0.1  # between probes until it is ready
 _MISSES: Final = 15  # unanswered probes in a row until the process is killed
 _FIRST_BACKOFF_S: Final = 0.25
 _LAST_BACKOFF_S: Final = 30.0
-_TRIES: Final = (
-    2  # another process may take a port between its choice and its use, but hardly twice
-)
+_TRIES: Final = 2  # another process may take a port between its choice and its use, hardly twice
 _LOG_CHARS: Final = 100  # of the last line of a log
 _STEADY_S: Final = 60.0  # a process that ran this long restarts without back-off
 
