@@ -1,16 +1,16 @@
-"""What a change of a file means for the processes that run."""
+"""The replicas to keep, start and stop after an edit, and their arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import pytest
-from evenkeel_cli.up.keeper import backoff_s
-from evenkeel_cli.up.plan import (
-    Place,
-    ReplicaPlan,
+from evenkeel_cli.up.process_supervisor import backoff_s
+from evenkeel_cli.up.replicas import (
+    ReplicaAddress,
+    ReplicaChanges,
     SimulatedReplica,
-    plan_replicas,
+    changes_to,
     simulated,
 )
 from evenkeel_contract.spec import FairInferenceService
@@ -32,51 +32,55 @@ def service(**spec: object) -> FairInferenceService:
     return found
 
 
-CASES: Mapping[str, tuple[dict[str, SimulatedReplica], int, ReplicaPlan]] = {
-    "a fleet is born": (
+CASES: Mapping[str, tuple[dict[str, SimulatedReplica], int, ReplicaChanges]] = {
+    "a new fleet": (
         {},
         2,
-        ReplicaPlan(keep=(), start=("replica-0", "replica-1"), retire=()),
+        ReplicaChanges(keep=(), start=("replica-0", "replica-1"), stop=()),
     ),
     "nothing changes": (
         {"replica-0": NEW, "replica-1": NEW},
         2,
-        ReplicaPlan(keep=("replica-0", "replica-1"), start=(), retire=()),
+        ReplicaChanges(keep=("replica-0", "replica-1"), start=(), stop=()),
     ),
-    "it grows into the gap that a replica left": (
+    "a larger fleet uses the lowest free names": (
         {"replica-1": NEW},
         3,
-        ReplicaPlan(keep=("replica-1",), start=("replica-0", "replica-2"), retire=()),
+        ReplicaChanges(keep=("replica-1",), start=("replica-0", "replica-2"), stop=()),
     ),
-    "it shrinks by the youngest, counted and not spelled": (
+    "a smaller fleet stops the highest numbers": (
         {"replica-10": NEW, "replica-2": NEW, "replica-9": NEW},
         2,
-        ReplicaPlan(keep=("replica-2", "replica-9"), start=(), retire=("replica-10",)),
+        ReplicaChanges(keep=("replica-2", "replica-9"), start=(), stop=("replica-10",)),
     ),
-    "everything is replaced under new names": (
+    "new replicas get new names": (
         {"replica-0": OLD, "replica-1": OLD},
         2,
-        ReplicaPlan(keep=(), start=("replica-2", "replica-3"), retire=("replica-0", "replica-1")),
+        ReplicaChanges(keep=(), start=("replica-2", "replica-3"), stop=("replica-0", "replica-1")),
     ),
-    "it is emptied": ({"replica-0": OLD}, 0, ReplicaPlan(keep=(), start=(), retire=("replica-0",))),
+    "a fleet of zero": (
+        {"replica-0": OLD},
+        0,
+        ReplicaChanges(keep=(), start=(), stop=("replica-0",)),
+    ),
 }
 
 
 @pytest.mark.parametrize(("current", "count", "want"), CASES.values(), ids=CASES.keys())
-def test_replicas_are_kept_started_and_retired(
-    current: dict[str, SimulatedReplica], count: int, want: ReplicaPlan
+def test_replicas_are_kept_started_and_stopped(
+    current: dict[str, SimulatedReplica], count: int, want: ReplicaChanges
 ) -> None:
-    assert plan_replicas(current, command=NEW, count=count) == want
+    assert changes_to(current, command=NEW, count=count) == want
 
 
-def test_arguments_say_all_that_a_replica_must_know() -> None:
+def test_a_replica_gets_the_arguments_of_the_spec() -> None:
     command = simulated(
         service(
             scheduling={"replicaPolicy": "VTC", "clientQuantum": 5, "rejoin": "Paper"},
             engine={"args": ["--kv-tokens=99"]},
         )
     )
-    place = Place(
+    address = ReplicaAddress(
         name="replica-3",
         host="h",
         http_port=1,
@@ -84,7 +88,7 @@ def test_arguments_say_all_that_a_replica_must_know() -> None:
         kv_events_port=3,
         kv_replay_port=4,
     )
-    program = command.at(place)
+    program = command.at(address)
     assert program.arguments == (
         "--model=m",
         "--replica-policy=VTC",
@@ -112,7 +116,7 @@ def test_arguments_say_all_that_a_replica_must_know() -> None:
     ],
     ids=str,
 )
-def test_what_concerns_the_router_only_restarts_no_replica(spec: dict[str, object]) -> None:
+def test_a_setting_of_the_router_replaces_no_replica(spec: dict[str, object]) -> None:
     assert simulated(service(**spec)) == simulated(service())
 
 

@@ -1,7 +1,4 @@
-"""Keeps one program running: start, wait until it is ready, watch, start again when it ends.
-
-Place in the flow: `fleet` decides which programs there shall be; a **keeper** each sees to it.
-"""
+"""Keeps one program running: starts it, waits until it is ready, probes it, and restarts it when it ends."""
 
 from __future__ import annotations
 
@@ -14,21 +11,23 @@ from evenkeel_cli.up.errors import NotReady
 from evenkeel_cli.up.launcher import Child, Launcher, Program
 
 Probe = Callable[[str], Awaitable[int | None]]
-"""The status that an address answers with; None where nobody answers. Never raises."""
+"""The status that an address answers with; None without an answer. Never raises."""
+Report = Callable[[str], None]
+"""Shows the user one line about the fleet."""
 
 _OK: Final = 200
-_TOLD_EVERY_S: Final = 10.0  # while it is not ready yet
+_REPORT_EVERY_S: Final = 10.0  # while it is not ready yet
 _STARTING_S: Final = 0.1  # between probes until it is ready
-_MISSES: Final = 15  # in a row, until a process that says nothing is taken for dead
+_MISSES: Final = 15  # unanswered probes in a row until the process is killed
 _FIRST_BACKOFF_S: Final = 0.25
 _LAST_BACKOFF_S: Final = 30.0
-_TRIES: Final = 2  # somebody else may take a port between its choice and its use, but hardly twice
-_WORDS: Final = 100  # of a line of a log
-_STEADY_S: Final = 60.0  # a process that ran so long starts again at once
+_TRIES: Final = 2  # another process may take a port between its choice and its use, hardly twice
+_LOG_CHARS: Final = 100  # of the last line of a log
+_STEADY_S: Final = 60.0  # a process that ran this long restarts without back-off
 
 
-class Keeper:
-    """One program that shall run. `make` is asked before every start, so that ports may change."""
+class ProcessSupervisor:
+    """Keeps one program running. `make` gives the program for every start, so that ports may change."""
 
     def __init__(
         self,
@@ -37,8 +36,8 @@ class Keeper:
         *,
         launcher: Launcher,
         probe: Probe,
-        say: Callable[[str], None],
-        watch_every_s: float = 1.0,
+        report: Report,
+        probe_every_s: float = 1.0,
     ) -> None:
         self.name = name
         self.program = make()
@@ -47,16 +46,16 @@ class Keeper:
         self._make = make
         self._launcher = launcher
         self._probe = probe
-        self._say = say
-        self._watch_every_s = watch_every_s
+        self._report = report
+        self._probe_every_s = probe_every_s
         self._child: Child | None = None
         self._stopping = asyncio.Event()
         self._failed = asyncio.Event()
-        self._task = asyncio.create_task(self._keep(), name=f"keep {name}")
+        self._task = asyncio.create_task(self._keep_running(), name=f"keep {name} running")
 
     @property
     def pid(self) -> int | None:
-        """The process that runs now; None between two."""
+        """The current process; None between two."""
         return self._child.pid if self._child else None
 
     async def get_ready(self, limit_s: float | None = None) -> None:
@@ -76,23 +75,23 @@ class Keeper:
             raise NotReady(f"{self.name}: {why}; {log} ends:\n{self._launcher.tail(self.name)}")
 
     async def stop(self, grace_s: float) -> None:
-        """Ask it to end, and kill it when it has not after `grace_s`."""
+        """Ask the process to end; kill it if it has not ended after `grace_s`."""
         self._stopping.set()
         if self._child is not None:
             self._child.send(signal.SIGTERM)
         done, _ = await asyncio.wait([self._task], timeout=grace_s)
         if not done:
-            self._say(f"{self.name}: did not end within {grace_s:g} s; killed")
+            self._report(f"{self.name}: did not end within {grace_s:g} s; killed")
             self.kill()
             await asyncio.wait([self._task])
 
     def kill(self) -> None:
-        """End it at once, for good."""
+        """End the process at once; it is not restarted."""
         self._stopping.set()
         if self._child is not None:
             self._child.send(signal.SIGKILL)
 
-    async def _keep(self) -> None:
+    async def _keep_running(self) -> None:
         loop = asyncio.get_running_loop()
         failures = 0
         while not self._stopping.is_set():
@@ -104,7 +103,7 @@ class Keeper:
             if failures >= _TRIES:
                 self._failed.set()
             delay_s = backoff_s(failures)
-            self._say(f"{self.name}: {_words(code)}; starts again in {delay_s:g} s")
+            self._report(f"{self.name}: {_ending(code)}; restarts in {delay_s:g} s")
             self.restarts += 1
             try:
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
@@ -112,10 +111,11 @@ class Keeper:
                 self.program = self._make()
 
     async def _run_once(self) -> int:
-        """One process from start to end; its exit code, negative for a signal."""
+        """Run one process to its end; its exit code, negative for a signal."""
         child = await self._launcher.launch(self.program)
         self._child = child
-        if self._stopping.is_set():  # asked while it was being made
+        self._report(f"{self.name}: started (process {child.pid})")
+        if self._stopping.is_set():  # stop or kill was called during the launch
             child.send(signal.SIGTERM)
         watch = asyncio.create_task(self._watch(child))
         try:
@@ -129,35 +129,35 @@ class Keeper:
     async def _watch(self, child: Child) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        limit_s, told = child.program.start_limit_s, 0
+        limit_s, reports = child.program.start_limit_s, 0
         while await self._probe(child.program.probe_url) != _OK:
             gone_s = loop.time() - began_s
             if gone_s > limit_s:
-                self._say(f"{self.name}: not ready in {limit_s:g} s; killed")
+                self._report(f"{self.name}: not ready in {limit_s:g} s; killed")
                 child.send(signal.SIGKILL)
                 return
-            if gone_s // _TOLD_EVERY_S > told:
-                told = int(gone_s // _TOLD_EVERY_S)
-                self._say(f"{self.name}: starting for {gone_s:.0f} s{self._last_words()}")
+            if gone_s // _REPORT_EVERY_S > reports:
+                reports = int(gone_s // _REPORT_EVERY_S)
+                self._report(f"{self.name}: starting for {gone_s:.0f} s{self._last_log_line()}")
             await asyncio.sleep(_STARTING_S)
         self.ready.set()
         if self.restarts:
-            self._say(f"{self.name}: ready again (process {child.pid})")
+            self._report(f"{self.name}: ready again (process {child.pid})")
         misses = 0
         while misses < _MISSES:
-            await asyncio.sleep(self._watch_every_s)
-            # Any answer is a sign of life: a router without replicas is not ready, and works.
+            await asyncio.sleep(self._probe_every_s)
+            # Any status counts as alive: a router without replicas answers 503 and works.
             answered = await self._probe(child.program.probe_url) is not None
             misses = 0 if answered else misses + 1
             self._launcher.bound_log(self.name)
         if not self._stopping.is_set():
-            self._say(f"{self.name}: has not answered {_MISSES} times; killed")
+            self._report(f"{self.name}: did not answer {_MISSES} probes in a row; killed")
             child.send(signal.SIGKILL)
 
-    def _last_words(self) -> str:
-        """What its log said last, to show that it gets on."""
+    def _last_log_line(self) -> str:
+        """The last line of its log, which shows its progress."""
         last = self._launcher.tail(self.name, lines=1).strip()
-        return f"; its log: {last[:_WORDS]}" if last else ""
+        return f"; its log: {last[:_LOG_CHARS]}" if last else ""
 
 
 def backoff_s(failures: int) -> float:
@@ -165,7 +165,7 @@ def backoff_s(failures: int) -> float:
     return min(_FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 30), _LAST_BACKOFF_S)
 
 
-def _words(code: int) -> str:
+def _ending(code: int) -> str:
     if code >= 0:
         return f"ended with status {code}"
     try:

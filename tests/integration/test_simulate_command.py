@@ -1,4 +1,4 @@
-"""`evenkeel simulate` from the outside: files written, faults named, the same seed the same files."""
+"""`evenkeel simulate` from the outside: its files and its error messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def simulate(*arguments: str | Path) -> Result:
     return CliRunner().invoke(build(["simulate"]), ["simulate", *map(str, arguments)])
 
 
-def test_a_workload_leaves_requests_summary_and_plots(tmp_path: Path) -> None:
+def test_a_workload_writes_requests_summary_and_plots(tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     result = simulate("--workload", tmp_path / "w.yaml", "--out", tmp_path / "out", "--seed", 3)
     assert result.exit_code == 0, result.output
@@ -91,7 +91,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
         (["--trace", "bad.csv"], "bad.csv, line 2: output_tokens is 'x', not a whole number"),
     ],
 )
-def test_a_fault_is_one_sentence_and_exit_code_2(
+def test_invalid_input_is_reported_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], want: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -103,30 +103,28 @@ def test_a_fault_is_one_sentence_and_exit_code_2(
     assert "Traceback" not in result.output
 
 
-def test_a_client_of_whom_nothing_fits_is_named_and_the_others_are_served(tmp_path: Path) -> None:
+def test_a_client_whose_requests_do_not_fit_is_reported(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(TRACE + "big,1,300000,5\n")
     result = simulate("--trace", tmp_path / "t.csv", "--kv-tokens", 9999, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert "do not fit an empty replica: 1 requests" in result.output
-    assert "clients of whom nothing was served: big" in result.output
+    assert "1 requests were refused because they do not fit an empty replica" in result.output
+    assert "clients without a served request: big" in result.output
     assert "0 of 1" in result.output
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["jain_index"] == 1.0
 
 
-def test_a_run_that_served_nobody_says_so_and_is_no_success(tmp_path: Path) -> None:
+def test_a_run_without_a_served_request_fails(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(TRACE)
     result = simulate("--trace", tmp_path / "t.csv", "--kv-tokens", 50, "--out", tmp_path / "out")
     assert result.exit_code == 1
-    assert "do not fit an empty replica: 2 requests" in result.output
-    assert "nothing was served" in result.output
+    assert "2 requests were refused because they do not fit an empty replica" in result.output
+    assert "no request was served" in result.output
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"requests.csv", "summary.json"}
 
 
-def test_into_a_pipe_names_and_figures_are_written_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_into_a_pipe_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)  # a worker of a parallel run has it
-    name = "a-client-whose-name-is-longer-than-anybody-would-have-thought-it-would-be"
+    name = "a-client-with-a-name-that-is-longer-than-half-of-a-terminal-of-80-columns"
     (tmp_path / "t.csv").write_text(TRACE + f"{name},1,30000,500\n")
     result = simulate("--trace", tmp_path / "t.csv", "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
@@ -135,12 +133,15 @@ def test_into_a_pipe_names_and_figures_are_written_out(
     assert "…" not in result.output
 
 
-def test_a_workload_without_its_trace_says_where_to_put_it(
+def test_a_missing_trace_of_a_workload_is_reported_with_the_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EVENKEEL_DATA", raising=False)
     result = simulate("--workload", "mooncake-conversation", "--traces", tmp_path)
     assert result.exit_code == 2
-    assert f"mooncake_conversation.public.jsonl.gz is not in {tmp_path}" in result.output
+    assert (
+        f"mooncake_conversation.public.jsonl.gz of the workload is not in {tmp_path}"
+        in result.output
+    )
     assert "--traces FOLDER or EVENKEEL_DATA" in result.output
     assert "docs/experiments.md" in result.output

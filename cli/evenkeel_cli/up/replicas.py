@@ -1,4 +1,4 @@
-"""What a service means as processes, and what has to change from one version of it to the next. Pure."""
+"""The command of a replica, and which replicas to keep, start and stop when a file changes. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from evenkeel_contract.enginecommand import simulator_flags
 from evenkeel_contract.spec import FairInferenceService
 
+from evenkeel_cli.up.capacity import SIMULATED_REPLICA_BYTES
 from evenkeel_cli.up.launcher import Program
 
 SIMULATOR_MODULE: Final = "evenkeel_simulator.server"
@@ -17,8 +18,8 @@ ROUTER_MODULE: Final = "evenkeel_router"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where one replica is: what no other one shares."""
+class ReplicaAddress:
+    """The name and the ports of one replica."""
 
     name: str
     host: str
@@ -34,14 +35,19 @@ class Place:
 
     @property
     def number(self) -> int:
-        """Of `replica-3`: 3."""
+        """3 for `replica-3`."""
         return _number(self.name)
 
 
 class ReplicaCommand(Protocol):
-    """What a replica runs. Equal commands, equal replicas: what they differ in is their `Place`."""
+    """The program of a replica. Replicas with equal commands differ in their `ReplicaAddress` only."""
 
-    def at(self, place: Place) -> Program: ...
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that one replica needs."""
+        ...
+
+    def at(self, address: ReplicaAddress) -> Program: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +56,34 @@ class SimulatedReplica:
 
     arguments: tuple[str, ...]
 
-    def at(self, place: Place) -> Program:
-        """The process of one of them."""
+    @property
+    def memory_bytes(self) -> int:
+        return SIMULATED_REPLICA_BYTES
+
+    def at(self, address: ReplicaAddress) -> Program:
+        """The program of one replica."""
         return Program(
-            name=place.name,
+            name=address.name,
             module=SIMULATOR_MODULE,
             arguments=(
                 *self.arguments,
-                f"--host={place.host}",
-                f"--port={place.http_port}",
-                f"--reports-port={place.reports_port}",
-                f"--kv-events-port={place.kv_events_port}",
-                f"--kv-replay-port={place.kv_replay_port}",
+                f"--host={address.host}",
+                f"--port={address.http_port}",
+                f"--reports-port={address.reports_port}",
+                f"--kv-events-port={address.kv_events_port}",
+                f"--kv-replay-port={address.kv_replay_port}",
             ),
-            probe_url=place.probe_url,
+            probe_url=address.probe_url,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaPlan:
-    """Replicas by name: those that stay as they are, those to start, those to end afterwards."""
+class ReplicaChanges:
+    """Replicas by name: those to keep, to start, and to stop once the new ones are ready."""
 
     keep: tuple[str, ...]
     start: tuple[str, ...]
-    retire: tuple[str, ...]
+    stop: tuple[str, ...]
 
 
 def simulated(service: FairInferenceService) -> SimulatedReplica:
@@ -81,19 +91,19 @@ def simulated(service: FairInferenceService) -> SimulatedReplica:
     return SimulatedReplica((*simulator_flags(service.spec), *service.spec.engine.args))
 
 
-def plan_replicas(
+def changes_to(
     current: Mapping[str, ReplicaCommand], *, command: ReplicaCommand, count: int
-) -> ReplicaPlan:
-    """How to get from `current` to `count` replicas that run `command`.
+) -> ReplicaChanges:
+    """What leads from `current` to `count` replicas that run `command`.
 
-    What fits stays, oldest first; what does not is replaced, never changed in place, so that a
-    replica's work is finished by the process that began it.
+    A replica whose command differs is replaced by a new one, so that its requests end in the process
+    that began them. Of replicas with this command, the oldest stay.
     """
     fitting = sorted((name for name in current if current[name] == command), key=_number)
     keep = tuple(fitting[:count])
     start = tuple(_fresh_names(current, count - len(keep)))
-    retire = tuple(name for name in current if name not in keep)
-    return ReplicaPlan(keep=keep, start=start, retire=retire)
+    stop = tuple(name for name in current if name not in keep)
+    return ReplicaChanges(keep=keep, start=start, stop=stop)
 
 
 def _fresh_names(taken: Iterable[str], count: int) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Notices that a file has changed.
 
-By reading it a few times a second: a manifest is a few kilobytes, and reading copes with every way in which
-editors write (in place, or a new file renamed over the old one), on every system.
+It reads the file a few times a second. A manifest has a few kilobytes, and reading works on every system and
+with every editor: those that write in place and those that rename a new file over the old one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ INTERVAL_S: Final = 0.3
 
 
 Contents = bytes | str
-"""What a file holds, or why it cannot be read."""
+"""The bytes of a file, or why it cannot be read."""
 
 
 async def changes(path: Path, seen: Contents) -> AsyncIterator[Contents]:
-    """What `path` holds whenever it differs from the last (at first from `seen`), without end.
+    """The contents of `path` whenever they differ from the last ones (at first from `seen`), without end.
 
-    It must stand still for one interval, so that neither a file half written nor one that an editor
-    is about to put in its place is taken for a change.
+    The contents must stay equal for one interval, so that neither a half-written file nor the moment between
+    two files of an editor counts as a change.
     """
     pending: Contents | None = None
     while True:

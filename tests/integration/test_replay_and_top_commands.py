@@ -1,4 +1,4 @@
-"""`evenkeel replay` and `evenkeel top` against a real router with real simulated replicas."""
+"""`evenkeel replay` and `evenkeel top` against a real router with simulated replicas."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ async def fleet(folder: Path) -> AsyncIterator[Fleet]:
     listen = ListenConfig(traffic_port=first, probe_port=first + 1, admin_port=first + 2)
     manifest = parse_manifest(FILE, "f.yaml")
     async with running_fleet(
-        manifest, listen=listen, state_root=folder, say=lambda _: None
+        manifest, listen=listen, state_root=folder, report=lambda _: None
     ) as running:
         yield running
 
 
 def three_free_ports() -> int:
-    """The first of three in a row, as `up --port` takes them."""
+    """The first of three consecutive free ports, as `up --port` uses them."""
     while True:
         with ExitStack() as stack:
             first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
@@ -91,7 +91,7 @@ async def evenkeel(*arguments: object, folder: Path) -> tuple[int, str, str]:
     return process.returncode, output.decode(), errors.decode()
 
 
-async def test_a_trace_is_replayed_reported_and_seen_by_top(tmp_path: Path) -> None:
+async def test_a_trace_is_replayed_and_shown_by_top(tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, TRACE)))
     (tmp_path / "f.yaml").write_bytes(FILE)
     async with fleet(tmp_path) as running:
@@ -107,7 +107,7 @@ async def test_a_trace_is_replayed_reported_and_seen_by_top(tmp_path: Path) -> N
         clients = report["summary"]["clients"]
         assert sum(client["finished"] for client in clients.values()) == 20
         assert all(client["hit_rate"] > 0.5 for client in clients.values()), "prefixes are shared"
-        # As many tokens as the trace says, but for the few of the chat template.
+        # The number of tokens of the trace, and a few of the chat template.
         requested = sum(client["requested"] for client in clients.values())
         assert 20 * (600 + 2 * 5) <= requested <= 20 * (620 + 2 * 5)
 
@@ -125,31 +125,31 @@ async def test_a_trace_is_replayed_reported_and_seen_by_top(tmp_path: Path) -> N
         assert "ads/chat" in output
         assert "replica-1" in output
 
-        # Without keys nobody is known: the failures are counted and explained.
+        # Without keys no client is identified: failures are counted and explained.
         status, output, errors = await evenkeel(
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:2", "--limit", 3),
             *("--url", running.url, "--model", "m", "--max-concurrency", 1),
             folder=tmp_path,
         )
         assert "3 failed with 401: " in output
-        assert "say who sends: --api-keys FILE" in output
+        assert "identify the clients: use --api-keys FILE" in output
         status, output, errors = await evenkeel(
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:2", "--url", running.url),
             folder=tmp_path,
         )
         assert status == 1
         assert "status 401" in errors
-        assert "say who sends: --api-keys FILE" in errors
-        # Of a router's ports the right one is named; of anything else, how to find it.
+        assert "identify the clients: use --api-keys FILE" in errors
+        # For another port of a router the message has the right one; for another server, how to find it.
         for url in (running.url, f"http://127.0.0.1:{running.listen.probe_port}"):
             status, output, errors = await evenkeel("top", "--once", "--url", url, folder=tmp_path)
             assert status == 1
-            assert f"the admin port is another one: --url {running.admin_url}" in errors
+            assert f"the admin port is at another address: --url {running.admin_url}" in errors
         replica = next(iter(running.replicas.values())).url
         status, output, errors = await evenkeel("top", "--once", "--url", replica, folder=tmp_path)
         assert status == 1
-        assert "answers with status 404; " in errors
-        # A trusted header names a client that nobody declared.
+        assert "answered with status 404; " in errors
+        # A trusted header identifies a client that no tenant lists.
         status, output, errors = await evenkeel(
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:1", "--limit", 2),
             *(
@@ -163,7 +163,7 @@ async def test_a_trace_is_replayed_reported_and_seen_by_top(tmp_path: Path) -> N
             folder=tmp_path,
         )
         assert "2 of 2 requests" in output, output + errors
-        # The header of a tenant that nobody knows is refused as such.
+        # A header with an unknown tenant is refused.
         status, output, errors = await evenkeel(
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:1", "--limit", 1),
             *("--url", running.url, "--model", "m", "--client-header", "x-evenkeel-client"),
@@ -172,14 +172,14 @@ async def test_a_trace_is_replayed_reported_and_seen_by_top(tmp_path: Path) -> N
         assert "1 failed with 403: There is no tenant 'client-0'" in output
 
 
-async def test_an_interrupted_replay_reports_what_it_has(tmp_path: Path) -> None:
+async def test_an_interrupted_replay_reports_its_results(tmp_path: Path) -> None:
     long = [{**TRACE[0], "timestamp": 0}, {**TRACE[1], "timestamp": 10_000_000}]
     (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, long)))
     async with fleet(tmp_path) as running:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
-            # Whoever runs the tests in the background hands down SIGINT as ignored.
+            # In a background job SIGINT is ignored, and children inherit that.
             "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "from evenkeel_cli.main import main; main()",
             *("replay", "--trace", "trace.jsonl", "--clients", "hash:1", "--url", running.url),
@@ -220,7 +220,7 @@ async def _served(running: Fleet) -> bool:
         (
             ["replay", "--trace", "t.csv", "--api-keys", "k", "--client-header", "h"],
             2,
-            "give --api-keys or --client-header, not both",
+            "use --api-keys or --client-header, not both",
         ),
         (
             ["replay", "--trace", "t.csv", "--url", "http://127.0.0.1:9"],
@@ -240,12 +240,12 @@ async def _served(running: Fleet) -> bool:
         (
             ["top", "--once", "--url", "http://a:99999"],
             1,
-            "is no address like http://127.0.0.1:8082",
+            "is not an address like http://127.0.0.1:8082",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-async def test_bad_input_is_one_sentence_and_no_traceback(
+async def test_invalid_input_is_reported_in_one_sentence(
     arguments: list[str], status: int, want: str, tmp_path: Path
 ) -> None:
     (tmp_path / "t.csv").write_text("client,arrival_s,input_tokens,output_tokens\na,0,5,5\n")

@@ -1,34 +1,34 @@
-"""What a FairInferenceService may ask for that one machine cannot honour, said field by field."""
+"""The fields of a FairInferenceService that have no effect on one machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-_CLUSTER: Final = "pods exist in a cluster only"
+_CLUSTER: Final = "only a cluster has pods"
 
 OF_SIMULATOR: Final[Mapping[str, str]] = {
     "spec.model.tokenSecretRef": "the simulator fetches no model",
     "spec.model.cache": "the simulator fetches no model",
-    "spec.engine.gpu": "the simulator needs none",
+    "spec.engine.gpu": "the simulator needs no GPU",
 }
 OF_SGLANG: Final[Mapping[str, str]] = {
-    "spec.model.cache": "files are kept where Hugging Face's library keeps them (HF_HOME)",
+    "spec.model.cache": "models are in the cache of the Hugging Face library (HF_HOME)",
 }
 FIELDS: Final[Mapping[str, str]] = {
-    "spec.engine.image": "replicas are processes of what is installed here",
-    "spec.engine.rollout": "all new replicas start before the old ones leave",
+    "spec.engine.image": "replicas run the installed packages, not an image",
+    "spec.engine.rollout": "all new replicas start before the old ones stop",
     "spec.engine.template": _CLUSTER,
     "spec.router.template": _CLUSTER,
-    "spec.router.limits.activationTimeout": "nothing scales to zero or from it",
-    "spec.autoscaling": "nothing scales; minReplicas run, one where it is 0",
-    "spec.slo": "nothing watches objectives",
-    "spec.exposure": "the router listens on this machine",
+    "spec.router.limits.activationTimeout": "a local fleet does not scale to or from zero",
+    "spec.autoscaling": "a local fleet does not scale; it runs minReplicas, at least 1",
+    "spec.slo": "a local fleet does not evaluate objectives",
+    "spec.exposure": "the router listens on this machine only",
 }
 
 
-def not_honoured(resource: Mapping[object, object]) -> Iterator[str]:
-    """A sentence for every field that is given and has no effect."""
+def ignored_fields(resource: Mapping[object, object]) -> Iterator[str]:
+    """A sentence for every field that is set and has no effect."""
     simulated = _given(resource, "spec.engine.runtime", "Simulator")
     for path, reason in {**(OF_SIMULATOR if simulated else OF_SGLANG), **FIELDS}.items():
         if _given(resource, path):

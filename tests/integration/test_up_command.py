@@ -1,4 +1,4 @@
-"""`evenkeel up` from the outside: real processes, real requests, and nothing left afterwards."""
+"""`evenkeel up` from the outside: real processes and requests, and no process left afterwards."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import msgspec
 import psutil
 import pytest
 from evenkeel_cli.manifest import load_manifest
+from evenkeel_cli.up.fleet import STARTS_AT_ONCE
 from evenkeel_cli.up.state import FleetRecord
 from evenkeel_contract.adminstate import STATE_PATH, RouterState, decode_state
 from evenkeel_simulator.engine.profiles import PROFILES
@@ -55,7 +56,7 @@ stringData: {chat: sk-chat}
 
 
 class Up:
-    """One `evenkeel up`, seen through its output, its ports and its processes."""
+    """One `evenkeel up`: its output, its ports and its processes."""
 
     def __init__(self, folder: Path, *arguments: str, log: str = "up.log") -> None:
         self.folder = folder
@@ -84,11 +85,11 @@ class Up:
             assert time.monotonic() < deadline_s, f"it took too long:\n{self.output}"
             time.sleep(0.02)
 
-    def until_said(self, text: str, times: int = 1) -> None:
+    def until_reported(self, text: str, times: int = 1) -> None:
         self.until(lambda: self.output.count(text) >= times)
 
     def until_ready(self) -> None:
-        self.until_said("Try it:")
+        self.until_reported("Try it:")
 
     @property
     def url(self) -> str:
@@ -107,7 +108,7 @@ class Up:
         return decode_state(httpx.get(self.admin_url + STATE_PATH, trust_env=False).content)
 
     def pids(self) -> dict[str, int]:
-        """Every process of the fleet that is written down."""
+        """The recorded processes of the fleet."""
         (file,) = (self.folder / ".evenkeel").glob("*/state.json")
         record = msgspec.json.decode(file.read_bytes(), type=FleetRecord)
         return {process.name: process.pid for process in record.processes}
@@ -182,30 +183,30 @@ def test_the_quickstart_runs_and_its_curl_line_streams(
     assert sorted(pids) == ["replica-0", "replica-1", "replica-2", "router"]
     assert up.stop(signal.SIGINT) == 0
     assert all(gone(pid) for pid in pids.values())
-    assert not list((tmp_path / ".evenkeel").glob("*/state.json")), "nothing is left to find"
+    assert not list((tmp_path / ".evenkeel").glob("*/state.json")), "no record is left"
 
 
-def test_what_is_killed_starts_again_and_requests_go_on(start: Callable[..., Up]) -> None:
+def test_killed_processes_restart_and_requests_succeed(start: Callable[..., Up]) -> None:
     up = start()
     up.until_ready()
     before = up.pids()
     os.kill(before["replica-0"], signal.SIGKILL)
-    assert up.ask().status_code == 200, "the other one answers"
-    up.until_said("replica-0: ready again")
+    assert up.ask().status_code == 200, "the other replica answers"
+    up.until_reported("replica-0: ready again")
     assert up.pids()["replica-0"] != before["replica-0"]
     assert up.pids()["replica-1"] == before["replica-1"]
     up.until(lambda: all(replica.routable for replica in up.state().replicas))
     os.kill(before["router"], signal.SIGKILL)
-    up.until_said("router: ready again")
+    up.until_reported("router: ready again")
     assert up.ask().status_code == 200, "at the same address"
     assert up.stop() == 0
 
 
-def test_several_routers_run_and_their_number_follows_the_file(start: Callable[..., Up]) -> None:
+def test_the_number_of_routers_follows_the_file(start: Callable[..., Up]) -> None:
     up = start()
     up.until_ready()
     up.edit("scheduling:", "router: {replicas: 3}\n  scheduling:")
-    up.until_said("applied")
+    up.until_reported("applied")
     pids = up.pids()
     assert sorted(name for name in pids if name.startswith("router")) == [
         "router", "router-1", "router-2"
@@ -214,18 +215,18 @@ def test_several_routers_run_and_their_number_follows_the_file(start: Callable[.
     for url in urls:
         assert up.ask(url=url).status_code == 200
     os.kill(pids["router-1"], signal.SIGKILL)
-    up.until_said("router-1: ready again")
+    up.until_reported("router-1: ready again")
     assert [up.ask(url=url).status_code for url in urls] == [200, 200]
     (folder,) = (up.folder / ".evenkeel").glob("*.*")
-    told = json.loads((folder / "router-2.json").read_bytes())
-    assert [peer["name"] for peer in told["state"]["peers"]] == ["router", "router-1"]
+    config = json.loads((folder / "router-2.json").read_bytes())
+    assert [peer["name"] for peer in config["state"]["peers"]] == ["router", "router-1"]
     up.edit("{replicas: 3}", "{replicas: 1}")
-    up.until_said("applied", 2)
+    up.until_reported("applied", 2)
     assert [name for name in up.pids() if name.startswith("router")] == ["router"]
     assert json.loads((folder / "router.json").read_bytes())["state"]["peers"] == []
 
 
-async def test_edits_are_followed_without_losing_a_request(start: Callable[..., Up]) -> None:
+async def test_edits_are_applied_without_losing_a_request(start: Callable[..., Up]) -> None:
     up = start()
     await asyncio.to_thread(up.until_ready)
     statuses: list[int] = []
@@ -234,26 +235,26 @@ async def test_edits_are_followed_without_losing_a_request(start: Callable[..., 
         first = up.pids()
         up.edit("replicas: 2", "replicas: 3")
         up.edit("weight: 4", "weight: 7")
-        await asyncio.to_thread(up.until_said, "applied")
+        await asyncio.to_thread(up.until_reported, "applied")
         assert up.state().tenants[0].weight == 7
         assert [replica.name for replica in up.state().replicas] == [
             "replica-0",
             "replica-1",
             "replica-2",
         ]
-        assert {name: up.pids()[name] for name in first} == first, "what ran, runs on"
-        # A faulty edit changes nothing and is explained.
+        assert {name: up.pids()[name] for name in first} == first, "the running replicas stay"
+        # An invalid edit changes nothing, and its fault is reported.
         up.edit("replicas: 3", "replicas: three")
-        await asyncio.to_thread(up.until_said, "the fleet runs on as it was")
+        await asyncio.to_thread(up.until_reported, "the file is invalid; the fleet stays as it was")
         assert (
             "fleet.yaml:6: document 1 (FairInferenceService sample) spec.engine.replicas: must be "
             "an integer, not 'three'" in up.output
         )
         assert len(up.state().replicas) == 3
-        # Another policy: new replicas first, then the old ones leave.
+        # Another policy: new replicas start first, then the old ones stop.
         up.edit("replicas: three", "replicas: 1")
         up.edit("replicaPolicy: DLPM", "replicaPolicy: VTC")
-        await asyncio.to_thread(up.until_said, "applied", 2)
+        await asyncio.to_thread(up.until_reported, "applied", 2)
         assert [replica.name for replica in up.state().replicas] == ["replica-3"]
         assert sorted(up.pids()) == ["replica-3", "router"]
         assert up.pids()["router"] == first["router"]
@@ -284,7 +285,7 @@ class asking:
             self._statuses.append(response.status_code if complete else 0)
 
 
-def test_a_change_that_cannot_run_leaves_the_fleet_as_it_was(
+def test_an_edit_that_cannot_run_leaves_the_fleet_as_it_was(
     start: Callable[..., Up], tmp_path: Path
 ) -> None:
     up = start()
@@ -293,28 +294,29 @@ def test_a_change_that_cannot_run_leaves_the_fleet_as_it_was(
     profile = tmp_path / "profile.json"
     os.mkfifo(profile)
     good = msgspec.json.encode(PROFILES["a10g-llama2-7b"])
-    threading.Thread(target=say, args=(profile, good, b"{}"), daemon=True).start()
+    threading.Thread(target=write_to_readers, args=(profile, good, b"{}"), daemon=True).start()
     up.edit("--speed=20", f"--profile={profile}")
-    up.until_said("the change was not made")
-    assert "argument --profile" in up.output, "the replica's own words"
+    up.until_reported("the edit was not applied; the fleet stays as it was")
+    assert "argument --profile" in up.output, "the message of the replica"
     assert up.pids() == before
     assert up.ask().status_code == 200
     up.edit("name: sample", "name: other")
     up.edit(f"--profile={profile}", "--speed=20")
-    up.until_said("default/sample runs; stop it to run another service")
+    up.until_reported("default/sample runs; stop it to run another service")
     assert up.stop() == 0
 
 
-def test_a_fleet_of_nobody_and_a_file_that_goes_and_comes_back_are_said_to_be_so(
+def test_zero_replicas_and_a_missing_file_are_reported(
     start: Callable[..., Up], tmp_path: Path
 ) -> None:
-    text = FILE.replace("replicas: 2", "replicas: 0").replace(
-        "scheduling:", "router: {limits: {queueTimeout: 1s}}\n  scheduling:"
-    )
+    text = FILE.replace("replicas: 2", "replicas: 0")
     (tmp_path / "fleet.yaml").write_text(text)
     up = start()
     up.until_ready()
-    assert "no replica runs, as the file says 0: nothing is routable" in up.output
+    assert (
+        "no replica runs because spec.engine.replicas is 0; requests get 503 at once" in up.output
+    )
+    assert "requests wait" not in up.output, "the router does not let them wait"
     answer = up.ask()
     assert answer.status_code == 503
     assert answer.json()["error"]["message"] == (
@@ -326,26 +328,80 @@ def test_a_fleet_of_nobody_and_a_file_that_goes_and_comes_back_are_said_to_be_so
         in log.read_text()
     )
     up.file.unlink()
-    up.until_said(
-        "fleet.yaml cannot be read: No such file or directory; the fleet runs on as it was"
+    up.until_reported(
+        "fleet.yaml cannot be read: No such file or directory; the fleet stays as it was"
     )
     up.file.write_text(text)
-    up.until_said("fleet.yaml is back")
+    up.until_reported("fleet.yaml can be read again")
     up.edit("replicas: 0", "replicas: 1")
-    up.until_said("fleet.yaml applied")
+    up.until_reported("fleet.yaml applied")
     assert up.ask().status_code == 200
     assert up.stop() == 0
 
 
-def say(pipe: Path, first: bytes, then: bytes) -> None:
-    """One thing to who reads a pipe first, another to all who come after: a file that changed in between."""
+def test_a_newer_edit_cancels_one_whose_replicas_are_not_ready(
+    start: Callable[..., Up], tmp_path: Path
+) -> None:
+    up = start()
+    up.until_ready()
+    before, text = up.pids(), up.file.read_text()
+    profile = tmp_path / "profile.json"
+    os.mkfifo(profile)  # only the check of the file gets a profile; replicas wait for theirs
+    good = msgspec.json.encode(PROFILES["a10g-llama2-7b"])
+    threading.Thread(target=profile.write_bytes, args=(good,), daemon=True).start()
+    up.edit("replicas: 2, args: [--speed=20]", f"replicas: 50, args: [--profile={profile}]")
+    up.until(lambda: len(started(up)) == len(before) + STARTS_AT_ONCE)
+    up.file.write_text(text)
+    up.until_reported("edit cancelled: the file changed again before the new replicas were ready")
+    assert up.pids() == before
+    new = started(up) - set(before.values())
+    assert len(new) == STARTS_AT_ONCE, "a limited number starts at once, and each is reported"
+    assert all(gone(pid) for pid in new)
+    assert up.ask().status_code == 200
+    up.edit("weight: 4", "weight: 5")
+    up.until_reported("fleet.yaml applied")
+    assert up.stop() == 0
+
+
+def started(up: Up) -> set[int]:
+    """The processes whose start was reported."""
+    return {int(pid) for pid in re.findall(r": started \(process (\d+)\)", up.output)}
+
+
+def test_more_processes_than_fit_are_refused_with_the_number_that_fits(
+    start: Callable[..., Up], tmp_path: Path
+) -> None:
+    up = start()
+    up.until_ready()
+    before = up.pids()
+    up.edit("replicas: 2", "replicas: 2000000000")
+    up.until_reported("the edit was not applied; the fleet stays as it was")
+    assert re.search(
+        r"spec\.engine\.replicas is 2000000000, and at most \d+ fit on this machine: 1999999998 new "
+        r"replicas need 100 MiB of memory each",
+        up.output,
+    )
+    assert up.pids() == before
+    up.edit("replicas: 2000000000", "replicas: 2")
+    up.edit("scheduling:", "router: {replicas: 2000000000}\n  scheduling:")
+    up.until_reported("spec.router.replicas: 1999999999 new routers need 130 MiB of memory each")
+    assert started(up) == set(before.values())
+    assert up.stop() == 0
+    again = start(log="again.log")
+    assert again.process.wait(DEADLINE_S) == 1
+    assert "error: spec.router.replicas: 2000000000 new routers" in again.output
+    assert started(again) == set()
+
+
+def write_to_readers(pipe: Path, first: bytes, then: bytes) -> None:
+    """Give the first reader of a pipe one text and later readers another, like a file that changes in between."""
     later = pipe.with_suffix(".later")
     later.write_bytes(then)
     pipe.write_bytes(first)
     later.replace(pipe)
 
 
-def test_a_second_signal_kills_what_the_first_let_finish(start: Callable[..., Up]) -> None:
+def test_a_second_signal_kills_the_fleet(start: Callable[..., Up]) -> None:
     up = start()
     up.until_ready()
     pids = up.pids()
@@ -364,14 +420,14 @@ def test_a_second_signal_kills_what_the_first_let_finish(start: Callable[..., Up
         events = response.iter_lines()
         next(events)  # a long answer is under way
         up.process.send_signal(signal.SIGINT)
-        up.until_said("the router drains first")
+        up.until_reported("the router finishes its requests first")
         next(events)
         assert up.stop(signal.SIGINT) == 130
     assert "killed" in up.output.splitlines()[-1]
     assert all(gone(pid) for pid in pids.values())
 
 
-def test_it_can_be_stopped_while_it_starts(start: Callable[..., Up]) -> None:
+def test_a_starting_fleet_can_be_stopped(start: Callable[..., Up]) -> None:
     up = start()
     up.until(lambda: list((up.folder / ".evenkeel").glob("*/state.json")) and up.pids())
     pids = up.pids()
@@ -379,7 +435,7 @@ def test_it_can_be_stopped_while_it_starts(start: Callable[..., Up]) -> None:
     assert all(gone(pid) for pid in pids.values())
 
 
-def test_a_killed_supervisor_leaves_nothing_running(start: Callable[..., Up]) -> None:
+def test_killing_evenkeel_up_ends_its_processes(start: Callable[..., Up]) -> None:
     up = start()
     up.until_ready()
     pids = up.pids()
@@ -394,21 +450,21 @@ def test_a_killed_supervisor_leaves_nothing_running(start: Callable[..., Up]) ->
     assert again.stop() == 0
 
 
-def test_what_a_killed_run_left_is_found_and_ended(start: Callable[..., Up]) -> None:
+def test_leftover_processes_of_a_killed_run_are_ended(start: Callable[..., Up]) -> None:
     up = start()
     up.until_ready()
     left = up.pids()["replica-1"]
     os.kill(left, signal.SIGSTOP)  # so that it cannot end by itself
     up.stop(signal.SIGKILL)
     again = start()
-    again.until_said(f"an earlier run was killed and left replica-1 (process {left}); ending")
+    again.until_reported(f"an earlier run was killed and left replica-1 (process {left}); ending")
     os.kill(left, signal.SIGCONT)
     again.until_ready()
     assert gone(left)
     assert again.stop() == 0
 
 
-def test_a_second_run_is_refused_with_its_reason(start: Callable[..., Up]) -> None:
+def test_a_second_run_of_a_service_is_refused(start: Callable[..., Up]) -> None:
     up = start()
     up.until_ready()
     port = httpx.URL(up.url).port
@@ -416,14 +472,14 @@ def test_a_second_run_is_refused_with_its_reason(start: Callable[..., Up]) -> No
     same_service = start(log="same.log")
     same_port = start(f"--port={port}", "--state-dir=elsewhere", log="port.log")
     assert same_service.process.wait(DEADLINE_S) == 1
-    assert "belongs to a fleet that is running" in same_service.output
+    assert "another `evenkeel up` uses " in same_service.output
     assert same_port.process.wait(DEADLINE_S) == 1
     assert f"error: port {port} on 127.0.0.1 is taken by" in same_port.output
     assert up.pids() == pids
     assert up.stop() == 0
 
 
-def test_a_faulty_file_names_every_fault_and_ends_with_two(
+def test_an_invalid_file_ends_with_status_two_and_every_fault(
     start: Callable[..., Up], tmp_path: Path
 ) -> None:
     text = FILE.replace("replicas: 2", "replicas: two").replace("weight: 4", "weight: 0")
@@ -439,5 +495,5 @@ def test_a_faulty_file_names_every_fault_and_ends_with_two(
     ]
 
 
-def test_the_quickstart_has_neither_faults_nor_fields_without_effect() -> None:
+def test_the_quickstart_has_no_faults_and_no_fields_without_effect() -> None:
     assert load_manifest(QUICKSTART).warnings == ()

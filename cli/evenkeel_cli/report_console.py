@@ -1,4 +1,4 @@
-"""Where reports are printed. Into a pipe or a file a table is as wide as its content: there is no edge to fit."""
+"""The console for reports. In a pipe or a file a table is as wide as its contents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNBOUNDED: Final = 10_000
 
 
 def report_console() -> Console:
-    """Standard output; not cut to 80 columns where no terminal says a width (nor `COLUMNS`)."""
+    """Standard output. Without a terminal and `COLUMNS` it has no limit of width."""
     console = Console()
     if not console.file.isatty() and "COLUMNS" not in os.environ:
         console.width = _UNBOUNDED
