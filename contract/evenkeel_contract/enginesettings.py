@@ -1,7 +1,7 @@
-"""What the plug-in inside SGLang is told: environment variables, and the name of the schedule policy.
+"""Settings of the SGLang plug-in: environment variables and the name of the schedule policy.
 
-Written by whoever starts an engine (operator, `evenkeel up`), read by the plug-in. Variables and not flags, since
-SGLang hands its scheduler processes only the flags it knows itself.
+The operator and `evenkeel up` write them, the plug-in reads them. They are variables because SGLang passes only its
+own flags to its scheduler processes.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
 INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
 
 WARMUP_S: Final = 3.0
-"""Routers find a new replica within two seconds of one another, and so do its clients."""
+"""Seconds. All routers find a new replica within two seconds of each other, and so do its clients."""
 REJOINS: Final = ("KeepDebt", "Paper")
 _UPSTREAM: Final = frozenset({"fcfs", "lpm"})
-"""Names that SGLang has a policy of its own for."""
+"""Names of SGLang's own policies."""
 
 
 def schedule_policy_flag(replica_policy: str) -> str:
-    """The value of SGLang's `--schedule-policy` for a policy of the API, say `dlpm` for `DLPM`.
+    """The value of SGLang's `--schedule-policy` for a policy of the API, such as `dlpm` for `DLPM`.
 
-    Upstream's FCFS and LPM keep no accounts, so Evenkeel's own have names of their own.
+    SGLang's own FCFS and LPM keep no accounts, so Evenkeel's versions have different names.
     """
     name = replica_policy.lower()
     return f"evenkeel-{name}" if name in _UPSTREAM else name
 
 
 class EngineSettingsError(ValueError):
-    """A variable that cannot be used; the message names it and what it may be."""
+    """An invalid variable; the message names it and its valid values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine's scheduling. Raises `EngineSettingsError`."""
+    """Scheduling settings of one engine. Raises `EngineSettingsError`."""
 
     client_quantum: float = 8000.0
     """Q^u, weighted tokens."""
@@ -50,13 +50,13 @@ class EngineSettings:
     output_token_weight: float = 2.0
     rejoin: str = "KeepDebt"
     longest_first: bool = True
-    """DLPM: after a refill go back to the longest match; false: go on with the walk, as the paper prints it."""
+    """DLPM: after a refill, go back to the longest match. False: continue the walk, as in the paper."""
     warmup_s: float = WARMUP_S
-    """DLPM: how long a new replica withholds rounds; 0: never, as the paper has it."""
+    """DLPM: seconds for which a new replica defers refills. 0: never, as in the paper."""
     reports_port: int | None = None
-    """None: no reports."""
+    """Port for reports; None disables them."""
     incarnation: str = ""
-    """Of the process, for tests; empty: a fresh one."""
+    """Incarnation of the process, for tests; empty: a new one."""
 
     def __post_init__(self) -> None:
         for variable, value in (
@@ -80,7 +80,7 @@ class EngineSettings:
             )
 
     def to_environment(self) -> dict[str, str]:
-        """The variables that `from_environment` reads back."""
+        """The variables that `from_environment` reads."""
         environment = {
             QUANTUM_VARIABLE: repr(self.client_quantum),
             INPUT_WEIGHT_VARIABLE: repr(self.input_token_weight),
@@ -99,7 +99,7 @@ class EngineSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> EngineSettings:
-        """Read the variables; those that are absent or empty keep their defaults."""
+        """Read the variables; absent or empty ones keep their defaults."""
         defaults = cls()
         port = environment.get(REPORTS_PORT_VARIABLE, "")
         return cls(
