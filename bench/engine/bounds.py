@@ -27,8 +27,9 @@ from typing import Any
 
 import httpx
 from evenkeel_contract.reports import ClientReport
-from evenkeel_fairshare.bounds import dlpm_backlogged_gap, dlpm_overshoot
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.bounds import dlpm_overshoot
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
+from evenkeel_simulator.laboratory.bounds import dlpm_backlogged_gap
 
 from tests.sglang.engine import Engine, ask, clients_of, probed, tokens, unused_port
 from tests.sglang.ways import events
@@ -114,7 +115,10 @@ class Found:
         weights = {**CLIENTS, **TENANTS}
         return {
             pair: dlpm_backlogged_gap(
-                overshoot, QUANTUM, (weights[one], weights[other]), withheld=WITHHELD
+                overshoot,
+                QUANTUM,
+                (weights[one], weights[other]),
+                deferred_refills=DEFERRED_REFILLS,
             )
             for pair in self.gaps
             for one, other in [pair.split(", ")]

@@ -33,9 +33,7 @@ from tests.sglang.engine import ROOT, Engine, ask, probed, tokens
 from tests.sglang.ways import Way, ways
 
 WORKLOAD = ROOT / "bench/workloads/engine/flood.yaml"
-AS_PRINTED = "dlpm-as-printed"
-"""DLPM with EVENKEEL_LONGEST_FIRST=0."""
-POLICIES = ("fcfs", "lpm", "dlpm", AS_PRINTED)
+POLICIES = ("fcfs", "lpm", "dlpm")
 UPSTREAM = ("fcfs", "lpm")
 
 
@@ -170,13 +168,9 @@ def measured(policy: str, workload: dict[str, Any], rounds: int) -> list[Run]:
     """Alone and flooded in turns, on one engine."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace"
-        settings = {
-            "EVENKEEL_CLIENT_QUANTUM": str(workload["quantum"]),
-            "EVENKEEL_LONGEST_FIRST": str(int(policy != AS_PRINTED)),
-        }
-        flag = "dlpm" if policy == AS_PRINTED else policy
+        settings = {"EVENKEEL_CLIENT_QUANTUM": str(workload["quantum"])}
         engine = Engine(
-            *("--schedule-policy", flag, "--max-total-tokens", str(workload["pool_tokens"])),
+            *("--schedule-policy", policy, "--max-total-tokens", str(workload["pool_tokens"])),
             *("--max-running-requests", str(workload["running"]), "--disable-overlap-schedule"),
             log=Path(folder) / "log",
             environment=probed(trace, with_plug_in=policy not in UPSTREAM)

@@ -29,7 +29,7 @@ from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
 from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 
 from evenkeel_router.core.accounting import Accounts, ttft_histogram
 from evenkeel_router.core.admission import Admission
@@ -191,7 +191,9 @@ def carry_rules(
     )
     overshoot = scheduling.max_debt or max(overshoots, default=UNKNOWN_MAX_DEBT)
     return CarryRules(
-        quantum=float(scheduling.client_quantum), overshoot=float(overshoot), withheld=WITHHELD
+        quantum=float(scheduling.client_quantum),
+        overshoot=float(overshoot),
+        deferred_refills=DEFERRED_REFILLS,
     )
 
 

@@ -175,7 +175,6 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
             ReplicaPolicyConfig(
                 cost=cost,
                 deficits=deficits,
-                longest_first=settings.longest_first,
                 # It ends by the clock, which ranks do not share: they would form different batches.
                 warmup_s=settings.warmup_s if ranks == 1 else 0.0,
             ),

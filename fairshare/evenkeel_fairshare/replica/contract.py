@@ -149,11 +149,6 @@ class ReplicaPolicy(ABC):
     def __len__(self) -> int:
         """How many requests wait."""
 
-    def forwarded(self, batch: Sequence[Request], *, prefill: bool, finished: bool) -> None:
-        """A forward pass over `batch` ended: a prefill pass or a decode pass; `finished`: whether it was the
-        last one for some of `batch`. Called after `progress` and before `leave`, with those that finished
-        still in `batch`. Only for accounts kept by passes instead of tokens (the VTC artifact's)."""
-
     def preempt(self, running: Sequence[Request], now_s: float) -> Sequence[Request]:
         """Running requests to retract before the next pass. Most policies never preempt."""
         return ()

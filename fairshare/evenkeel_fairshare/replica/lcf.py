@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from evenkeel_fairshare.replica.vtc import Counter, Vtc
-from evenkeel_fairshare.replica.vtc_artifact import ArtifactVtc
 
 
 class Lcf(Vtc):
@@ -21,13 +20,4 @@ class Lcf(Vtc):
         pass
 
     def _forget(self) -> None:
-        pass
-
-
-class ArtifactLcf(ArtifactVtc):
-    """The same with the artifact's accounts."""
-
-    name: ClassVar[str] = "LCF"
-
-    def _lift(self, counter: Counter) -> None:
         pass

@@ -1,17 +1,27 @@
 """The running batch: requests that decode together, and when the next of them ends.
 
-The surprising thing: nothing is done per request to find out who ends. All of them produce one token per step,
-so each one's end is a count of steps that is known when it begins to run.
+All of them produce one token per step. So each one's end is a count of steps that is known when it begins to run, and
+a step costs nothing per request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from typing import Protocol, runtime_checkable
 
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 
 from evenkeel_simulator.engine.request import EngineRequest, State
+
+
+@runtime_checkable
+class ChargesByPass(Protocol):
+    """A policy that keeps accounts by forward passes instead of tokens (`laboratory.vtc_artifact`)."""
+
+    def forwarded(self, batch: Sequence[EngineRequest], *, prefill: bool, finished: bool) -> None:
+        """A prefill pass or a decode pass over `batch` ended; `finished`: whether it was the last one for some of
+        `batch`. Called after `progress` and before `leave`, with those that finished still in `batch`."""
 
 
 class Batch:

@@ -21,7 +21,7 @@ from evenkeel_fairshare.replica.accounts import Accounts
 from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy
 
 from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
-from evenkeel_simulator.engine.batch import Batch
+from evenkeel_simulator.engine.batch import Batch, ChargesByPass
 from evenkeel_simulator.engine.cache import CacheObserver
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.iteration import Iteration, Speed
@@ -53,7 +53,7 @@ class Engine:
         self._rule = make_admission(config.admission, self.kv_tokens)
         self._follows = policy.matches_prefix and config.prefix_cache
         self._may_preempt = type(policy).preempt is not ReplicaPolicy.preempt
-        self._counts_passes = type(policy).forwarded is not ReplicaPolicy.forwarded
+        self._by_pass = policy if isinstance(policy, ChargesByPass) else None
         self._requests: dict[str, EngineRequest] = {}
         self._prefilling: dict[EngineRequest, None] = {}
         self._batch = Batch()
@@ -180,8 +180,8 @@ class Engine:
         self._decode(iteration.steps - iteration.done)
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = self._batch.pop_ended() if produced else []
-        if self._counts_passes and produced:
-            self.policy.forwarded(produced, prefill=False, finished=bool(finished))
+        if self._by_pass is not None and produced:
+            self._by_pass.forwarded(produced, prefill=False, finished=bool(finished))
         for request in finished:
             self._end(request, end_s, State.FINISHED)
         finished += [request for request in prefilled if request.state is State.FINISHED]
@@ -309,8 +309,8 @@ class Engine:
         if chunks:
             self._steps_since_prefill = 0
         finished = [request for request in produced if not request.remaining_tokens]
-        if self._counts_passes and produced:
-            self.policy.forwarded(produced, prefill=True, finished=bool(finished))
+        if self._by_pass is not None and produced:
+            self._by_pass.forwarded(produced, prefill=True, finished=bool(finished))
         for request in finished:
             self._end(request, end_s, State.FINISHED)
         return produced
@@ -328,7 +328,7 @@ class Engine:
     def _free_steps(self) -> int:
         """Decode steps that can pass before an end, a lack of memory or a pass of admissions."""
         steps = min(self._batch.steps_to_end(), self.memory.available // len(self._batch))
-        if self._may_preempt or self._counts_passes:
+        if self._may_preempt or self._by_pass is not None:
             return 1
         if len(self.policy) and not self._is_closed():
             until_pass = self.config.decode_steps_between_passes - self._steps_since_prefill

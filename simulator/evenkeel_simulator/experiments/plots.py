@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evenkeel_fairshare.timeline import Span, served
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.summary import ClientSummary, Summary
+from evenkeel_simulator.laboratory.timeline import Span, served
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b59b00", "#555555")
 """Okabe and Ito's, told apart by the colour-blind as well; the yellow darkened for white paper."""

@@ -13,16 +13,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
-from evenkeel_fairshare.timeline import (
+
+from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.laboratory.timeline import (
     Completion,
     Span,
     accumulated_difference,
     all_active,
     served,
 )
-from evenkeel_fairshare.vtc_tables import Recipe, service_difference, spread
-
-from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.laboratory.vtc_tables import Recipe, service_difference, spread
 
 TICKS = 100
 """Points at which the accumulated difference is looked at."""

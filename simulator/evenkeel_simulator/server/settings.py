@@ -116,9 +116,7 @@ class Settings:
         deficits = DeficitRules(quantum=self.client_quantum, rejoin=self.rejoin)
         return make_policy(
             self.replica_policy,
-            ReplicaPolicyConfig(
-                cost=self.cost, deficits=deficits, longest_first=True, warmup_s=WARMUP_S
-            ),
+            ReplicaPolicyConfig(cost=self.cost, deficits=deficits, warmup_s=WARMUP_S),
         )
 
 
