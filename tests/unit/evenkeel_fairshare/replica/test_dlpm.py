@@ -14,7 +14,7 @@ from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules, Rejoi
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.laboratory.cost import QuadraticCost
-from evenkeel_simulator.laboratory.printed_dlpm import check_refill
+from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm, check_refill
 
 from tests.support.replica import admit, arrive, decode, deficit, request
 
