@@ -90,7 +90,7 @@ def pass_s(policy: ReplicaPolicy, admitted: int) -> float:
     except StopIteration:
         pass
     elapsed = process_time() - start
-    assert room == 0, "the pass must have admitted what the scenario says"
+    assert room == 0, "the pass must admit as many as the scenario"
     return elapsed
 
 

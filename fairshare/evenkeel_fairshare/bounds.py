@@ -31,7 +31,7 @@ class DeficitRange:
     quantum: float
     """Q^u."""
     crash_loss: float = 0.0
-    """G: the most that a crash destroys of what one client was charged for and nobody knows of."""
+    """G: the most of one client's charges that a crash destroys unreported."""
     deferred_refills: int = 0
     """Refills that a replica defers while it warms up (`replica.deficit.DEFERRED_REFILLS`): so much lower may a deficit be."""
 
@@ -46,7 +46,7 @@ class DeficitRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Churn(DeficitRange):
-    """A fleet whose replicas come and go. The same figures hold at both levels of the tree."""
+    """A fleet whose replicas come and go. The same values hold at both levels of the tree."""
 
     replicas: int
     """W: the most incarnations that live at the same time, those that surge included."""

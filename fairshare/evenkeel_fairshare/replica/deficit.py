@@ -162,7 +162,7 @@ class DeficitLevel:
     def __init__(self, rules: DeficitRules, *, warming_up: bool = False) -> None:
         self.rules = rules
         self.warming_up = warming_up
-        """Whether the last `DEFERRED_REFILLS` refills are deferred: they decide who goes first and are not given yet."""
+        """Whether the last `DEFERRED_REFILLS` refills are deferred: they decide the order and are not given yet."""
         self.members: dict[str, Account] = {}
         self.refills = 0
         """Quanta given to every queued member so far."""

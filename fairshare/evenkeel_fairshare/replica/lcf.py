@@ -1,7 +1,7 @@
 """Least counter first: VTC without its lift (VTC paper, §5.1), to show what the lift is for.
 
-Place in the flow: as `vtc`. The surprising thing: whoever idled or is new is owed everything that the others
-got meanwhile, and starves them until that is made up for; so it must remember every client it ever saw.
+A client that was idle or is new is owed all that the others got meanwhile, and starves them until it has caught up. So
+the policy must remember every client it ever saw.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class SGLangAdmission:
     LEAST = 0.7 * 0.14
     DECAY_STEPS = 600
     RETRACT_STEPS = 20
-    """Decode steps that those who stay are expected to need, after a retraction."""
+    """Decode steps that the remaining requests are expected to need, after a retraction."""
     MARGIN_TOKENS = 1
     """Kept back for each newcomer of a pass (a page, in SGLang: of one token)."""
 
@@ -103,7 +103,7 @@ class SGLangAdmission:
         self._reserved = fixed + (to_come - fixed) * self.new_token_ratio
 
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
-        # A newcomer counts in full, as in SGLang; the ratio holds for those who are already in.
+        # A newcomer counts in full, as in SGLang; the ratio applies to those already in the batch.
         return extend_tokens + _to_come(request) + self.MARGIN_TOKENS < available - self._reserved
 
     def admit(self, request: EngineRequest) -> None:

@@ -62,14 +62,14 @@ class Batch:
         self.kv_tokens -= request.context_tokens
 
     def decode(self, steps: int) -> None:
-        """Everyone produces `steps` tokens."""
+        """All requests produce `steps` tokens."""
         for request in self.requests:
             request.output_tokens += steps
         self.kv_tokens += steps * len(self.requests)
         self._steps += steps
 
     def charge(self, policy: ReplicaPolicy, steps: int) -> None:
-        """Have everyone pay for the last `steps` tokens, but for what was paid elsewhere (R11)."""
+        """Charge all requests for the last `steps` tokens, but not for tokens paid elsewhere (R11)."""
         paid = list(self._paid)
         if not paid:
             policy.progress_all(self.requests.keys(), steps)
@@ -83,13 +83,13 @@ class Batch:
                 del self._paid[request]
 
     def steps_to_end(self) -> int:
-        """Decode steps until somebody ends; the batch is not empty."""
+        """Decode steps until a request ends; the batch is not empty."""
         while not _is_live(self._ends[0]):
             heappop(self._ends)
         return self._ends[0][0] - self._steps
 
     def pop_ended(self) -> list[EngineRequest]:
-        """Those that have produced their last token; they are still in the batch, but told only once."""
+        """Those that have produced their last token; they are still in the batch, but returned only once."""
         ended = []
         while self._ends and self._ends[0][0] <= self._steps:
             entry = heappop(self._ends)

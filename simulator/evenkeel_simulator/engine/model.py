@@ -6,9 +6,9 @@ The engine owns batch, cache and memory; the policy owns the queue and the order
 driver owns the time: it calls `start`, waits or jumps to the time it returns, and calls `finish`; `submit`
 and `abort` may come in between, in the order of their times.
 
-The surprising thing: `start` plans as many decode steps as can pass before anything happens by itself.
-`submit` and `abort` apply the steps that are over and cut the plan where it matters, so that a driver which
-jumps sees exactly what one sees that goes step by step (`until_s=now_s`).
+`start` plans as many decode steps as can pass before anything happens by itself. `submit` and `abort` apply the steps
+that are over and cut the plan where needed. So a driver that jumps sees the same as one that goes step by step
+(`until_s=now_s`).
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Engine:
     # Admission
 
     def _is_closed(self) -> bool:
-        """Whether nobody may enter until somebody leaves."""
+        """Whether no request may enter until one leaves."""
         full = self._full and not self.config.retry_when_full
         return full or len(self._batch) + len(self._prefilling) >= self.config.max_running
 
@@ -235,7 +235,7 @@ class Engine:
                     admitted.append(request)
                     budget -= request.pending_tokens
                     if budget <= 0 or self._is_closed():
-                        # The policy books what it proposed before it hears that the pass is over.
+                        # The policy charges what it proposed before the pass is closed.
                         admissions.send(outcome)
                         break
                 elif outcome is Outcome.NO_ROOM:

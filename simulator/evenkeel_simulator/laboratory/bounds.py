@@ -91,7 +91,7 @@ def dlpm_deficit_range(
     """(-U, Q·w): a deficit is above the first and at most the second. DLPM, equations 1 and 2.
 
     For clients that brought no debt along (`Request.seed`). Here and below, `deferred_refills` is for a replica that warms
-    up (`replica.deficit.DEFERRED_REFILLS`; proofs in docs/design/0003): so many quanta more may somebody owe.
+    up (`replica.deficit.DEFERRED_REFILLS`; proofs in docs/design/0003): so many quanta more may a client owe.
     """
     return -overshoot - deferred_refills * quantum * weight, quantum * weight
 
@@ -113,7 +113,7 @@ def dlpm_backlogged_gap(
     """|W_f/w_f - W_g/w_g| of two backlogged clients: 2(U + Q) without weights. DLPM, Theorem 4.1.
 
     With weights (w_f, w_g): both deficits stay in their ranges and both got the same quanta, which leaves
-    (U + Q·w_f)/w_f + (U + Q·w_g)/w_g. Who comes to a replica that warms up makes up for `deferred_refills` rounds once.
+    (U + Q·w_f)/w_f + (U + Q·w_g)/w_g. A client that comes to a replica that warms up makes up for `deferred_refills` quanta once.
     """
     return (
         sum((overshoot + quantum * weight) / weight for weight in weights)

@@ -10,7 +10,7 @@ after a warm-up of 30 s; a request is demanded when it arrives, at p + 2q whatev
 over clients i with at least one completed request, S service rate, R demanded rate. The table gives the
 largest, the mean and the population variance over the windows.
 
-The surprising thing: |R_i - S_i| also counts a client that is served what it asked for earlier.
+|R_i - S_i| also counts a client that is served what it asked for earlier.
 """
 
 from __future__ import annotations

@@ -46,8 +46,12 @@ def test_everything_that_is_copied_is_in_the_build_context() -> None:
             assert (ROOT / source).exists()
 
 
-def test_a_simulated_replica_ships_the_policies_of_the_api_and_no_experiments(tmp_path: Path) -> None:
-    ignored = {line for line in (ROOT / ".dockerignore").read_text().split() if line[0] not in "!*#"}
+def test_a_simulated_replica_ships_the_policies_of_the_api_and_no_experiments(
+    tmp_path: Path,
+) -> None:
+    ignored = {
+        line for line in (ROOT / ".dockerignore").read_text().split() if line[0] not in "!*#"
+    }
     for folder in PRODUCTS["simulator"]:
         package = f"{folder}/evenkeel_{folder}"
         left_out = [Path(path).name for path in ignored if path.startswith(f"{package}/")]
