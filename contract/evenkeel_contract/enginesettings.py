@@ -15,7 +15,6 @@ QUANTUM_VARIABLE: Final = "EVENKEEL_CLIENT_QUANTUM"
 INPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_INPUT_TOKEN_WEIGHT"
 OUTPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_OUTPUT_TOKEN_WEIGHT"
 REJOIN_VARIABLE: Final = "EVENKEEL_REJOIN"
-LONGEST_FIRST_VARIABLE: Final = "EVENKEEL_LONGEST_FIRST"
 WARMUP_VARIABLE: Final = "EVENKEEL_WARMUP_S"
 REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
 INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
@@ -49,8 +48,6 @@ class EngineSettings:
     input_token_weight: float = 1.0
     output_token_weight: float = 2.0
     rejoin: str = "KeepDebt"
-    longest_first: bool = True
-    """DLPM: after a refill, go back to the longest match. False: continue the walk, as in the paper."""
     warmup_s: float = WARMUP_S
     """DLPM: seconds for which a new replica defers refills. 0: never, as in the paper."""
     reports_port: int | None = None
@@ -87,8 +84,6 @@ class EngineSettings:
             OUTPUT_WEIGHT_VARIABLE: repr(self.output_token_weight),
             REJOIN_VARIABLE: self.rejoin,
         }
-        if not self.longest_first:
-            environment[LONGEST_FIRST_VARIABLE] = "0"
         if self.warmup_s != WARMUP_S:
             environment[WARMUP_VARIABLE] = repr(self.warmup_s)
         if self.reports_port is not None:
@@ -111,18 +106,10 @@ class EngineSettings:
                 environment, OUTPUT_WEIGHT_VARIABLE, defaults.output_token_weight
             ),
             rejoin=environment.get(REJOIN_VARIABLE) or defaults.rejoin,
-            longest_first=_switch(environment, LONGEST_FIRST_VARIABLE, defaults.longest_first),
             warmup_s=_number(environment, WARMUP_VARIABLE, defaults.warmup_s),
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
         )
-
-
-def _switch(environment: Mapping[str, str], variable: str, default: bool) -> bool:
-    text = environment.get(variable) or str(int(default))
-    if text not in ("0", "1"):
-        raise EngineSettingsError(f"{variable} is {text!r}; it must be 0 or 1")
-    return text == "1"
 
 
 def _number(environment: Mapping[str, str], variable: str, default: float) -> float:

@@ -19,7 +19,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from evenkeel_fairshare.churn_bounds import DeficitRange
+from evenkeel_fairshare.bounds import DeficitRange
 from evenkeel_fairshare.ledger.page import (
     DEFICIT,
     DISPATCHED,

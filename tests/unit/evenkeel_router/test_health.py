@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 from evenkeel_router.app import Router, running
 from evenkeel_router.fleet.health import SILENT_PROBES, HealthMonitor
 from evenkeel_router.fleet.probe import EngineSize, HttpProber, Verdict, prober_session
@@ -135,7 +135,10 @@ async def test_the_largest_replica_says_how_much_a_client_can_owe() -> None:
         router.rooms.apply(replace(router.rooms.settings.config, scheduling=scheduling))
         assert router.rooms.service_ledger.ledger.rules.overshoot == 77
         quantum = router.rooms.settings.config.scheduling.client_quantum
-        assert router.rooms.service_ledger.ledger.rules.max_debt(2.0) == 77 + WITHHELD * quantum * 2
+        assert (
+            router.rooms.service_ledger.ledger.rules.max_debt(2.0)
+            == 77 + DEFERRED_REFILLS * quantum * 2
+        )
 
 
 async def test_sizes_are_read_off_what_sglang_says_and_nonsense_is_no_size() -> None:

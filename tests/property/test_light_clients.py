@@ -1,6 +1,6 @@
-"""Who spares, in closed form, against members that are given their rounds one by one.
+"""Light members, in closed form, against members that get their refills one by one.
 
-A member spares if a round came that gave it nothing since it was positive, in this spell of credit or in the last.
+A member is light if a refill came that gave it nothing since it was positive, in this spell of credit or in the last.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections import Counter
 from random import Random
 
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
+from evenkeel_simulator.laboratory.printed_dlpm import check_refill
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +17,12 @@ QUANTUM = 100
 
 
 class Naive:
-    """A member that sees every round."""
+    """A member that sees every refill."""
 
     def __init__(self, seed: float) -> None:
         self.deficit = seed
         self.missed = False
-        """A round since it was positive."""
+        """A refill since it was positive."""
         self.missed_before = True
         """One in the spell of credit before; there was none yet."""
 
@@ -48,7 +49,7 @@ class Pair:
         self.queued = 0
 
     def wait(self) -> None:
-        self.account.begin_waiting()
+        self.account.waiting += 1
         self.queued += 1
 
     def admit(self, cost: float) -> None:
@@ -62,15 +63,15 @@ class Pair:
 
 
 def refill(level: DeficitLevel, pairs: list[Pair]) -> None:
-    """Once by the level, and round by round for those that see every one."""
+    """Once by the level, and one by one for those that see every refill."""
     queued = [one.naive for one in pairs if one.queued]
     while queued and all(one.deficit <= 0 for one in queued):
         for one in pairs:
             one.naive.give()
-    level.refill()
+    check_refill(level)
 
 
-def test_who_spares_is_who_missed_a_round():
+def test_a_light_member_is_one_that_missed_a_refill():
     seen: Counter[str] = Counter()
 
     @given(
@@ -94,9 +95,9 @@ def test_who_spares_is_who_missed_a_round():
                     refill(level, pairs)
             for one in pairs:
                 assert one.account.deficit == one.naive.deficit
-            for one in [one for one in pairs if one.naive.deficit > 0]:  # nobody else is asked
+            for one in [one for one in pairs if one.naive.deficit > 0]:  # no other is looked at
                 missed = one.naive.missed, one.naive.missed_before
-                assert one.account.sparing is any(missed)
+                assert one.account.is_light is any(missed)
                 seen[str(missed)] += 1
 
     check()

@@ -1,12 +1,12 @@
 """The fleet theorems' figures."""
 
 import pytest
-from evenkeel_fairshare.bounds import dlpm_dispatch_delay_s
-from evenkeel_fairshare.fleet_bounds import (
+from evenkeel_simulator.laboratory.bounds import (
     d2lpm_backlogged_gap,
     d2lpm_dispatch_delay_s,
     d2lpm_service_error,
     d2lpm_shortfall,
+    dlpm_dispatch_delay_s,
     per_client_round_robin_backlogged_gap,
     per_client_round_robin_shortfall,
 )

@@ -10,7 +10,7 @@ after a warm-up of 30 s; a request is demanded when it arrives, at p + 2q whatev
 over clients i with at least one completed request, S service rate, R demanded rate. The table gives the
 largest, the mean and the population variance over the windows.
 
-The surprising thing: |R_i - S_i| also counts a client that is served what it asked for earlier.
+|R_i - S_i| also counts a client that is served what it asked for earlier.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
-from evenkeel_fairshare.timeline import Completion, Price, Span, Window, linear_price, served
+from evenkeel_simulator.laboratory.timeline import (
+    Completion,
+    Price,
+    Span,
+    Window,
+    linear_price,
+    served,
+)
 
 _FIRST_SECOND_S = 1.0
 _NO_TIME_S = 1e-5

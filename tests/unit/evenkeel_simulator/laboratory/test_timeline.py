@@ -1,8 +1,9 @@
 """Spans of service cut by windows, by hand."""
 
 import pytest
-from evenkeel_fairshare.cost import LinearCost, QuadraticCost
-from evenkeel_fairshare.timeline import (
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_simulator.laboratory.cost import QuadraticCost
+from evenkeel_simulator.laboratory.timeline import (
     Completion,
     Span,
     accumulated_difference,

@@ -3,8 +3,8 @@
 from statistics import fmean, pvariance
 
 import pytest
-from evenkeel_fairshare.timeline import Completion, Span
-from evenkeel_fairshare.vtc_tables import (
+from evenkeel_simulator.laboratory.timeline import Completion, Span
+from evenkeel_simulator.laboratory.vtc_tables import (
     Recipe,
     differences,
     response_times,

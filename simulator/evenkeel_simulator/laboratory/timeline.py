@@ -1,6 +1,6 @@
 """Service over time: spans of service cut by windows.
 
-Place in the flow: finished requests → **spans → windows** → measures. Two bookings exist (ALGORITHMS A5): the
+Two bookings exist (ALGORITHMS A5): the
 theorems book the input when a request is admitted, a span without length, and each output token when it
 is made; the VTC tables spread the whole cost from the first token to the end.
 """
@@ -49,7 +49,7 @@ def linear_price(input_tokens: int, output_tokens: int) -> float:
 
 
 def price_of(cost: Cost) -> Price:
-    """What a cost function charges a whole request (without h(0, 0), which is charged to nobody)."""
+    """What a cost function charges a whole request (without h(0, 0), which is not charged)."""
     return lambda input_tokens, output_tokens: (
         cost.input_cost(input_tokens) + cost.output_cost(input_tokens, 0, output_tokens)
     )
