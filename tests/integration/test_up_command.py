@@ -323,7 +323,10 @@ def test_zero_replicas_and_a_missing_file_are_reported(
         "The service is scaled to zero replicas, and no request starts one."
     )
     (log,) = (tmp_path / ".evenkeel").glob("*/router.log")
-    assert "nothing is routable: there is no replica; requests get 503 at once" in log.read_text()
+    assert (
+        "nothing is routable: the service has no replicas. Requests get 503 at once."
+        in log.read_text()
+    )
     up.file.unlink()
     up.until_reported(
         "fleet.yaml cannot be read: No such file or directory; the fleet stays as it was"

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from evenkeel_contract.heldpages import Held as Told
+from evenkeel_contract.heldpages import Held as ReplicaPages
 from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.kvevents import (
     AllBlocksCleared,
@@ -22,7 +22,7 @@ from evenkeel_contract.kvevents import (
     Numbered,
     encode_batch,
 )
-from evenkeel_router.core.following import Follower, Standing
+from evenkeel_router.prefix.kv_follower import Follower, Standing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -123,7 +123,7 @@ class Following(RuleBasedStateMachine):
         self.queue: list[Numbered] = []
         self.replay: list[Numbered] | None = None
         self.must_replay = True
-        self.told: Told | None = None
+        self.told: ReplicaPages | None = None
 
     @property
     def now(self) -> Process:
@@ -232,7 +232,7 @@ class Following(RuleBasedStateMachine):
 
     @rule()
     def is_not_told(self) -> None:
-        self.follower.untold("it makes no reports")
+        self.follower.not_reported("it makes no reports")
 
     @precondition(lambda self: self.told is not None and self.replay is None)
     @rule(to_the_end=st.sampled_from([True, True, False]))

@@ -8,7 +8,7 @@ from evenkeel_contract.ledgerwire import LedgerDelta
 from evenkeel_fairshare.ledger import CarryRules, Ledger, ReplicaRow, Sealer, Totals
 from evenkeel_fairshare.ledger.page import Account, Page
 from evenkeel_fairshare.ledger.table import Table
-from evenkeel_router.core.exchange import from_wire, to_wire
+from evenkeel_router.ledger.exchange import from_wire, to_wire
 
 RULES = CarryRules(quantum=100.0, overshoot=500.0)
 ALICE, BOB = "ns/t/alice", "ns/t/bob%2F"
@@ -56,6 +56,7 @@ def content(of: Ledger) -> dict[str, object]:
         "book clients": _table(of.book.clients),
         "book tenants": _table(of.book.tenants),
         "folded": of.book.folded,
+        "baselines": of.book.baselines,
         "levels": of.levels.levels.since(0),
         "lifts": of.levels.lifts.since(0),
         "demand": {router: _table(demand.rates) for router, demand in of._demand.items()},

@@ -9,9 +9,9 @@ import pytest
 from evenkeel_contract.routerconfig import AtZero
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.prefix.index import PrefixIndex
-from evenkeel_router.core.candidates import TERMINATING, Fleet
-from evenkeel_router.edge.activation import Activation
-from evenkeel_router.edge.waiting import WaitingRoom
+from evenkeel_router.fleet.activation import Activation
+from evenkeel_router.fleet.selection import TERMINATING, Fleet
+from evenkeel_router.fleet.wait_queue import WaitQueue
 
 from tests.support.routers import PATIENCE_S, config_for, until
 
@@ -21,7 +21,7 @@ class Scene:
 
     def __init__(self, at_zero: AtZero = AtZero.ACTIVATE) -> None:
         self.fleet = Fleet(LeastLoaded(), PrefixIndex(), block_bytes=16)
-        self.room = WaitingRoom()
+        self.room = WaitQueue()
         self.config = config_for(at_zero=at_zero)
         self.now_s = 0.0
         self.activation = Activation(
@@ -67,10 +67,10 @@ async def test_a_replica_that_broke_may_come_back_and_one_that_is_being_deleted_
     waiting = scene.wait()
     await until(lambda: len(scene.room) == 1, "it to wait")
     assert not scene.activation.holds
-    member.withheld = "draining"
+    member.unschedulable = "draining"
     scene.activation.look()
     assert not scene.activation.wanted, "somebody marked it by hand"
-    member.withheld = TERMINATING
+    member.unschedulable = TERMINATING
     scene.activation.look()
     assert scene.activation.wanted
     scene.room.open()

@@ -1,0 +1,99 @@
+"""A tokenised prompt, or the reason why there is none; and whether the count is right (DESIGN section 5).
+
+A prompt that cannot be tokenised as the engine does it is matched by its text; the reason is counted, logged once, and
+shown on the admin port. No request is refused or delayed for it: an error here costs a cache hit, never an answer.
+
+The router checks itself. The engine reports how many tokens a prompt had; a kind of request whose count was wrong three
+times in a row is no longer tokenised, since its hashes are wrong too. Chat templates read more of a request, by engine version
+and flag, than a fixed list could name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+WRONG_IN_A_ROW: Final = 3
+
+
+class Reason(Enum):
+    """Why a prompt is matched by its text in tokens mode; the metric's label."""
+
+    NO_TOKENIZER = "no_tokenizer"
+    """The model's is not there (yet), or of a kind that the router does not read."""
+    NO_TEMPLATE = "no_template"
+    """A chat, and the model's folder has no chat template."""
+    MULTIMODAL = "multimodal"
+    """Images, audio, video: their tokens are the engine's business."""
+    OPTIONS = "options"
+    """A field that changes the prompt or its cache in ways that are not modelled: an adapter, a session, a suffix."""
+    TEMPLATE = "template_error"
+    """The template, or its input, is invalid; the engine answers with an error."""
+    EMBEDDINGS = "embeddings"
+    """Embeddings are computed without a cache of prefixes."""
+    TOO_LONG = "too_long"
+    """Tokenising it would delay others."""
+    BUSY = "busy"
+    """More is being tokenised than is worth waiting for."""
+    MISMATCH = "mismatch"
+    """Requests of its kind were found to have another number of tokens at the engine."""
+
+
+class UntokenisedError(Exception):
+    """The prompt is matched by its text."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(detail or reason.value)
+        self.reason = reason
+        self.detail = detail
+        """For the log, which gets the first of each reason. Never anything that a client wrote."""
+
+
+class Tokenised(NamedTuple):
+    """A request's prompts, tokenised as the engine does."""
+
+    tokens: int
+    """Of all prompts together."""
+    hashes: Sequence[int]
+    """Of the whole pages of the first prompt (`sglang_blocks`)."""
+    page_tokens: int
+    first_tokens: int
+    """Of the first prompt."""
+    kind: str
+    """What it was tokenised as, for the check: `prompt`, `chat` or `tools`."""
+
+
+class Untokenised:
+    """Counts of prompts that were matched by their text, by reason; and the check."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Reason] = Counter()
+        self.trouble = ""
+        """Why there is no tokenizer; empty while there is one."""
+        self._wrong: Counter[str] = Counter()
+
+    def count(self, reason: Reason) -> bool:
+        """One more; True for the first of its reason."""
+        self.counts[reason] += 1
+        return self.counts[reason] == 1
+
+    def distrusts(self, kind: str) -> bool:
+        """Whether requests of this kind are not tokenised any more."""
+        return self._wrong[kind] >= WRONG_IN_A_ROW
+
+    def check(self, kind: str, *, tokens: int, reported: int) -> bool:
+        """A request ended well; whether the engine counted as many tokens. It may have counted one prompt
+        for each of several answers."""
+        right = tokens > 0 and reported > 0 and reported % tokens == 0
+        if right:
+            self._wrong.pop(kind, None)
+        else:
+            self._wrong[kind] += 1
+        return right
+
+    def trust_again(self) -> None:
+        """Another tokenizer: what was wrong with the last one is no longer known."""
+        self._wrong.clear()
+        self.trouble = ""
