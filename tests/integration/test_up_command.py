@@ -320,7 +320,7 @@ def test_zero_replicas_and_a_missing_file_are_reported(
     answer = up.ask()
     assert answer.status_code == 503
     assert answer.json()["error"]["message"] == (
-        "The service is scaled to zero replicas, and no request starts one."
+        "The service is scaled to zero replicas, and requests do not start one."
     )
     (log,) = (tmp_path / ".evenkeel").glob("*/router.log")
     assert (
