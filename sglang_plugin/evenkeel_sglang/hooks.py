@@ -1,4 +1,4 @@
-"""What SGLang calls at each seam. Nothing is decided here: every hook hands on to `scheduling`.
+"""The functions that SGLang calls at each seam. Every hook only calls `scheduling`.
 
 One scheduler lives in a process, so the hooks share one `Scheduling`; it is None in processes without one
 (tokenizer, detokenizer) and where another schedule policy was asked for.
@@ -70,7 +70,7 @@ def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:
     settings = EngineSettings.from_environment(os.environ)
     _scheduling = make_scheduling(name, settings, scheduler)
     scheduler.policy.evenkeel_scheduler = scheduler
-    # Every tensor-parallel rank decides alike; one of them tells.
+    # Every tensor-parallel rank decides the same; one of them sends reports.
     if scheduler.server_args.dp_size > 1:
         raise seams.misfit("data-parallel ranks (--dp-size) would each keep deficits of their own")
     if _is_first_rank():

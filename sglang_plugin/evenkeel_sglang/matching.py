@@ -1,14 +1,14 @@
-"""How much of every waiting request is cached, without matching all of them before every pass.
+"""Knows how much of each waiting request is cached, without matching all requests before every pass.
 
-Place in the flow: waiting requests → **matching** → the policy's order. Upstream matches every waiting request
-before each pass and therefore gives up its order beyond 128 of them; here a pass costs what changed:
+SGLang matches every waiting request before each pass, and therefore drops its order beyond 128 requests. Here the cost of a
+pass depends only on changes:
 
-- a match **grows** only when somebody computes a request's next block. Requests are indexed by the hash of the
-  block they lack (which stands for the whole prefix up to it), and whoever has computed a block names them.
-- a match **shrinks** by eviction, which nobody tells. So every pass also matches again the few that were matched
-  longest ago; up to `REMATCHED` waiting requests the matches are therefore exact, as upstream's are.
+- A match **grows** only when a request computes the next block of another one. Requests are indexed by the hash of the block
+  that they lack, which stands for the whole prefix up to it.
+- A match **shrinks** by eviction, which SGLang does not report. So every pass also repeats the oldest matches. Up to
+  `REMATCHED` waiting requests, matches are therefore exact.
 
-The surprising thing: a stale match costs locality only. Admission matches again, and that is what is charged.
+An outdated match costs only locality: admission matches again and charges by that match.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def register() -> None:
         (seams.ADD_REQUEST, hooks.add_request, HookType.AROUND),
     ):
         HookRegistry.register(seam.path, hook, kind)
-    # No fairness hangs on it, so a misfit stops nothing; routers that come late are told why they see less.
+    # Fairness does not depend on it, so an error here stops nothing; the answer to routers contains the error.
     hooks.pages.trouble = seams.misfits(seams.KV_PUBLISH)
     if not hooks.pages.trouble:
         HookRegistry.register(seams.KV_PUBLISH.path, hooks.kv_published, HookType.AFTER)

@@ -1,7 +1,7 @@
-"""What this engine makes tokens with, for routers in tokens mode (contract `promptfacts`).
+"""This engine's tokenizer files, for routers in tokens mode (contract `promptfacts`).
 
-Place in the flow: the engine's arguments → files of its tokenizer → **facts** → reports port. Read when the first
-router asks. Files come from where the engine itself has loaded them: a folder, or Hugging Face's cache.
+The plug-in reads them at the first request of a router, from the place that the engine loaded them from: a folder or Hugging
+Face's cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def prompt_facts(server_args: Any) -> PromptFacts:
         OSError,
         ValueError,
     ) as error:  # another version's arguments
-        trouble = f"what this engine makes tokens with cannot be told: {error}"
+        trouble = f"the tokenizer files of this engine cannot be read: {error}"
     return facts_of({} if trouble else files, page_tokens=page_tokens, trouble=trouble)
 
 

@@ -1,9 +1,7 @@
 """The replica's totals per client, on request, from inside SGLang's scheduler process (design R3).
 
-Place in the flow: router's DEALER → **ROUTER socket in a thread of its own** → scheduling's snapshot → answer. What
-the engine makes tokens with, and what its cache holds, is asked here too. A
-thread, since the scheduler's loop sleeps when idle and must not wait for routers when busy. Answers are built
-when asked for: nobody asking costs nothing.
+It also answers requests for the tokenizer files and the content of the cache. The ROUTER socket has its own thread, because the
+scheduler's loop sleeps when idle and must not wait for routers when busy. Answers are built on request.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """A replica policy in charge of SGLang's waiting queue: one per scheduler process.
 
-Place in the flow: hooks → **scheduling** → policy. It keeps the policy's picture of who waits and who runs equal to
-the engine's, lets the policy's pass decide whom the engine tries next, and tells it what came of each.
+It keeps the policy's waiting and running requests equal to the engine's. In each pass the policy proposes the next request, and
+this module returns the engine's answer to it.
 
-The surprising thing: nothing tells it of arrivals, aborts and retractions. SGLang has a dozen places that
-touch its queue, different ones in every version; before every pass the queue is compared with what the policy
-knows, which is the same for all of them and costs less than sorting it.
+SGLang changes its queue in a dozen places, which differ between versions. So this module uses no events for arrivals, aborts and
+retractions: before every pass it compares the queue with the policy's state. This costs less than sorting the queue.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class Scheduling:
             if self._matching is not None:
                 for request, matched_tokens in self._matching.refresh().items():
                     self._waiting[request].matched_tokens = matched_tokens
-        # Whoever the policy does not know by now is a probe.
+        # A request that the policy does not know now is a probe.
         is_known = len(queue) == len(self._waiting)
         probes = [] if is_known else [request for request in queue if request not in self._waiting]
         self._pass = self._proposals(probes)
@@ -108,7 +107,7 @@ class Scheduling:
             self._pass = self._queue = None
 
     def look(self, queue: Sequence[EngineRequest]) -> None:
-        """Between passes: whoever aborts all that wait makes none, and reports would have them wait for ever."""
+        """Update the policy between passes: after an abort of all waiting requests there is no pass to do it."""
         if len(queue) < len(self._waiting):
             with self._lock:
                 self._reconcile(queue)
@@ -170,7 +169,7 @@ class Scheduling:
     def _settle(
         self, admissions: Generator[Request, Outcome, None], wanted: Request
     ) -> Request | None:
-        """Tell the policy what came of its proposal; returns the next one."""
+        """Pass the engine's answer to the policy; returns the next proposal."""
         # No answer: the engine passed it over for a reason of its own (an adapter that is not loaded yet).
         outcome = self._answer or Outcome.LATER
         self._answer = None
