@@ -54,9 +54,16 @@ async def scrapes() -> str:
             headers = {"Authorization": f"Bearer {KEY}"}
             assert (await client.post("/v1/completions", json=body, headers=headers)).is_success
         await until(lambda: bool(router.rooms.replicas.reports), "a report")
-        for url in (f"http://127.0.0.1:{router.probe_port}", server.url,
-                    f"http://127.0.0.1:{operator_port}"):  # fmt: skip
-            found |= set(exported(await scrape(url)))
+        urls = (
+            f"http://127.0.0.1:{router.probe_port}",
+            server.url,
+            f"http://127.0.0.1:{operator_port}",
+        )
+        return "".join([await scrape(url) for url in urls])
+
+
+async def test_every_metric_that_alerts_and_dashboards_ask_for_is_exported() -> None:
+    found = set(exported(await scrapes()))
     asked = list(asked_for())
     assert len(asked) > 80
     assert [(name, where) for name, where in asked if name not in found] == []
