@@ -287,6 +287,7 @@ async def test_all_bodies_together_are_bounded() -> None:
         b"X-Long: " + b"x" * 10_000,
         b"Content-Length: 7",
         b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked, chunked",
     ],
 )
 async def test_a_header_that_is_none_is_refused_in_openais_words(line: bytes) -> None:
@@ -343,6 +344,22 @@ async def test_without_an_identity_or_with_a_wrong_key_there_is_401() -> None:
         assert (status, error_of(body)["code"]) == (401, "invalid_api_key")
         assert counted(router) == {Outcome.UNAUTHENTICATED: 2}
         assert not replica.asked
+
+
+async def test_a_401_names_the_scheme_to_use() -> None:
+    async with (
+        behind(tenancy=tenancy(anonymous=Anonymous.REJECT)) as (router, _),
+        http(router) as client,
+    ):
+        missing = await client.post("/v1/completions", json=BODY)
+        wrong = await client.get("/v1/models", headers={"Authorization": "Bearer wrong"})
+        assert [missing.status_code, wrong.status_code] == [401, 401]
+        assert missing.headers["www-authenticate"] == "Bearer"
+        assert wrong.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+        unknown = await client.get("/nowhere")
+        assert (unknown.status_code, "www-authenticate" in unknown.headers) == (404, False)
+        state = await client.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
+        assert state.status_code == 200, "no admin token is configured here"
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
@@ -608,6 +625,78 @@ async def test_requests_may_follow_each_other_on_one_connection_without_waiting(
         for _ in range(3):
             assert await _answer(reader) == (200, OK)
         writer.close()
+
+
+GOOD_REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(json.dumps(BODY)),
+    json.dumps(BODY).encode(),
+)
+
+
+@pytest.mark.parametrize("garbage", [b"no HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nX B: a\r\n\r\n"])
+async def test_good_requests_before_garbage_are_answered_in_order(garbage: bytes) -> None:
+    async with behind() as (router, replica):
+        reader, writer = await connect(router)
+        writer.write(GOOD_REQUEST * 2 + garbage + GOOD_REQUEST)
+        assert await _answer(reader) == (200, OK)
+        assert await _answer(reader) == (200, OK)
+        status, body = await _answer(reader)
+        assert (status, error_of(body)["code"]) == (400, "invalid_http")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b"", "the connection closes after garbage"
+        assert len(replica.asked) == 2
+        assert counted(router) == {Outcome.INVALID_REQUEST: 1}
+        writer.close()
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "foo", "identity"])
+async def test_an_unknown_transfer_coding_is_501(coding: str) -> None:
+    async with behind() as (router, replica):
+        reader, writer = await connect(router)
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+            + coding.encode()
+            + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+        )
+        status, body = await _answer(reader)
+        assert (status, error_of(body)["code"]) == (501, "unsupported_transfer_encoding")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b"", "where its body ends is unknown"
+        assert not replica.asked
+        assert counted(router) == {Outcome.INVALID_REQUEST: 1}
+        writer.close()
+
+
+async def test_only_the_data_of_chunks_counts_against_the_largest_body() -> None:
+    body = json.dumps(BODY).encode()
+    chunks = b"".join(b"1;%b\r\n%c\r\n" % (b"x" * 1000, byte) for byte in body)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    trailer = b"0\r\nX-Trailer: ignored\r\n\r\n"
+    async with behind(limits=LimitsConfig(max_body_bytes=len(body))) as (router, replica):
+        reader, writer = await connect(router)
+        writer.write(head + chunks + trailer)
+        assert await _answer(reader) == (200, OK)
+        writer.write(GOOD_REQUEST)
+        assert await _answer(reader) == (200, OK)
+        assert replica.asked[0].body == body
+        assert "x-trailer" not in replica.asked[0].headers
+        writer.close()
+
+
+async def test_health_says_whether_requests_are_accepted() -> None:
+    people = tenancy(anonymous=Anonymous.REJECT)
+    async with behind(tenancy=people) as (router, _), http(router) as client:
+        healthy = await client.get("/health")
+        assert (healthy.status_code, healthy.json()) == (200, {"status": "ok"})
+        assert (await client.head("/health")).status_code == 200
+        assert (await client.post("/health")).status_code == 404
+        router.state.in_sync = False
+        starting = await client.get("/health")
+        assert (starting.status_code, starting.json()["status"]) == (503, "starting")
+        router.state.in_sync, router.state.draining = True, True
+        draining = await client.get("/health")
+        assert (draining.status_code, draining.json()["status"]) == (503, "draining")
+        router.state.draining = False
 
 
 async def test_models_are_listed_to_who_may_know() -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from evenkeel_router.api.event_stream import EventScan
+from evenkeel_router.transport.replica_connection import Patience, ReplicaConnection
 from evenkeel_router.transport.upstream import Reply
-from evenkeel_router.transport.wire import Patience, ReplicaConnection
 
 _T = TypeVar("_T")
 STREAM_HEAD = (

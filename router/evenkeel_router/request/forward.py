@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from aiohttp import web
 from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet
 from multidict import istr
@@ -30,6 +29,7 @@ from multidict import istr
 from evenkeel_router.api.errors import Refusal
 from evenkeel_router.api.inference import Endpoint, with_client_key
 from evenkeel_router.api.outcomes import Outcome, of_status
+from evenkeel_router.api.replica_errors import replica_error_body
 from evenkeel_router.api.usage import GarbageError, of_reply
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.selection import Ticket
@@ -37,7 +37,8 @@ from evenkeel_router.request.hold import RETRY_AFTER_S, ReplicaWait
 from evenkeel_router.request.relay import Relay, estimate
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.state import RouterState
-from evenkeel_router.transport.replies import CompleteReply, Stream
+from evenkeel_router.transport.client_request import Answer, Request
+from evenkeel_router.transport.replies import JSON, CompleteReply, Stream
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
@@ -78,8 +79,8 @@ class Forwarder:
         self._now = asyncio.get_running_loop().time
 
     async def forward(
-        self, request_state: RequestState, order: AdmittedRequest, request: web.BaseRequest
-    ) -> web.StreamResponse:
+        self, request_state: RequestState, order: AdmittedRequest, request: Request
+    ) -> Answer:
         """The answer; raises `Refusal`. Leaves the last ticket and exchange in the flight, to settle."""
         state = self._state
         deadline_s = request_state.started_s + state.config.limits.queue_timeout_s
@@ -124,9 +125,9 @@ class Forwarder:
         self,
         request_state: RequestState,
         order: AdmittedRequest,
-        request: web.BaseRequest,
+        request: Request,
         ticket: Ticket,
-    ) -> web.StreamResponse | None:
+    ) -> Answer | None:
         """One replica; None if there was no connection. Raises `Failed`, `Refusal`."""
         state, member = self._state, ticket.member
         replica = state.replicas[member.name]
@@ -204,14 +205,16 @@ class Forwarder:
         self,
         request_state: RequestState,
         order: AdmittedRequest,
-        request: web.BaseRequest,
+        request: Request,
         reply: Reply,
-    ) -> web.StreamResponse:
+    ) -> Answer:
         """What the client gets for a replica's answer that is no stream; raises `Failed`."""
         status, body = reply.status, reply.body
+        content_type = reply.content_type or "application/octet-stream"
         if 400 <= status < 500 and status not in (401, 403) and body is not None:
             request_state.outcome = of_status(status)
             request_state.usage = NOTHING
+            body, content_type = replica_error_body(status, body), JSON
         elif status == 200 and body is not None and not order.inference.stream:
             try:
                 said = of_reply(order.inference.endpoint, body)
@@ -226,7 +229,7 @@ class Forwarder:
             request,
             status=status,
             body=body,
-            content_type=reply.content_type or "application/octet-stream",
+            content_type=content_type,
             headers=((REQUEST_ID_HEADER, request_state.request_id),),
             close=self._state.draining,
         )
@@ -235,9 +238,9 @@ class Forwarder:
         self,
         request_state: RequestState,
         order: AdmittedRequest,
-        request: web.BaseRequest,
+        request: Request,
         reply: Reply,
-    ) -> web.StreamResponse:
+    ) -> Answer:
         """Pass a stream on; raises `Failed` while nothing was sent, `Refusal` if its client does not read."""
         relay = Relay(request_state, order, request, reply, self._begun)
         idle_s = self._state.config.limits.idle_timeout_s
@@ -279,7 +282,7 @@ class Forwarder:
 
     def _break_off(
         self, request_state: RequestState, relay: Relay, error: BrokenError | SilenceError
-    ) -> web.StreamResponse:
+    ) -> Answer:
         """The replica failed in the middle of a stream."""
         if isinstance(error, BrokenError):
             self._health.broken(request_state.replica, str(error))
@@ -333,7 +336,7 @@ class Forwarder:
 
 
 def _outgoing(
-    request_state: RequestState, order: AdmittedRequest, request: web.BaseRequest, key: str
+    request_state: RequestState, order: AdmittedRequest, request: Request, key: str
 ) -> Outgoing:
     """What is sent: the client's body, the client key, and where the request came from."""
     inference = order.inference

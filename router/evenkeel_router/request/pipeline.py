@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
 from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
@@ -24,6 +23,7 @@ from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.totals import ClientTotals
 from evenkeel_router.state import RouterState
 from evenkeel_router.transport.bodies import Account, read_body
+from evenkeel_router.transport.client_request import Answer, Request
 
 _AUTHORIZATION = istr("Authorization")
 _IDENTITY = tuple((name, istr(name)) for name in CLIENT_HEADERS)
@@ -42,7 +42,7 @@ class Pipeline:
         self._now = asyncio.get_running_loop().time
 
     def identify(
-        self, request_state: RequestState, request: web.BaseRequest
+        self, request_state: RequestState, request: Request
     ) -> tuple[Client, ClientTotals]:
         """1. Who sends it, and what was counted of it so far; raises `Refusal`."""
         headers = request.headers
@@ -61,8 +61,8 @@ class Pipeline:
         return client, totals
 
     async def infer(
-        self, request_state: RequestState, request: web.BaseRequest, endpoint: Endpoint
-    ) -> web.StreamResponse:
+        self, request_state: RequestState, request: Request, endpoint: Endpoint
+    ) -> Answer:
         """Serve one request; raises `Refusal`, and `CancelledError` when its client is gone."""
         state, limits = self._state, self._state.config.limits
         client, totals = self.identify(request_state, request)
@@ -114,11 +114,11 @@ class Pipeline:
     async def _forward(
         self,
         request_state: RequestState,
-        request: web.BaseRequest,
+        request: Request,
         client: Client,
         totals: ClientTotals,
         inference: Inference,
-    ) -> web.StreamResponse:
+    ) -> Answer:
         state = self._state
         totals.in_flight += 1
         request_state.task = asyncio.current_task()
@@ -190,7 +190,7 @@ class Pipeline:
                 usage.cached_tokens,
             )
 
-    def _note_stripped(self, request: web.BaseRequest, inference: Inference) -> None:
+    def _note_stripped(self, request: Request, inference: Inference) -> None:
         """Count what a client may not say to an engine; none of it is sent on."""
         stripped = self._state.totals.stripped
         for field in inference.stripped:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from aiohttp import web
 from evenkeel_contract.names import REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 
@@ -18,6 +17,7 @@ from evenkeel_router.api.event_stream import EventScan
 from evenkeel_router.api.inference import Endpoint
 from evenkeel_router.fleet.selection import Plan
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
+from evenkeel_router.transport.client_request import Request
 from evenkeel_router.transport.replies import Stream
 from evenkeel_router.transport.upstream import Reply
 
@@ -34,7 +34,7 @@ class Relay:
         self,
         request_state: RequestState,
         order: AdmittedRequest,
-        request: web.BaseRequest,
+        request: Request,
         reply: Reply,
         begun: Begun,
     ) -> None:

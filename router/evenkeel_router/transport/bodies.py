@@ -1,11 +1,7 @@
-"""Reading a request's body: bounded in size and in time.
+"""Reading a request's body: bounded in size, in time, and in what all bodies together hold in memory.
 
-Place in the flow: head → **body** → parse. Most bodies have arrived with their head, and cost no wait.
-
-The surprising thing: what all requests hold together is bounded too (`Budget`). Without that, as many
-requests as may be in flight, each with the largest body allowed, would be 64 GiB. And compressed bodies are
-unpacked here, not by aiohttp: of a body that is refused it would unpack all the rest, a gigabyte for each megabyte
-that somebody sends, while everybody else waits.
+Compressed bodies are unpacked here in slices, so that a body that unfolds to gigabytes is refused early and delays no
+other request.
 """
 
 from __future__ import annotations
@@ -14,21 +10,19 @@ import asyncio
 import zlib
 from typing import Final, NamedTuple
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_protocol import RequestPayloadError
 from multidict import istr
 
 from evenkeel_router.api.errors import Refusal, invalid
 from evenkeel_router.api.headroom import may_hold_more
 from evenkeel_router.api.outcomes import Outcome
-from evenkeel_router.transport.server import connection_of
+from evenkeel_router.transport.client_request import HttpSyntaxError, Request
 
-BODY_TIMEOUT_S: Final = 60.0  # for the whole body, once its head is there
+BODY_TIMEOUT_S: Final = 60.0  # for the whole body, from its head on
 INVALID_BODY: Final = "invalid_body"
-"""The code of a body after which nothing on the connection can be trusted."""
+"""The code of a body after which nothing else can be read from the connection."""
 
 _CONTENT_ENCODING: Final = istr("Content-Encoding")
+_EXPECT: Final = istr("Expect")
 _PACKED: Final = ("gzip", "deflate")
 _GZIP_OR_ZLIB: Final = 47  # zlib's wbits: either header, any window
 _SLICE_BYTES: Final = 256 * 1024  # about a millisecond
@@ -86,11 +80,11 @@ class Account(NamedTuple):
 
 
 async def read_body(
-    request: web.BaseRequest, account: Account, *, limit_bytes: int, timeout_s: float
+    request: Request, account: Account, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
     """The whole body, unpacked, taken from the budget: give back its length. Raises `Refusal`."""
     packed = _is_packed(request)
-    if request.content.is_eof():  # as usual: it came with its head
+    if request.body.complete:  # the usual case: it arrived with its head
         body = _arrived(request, account, limit_bytes)
     else:
         body = await _read(request, account, limit_bytes=limit_bytes, timeout_s=timeout_s)
@@ -102,20 +96,15 @@ async def read_body(
         account.give(len(body))
 
 
-def _arrived(request: web.BaseRequest, account: Account, limit_bytes: int) -> bytes:
-    try:
-        body: bytes = request.content.read_nowait()
-    except (RequestPayloadError, HttpProcessingError) as error:
-        raise _misframed(request) from error
+def _arrived(request: Request, account: Account, limit_bytes: int) -> bytes:
+    body = request.body.read_nowait()
     if len(body) > limit_bytes:
         raise _too_large(limit_bytes)
     account.take(len(body))
     return body
 
 
-async def _read(
-    request: web.BaseRequest, account: Account, *, limit_bytes: int, timeout_s: float
-) -> bytes:
+async def _read(request: Request, account: Account, *, limit_bytes: int, timeout_s: float) -> bytes:
     try:
         _check_announced(request, limit_bytes)
         _continue(request)
@@ -124,20 +113,17 @@ async def _read(
     except TimeoutError as error:
         message = f"The body did not arrive within {timeout_s:g} s."
         raise invalid(message, code="body_timeout") from error
-    except (RequestPayloadError, HttpProcessingError) as error:
-        raise _misframed(request) from error
+    except HttpSyntaxError as error:
+        raise invalid(
+            "The body does not have the framing that its head announces.", code=INVALID_BODY
+        ) from error
 
 
-def _misframed(request: web.BaseRequest) -> Refusal:
-    request.content.feed_eof()  # or else aiohttp would go on reading it, and log the same error once more
-    return invalid("The body is not framed as its head says.", code=INVALID_BODY)
-
-
-async def _collect(request: web.BaseRequest, account: Account, limit_bytes: int) -> bytes:
+async def _collect(request: Request, account: Account, limit_bytes: int) -> bytes:
     pieces: list[bytes] = []
     taken_bytes = 0
     try:
-        while piece := await request.content.readany():
+        while piece := await request.body.read():
             if taken_bytes + len(piece) > limit_bytes:
                 raise _too_large(limit_bytes)
             account.take(len(piece))
@@ -149,7 +135,7 @@ async def _collect(request: web.BaseRequest, account: Account, limit_bytes: int)
     return b"".join(pieces)
 
 
-def _is_packed(request: web.BaseRequest) -> bool:
+def _is_packed(request: Request) -> bool:
     """Whether the body is compressed, in a way that is understood; raises `Refusal` otherwise."""
     encodings = request.headers.getall(_CONTENT_ENCODING, ())
     if not encodings:
@@ -193,18 +179,17 @@ async def _unpack(packed: bytes, account: Account, limit_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def _check_announced(request: web.BaseRequest, limit_bytes: int) -> None:
+def _check_announced(request: Request, limit_bytes: int) -> None:
     """Refuse before reading where the head says enough."""
     length = request.content_length
     if length is not None and length > limit_bytes:
         raise _too_large(limit_bytes)
 
 
-def _continue(request: web.BaseRequest) -> None:
-    """Some clients (curl above 1 MiB) send the head and wait to be told."""
-    expected = request.headers.get("Expect", "").lower() == "100-continue"
-    if expected:
-        connection_of(request).write(b"HTTP/1.1 100 Continue\r\n\r\n")
+def _continue(request: Request) -> None:
+    """Ask for the body where the client waits for it, as curl does above 1 MiB."""
+    if request.headers.get(_EXPECT, "").lower() == "100-continue":
+        request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def _too_large(limit_bytes: int) -> Refusal:

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from evenkeel_contract.routerconfig import ReplicaConfig
 
+from evenkeel_router.transport.replica_connection import Patience, ReplicaConnection
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
@@ -32,7 +33,6 @@ from evenkeel_router.transport.upstream import (
     Reply,
     UnansweredError,
 )
-from evenkeel_router.transport.wire import Patience, ReplicaConnection
 
 CONNECT_TIMEOUT_S: Final = 5.0
 IDLE_LIMIT_S: Final = 4.0  # uvicorn closes idle connections after 5 s
