@@ -352,7 +352,8 @@ def _open_admin(config: RouterConfig) -> Iterator[Fault]:
     if config.admin_token_sha256 is None and not _is_loopback(config.listen.host):
         yield Fault(
             "adminTokenSha256",
-            f"is required where listen.host ({show(config.listen.host)}) is not a loopback address",
+            f"must be set (the SHA-256 of a token), because listen.host ({show(config.listen.host)}) is not a "
+            "loopback address; without a token every client could read the admin port",
             about=("listen.host",),
         )
 

@@ -10,9 +10,9 @@ import itertools
 import logging
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 from evenkeel_contract.names import REQUEST_ID_HEADER
@@ -22,11 +22,14 @@ from multidict import istr
 from evenkeel_router.api.errors import Refusal, error_body, invalid
 from evenkeel_router.api.inference import Endpoint
 from evenkeel_router.api.outcomes import OURS, Outcome
-from evenkeel_router.request.forward import going_away
+from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.ledger.fairness import Fairness
+from evenkeel_router.request import refusals
+from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.request_state import RequestState
-from evenkeel_router.state import RouterState
-from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.request.totals import RequestTotals
+from evenkeel_router.settings import Settings
 from evenkeel_router.transport.bodies import INVALID_BODY
 from evenkeel_router.transport.client_request import (
     Answer,
@@ -48,17 +51,36 @@ INTERNAL: Final = "internal"
 """The label of a fault of this program, which is none of the outcomes."""
 
 
+RequestSink: TypeAlias = Callable[[RequestState, float], None]
+"""Takes a request that is over, and its duration in seconds."""
+
+
 class Traffic:
     """Answers every request of the traffic port."""
 
-    def __init__(self, state: RouterState, pipeline: Pipeline, log: RequestLog) -> None:
-        self._state = state
+    def __init__(
+        self,
+        settings: Settings,
+        intake: Intake,
+        pipeline: Pipeline,
+        *,
+        replicas: Replicas,
+        totals: RequestTotals,
+        fairness: Fairness,
+        log: RequestSink,
+    ) -> None:
+        """`log` takes every request that is over."""
+        self._settings = settings
+        self._intake = intake
         self._pipeline = pipeline
+        self._replicas = replicas
+        self._totals = totals
+        self._fairness = fairness
         self._log = log
         self._now = asyncio.get_running_loop().time
         self._id_prefix = secrets.token_hex(6)
         self._ids = itertools.count(1)
-        self._started_unix = state.started_unix
+        self._started_unix = intake.started_unix
 
     async def handle(self, request: Request) -> Answer:
         """One request."""
@@ -72,8 +94,8 @@ class Traffic:
             started_s=self._now(),
         )
         try:
-            if self._state.draining:
-                raise going_away()
+            if self._intake.draining:
+                raise refusals.shutting_down()
             if endpoint is not None and request.method == "POST":
                 return await self._pipeline.infer(request_state, request, endpoint)
             return self._models(request_state, request, path)
@@ -82,7 +104,7 @@ class Traffic:
                 request_state, request, refusal, close=refusal.code == INVALID_BODY
             )
         except asyncio.CancelledError:
-            request_state.left()
+            request_state.client_left()
             raise
         except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
             return self._fault(request_state, request, fault)
@@ -104,8 +126,8 @@ class Traffic:
 
     def _health(self, request: Request) -> Answer:
         """Whether the router takes requests, for load balancers and clients; no credentials. As `/readyz`."""
-        state = self._state
-        status = "draining" if state.draining else "ok" if state.in_sync else "starting"
+        draining, in_sync = self._intake.draining, self._replicas.in_sync
+        status = "draining" if draining else "ok" if in_sync else "starting"
         body = msgspec.json.encode({"status": status})
         return CompleteReply(request, status=200 if status == "ok" else 503, body=body)
 
@@ -116,7 +138,7 @@ class Traffic:
             message = f"Unknown URL: {request.method} {path[:200]}."
             raise Refusal(Outcome.NOT_FOUND, message, code="unknown_url")
         self._pipeline.identify(request_state, request)
-        config = self._state.config
+        config = self._settings.config
         model = {
             "id": config.model,
             "object": "model",
@@ -154,7 +176,7 @@ class Traffic:
     def _fault(self, request_state: RequestState, request: Request, fault: BaseException) -> Answer:
         """A fault of this program: the traceback goes to the log, not to the client."""
         _log.error("the router failed in request %s", request_state.request_id, exc_info=fault)
-        self._state.totals.faults += 1
+        self._totals.faults += 1
         request_state.status = 500
         refusal = Refusal(Outcome.REPLICA_FAILED, "Internal error of the router.", code=INTERNAL)
         return self._whole(request_state, request, 500, error_body(refusal), close=True)
@@ -170,7 +192,7 @@ class Traffic:
         close: bool = False,
     ) -> CompleteReply:
         headers = [(REQUEST_ID_HEADER, request_state.request_id), *headers]
-        close = close or self._state.draining
+        close = close or self._intake.draining
         return CompleteReply(
             request, status=status, body=body, content_type=JSON, headers=headers, close=close
         )
@@ -179,19 +201,19 @@ class Traffic:
         """Count and log a request that is over."""
         totals, duration_s = request_state.totals, self._now() - request_state.started_s
         if request_state.outcome is not None:
-            errors = self._state.totals.refused if totals is None else totals.errors
+            errors = self._totals.refused if totals is None else totals.errors
             errors[request_state.outcome] += 1
         if totals is not None and request_state.usage not in (None, NOTHING):
             totals.duration_s.observe(duration_s)
             if request_state.first_byte_s is not None:
                 totals.ttft_s.observe(request_state.first_byte_s - request_state.started_s)
-        if totals is not None and totals.identity not in self._state.fairness.now.beyond_share:
+        if totals is not None and totals.identity not in self._fairness.now.beyond_share:
             self._objective(request_state)
-        self._log.add(request_state, duration_s)
+        self._log(request_state, duration_s)
 
     def _objective(self, request_state: RequestState) -> None:
         """A request of a client within its share: when its first token came, or that it never did through our fault."""
-        seen = self._state.totals.within_share_ttft_s
+        seen = self._totals.within_share_ttft_s
         if request_state.first_byte_s is not None and request_state.usage not in (None, NOTHING):
             seen.observe(request_state.first_byte_s - request_state.started_s)
         elif request_state.first_byte_s is None and request_state.outcome in OURS:

@@ -17,7 +17,6 @@ from evenkeel_router.api.headroom import may_hold_more
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.transport.client_request import HttpSyntaxError, Request
 
-BODY_TIMEOUT_S: Final = 60.0  # for the whole body, from its head on
 INVALID_BODY: Final = "invalid_body"
 """The code of a body after which nothing else can be read from the connection."""
 

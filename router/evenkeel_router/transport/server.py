@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from evenkeel_router.transport.client_connection import ClientConnection
 from evenkeel_router.transport.client_request import Answer, Request
-
-KEEP_ALIVE_S: Final = 75.0
-"""For idle connections, and for heads that arrive slowly. Longer than the 60 s of the usual load balancers."""
 
 
 def connections_for(max_concurrent: int) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import evenkeel_router
 import pytest
 from evenkeel_router.transport.client_connection import ClientConnection
 from evenkeel_router.transport.client_request import Answer, Request
@@ -136,7 +139,9 @@ async def test_requests_are_the_same_however_their_bytes_are_cut(size: int) -> N
 async def test_an_offer_to_upgrade_is_ignored_and_its_body_is_read(framing: str) -> None:
     """As Java's client and `curl --http2` send their first request."""
     body = b"body" if "Length" in framing else b"4\r\nbody\r\n0\r\n\r\n"
-    head = f"POST /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n{framing}\r\n\r\n"
+    head = (
+        f"POST /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n{framing}\r\n\r\n"
+    )
     offer = b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
     async with served() as (_, reader, writer):
         for cut in (0, 3):
@@ -156,7 +161,7 @@ async def test_few_requests_wait_however_many_are_sent() -> None:
         return CompleteReply(request, status=200, body=request.target.encode())
 
     count = 20_000
-    async with served(handle) as (server, reader, writer):
+    async with served(handle) as (_, reader, writer):
         for number in range(count):
             writer.write(request_of(f"/{number}"))
         await asyncio.sleep(0.05)
@@ -255,7 +260,7 @@ def connections_in_memory() -> int:
 
 
 async def test_a_connection_that_closes_is_freed_without_the_collector() -> None:
-    async with served() as (server, reader, writer):
+    async with served() as (_, reader, writer):
         writer.write(request_of("/"))
         await answer_of(reader)
         assert connections_in_memory() >= 1
@@ -266,3 +271,22 @@ async def test_a_connection_that_closes_is_freed_without_the_collector() -> None
             await until(lambda: not connections_in_memory(), "the connection to be freed")
         finally:
             gc.enable()
+
+
+def test_the_router_uses_no_private_names_of_aiohttp() -> None:
+    """And none at all on the path of a request: any minor version of aiohttp fits."""
+    router = Path(evenkeel_router.__file__).parent
+    for path in router.rglob("*.py"):
+        room = path.relative_to(router).parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for name in names:
+                if name.partition(".")[0] != "aiohttp":
+                    continue
+                assert not any(part.startswith("_") for part in name.split(".")), (path, name)
+                assert room not in ("api", "transport", "request"), (path, name)
