@@ -142,6 +142,7 @@ async def test_the_admin_port_shows_the_replicas_alone_to_whoever_has_the_token(
         )
         refused = await client.get(f"{url}/v1/replicas", headers={"Authorization": "Bearer no"})
         assert refused.status_code == 401
+        assert refused.headers["www-authenticate"] == 'Bearer error="invalid_token"'
 
 
 async def test_metrics_count_requests_tokens_and_errors_by_client() -> None:

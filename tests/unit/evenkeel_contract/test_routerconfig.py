@@ -107,8 +107,10 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     "an open admin port beyond loopback": (
         lambda c: c.update(listen={"host": "0.0.0.0"}),
         [
-            "adminTokenSha256: must be set (the SHA-256 of a token), because listen.host ('0.0.0.0') is not a "
-            "loopback address; without a token every client could read the admin port",
+            (
+                "adminTokenSha256: must be set (the SHA-256 of a token), because listen.host ('0.0.0.0') is not "
+                "a loopback address; without a token every client could read the admin port"
+            ),
         ],
     ),
     "a key of an unknown client": (
