@@ -206,7 +206,7 @@ async def test_a_compressed_body_is_what_its_head_says_or_refused(
             assert want is None or error_of(body)["code"] == want
             writer.close()
         await until(
-            lambda: router.rooms.intake.body_budget.used_bytes == 0, "all bytes to be given back"
+            lambda: router.rooms.intake.body_memory.used_bytes == 0, "all bytes to be given back"
         )
     assert "Traceback" not in caplog.text
 
@@ -246,32 +246,34 @@ async def test_a_body_that_stops_being_one_is_refused_at_once() -> None:
         writer.write(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{ \r\n"
         )
-        await until(lambda: router.rooms.intake.body_budget.used_bytes == 2, "the first chunk")
+        await until(lambda: router.rooms.intake.body_memory.used_bytes == 2, "the first chunk")
         writer.write(b"no number\r\n")
         status, body = await _answer(reader)
         assert (status, error_of(body)["code"]) == (400, "invalid_body")
         assert await reader.read() == b"", "nothing after it can be trusted"
         writer.close()
         assert counted(router) == {Outcome.INVALID_REQUEST: 1}
-        assert router.rooms.intake.body_budget.used_bytes == 0
+        assert router.rooms.intake.body_memory.used_bytes == 0
 
 
 async def test_all_bodies_together_are_bounded() -> None:
     async with behind() as (router, _), http(router) as client:
-        router.rooms.intake.body_budget.used_bytes = MAX_BUFFERED_BYTES - 100_000
+        router.rooms.intake.body_memory.used_bytes = MAX_BUFFERED_BYTES - 100_000
         response = await client.post("/v1/completions", content=b" " * 200_000)
         assert (response.status_code, error_of(response.content)["code"]) == (503, "overloaded")
         assert response.headers["retry-after"] == "1"
-        assert router.rooms.intake.body_budget.used_bytes == MAX_BUFFERED_BYTES - 100_000
-        router.rooms.intake.body_budget.used_bytes = 0
+        assert router.rooms.intake.body_memory.used_bytes == MAX_BUFFERED_BYTES - 100_000
+        router.rooms.intake.body_memory.used_bytes = 0
         tenant = next(iter(router.rooms.totals.clients())).tenant_identity
-        router.rooms.intake.body_budget.take(tenant, MAX_BUFFERED_BYTES * 9 // 10)
+        router.rooms.intake.body_memory.reserve(tenant, MAX_BUFFERED_BYTES * 9 // 10)
         response = await client.post("/v1/completions", content=b" " * 200_000)
         assert (response.status_code, error_of(response.content)["code"]) == (429, "max_buffered")
-        router.rooms.intake.body_budget.take("ns/another", 16 * 2**20)  # as if nothing had happened
-        router.rooms.intake.body_budget.give("ns/another", 16 * 2**20)
-        router.rooms.intake.body_budget.give(tenant, MAX_BUFFERED_BYTES * 9 // 10)
-        assert router.rooms.intake.body_budget.used_bytes == 0
+        router.rooms.intake.body_memory.reserve(
+            "ns/another", 16 * 2**20
+        )  # as if nothing had happened
+        router.rooms.intake.body_memory.release("ns/another", 16 * 2**20)
+        router.rooms.intake.body_memory.release(tenant, MAX_BUFFERED_BYTES * 9 // 10)
+        assert router.rooms.intake.body_memory.used_bytes == 0
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
 
 
@@ -478,7 +480,7 @@ async def test_a_body_that_comes_too_slowly_is_refused() -> None:
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         status, body = await _answer(reader)
         assert (status, error_of(body)["code"]) == (400, "body_timeout")
-        assert router.rooms.intake.body_budget.used_bytes == 0
+        assert router.rooms.intake.body_memory.used_bytes == 0
         writer.close()
 
 
@@ -488,11 +490,11 @@ async def test_a_client_that_leaves_while_it_sends_is_counted() -> None:
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         await writer.drain()
         await until(
-            lambda: router.rooms.intake.body_budget.used_bytes == 1, "the beginning of the body"
+            lambda: router.rooms.intake.body_memory.used_bytes == 1, "the beginning of the body"
         )
         writer.close()
         await until(lambda: counted(router) == {Outcome.CLIENT_GONE: 1}, "the client to be missed")
-        assert router.rooms.intake.body_budget.used_bytes == 0
+        assert router.rooms.intake.body_memory.used_bytes == 0
         assert not replica.asked
 
 

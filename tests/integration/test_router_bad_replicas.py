@@ -67,7 +67,7 @@ async def settled(router: Router) -> None:
     """Wait until nothing is in flight, and check that nothing is left behind."""
     await until(lambda: not router.rooms.intake.admission.running, "the end of all requests")
     assert not router.rooms.intake.active_requests
-    assert router.rooms.intake.body_budget.used_bytes == 0
+    assert router.rooms.intake.body_memory.used_bytes == 0
     await until(
         lambda: not any(router.rooms.replicas.fleet.outstanding), "all tickets to be given back"
     )

@@ -27,7 +27,7 @@ from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.totals import ClientTotals, RequestTotals
 from evenkeel_router.settings import Settings
-from evenkeel_router.transport.bodies import Account, read_body
+from evenkeel_router.transport.bodies import TenantMemory, read_body
 from evenkeel_router.transport.client_request import Answer, Request
 
 _AUTHORIZATION = istr("Authorization")
@@ -89,10 +89,10 @@ class Pipeline:
         client, totals = self.identify(request_state, request)
 
         # 2. Parse: what the request asks for, and what is sent on.
-        body_bytes = Account(intake.body_budget, client.tenant_identity)
+        body_memory = TenantMemory(intake.body_memory, client.tenant_identity)
         body = await read_body(
             request,
-            body_bytes,
+            body_memory,
             limit_bytes=self._settings.limits.max_body_bytes,
             timeout_s=self._settings.timing.body_timeout_s,
         )
@@ -118,7 +118,7 @@ class Pipeline:
             finally:
                 self._settle(request_state, client, totals, inference)
         finally:
-            body_bytes.give(held_bytes)
+            body_memory.release(held_bytes)
 
     async def _tokenise(
         self, request_state: RequestState, client: Client, inference: Inference

@@ -115,7 +115,7 @@ async def test_a_request_is_taken_back_or_lost_unanswered_only_before_anything_o
         asking = asyncio.create_task(exchange.ask(REQUEST, silence_s=PATIENCE_S))
         await said.wait()
         (connection,) = pool._open
-        await until(lambda: connection.heard is bool(says), "what was said to be read")
+        await until(lambda: connection.answered is bool(says), "the answer to be read")
         assert exchange.break_off() is want
         if not want:
             (replica,) = server.serving.values()
@@ -188,7 +188,7 @@ async def test_a_stream_is_read_only_as_fast_as_it_is_taken() -> None:
 
 
 async def test_a_stream_that_comes_slowly_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_connection, "LOOK_S", 0.02)
+    monkeypatch.setattr(replica_connection, "CHECK_INTERVAL_S", 0.02)
 
     async def dawdles(asked: Asked) -> None:
         await asked.begin_stream()
