@@ -1,4 +1,4 @@
-"""What the plug-in reads off SGLang's request object, in one place, for every supported version.
+"""The attributes of SGLang's request object that the plug-in reads, for every supported version.
 
 Names that moved between versions are resolved here; `seams` checks before the engine starts that they exist.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 HEALTH_CHECK: Final = "HEALTH_CHECK"
-"""How SGLang's own probes begin their request ids. They must never be throttled."""
+"""Prefix of the request ids of SGLang's own probes, which are never throttled."""
 
 
 class EngineRequest(Protocol):

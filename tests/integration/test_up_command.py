@@ -206,7 +206,7 @@ def test_the_number_of_routers_follows_the_file(start: Callable[..., Up]) -> Non
     up = start()
     up.until_ready()
     up.edit("scheduling:", "router: {replicas: 3}\n  scheduling:")
-    up.until_reported("applied")
+    up.until_reported("fleet.yaml applied")
     pids = up.pids()
     assert sorted(name for name in pids if name.startswith("router")) == [
         "router", "router-1", "router-2"
@@ -221,12 +221,12 @@ def test_the_number_of_routers_follows_the_file(start: Callable[..., Up]) -> Non
     config = json.loads((folder / "router-2.json").read_bytes())
     assert [peer["name"] for peer in config["state"]["peers"]] == ["router", "router-1"]
     up.edit("{replicas: 3}", "{replicas: 1}")
-    up.until_reported("applied", 2)
+    up.until_reported("fleet.yaml applied", 2)
     assert [name for name in up.pids() if name.startswith("router")] == ["router"]
     assert json.loads((folder / "router.json").read_bytes())["state"]["peers"] == []
 
 
-async def test_edits_are_applied_without_losing_a_request(start: Callable[..., Up]) -> None:
+async def test_edits_lose_no_request(start: Callable[..., Up]) -> None:
     up = start()
     await asyncio.to_thread(up.until_ready)
     statuses: list[int] = []
@@ -235,7 +235,7 @@ async def test_edits_are_applied_without_losing_a_request(start: Callable[..., U
         first = up.pids()
         up.edit("replicas: 2", "replicas: 3")
         up.edit("weight: 4", "weight: 7")
-        await asyncio.to_thread(up.until_reported, "applied")
+        await asyncio.to_thread(up.until_reported, "fleet.yaml applied")
         assert up.state().tenants[0].weight == 7
         assert [replica.name for replica in up.state().replicas] == [
             "replica-0",
@@ -254,7 +254,7 @@ async def test_edits_are_applied_without_losing_a_request(start: Callable[..., U
         # Another policy: new replicas start first, then the old ones stop.
         up.edit("replicas: three", "replicas: 1")
         up.edit("replicaPolicy: DLPM", "replicaPolicy: VTC")
-        await asyncio.to_thread(up.until_reported, "applied", 2)
+        await asyncio.to_thread(up.until_reported, "fleet.yaml applied", 2)
         assert [replica.name for replica in up.state().replicas] == ["replica-3"]
         assert sorted(up.pids()) == ["replica-3", "router"]
         assert up.pids()["router"] == first["router"]
@@ -320,7 +320,7 @@ def test_zero_replicas_and_a_missing_file_are_reported(
     answer = up.ask()
     assert answer.status_code == 503
     assert answer.json()["error"]["message"] == (
-        "The service is scaled to zero replicas, and no request starts one."
+        "The service is scaled to zero replicas, and requests do not start one."
     )
     (log,) = (tmp_path / ".evenkeel").glob("*/router.log")
     assert (

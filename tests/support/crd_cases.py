@@ -346,7 +346,7 @@ RULES: Final[Mapping[str, Pair]] = {
         good={"spec.slo.ttft.threshold": "876000h"},
         bad={"spec.slo.ttft.threshold": "0h0s"},
     ),
-    "a duration beyond reason": Pair(
+    "a duration that is too long": Pair(
         path="spec.slo.ttft.threshold",
         message="must be above 0 and at most 876000h",
         base=SERVICE,

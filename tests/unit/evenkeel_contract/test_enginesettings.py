@@ -1,4 +1,4 @@
-"""What an engine is told survives the way through its environment; a fault names its variable."""
+"""Settings of an engine survive the way through its environment; an error names its variable."""
 
 from __future__ import annotations
 

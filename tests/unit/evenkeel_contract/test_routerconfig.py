@@ -128,7 +128,7 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         ),
         ["tenancy.tenants[0].apiKeys[1].sha256: is the same as in tenancy.tenants[0].apiKeys[0]"],
     ),
-    "a hash that is none": (
+    "an invalid hash": (
         lambda c: c["tenancy"]["tenants"][0]["apiKeys"][0].update(sha256=HASH.upper()),
         [
             (
@@ -155,11 +155,11 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         lambda c: c.update(prefix={"mode": "Tokens", "tokenizer": "models/llama"}),
         ["prefix.tokenizer: must be an absolute path or 'simulator', not 'models/llama'"],
     ),
-    "KV events that nobody can replay": (
+    "KV events without a replay": (
         lambda c: c["replicas"][0].update(kvEvents="tcp://127.0.0.1:5557"),
         ["replicas[0].kvReplay: is required with kvEvents"],
     ),
-    "a replay of KV events that nobody publishes": (
+    "a replay without KV events": (
         lambda c: c["replicas"][0].update(kvReplay="tcp://127.0.0.1:5558"),
         ["replicas[0].kvEvents: is required with kvReplay"],
     ),

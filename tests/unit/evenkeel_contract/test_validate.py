@@ -243,7 +243,7 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
             "spec.engine.args[2]: must be a flag, not '8'; write --flag=value as one entry",
         ],
     ),
-    "limits beyond reason": (
+    "limits that are too large": (
         lambda s: s["router"].update(limits={"maxBodySize": "2Gi", "queueTimeout": "200h"}),
         [
             "spec.router.limits.maxBodySize: must be at most 1Gi, since routers keep a request in memory",
