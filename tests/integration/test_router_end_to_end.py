@@ -58,7 +58,7 @@ async def test_every_endpoint_is_served_whole_and_streamed() -> None:
             assert len(events) > 4
         embedded = await client.post("/v1/embeddings", json={"model": MODEL, "input": "Hi"})
         assert embedded.status_code == 400  # the replica's word: this model does not embed
-        assert "embedding model" in embedded.json()["message"]
+        assert "embedding model" in embedded.json()["error"]["message"]
         models = (await client.get("/v1/models")).json()
         assert [model["id"] for model in models["data"]] == [MODEL]
 
