@@ -1,4 +1,4 @@
-"""Clients that send nonsense, too much, too slowly, or in somebody else's name; and clients that do not read.
+"""Clients that send nonsense, too much, too slowly, or under another client's name; and clients that do not read.
 
 Each gets a named outcome: a status, an OpenAI error body, a count. None gets a traceback or a hung connection.
 """
@@ -211,7 +211,7 @@ async def test_a_compressed_body_is_what_its_head_says_or_refused(
     assert "Traceback" not in caplog.text
 
 
-async def test_a_bomb_is_not_unpacked_beyond_the_limit_and_holds_nobody_up(
+async def test_a_bomb_is_not_unpacked_beyond_the_limit_and_delays_no_other_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unpacked_bytes = 0
@@ -294,7 +294,7 @@ async def test_all_bodies_together_are_bounded() -> None:
         b"Transfer-Encoding: chunked, chunked",
     ],
 )
-async def test_a_header_that_is_none_is_refused_in_openais_words(line: bytes) -> None:
+async def test_an_invalid_header_is_refused_with_openais_error(line: bytes) -> None:
     async with behind() as (router, replica):
         status, body = await raw(router, line)
         assert status == 400
@@ -311,7 +311,7 @@ async def test_a_header_that_is_none_is_refused_in_openais_words(line: bytes) ->
         ("x-evenkeel-client: acme", "x-llm-d-inference-fairness-id: acme"),
     ],
 )
-async def test_two_identities_are_none(lines: tuple[str, ...]) -> None:
+async def test_two_identity_headers_are_refused(lines: tuple[str, ...]) -> None:
     async with behind() as (router, replica):
         status, body = await raw(router, *lines)
         assert (status, error_of(body)["code"]) == (400, "duplicate_header")
@@ -332,7 +332,7 @@ async def test_an_identity_header_of_a_trusted_proxy_is_believed_if_it_makes_sen
     async with behind(tenancy=tenancy(trusted_proxies=("127.0.0.0/8",))) as (router, replica):
         assert (await raw(router, "x-evenkeel-client: acme/batch"))[0] == 200
         assert decode(replica.asked[0].headers["x-smg-routing-key"]).identity == "ns/acme/batch"
-        status, body = await raw(router, "x-evenkeel-client: nobody")
+        status, body = await raw(router, "x-evenkeel-client: missing")
         assert (status, error_of(body)["code"]) == (403, "unknown_tenant")
         status, body = await raw(router, "x-evenkeel-client: acme/b\xe4tch")
         assert (status, error_of(body)["code"]) == (400, "invalid_header")
@@ -440,7 +440,7 @@ async def test_a_head_that_comes_too_slowly_is_cut_off() -> None:
         writer.close()
 
 
-async def test_a_crowd_of_idle_connections_makes_room_for_who_asks() -> None:
+async def test_the_longest_idle_connections_close_to_make_room() -> None:
     limits = LimitsConfig(max_concurrent=4)
     async with behind(limits=limits) as (router, _):
         crowd = [await connect(router) for _ in range(connections_for(4))]
@@ -516,7 +516,7 @@ async def test_a_client_that_does_not_read_is_dropped_and_its_work_aborted() -> 
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
         writer.write(head % len(body) + body)
         await until(lambda: counted(router) == {Outcome.CLIENT_GONE: 1}, "it to be given up")
-        await until(lambda: replica.gone == 1, "the replica to be told")
+        await until(lambda: replica.gone == 1, "the replica to notice")
         # Socket buffers of four ends, and 64 KiB in the router: bounded, whatever the replica sends.
         assert sent_bytes < 64 * 1024 * 1024
         del reader
@@ -705,7 +705,7 @@ async def test_health_says_whether_requests_are_accepted() -> None:
         router.rooms.intake.draining = False
 
 
-async def test_models_are_listed_to_who_may_know() -> None:
+async def test_models_are_listed_for_known_clients() -> None:
     async with (
         behind(tenancy=tenancy(anonymous=Anonymous.REJECT)) as (router, _),
         http(router) as client,

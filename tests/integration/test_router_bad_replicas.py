@@ -216,7 +216,7 @@ async def test_a_refused_connection_is_tried_elsewhere_without_a_flag_or_an_atte
             await settled(router)
 
 
-async def test_silence_is_504_and_nobody_else_is_asked() -> None:
+async def test_silence_is_504_and_no_other_replica_is_asked() -> None:
     limits = LimitsConfig(first_token_timeout_s=0.1, idle_timeout_s=0.1)
     async with behind(Asked.hang, fine, limits=limits) as (client, router, replicas):
         for changes in ({}, {"stream": True}):
@@ -446,7 +446,7 @@ async def test_a_closing_or_chatting_replica_is_not_kept() -> None:
 # Nobody there.
 
 
-async def test_where_nobody_is_routable_a_request_waits_and_then_is_503() -> None:
+async def test_a_request_waits_while_no_replica_is_routable_and_then_is_503() -> None:
     async with behind(fine, limits=LimitsConfig(queue_timeout_s=0.2)) as (
         client,
         router,

@@ -111,7 +111,7 @@ async def test_an_untrusted_name_is_forbidden_only_where_a_proxy_is_believed() -
     ):
         with pytest.raises(openai.PermissionDeniedError):
             await client.completions.create(
-                model=MODEL, prompt="Hi", extra_headers={"x-evenkeel-client": "nobody"}
+                model=MODEL, prompt="Hi", extra_headers={"x-evenkeel-client": "missing"}
             )
 
 

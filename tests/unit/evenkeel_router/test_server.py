@@ -65,7 +65,7 @@ async def test_what_the_socket_does_not_take_at_once_follows_in_order() -> None:
             assert await reader.readexactly(6) == b"and on"
 
 
-async def test_a_connection_that_is_lost_writes_to_nobody_else() -> None:
+async def test_a_lost_connection_does_not_write_to_another_socket() -> None:
     async with connected() as (connection, _, writer):
         writer.close()
         await until(lambda: connection.transport is None, "the end of the connection")
