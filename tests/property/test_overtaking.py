@@ -1,6 +1,6 @@
-"""Nobody is overtaken by requests of the same client for ever: as replicas run DLPM, the oldest one waits for so many and no more.
+"""How often a client's own requests overtake its oldest one: `MAX_OVERTAKEN` times and no more.
 
-Requests come and are matched by chance, clients on two levels, some are told `LATER`, some give up, some are retracted.
+Requests come and are matched at random, clients on two levels; some are answered `LATER`, some are aborted, some are retracted.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class AbstractEngine:
         return admitted
 
     def decode(self) -> None:
-        """One token for everybody in the batch; who is finished leaves."""
+        """One token for each request in the batch; finished ones leave."""
         for job in list(self.batch):
             job.output_tokens += 1
             self.output_tokens[job.client] += 1
@@ -152,7 +152,7 @@ class AbstractEngine:
 
     @staticmethod
     def _peak(jobs: tuple[Job, ...]) -> int:
-        """LightLLM's test: the largest memory that is ever held if nobody else comes."""
+        """LightLLM's test: the largest memory that is ever held if no other request comes."""
         pairs = sorted(
             (
                 (job.true_output_tokens - job.output_tokens, job.input_tokens + job.output_tokens)

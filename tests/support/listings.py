@@ -19,7 +19,7 @@ from evenkeel_simulator.laboratory.printed_dlpm import check_refill
 
 
 class ListedVtc(ReplicaPolicy):
-    """VTC, Algorithm 2: never forgets a client, looks at everybody for every choice."""
+    """VTC, Algorithm 2: never forgets a client, looks at all clients for every choice."""
 
     name: ClassVar[str] = "VTC as listed"
     matches_prefix: ClassVar[bool] = False

@@ -127,7 +127,7 @@ def figures(policy: str) -> Figures:
     )
 
 
-def test_the_flood_s_latency_is_nobody_else_s() -> None:
+def test_the_flood_s_latency_is_not_the_others() -> None:
     found = figures("DLPM")
     assert found.well_behaved is not None
     assert found.well_behaved.finished == 3
@@ -138,7 +138,7 @@ def test_the_flood_s_latency_is_nobody_else_s() -> None:
     assert found.summary.hit_rate == pytest.approx(0.6)
 
 
-def test_a_run_in_which_no_ordinary_request_ended_says_so() -> None:
+def test_a_run_in_which_no_ordinary_request_ended_is_reported() -> None:
     found = figures_of(
         [record("flooder", 0, latency_s=1.0)],
         workload="w",

@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 FILES = {"tokenizer.json": b"{}", "chat_template.jinja": b"own"}
 
 
-def test_the_files_of_the_tokenizers_folder_are_told_and_no_others(folder: Path) -> None:
+def test_the_tokenizer_s_files_are_reported_and_no_others(folder: Path) -> None:
     assert prompt_facts(arguments(folder)) == facts_of(FILES, page_tokens=16)
     assert prompt_facts(arguments(folder, tokenizer_path=None, page_size=None)) == facts_of(
         FILES, page_tokens=1

@@ -44,7 +44,7 @@ def told(socket: zmq.Socket[bytes]) -> PagesPart:
     return decode_part(socket.recv_multipart()[-1])
 
 
-def test_what_is_told_is_what_was_held_after_one_batch(
+def test_the_answer_is_what_the_cache_held_after_one_batch(
     pages: HeldPages, asking: zmq.Socket[bytes]
 ) -> None:
     enough = threading.Event()

@@ -38,7 +38,7 @@ class Replica:
         for _ in range(count):
             conversation = self.policy.admissions(now_s)
             one = next(conversation)
-            with suppress(StopIteration):  # the pass is over where nobody else is proposed
+            with suppress(StopIteration):  # the pass is over if no other is proposed
                 conversation.send(Outcome.ADMITTED)
             conversation.close()
             order.append(one.client)
