@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.contract import Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.laboratory.cost import QuadraticCost
@@ -155,7 +155,7 @@ def test_a_request_that_does_not_fit_stays_and_is_proposed_again(policy):
         conversation = policy.admissions(0.0)
         assert next(conversation).id == "r1"
         with pytest.raises(StopIteration):
-            conversation.send(Outcome.NO_ROOM)
+            conversation.send(AdmissionResult.NO_ROOM)
         assert len(policy) == 1
 
 
@@ -259,7 +259,7 @@ def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
         while one is not None:
             one.extend_tokens = one.input_tokens
             try:
-                one = admissions.send(Outcome.ADMITTED)
+                one = admissions.send(AdmissionResult.ADMITTED)
             except StopIteration:
                 one = None
         for running in batch:
@@ -287,13 +287,13 @@ def test_a_request_answered_later_waits_while_others_may_enter(policy):
         policy.arrive(one, 0.0)
     admissions = policy.admissions(0.0)
     proposed = [next(admissions)]
-    outcome = Outcome.LATER
+    outcome = AdmissionResult.LATER
     for _ in range(10):  # a pass that proposed it again and again would not end
         try:
             proposed.append(admissions.send(outcome))
         except StopIteration:
             break
-        outcome = Outcome.ADMITTED
+        outcome = AdmissionResult.ADMITTED
     assert sorted(one.id for one in proposed) == [one.id for one in jobs]
     assert list(policy.waiting()) == proposed[:1]
     assert next(policy.admissions(1.0)) is proposed[0]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 
 
 class Room(Enum):
@@ -75,7 +75,7 @@ class AbstractEngine:
         while job is not None:
             self.proposals.append(job)
             outcome = self._offer(job)
-            if outcome is Outcome.ADMITTED:
+            if outcome is AdmissionResult.ADMITTED:
                 admitted.append(job)
             try:
                 proposed = conversation.send(outcome)
@@ -124,9 +124,9 @@ class AbstractEngine:
             return sum(needed) <= self.memory_tokens
         return self._peak((*self.batch, job)) <= self.memory_tokens
 
-    def _offer(self, job: Job) -> Outcome:
+    def _offer(self, job: Job) -> AdmissionResult:
         if not self.fits(job):
-            return Outcome.NO_ROOM
+            return AdmissionResult.NO_ROOM
         job.extend_tokens = job.input_tokens + job.output_tokens - self._matched(job)
         job.admitted_step = self.step_number
         job.admissions += 1
@@ -137,7 +137,7 @@ class AbstractEngine:
         self._remember(job)
         finals = sum(r.input_tokens + r.true_output_tokens for r in self.batch)
         self.peak_resident_tokens = max(self.peak_resident_tokens, finals)
-        return Outcome.ADMITTED
+        return AdmissionResult.ADMITTED
 
     def _matched(self, job: Job) -> int:
         """At least one token is computed (§1.12)."""

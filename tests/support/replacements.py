@@ -67,7 +67,7 @@ class Weighed:
 
 
 @dataclass(eq=False)
-class Flight:
+class OpenRequest:
     """One request at one replica."""
 
     who: str
@@ -89,7 +89,7 @@ class Replica:
         config = EngineConfig(kv_tokens=POOL_TOKENS, admission=AdmissionRule.RESERVATION)
         self.engine = Engine(config, self.policy, PROFILES["a100-llama3.1-8b"], cost=COST)
         self.book = ReportBook(incarnation=name, policy="DLPM")
-        self.flights: dict[str, Flight] = {}
+        self.flights: dict[str, OpenRequest] = {}
 
     @property
     def service(self) -> dict[str, float]:
@@ -165,18 +165,18 @@ class Router:
             now_s=self._fleet.now_s,
         )  # fmt: skip
         request = self._fleet.request(client, input_tokens, booking.key)
-        flight = Flight(who, input_tokens, request, self, replica, slot, dispatch, booking)
+        flight = OpenRequest(who, input_tokens, request, self, replica, slot, dispatch, booking)
         replica.flights[request.id] = flight
         self._fleet.later(self._fleet.lag_s(), self._arrive, flight)
 
-    def ended(self, flight: Flight) -> None:
+    def ended(self, flight: OpenRequest) -> None:
         """A request was served."""
         self._load[flight.slot] -= 1
         usage = Usage(flight.input_tokens, 0, flight.request.output_tokens)
         self.policy.finished(flight.dispatch, flight.slot, usage)
         self.books.ended(flight.booking, usage)
 
-    def _arrive(self, flight: Flight) -> None:
+    def _arrive(self, flight: OpenRequest) -> None:
         if flight.request.id in flight.replica.flights:
             flight.replica.engine.submit(flight.request, self._fleet.now_s)
 
@@ -197,7 +197,7 @@ class Router:
         self._fleet.later(DRAINING_S if drains else REPORT_S, self._ask_on, replica)
 
     def _take_back(self, replica: Replica) -> None:
-        theirs: defaultdict[str, list[Flight]] = defaultdict(list)
+        theirs: defaultdict[str, list[OpenRequest]] = defaultdict(list)
         for flight in replica.flights.values():
             if flight.router is self and not flight.request.output_tokens:
                 theirs[flight.who].append(flight)
@@ -209,7 +209,7 @@ class Router:
                 del replica.flights[flight.request.id]
                 self._fleet.later(self._fleet.lag_s(), self._moved, flight)
 
-    def _moved(self, flight: Flight) -> None:
+    def _moved(self, flight: OpenRequest) -> None:
         flight.replica.engine.abort(flight.request.id, self._fleet.now_s)
         self._load[flight.slot] -= 1
         began = flight.request.admitted_s is not None

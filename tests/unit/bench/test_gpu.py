@@ -15,7 +15,7 @@ from evenkeel_simulator.experiments.workload_file import WorkloadSpec, read_spec
 
 from bench.gpu.load import burst, longest_call, paced, shrunk
 from bench.gpu.prompts import Prompts
-from bench.gpu.report import Figures, Measurement, figures_of, table_of, write
+from bench.gpu.report import Measurement, RunResult, figures_of, table_of, write
 from bench.gpu.run import WORKLOADS
 
 VOCABULARY = 1024
@@ -110,7 +110,7 @@ def record(client: str, number: int, *, latency_s: float) -> Record:
     )
 
 
-def figures(policy: str) -> Figures:
+def figures(policy: str) -> RunResult:
     records = [
         *(record("flooder", number, latency_s=50.0) for number in range(10)),
         *(record("ordinary", number, latency_s=1.0 + number) for number in range(3)),
