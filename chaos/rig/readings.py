@@ -20,7 +20,7 @@ from evenkeel_contract.ledgerwire import (
     unframe,
 )
 from evenkeel_fairshare.ledger import CarryRules, Ledger
-from evenkeel_fairshare.ledger.closing import counted_figure, interval
+from evenkeel_fairshare.ledger.closing import counted_figure
 from evenkeel_fairshare.ledger.page import SERVICE
 from evenkeel_fairshare.replica.deficit import WITHHELD
 from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
@@ -159,9 +159,8 @@ def _fault(ledger: Ledger, incarnation: str, client: str, true: float, *, lives:
     counted = counted_figure(page, client, SERVICE)
     if lives and counted < true - ROUNDING:
         return f"{counted} counted, {true} served: a report is missing"
-    within = interval(page, client)
-    if true > within.upper + ROUNDING:
-        return f"{true} served, beyond the interval's end {within.upper}"
+    if true > counted + OVERSHOOT + ROUNDING:
+        return f"{true} served, {counted} counted: more is lost than one memory holds"
     return ""
 
 

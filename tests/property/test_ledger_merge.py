@@ -36,7 +36,6 @@ client = st.sampled_from(CLIENTS)
 writes = st.one_of(
     st.tuples(st.just("observe"), replica, st.integers(0, 5), st.lists(rows, max_size=3)),
     st.tuples(st.just("receive"), replica, client, totals),
-    st.tuples(st.just("dispatch"), replica, client, numbers),
     st.tuples(st.just("promise"), replica, client, numbers),
     st.tuples(st.just("drain"), replica),
     st.tuples(st.just("close"), replica),
@@ -55,7 +54,6 @@ def live_through(router: str, history: list[tuple]) -> Ledger:
     deeds = {
         "observe": lambda name, at, seen: book.observe(name, since=0, sequence=at, rows=seen),
         "receive": book.received,
-        "dispatch": lambda name, who, worst: book.dispatched(name, who, worst=worst),
         "promise": lambda name, who, seed: book.promised(name, who, seed=-seed, tenant_seed=seed),
         "drain": book.drained,
         "close": book.closed,
@@ -104,6 +102,11 @@ def _without_rank_of(router: str, what: dict) -> dict:
 @given(histories, histories)
 @settings(max_examples=60, deadline=None)
 def test_a_delta_from_a_digest_brings_all_that_the_whole_would(mine, theirs):
+    # A replica reports the same rows as of the same sequence, so theirs are all later than mine.
+    theirs = [
+        (what, args[0], args[1] + 9, args[2]) if what == "observe" else (what, *args)
+        for what, *args in theirs
+    ]
     here, there = live_through("here", mine), live_through("there", theirs)
     whole = live_through("here", mine)
     here.merge(there.delta(here.digest()))

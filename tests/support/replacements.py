@@ -163,8 +163,7 @@ class Router:
         self._load[slot] += 1
         self.policy.dispatched(dispatch, slot)
         booking = self.books.sends(
-            replica.name, client, worst=input_tokens + 2 * OUTPUT_TOKENS, paid=paid,
-            now_s=self._fleet.now_s,
+            replica.name, client, paid=paid, now_s=self._fleet.now_s,
         )  # fmt: skip
         request = self._fleet.request(client, input_tokens, booking.key)
         request_state = RequestState(
@@ -219,7 +218,7 @@ class Router:
         began = request_state.request.admitted_s is not None
         made = request_state.request.output_tokens
         usage = Usage(request_state.input_tokens, 0, made) if began else NOTHING
-        self.books.ended(request_state.booking, usage, told=not began)
+        self.books.ended(request_state.booking, usage)
         before = request_state.booking.paid
         paid = Paid(True, max(before.output_tokens, made)) if began else before
         self._fleet.later(

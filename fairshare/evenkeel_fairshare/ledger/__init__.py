@@ -5,7 +5,7 @@
 docs/design/0003-hierarchical-counters.md has the model and the proofs.
 """
 
-from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Interval, Weights
+from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Weights
 from evenkeel_fairshare.ledger.demand import DemandMeter
 from evenkeel_fairshare.ledger.figures import Figures
 from evenkeel_fairshare.ledger.ledger import Delta, Digest, Ledger
@@ -20,7 +20,6 @@ __all__ = [
     "Digest",
     "EqualWeights",
     "Figures",
-    "Interval",
     "Ledger",
     "ReplicaRow",
     "Sealer",

@@ -1,15 +1,11 @@
-"""Closing: what a departed incarnation served at the end, and what its clients owed there (design R3, R6).
+"""What a departed incarnation served, and what its clients owed there (design R3, R6).
 
-Place in the flow: page → **closing** → standing (what is carried to the next replica) and book.
+The ledger counts the larger of what the incarnation reported and what all routers received from it: work that is
+in neither was received by no client.
 
-What it served lies in an interval: at least what it reported and what all routers together received from it;
-at most that plus the worst case of everything still open there. The ledger counts the lower end: work that was
-neither reported nor received died with the process and was service to nobody.
-
-What clients owed there follows from the last report: a deficit d, less what was received since, plus the quanta
-that the replica gave out since. Nobody saw those, but all who were queued got the same number, so only
-differences matter and any number may stand for it. The surprising thing is the choice: the smallest number that
-brings every deficit back into its range. It never exceeds the true number, so nobody is forgiven anything.
+What clients owed follows from the last report: a deficit, less what was received since, plus the quanta that the replica gave out
+since. Those are unknown, but the same for all queued clients. Any number may stand for them; the smallest that brings every
+deficit back into its range never exceeds the true one, so no debt is forgiven.
 """
 
 from __future__ import annotations
@@ -22,12 +18,10 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from evenkeel_fairshare.churn_bounds import DeficitRange
 from evenkeel_fairshare.ledger.page import (
     DEFICIT,
-    DISPATCHED,
     MARKED_DEFICIT,
     MARKED_QUEUED,
     MARKED_SEED,
     MARKED_SERVICE,
-    RELEASED,
     SEED,
     SERVICE,
     TENANT_DEFICIT,
@@ -79,15 +73,6 @@ class CarryRules(DeficitRange):
             # Seeds are whole tokens: a limit in between would lose the rest at every scale event.
             if not float(getattr(self, name)).is_integer():
                 raise ValueError(f"{name} {getattr(self, name)} is not a whole number")
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Service of one client at one incarnation. Exact where the ends agree."""
-
-    lower: float
-    """What the ledger counts."""
-    upper: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,20 +134,6 @@ def counted_figures(page: Page, client: str, columns: Sequence[int]) -> list[flo
     if row is None:
         return received
     return [max(row[column], amount) for column, amount in zip(columns, received, strict=True)]
-
-
-def interval(page: Page, client: str) -> Interval:
-    """Within what the true service of a closed incarnation lies.
-
-    The upper end supposes that every router that sent anything there made its account known. Where the
-    replica retracts, both ends can be too low by what it computed again: no usage that a router receives shows that.
-    """
-    lower = counted_figure(page, client, SERVICE)
-    still_open = sum(
-        account.clients.cell(client, DISPATCHED) - account.clients.cell(client, RELEASED)
-        for account in page.accounts.values()
-    )
-    return Interval(lower, lower + max(0.0, still_open))
 
 
 _Result = TypeVar("_Result")

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from evenkeel_fairshare.ledger.closing import Interval, interval
 from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.levels import SERVICE_SCOPE
 from evenkeel_fairshare.ledger.page import (
@@ -114,14 +113,6 @@ class Figures:
     def lead_of_tenant(self, tenant: str) -> float:
         """How far a tenant is ahead of the least served backlogged tenant."""
         return self._ledger.levels.lead(SERVICE_SCOPE, tenant, self.served_tenant)
-
-    def interval(self, client: str) -> Interval:
-        """Within what a client's true service lies, weighted tokens: crashes leave the upper end open."""
-        known = self._ledger.book.client(client).totals.service
-        parts = [interval(page, client) for _, page in self._ledger.open_pages()]
-        return Interval(
-            known + sum(part.lower for part in parts), known + sum(part.upper for part in parts)
-        )
 
 
 _NOTHING: Final = Served()

@@ -129,17 +129,10 @@ class Ledger:
         """This router's client keys tell the incarnation where a client and its tenant start (R5)."""
         self._page(incarnation).promise(self.router, client, seed=seed, tenant_seed=tenant_seed)
 
-    def dispatched(self, incarnation: str, client: str, *, worst: float) -> None:
-        """This router sent a request there that can cost `worst` at most, weighted tokens."""
+    def received(self, incarnation: str, client: str, totals: Totals) -> None:
+        """This router received that much more from there (R3, R11)."""
         page = self.pages.get(incarnation) or self._page(incarnation)
-        page.dispatch(self.router, client, worst=worst)
-
-    def received(
-        self, incarnation: str, client: str, totals: Totals, *, released: float = 0.0
-    ) -> None:
-        """This router received that much more from there (R3, R11). `released`: what of the worst case is over."""
-        page = self.pages.get(incarnation) or self._page(incarnation)
-        page.receive(self.router, client, totals, released=released)
+        page.receive(self.router, client, totals)
         self.touched.add(client)
         self.stale.add(client)
 

@@ -48,10 +48,8 @@ RUNNING: Final = 4 + TOTALS
 TENANT_DEFICIT: Final = 1
 TENANT_SEED: Final = 2
 
-# A router's row for a client: version, totals received, worst case dispatched and taken back, seed promised.
-DISPATCHED: Final = 1 + TOTALS
-RELEASED: Final = 2 + TOTALS
-PROMISED: Final = 3 + TOTALS
+# A router's row for a client: version, totals received, seed promised.
+PROMISED: Final = 1 + TOTALS
 
 # A router's row for a tenant: version, seed promised.
 TENANT_PROMISED: Final = 1
@@ -88,7 +86,7 @@ def tenant_of(client: str) -> str:
 class Account:
     """What one router incarnation received from one replica incarnation; only that router writes it."""
 
-    clients: Table = field(default_factory=lambda: Table(totals=TOTALS + 2, state=1))
+    clients: Table = field(default_factory=lambda: Table(totals=TOTALS, state=1))
     tenants: Table = field(default_factory=lambda: Table(totals=0, state=1))
     marks: Table = field(default_factory=lambda: Table(totals=0, state=4))
     """The replica's rows when the router stopped sending there; empty if it never did."""
@@ -218,16 +216,10 @@ class Page:
             account = self.accounts[router] = Account()
         return account
 
-    def receive(self, router: str, client: str, totals: Totals, *, released: float) -> None:
-        """Add to what `router` received, and take `released` back from the worst case it dispatched."""
+    def receive(self, router: str, client: str, totals: Totals) -> None:
+        """Add to what `router` received."""
         account = self._changed(router)
-        amounts = [*enumerate(totals, start=1), (RELEASED, released)]
-        account.clients.add(client, account.head, amounts)
-
-    def dispatch(self, router: str, client: str, *, worst: float) -> None:
-        """`router` sent a request that can cost `worst` at most."""
-        account = self._changed(router)
-        account.clients.add(client, account.head, ((DISPATCHED, worst),))
+        account.clients.add(client, account.head, list(enumerate(totals, start=1)))
 
     def promise(self, router: str, client: str, *, seed: float, tenant_seed: float) -> None:
         """`router` told this incarnation, through client keys, where `client` starts (R5)."""

@@ -43,8 +43,6 @@ class Booking(NamedTuple):
     """Rises from dispatch to dispatch."""
     key: str
     """The client key to send."""
-    worst: float
-    """The most that it can cost, weighted tokens."""
     paid: Paid
 
 
@@ -219,27 +217,20 @@ class Accounting:
 
     # What this router does.
 
-    def sends(
-        self, replica: str, client: Client, *, worst: float, paid: Paid, now_s: float
-    ) -> Booking:
-        """A request is about to be sent that can cost `worst` at most. `paid`: at replicas before (R11)."""
+    def sends(self, replica: str, client: Client, *, paid: Paid, now_s: float) -> Booking:
+        """A request is about to be sent. `paid`: at replicas before (R11)."""
         incarnation = self.incarnation(replica)
         # The seed first: whoever was sent to a replica without one counts as started from zero there.
         key = self._key(client, incarnation, now_s=now_s, paid=paid)
         self._bookings += 1
-        booking = Booking(incarnation, client, self._bookings, key, worst, paid)
+        booking = Booking(incarnation, client, self._bookings, key, paid)
         if incarnation:
             at = self._open.setdefault(incarnation, {})
             at.setdefault(client.identity, {})[booking.number] = None
-            self.ledger.dispatched(incarnation, client.identity, worst=worst)
         return booking
 
-    def ended(self, booking: Booking, usage: Usage | None, *, told: bool = True) -> None:
-        """A request is over there, having used `usage`; None where nobody knows.
-
-        `told`: by the replica. Where it was not, what the request may have cost beyond that stays open: the
-        replica may have computed what never came here.
-        """
+    def ended(self, booking: Booking, usage: Usage | None) -> None:
+        """A request is over there, having used `usage`; None where that is unknown."""
         if not booking.incarnation:
             return
         at = self._open[booking.incarnation]
@@ -249,16 +240,14 @@ class Accounting:
             del at[booking.client.identity]
         if not at:
             del self._open[booking.incarnation]
-        totals = Totals() if usage is None else self._totals(booking, usage)
-        released = booking.worst if told and usage is not None else totals.service
-        self.ledger.received(
-            booking.incarnation, booking.client.identity, totals, released=released
-        )
+        if usage is not None:
+            totals = self._totals(booking, usage)
+            self.ledger.received(booking.incarnation, booking.client.identity, totals)
 
     def failed(self, booking: Booking, estimate: Usage) -> Paid:
         """An attempt failed with nothing to show; whether its input was computed and so paid there (R11)."""
         computed = self.was_running(booking)
-        self.ended(booking, estimate if computed else None, told=False)
+        self.ended(booking, estimate if computed else None)
         return booking.paid._replace(input=True) if computed else booking.paid
 
     def moved(self, booking: Booking, told: RelocationVerdict | None, estimate: Usage) -> Paid:
@@ -270,7 +259,7 @@ class Accounting:
         if told is not None and booking.number in told.never:
             self.ended(booking, NOTHING)
             return booking.paid
-        self.ended(booking, estimate, told=False)  # of output, what it reports is all there was
+        self.ended(booking, estimate)  # of output, what it reports is all there was
         there = Paid(True) if told is None else told.paid[booking.number]
         return Paid(True, min(WHOLE, booking.paid.output_tokens + there.output_tokens))
 

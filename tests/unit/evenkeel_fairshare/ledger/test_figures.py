@@ -6,7 +6,6 @@ import pytest
 from evenkeel_fairshare.ledger import (
     DemandMeter,
     Figures,
-    Interval,
     Ledger,
     ReplicaRow,
     Sealer,
@@ -126,12 +125,6 @@ class TestFigures:
         report(here, 1, a=50)
         assert Figures(here).waiting([]) == set()
         assert Figures(here).waiting(["alive"]) == {A}
-
-    def test_the_interval_adds_up_over_incarnations(self):
-        here = ledger("only")
-        report(here, 1, a=50)
-        here.dispatched("crashed", A, worst=20)
-        assert Figures(here).interval(A) == Interval(50, 70)
 
 
 class TestDemand:
