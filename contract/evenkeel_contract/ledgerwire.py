@@ -53,7 +53,6 @@ class LedgerDigest(msgspec.Struct, frozen=True, array_like=True):
     pages: dict[str, PageDigest]
     book: Rank
     demand: dict[str, Finite]
-    lifts: dict[str, Count]
     adopted: dict[str, Rank]
 
 
@@ -114,10 +113,6 @@ class LedgerDelta(msgspec.Struct, frozen=True, array_like=True):
     pages: tuple[PageDelta, ...]
     book: BookDelta | None
     demand: tuple[DemandDelta, ...]
-    levels: dict[str, Finite]
-    lifts_base: Count
-    lifts_head: Count
-    lifts: dict[str, Finite]
     adopted: dict[str, Rank]
 
 

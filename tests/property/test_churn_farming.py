@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 from evenkeel_fairshare.churn_bounds import Churn, churn_gap
-from evenkeel_fairshare.ledger import CarryRules, EqualWeights, Figures, SealingRules, standing
+from evenkeel_fairshare.ledger import CarryRules, EqualWeights, SealingRules, standing
 from evenkeel_fairshare.replica.deficit import WITHHELD
 
 from tests.support.churn import ADVERSARIES, DlpmReplica, Fleet, Gain, GameReplica, random_churn
@@ -61,7 +61,7 @@ def until_forgotten(fleet: Fleet) -> bool:
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
 def test_timed_idling_gains_less_than_one_bound_in_total(adversary, scheme):
     fleet = game(3, sealing=SealingRules(idle_s=3))
-    gain, figures, forgotten = Gain(), Figures(fleet.ledgers[0]), 0
+    gain, forgotten = Gain(), 0
     fleet.join(MOST)
     while fleet.events < EVENTS:
         for _ in range(2 * len(fleet.live)):
@@ -74,7 +74,6 @@ def test_timed_idling_gains_less_than_one_bound_in_total(adversary, scheme):
             fleet.come_back(SCHEMER)
         adversary(fleet, MOST)
         fleet.housekeep()
-        figures.observe([client for client in fleet.clients if client not in fleet.away])
         forgotten += SCHEMER in fleet.ledgers[0].book.dropped
     if scheme is until_forgotten and adversary is random_churn:
         assert forgotten, "it never came to what it waits for"

@@ -39,8 +39,6 @@ writes = st.one_of(
     st.tuples(st.just("promise"), replica, client, numbers),
     st.tuples(st.just("drain"), replica),
     st.tuples(st.just("close"), replica),
-    st.tuples(st.just("level"), numbers),
-    st.tuples(st.just("lift"), client, numbers),
     st.tuples(st.just("demand"), client, numbers),
     st.tuples(st.just("seal")),
 )
@@ -57,8 +55,6 @@ def live_through(router: str, history: list[tuple]) -> Ledger:
         "promise": lambda name, who, seed: book.promised(name, who, seed=-seed, tenant_seed=seed),
         "drain": book.drained,
         "close": book.closed,
-        "level": lambda height: book.levels.levels.raise_to("ns/t", height),
-        "lift": book.levels.lifts.raise_to,
         "demand": lambda who, rate: book.requested({who: rate}),
         "seal": lambda: sealer.seal([router], live=(), now_s=0),
     }
@@ -113,7 +109,7 @@ def test_a_delta_from_a_digest_brings_all_that_the_whole_would(mine, theirs):
     whole.merge(there.delta())
     assert content(here) == content(whole)
     nothing = there.delta(here.digest())
-    assert (nothing.pages, nothing.book, nothing.demand, nothing.lifts) == ((), None, (), {})
+    assert (nothing.pages, nothing.book, nothing.demand) == ((), None, ())
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(numbers, min_size=4, max_size=4))))

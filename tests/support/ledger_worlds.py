@@ -27,8 +27,6 @@ def full_ledger(router: str = "router-1") -> Ledger:
         here.promised(name, BOB, seed=-7, tenant_seed=8)
         here.received(name, BOB, Totals(service=9))
         here.drained(name)
-    here.levels.levels.raise_to("ns/t", 12)
-    here.levels.lifts.raise_to(ALICE, 3)
     here.requested({ALICE: 4.5})
     here.closed("gone")
     Sealer(here).seal([router], live=["alive"], now_s=0)
@@ -56,8 +54,6 @@ def content(of: Ledger) -> dict[str, object]:
         "book tenants": _table(of.book.tenants),
         "folded": of.book.folded,
         "baselines": of.book.baselines,
-        "levels": of.levels.levels.since(0),
-        "lifts": of.levels.lifts.since(0),
         "demand": {router: _table(demand.rates) for router, demand in of._demand.items()},
         "adopted": {name: rank for name, rank in of.adopted.items() if name != of.router},
     }

@@ -7,10 +7,10 @@ docs/design/0003-hierarchical-counters.md has the model and the proofs.
 
 from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Weights
 from evenkeel_fairshare.ledger.demand import DemandMeter
-from evenkeel_fairshare.ledger.figures import Figures
 from evenkeel_fairshare.ledger.ledger import Delta, Digest, Ledger
 from evenkeel_fairshare.ledger.page import ReplicaRow, Totals, tenant_of
 from evenkeel_fairshare.ledger.sealing import Sealer, SealingRules
+from evenkeel_fairshare.ledger.service_index import ServiceIndex
 from evenkeel_fairshare.ledger.standing import Seed, promise, standing, standing_of_tenant
 
 __all__ = [
@@ -19,12 +19,12 @@ __all__ = [
     "DemandMeter",
     "Digest",
     "EqualWeights",
-    "Figures",
     "Ledger",
     "ReplicaRow",
     "Sealer",
     "SealingRules",
     "Seed",
+    "ServiceIndex",
     "Totals",
     "Weights",
     "promise",

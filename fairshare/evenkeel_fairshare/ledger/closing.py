@@ -11,7 +11,7 @@ deficit back into its range never exceeds the true one, so no debt is forgiven.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -118,22 +118,6 @@ def counted_figure(page: Page, client: str, column: int) -> float:
     for account in page.accounts.values():
         received += account.clients.cell(client, column)
     return max(page.clients.cell(client, column), received)
-
-
-def counted_figures(page: Page, client: str, columns: Sequence[int]) -> list[float] | None:
-    """Several figures of `counted` at once; None if nobody names the client."""
-    row = page.clients.get(client)
-    rows = [
-        theirs
-        for account in page.accounts.values()
-        if (theirs := account.clients.get(client)) is not None
-    ]
-    if not rows:
-        return None if row is None else [row[column] for column in columns]
-    received = [sum([theirs[column] for theirs in rows]) for column in columns]
-    if row is None:
-        return received
-    return [max(row[column], amount) for column, amount in zip(columns, received, strict=True)]
 
 
 _Result = TypeVar("_Result")

@@ -4,7 +4,7 @@ Place in the flow: reports · own accounts · peers' deltas → **ledger** → f
 router sends its `Digest`, gets the `Delta` of what it lacks and merges it. Nothing is kept per peer and nothing
 is acknowledged, so a message that is lost, repeated or late does no harm.
 
-State = book × pages × levels × lifts × demand × who holds which book. The book is a chain, all else joins by
+State = book × pages × demand × who holds which book. The book is a chain, all else joins by
 maximum; so `merge` is commutative, associative and idempotent without any premise. That no incarnation is
 counted twice or missed, while pages are folded into books, needs the protocol of `sealing`.
 
@@ -14,7 +14,7 @@ that the caller takes for alive, so that two routers may differ for a while with
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from evenkeel_fairshare.ledger.book import EMPTY_BOOK, Book, BookDelta, Rank
@@ -26,10 +26,8 @@ from evenkeel_fairshare.ledger.closing import (
     close,
     counted,
     counted_figure,
-    counted_figures,
     finish,
 )
-from evenkeel_fairshare.ledger.levels import Levels
 from evenkeel_fairshare.ledger.page import (
     Page,
     PageDelta,
@@ -57,8 +55,6 @@ class Digest:
     pages: dict[str, PageDigest] = field(default_factory=dict)
     book: Rank = EMPTY_BOOK
     demand: dict[str, float] = field(default_factory=dict)
-    lifts: dict[str, int] = field(default_factory=dict)
-    """By router: the tick of its lifts up to which they are known."""
     adopted: dict[str, Rank] = field(default_factory=dict)
 
 
@@ -74,10 +70,6 @@ class Delta:
     pages: tuple[PageDelta, ...]
     book: BookDelta | None
     demand: tuple[DemandDelta, ...]
-    levels: dict[str, float]
-    lifts_base: int
-    lifts_head: int
-    lifts: dict[str, float]
     adopted: dict[str, Rank]
 
 
@@ -92,7 +84,6 @@ class Ledger:
         """Replace the object to change weights; what was charged before keeps its weight (R9)."""
         self.pages: dict[str, Page] = {}
         self.book = Book()
-        self.levels = Levels()
         self.adopted: dict[str, Rank] = {router: self.book.rank}
         """By router: the book it holds, as far as known."""
         self.members: frozenset[str] = frozenset()
@@ -106,9 +97,8 @@ class Ledger:
         self.touched: set[str] = set()
         """Clients with a changed row since the last book; `sealing` empties it."""
         self.stale: set[str] = set()
-        """Clients with a changed row since `Figures` last looked, which empties it."""
+        """Clients with a changed row since `ServiceIndex` last looked, which empties it."""
         self._demand: dict[str, _Demand] = {}
-        self._lift_cursors: dict[str, int] = {}
         self._closings: dict[str, tuple[tuple[object, ...], Closing]] = {}
 
     # What comes in.
@@ -185,17 +175,6 @@ class Ledger:
             total += counted_figure(page, client, column)
         return total
 
-    def served_figures(self, client: str, columns: Sequence[int]) -> list[float]:
-        """Several figures of `served` at once."""
-        book = self.book.clients.get(client)
-        totals = [book[column] for column in columns] if book is not None else [0.0] * len(columns)
-        for _, page in self.open_pages():
-            figures = counted_figures(page, client, columns)
-            if figures is not None:
-                for i, amount in enumerate(figures):
-                    totals[i] += amount
-        return totals
-
     def requested_rate(self, client: str, routers: Collection[str]) -> float:
         """r_i: what a client asks of all `routers` together, weighted tokens per second (design §6)."""
         return sum(
@@ -227,7 +206,6 @@ class Ledger:
             pages={name: page.digest() for name, page in self.pages.items()},
             book=self.book.rank,
             demand={router: demand.head for router, demand in self._demand.items()},
-            lifts=dict(self._lift_cursors),
             adopted=dict(self.adopted),
         )
 
@@ -244,9 +222,7 @@ class Ledger:
         meanwhile is in it, one that is folded after its own part is skipped by whoever merges both.
         """
         has = has or Digest()
-        nothing = Delta(
-            self.router, self._members(), tuple(self.live), (), None, (), {}, 0, 0, {}, {}
-        )
+        nothing = Delta(self.router, self._members(), tuple(self.live), (), None, (), {})
         for name in list(self.pages):
             page = self._page_delta(name, has) if name in self.pages else None
             for part in page.split(rows) if page is not None else ():
@@ -268,7 +244,6 @@ class Ledger:
         return self.pages[name].delta(name, has.pages.get(name, PageDigest()))
 
     def _rest(self, has: Digest, pages: tuple[PageDelta, ...]) -> Delta:
-        lifts_base = has.lifts.get(self.router, 0)
         return Delta(
             router=self.router,
             members=self._members(),
@@ -280,10 +255,6 @@ class Ledger:
                 for router, demand in self._demand.items()
                 if demand.head > (base := has.demand.get(router, 0.0))
             ),
-            levels=self.levels.levels.since(0),
-            lifts_base=lifts_base,
-            lifts_head=self.levels.lifts.tick,
-            lifts=self.levels.lifts.since(lifts_base),
             adopted={
                 router: rank
                 for router, rank in self.adopted.items()
@@ -300,11 +271,6 @@ class Ledger:
             demand.rates.merge(theirs.rates)
             if demand.head >= theirs.base:
                 demand.head = max(demand.head, theirs.head)
-        self.levels.levels.merge(delta.levels)
-        self.levels.lifts.merge(delta.lifts)
-        if self._lift_cursors.get(delta.router, 0) >= delta.lifts_base:
-            cursor = max(self._lift_cursors.get(delta.router, 0), delta.lifts_head)
-            self._lift_cursors[delta.router] = cursor
         self.members_of[delta.router] = frozenset(delta.members)
         self.live_of[delta.router] = frozenset(delta.live)
         for router, rank in delta.adopted.items():
@@ -327,7 +293,7 @@ class Ledger:
             del self._demand[gone]
         for gone in self.adopted.keys() - routers - {self.router}:
             del self.adopted[gone]
-        for known in (self._lift_cursors, self.members_of, self.live_of):
+        for known in (self.members_of, self.live_of):
             for gone in known.keys() - routers:
                 del known[gone]
 

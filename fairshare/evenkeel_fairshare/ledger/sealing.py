@@ -152,8 +152,6 @@ class Sealer:
         ledger.book = book
         ledger.adopted[ledger.router] = book.rank
         ledger.stale.update(forgotten)  # their service is in their tenants' rows now
-        for client in forgotten:
-            ledger.levels.lifts.forget(client)
 
     def _take_over(self, now_s: float) -> Generator[None, None, None]:
         book = self._ledger.book
@@ -200,7 +198,7 @@ class Sealer:
     def _age_out(
         self, draft: Draft, live: Collection[str], now_s: float
     ) -> Generator[None, None, None]:
-        """Forget clients that are not ahead and went without what they owe: nobody gains by being forgotten."""
+        """Forget clients that are idle for long enough to have missed what they owe: being forgotten gains them nothing."""
         ledger, rules = self._ledger, self._rules
         for client, since_s in list(self._idle_since_s.items()):
             if now_s - since_s < rules.idle_s:
@@ -227,11 +225,8 @@ class Sealer:
         ledger, row = self._ledger, draft.client(client)
         # Up to the last book: a client that did nothing since then was idle at least until then.
         waited_for = draft.book.given.get(tenant_of(client), 0.0) - row.idle_level
-        served = ledger.served_figure(client, NORMALISED)
-        return (
-            row.carried <= waited_for * ledger.weights.client(client)
-            and ledger.levels.lead(tenant_of(client), client, lambda _: served) <= 0
-            and not _seeded(ledger, client, live)
+        return row.carried <= waited_for * ledger.weights.client(client) and not _seeded(
+            ledger, client, live
         )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from evenkeel_fairshare.churn_bounds import Churn, churn_gap
-from evenkeel_fairshare.ledger import Figures, Ledger, standing, standing_of_tenant, tenant_of
+from evenkeel_fairshare.ledger import Ledger, ServiceIndex, standing, standing_of_tenant, tenant_of
 from evenkeel_fairshare.ledger.page import WAITING
 from evenkeel_fairshare.measures import jain_index
 
@@ -31,6 +31,8 @@ WINDOW_S: Final = 60.0
 AS_OWED: Final = 0.8
 """Who waited most of the window and was given this part of what it was owed got its share, and asked for more: whose
 requests wait through its own doing. What is missing to 1 is what measuring over a minute may be wrong by."""
+SERVICE: Final = ""
+"""The level whose members are the tenants; a tenant is the level of its clients."""
 STRIDE: Final = 20
 """Clients to look at between two moments in which requests may be served."""
 
@@ -117,10 +119,12 @@ class Fairness:
         self.now = FleetFigures()
         """The last complete value."""
         self._ledger = ledger
-        self._figures = Figures(ledger)
+        self._served = ServiceIndex(ledger)
         self._window_s = window_s
         self._max_clients = max_clients
         self._owed: defaultdict[str, float] = defaultdict(float)
+        self._ahead: dict[str, float] = {}
+        """Of clients and tenants: given less owed while backlogged, over the weight."""
         self._moments: deque[_Moment] = deque()
         self._competed: defaultdict[str, _Competed] = defaultdict(_Competed)
         self._total = 0.0
@@ -129,7 +133,7 @@ class Fairness:
     @property
     def known(self) -> int:
         """Clients that were given anything and are not aged out."""
-        return len(self._figures.clients())
+        return len(self._served.clients())
 
     def steps(
         self, alive: Collection[str], weights: ConfiguredWeights, now_s: float
@@ -137,7 +141,7 @@ class Fairness:
         """Compute `now` anew; do something else at every step. `alive`: incarnations taken for alive."""
         self._most_alive = max(self._most_alive, len(alive))
         grown: dict[str, float] = {}
-        for client, more in self._figures.refresh():
+        for client, more in self._served.refresh():
             grown[client] = grown.get(client, 0.0) + more
             if len(grown) % STRIDE == 0:
                 yield
@@ -150,8 +154,6 @@ class Fairness:
                 for name in names:
                     queued[name] += page.clients.cell(name, WAITING)
                 yield
-        self._figures.observe(waiting)
-        yield
         competed = self._owe(grown, waiting, weights)
         self._remember(_Moment(now_s, frozenset(waiting), competed, self._total))
         yield
@@ -173,13 +175,42 @@ class Fairness:
         }
         for client, (owed, _) in competed.items():
             self._owed[client] += owed
+        self._advance(competed, weights)
         for client, more in grown.items():
             if client not in competed:
                 self._owed[client] += more
-            if client not in self._figures.clients():  # aged out, or never given anything
+            if client not in self._served.clients():  # aged out, or never given anything
                 del self._owed[client]
+                self._ahead.pop(client, None)
         self._total += sum(grown.values())
         return competed
+
+    def _advance(
+        self, competed: Mapping[str, tuple[float, float]], weights: ConfiguredWeights
+    ) -> None:
+        """Bring `_ahead` up to date, level by level."""
+        levels: defaultdict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+        tenants: defaultdict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        for client, (owed, given) in competed.items():
+            tenant = tenant_of(client)
+            levels[tenant][client] = owed / weights.client(client), given / weights.client(client)
+            before, weight = tenants[tenant], weights.tenant(tenant)
+            tenants[tenant] = before[0] + owed / weight, before[1] + given / weight
+        levels[SERVICE] = dict(tenants)
+        ahead: dict[str, float] = {}
+        for name, before_ahead in self._ahead.items():
+            members = levels.get(tenant_of(name) if name.count("/") > 1 else SERVICE, {})
+            if name not in members:
+                # What it is ahead is worked off by what the others are given. It is owed nothing for this time (R4).
+                least = min((given for _, given in members.values()), default=0.0)
+                if before_ahead > least:
+                    ahead[name] = before_ahead - least
+        for members in levels.values():
+            # Who comes is lifted to the least of those that were there (R4).
+            level = min((self._ahead[name] for name in members if name in self._ahead), default=0.0)
+            for name, (owed, given) in members.items():
+                ahead[name] = self._ahead.get(name, level) + given - owed
+        self._ahead = ahead
 
     def _remember(self, moment: _Moment) -> None:
         """The window moves on."""
@@ -237,13 +268,19 @@ class Fairness:
         for client in waiting:
             beside[tenant_of(client)] += weights.client(client)
         all_tenants = sum(map(weights.tenant, beside))
+        ahead = {name: self._ahead[name] for name in (*beside, *waiting) if name in self._ahead}
+        least: dict[str, float] = {}
+        for name, own in ahead.items():
+            level = SERVICE if name in beside else tenant_of(name)
+            least[level] = min(least.get(level, own), own)
         leads: dict[str, float] = {}
-        for tenant in beside:
-            leads[tenant] = _over(self._figures.lead_of_tenant(tenant) * all_tenants, rate)
-        for n, client in enumerate(waiting):
-            tenant = tenant_of(client)
-            part = weights.tenant(tenant) / all_tenants
-            leads[client] = _over(self._figures.lead(client) * beside[tenant], rate * part)
+        for n, (name, own) in enumerate(ahead.items()):
+            if name in beside:
+                leads[name] = _over((own - least[SERVICE]) * all_tenants, rate)
+            else:
+                tenant = tenant_of(name)
+                part = weights.tenant(tenant) / all_tenants
+                leads[name] = _over((own - least[tenant]) * beside[tenant], rate * part)
             if n % (10 * STRIDE) == 0:
                 yield
         return leads
@@ -252,14 +289,12 @@ class Fairness:
         self, waiting: Collection[str], leads: Mapping[str, float]
     ) -> Generator[None, None, dict[str, MemberFigures]]:
         """The most served clients one by one, the others of a tenant together."""
-        known = dict(self._figures.clients())
-        named = set(
-            heapq.nlargest(self._max_clients, known, key=lambda client: known[client].service)
-        )
+        known = dict(self._served.clients())
+        named = set(heapq.nlargest(self._max_clients, known, key=known.__getitem__))
         found: dict[str, MemberFigures] = {}
         for n, client in enumerate({*known, *waiting}):
             own = MemberFigures(
-                service=known[client].service if client in known else 0.0,
+                service=known.get(client, 0.0),
                 owed=self._owed[client] if client in known else 0.0,
                 requested_per_s=self._ledger.requested_rate(client, self._ledger.members),
                 lead_s=leads.get(client, 0.0),

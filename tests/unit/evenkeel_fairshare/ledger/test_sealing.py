@@ -259,7 +259,6 @@ class Debtor:
         self.ledger, self.sealer = one_router(rules)
         report(self.ledger, "gone", 1, row(ALICE, 70, deficit=-40))
         self.ledger.closed("gone")
-        self.ledger.levels.levels.raise_to("ns/t", 100.0)  # she is not ahead
         self.at = 0
         self.bob_served(0)
         self.seal(0)
@@ -370,15 +369,12 @@ def test_a_new_sealer_goes_on_where_the_last_one_was():
     ("change", "stays"),
     [
         pytest.param("nothing", False, id="whoever is quits goes"),
-        pytest.param("ahead", True, id="whoever is ahead of the level stays"),
         pytest.param("seeded", True, id="whoever was seeded somewhere alive stays"),
     ],
 )
 def test_clients_are_aged_out_when_they_are_quits(change, stays):
     world = Debtor(SealingRules(idle_s=10))
     world.bob_served(1)
-    if change == "ahead":
-        world.ledger.levels.lifts.raise_to(ALICE, 1000.0)
     if change == "seeded":
         world.ledger.promised("alive", ALICE, seed=-5, tenant_seed=0)
     world.seal(5)
@@ -426,7 +422,6 @@ def test_departed_routers_leave_no_trace_but_their_accounts():
     here, there = ledger("a"), ledger("b")
     there.requested({ALICE: 5.0})
     there.received("alive", ALICE, totals(4))
-    there.levels.lifts.raise_to(ALICE, 1.0)
     tell_each_other(here, there)
     assert here.requested_rate(ALICE, ["a", "b"]) == 5
     Sealer(here).collect(["a"])
