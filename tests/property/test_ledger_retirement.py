@@ -221,7 +221,7 @@ def test_every_incarnation_is_counted_once_and_then_forgotten(seed):
 
 
 def test_clients_are_aged_out_in_these_worlds_too():
-    worlds = [World(seed) for seed in range(5)]
+    worlds = [World(seed) for seed in range(10)]
     for world in worlds:
         world.run(steps=400)
     assert sum(len(world.aged_out) for world in worlds) > 5
