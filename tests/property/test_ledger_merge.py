@@ -6,8 +6,8 @@ from array import array
 from itertools import permutations
 
 import pytest
-from evenkeel_fairshare.ledger import Delta, Ledger, ReplicaRow, Sealer, Totals
-from evenkeel_fairshare.ledger.table import Rows, Table
+from evenkeel_fairshare.ledger import Compactor, Delta, Ledger, ReplicaRow, Totals
+from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,7 +48,7 @@ histories = st.lists(writes, max_size=12)
 def live_through(router: str, history: list[tuple]) -> Ledger:
     """A ledger after some life of its own, alone."""
     book = ledger(router)
-    sealer = Sealer(book)
+    sealer = Compactor(book)
     deeds = {
         "observe": lambda name, at, seen: book.observe(name, since=0, sequence=at, rows=seen),
         "receive": book.received,
@@ -56,7 +56,7 @@ def live_through(router: str, history: list[tuple]) -> Ledger:
         "drain": book.drained,
         "close": book.closed,
         "demand": lambda who, rate: book.requested({who: rate}),
-        "seal": lambda: sealer.seal([router], live=(), now_s=0),
+        "seal": lambda: sealer.compact([router], live=(), now_s=0),
     }
     for what, *args in history:
         deeds[what](*args)
@@ -109,12 +109,12 @@ def test_a_delta_from_a_digest_brings_all_that_the_whole_would(mine, theirs):
     whole.merge(there.delta())
     assert content(here) == content(whole)
     nothing = there.delta(here.digest())
-    assert (nothing.pages, nothing.book, nothing.demand) == ((), None, ())
+    assert (nothing.replica_accounts, nothing.closed_totals, nothing.demand) == ((), None, ())
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.lists(numbers, min_size=4, max_size=4))))
 def test_a_table_holds_maxima_of_totals_and_the_latest_state(puts):
-    table = Table(totals=1, state=2)
+    table = MergeTable(totals=1, state=2)
     for name, row in puts:
         table.put(name, row)
     for name in table:
@@ -125,7 +125,7 @@ def test_a_table_holds_maxima_of_totals_and_the_latest_state(puts):
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), numbers, numbers)), numbers)
 def test_rows_since_a_version_are_those_above_it_newest_first(puts, version):
-    table = Table(totals=0, state=1)
+    table = MergeTable(totals=0, state=1)
     for name, *row in puts:
         table.put(name, row)
     names = table.since(version).names
@@ -134,7 +134,7 @@ def test_rows_since_a_version_are_those_above_it_newest_first(puts, version):
 
 
 def test_dropping_rows_keeps_the_others():
-    table = Table(totals=0, state=1)
+    table = MergeTable(totals=0, state=1)
     for i, name in enumerate("abcd"):
         table.put(name, (i, 10.0 * i))
     table.drop(["b", "d", "never there"])
@@ -144,12 +144,12 @@ def test_dropping_rows_keeps_the_others():
 
 def test_cells_that_do_not_fit_their_names_are_refused():
     with pytest.raises(ValueError, match="8 bytes of cells for 1 rows of 2 doubles"):
-        Table(totals=0, state=1).merge(Rows(("a",), b"\0" * 8))
+        MergeTable(totals=0, state=1).merge(Rows(("a",), b"\0" * 8))
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_a_number_never_gets_into_a_table(number):
-    table = Table(totals=0, state=1)
+    table = MergeTable(totals=0, state=1)
     with pytest.raises(ValueError, match="not finite"):
         table.put("a", (1, number))
     with pytest.raises(ValueError, match="not finite"):

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from evenkeel_fairshare.churn_bounds import DeficitRange
-from evenkeel_fairshare.ledger.page import (
+from evenkeel_fairshare.ledger.merge_table import MergeTable
+from evenkeel_fairshare.ledger.replica_account import (
     DEFICIT,
     MARKED_DEFICIT,
     MARKED_QUEUED,
@@ -28,11 +29,10 @@ from evenkeel_fairshare.ledger.page import (
     TENANT_SEED,
     TOTALS,
     WAITING,
-    Page,
+    ReplicaAccount,
     Totals,
     tenant_of,
 )
-from evenkeel_fairshare.ledger.table import Table
 
 STRIDE: Final = 200
 """Rows to look at between two moments in which something else may be done."""
@@ -95,7 +95,7 @@ class _Last:
     queued: bool
 
 
-def counted(page: Page, client: str) -> Totals:
+def counted(page: ReplicaAccount, client: str) -> Totals:
     """What the ledger counts for `client`: max(reported, Σ router accounts), figure by figure."""
     row = page.clients.get(client)
     reported = Totals(*row[1 : 1 + TOTALS]) if row is not None else _NOTHING
@@ -112,7 +112,7 @@ def counted(page: Page, client: str) -> Totals:
     return Totals(*map(max, reported, received))
 
 
-def counted_figure(page: Page, client: str, column: int) -> float:
+def counted_figure(page: ReplicaAccount, client: str, column: int) -> float:
     """One figure of `counted`, by its column in a replica's row: several times as fast."""
     received = 0.0
     for account in page.accounts.values():
@@ -134,7 +134,7 @@ def finish(steps: Generator[None, None, _Result]) -> _Result:
 
 
 def close(
-    page: Page, rules: CarryRules, weights: Weights, *, unpromised: bool = True
+    page: ReplicaAccount, rules: CarryRules, weights: Weights, *, unpromised: bool = True
 ) -> Generator[None, None, Closing]:
     """What the clients and tenants of a departed incarnation owed there, relative to one another.
 
@@ -187,15 +187,15 @@ _MARK: Final = _Columns(MARKED_SERVICE, MARKED_DEFICIT, MARKED_SEED, MARKED_QUEU
 class _Known:
     """The replica's rows from which its end is reckoned: its last ones, or those of the mark."""
 
-    clients: Table
+    clients: MergeTable
     columns: _Columns
-    tenants: Table
+    tenants: MergeTable
 
     def cell(self, client: str, column: int) -> float:
         return self.clients.cell(client, column)
 
 
-def _known_of_drained(page: Page) -> _Known | None:
+def _known_of_drained(page: ReplicaAccount) -> _Known | None:
     # Alphabetical, so that all routers reckon from the same mark.
     for _, account in sorted(page.accounts.items()):
         if account.marks:
@@ -224,7 +224,9 @@ def _owed(members: Mapping[str, _Last], rules: CarryRules, weight: _Weight) -> d
     return owed
 
 
-def _last_of_client(page: Page, known: _Known, client: str, *, since: float, queued: bool) -> _Last:
+def _last_of_client(
+    page: ReplicaAccount, known: _Known, client: str, *, since: float, queued: bool
+) -> _Last:
     if client in known.clients:
         deficit = known.cell(client, known.columns.deficit)
         return _Last(deficit - since, known.cell(client, known.columns.seed), queued)
@@ -232,7 +234,7 @@ def _last_of_client(page: Page, known: _Known, client: str, *, since: float, que
     return _Last(seed - since, seed, queued)
 
 
-def _last_of_tenant(page: Page, known: _Known, tenant: str) -> _Last:
+def _last_of_tenant(page: ReplicaAccount, known: _Known, tenant: str) -> _Last:
     row = known.tenants.get(tenant)
     if row is not None:
         return _Last(row[TENANT_DEFICIT], row[TENANT_SEED], False)

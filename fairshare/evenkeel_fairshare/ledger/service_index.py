@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from evenkeel_fairshare.ledger.ledger import Ledger
-from evenkeel_fairshare.ledger.page import SERVICE
+from evenkeel_fairshare.ledger.replica_account import SERVICE
 
 
 class ServiceIndex:

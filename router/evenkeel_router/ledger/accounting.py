@@ -1,13 +1,9 @@
-"""This router's part in the ledger: which incarnations live, what it sends them, what it gets (design R3, R5, R6, R11).
+"""This router's part in the ledger: which incarnations live, what it sends them, what it receives (design R3, R5, R6, R11).
 
-Place in the flow: probes and reports → **who lives** → seeds in client keys → dispatched → ended → ledger → peers.
-
-An incarnation is known by its reports. It departs when another one answers in its place or when its replica is no
-longer configured; losing a connection is no departure, since the process may be well. It is closed, for ever, when it
-departed and nothing is open there any more; one that only left the configuration could come back, so that waits.
-
-The surprising thing: pages of incarnations that this router never met arrive from peers and stores. It closes those
-too, once nobody takes them for alive: else no page that a router which is gone had known would ever be folded.
+An incarnation is known by its reports. It departs when another one answers in its place or when its replica is no longer
+configured; a lost connection is no departure. It is closed, for ever, when it has departed and nothing is open there; one that only left the
+configuration could come back, so that waits. Incarnations that only peers or a store know are closed too once no router takes them for
+alive; otherwise their accounts would be kept for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, Totals, promise
-from evenkeel_fairshare.ledger.page import REQUESTS, RUNNING, WAITING
+from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING, WAITING
 
 from evenkeel_router.api.charged import WHOLE, Paid
 from evenkeel_router.api.identity import Client
@@ -138,7 +134,7 @@ class Accounting:
         ledger = self.ledger
         if not ledger.live_of.keys() >= ledger.members - {ledger.router}:
             return  # somebody has not said yet who is alive
-        for incarnation, page in list(ledger.open_pages()):
+        for incarnation, page in list(ledger.open_accounts()):
             if (
                 incarnation not in self.alive
                 and incarnation not in self._left_s
@@ -164,10 +160,10 @@ class Accounting:
 
     def is_closed(self, incarnation: str) -> bool:
         """Whether this router gave it up for ever."""
-        page = self.ledger.pages.get(incarnation)
+        page = self.ledger.replica_accounts.get(incarnation)
         if page is not None and self.ledger.router in page.closed_by:
             return True
-        return incarnation in self.ledger.book.folded
+        return incarnation in self.ledger.closed_totals.folded
 
     def _look_around(self) -> None:
         ledger = self.ledger
@@ -265,7 +261,7 @@ class Accounting:
 
     def held(self, incarnation: str, client: str) -> HeldWork:
         """What a replica has of a client, by its last report."""
-        page = self.ledger.pages.get(incarnation)
+        page = self.ledger.replica_accounts.get(incarnation)
         if page is None:
             return HeldWork(0.0, 0.0, 0.0)
         cell = page.clients.cell
@@ -284,7 +280,7 @@ class Accounting:
         Requests that only waited were charged nothing there; to let them pass as paid would give as many free
         inputs as a client has requests waiting.
         """
-        page = self.ledger.pages.get(booking.incarnation)
+        page = self.ledger.replica_accounts.get(booking.incarnation)
         if page is None or not page.head:
             return True  # no report ever: rather nothing charged twice
         client = booking.client.identity
@@ -299,7 +295,7 @@ class Accounting:
         """The client key for a request to `incarnation`: with its seed until a report shows the client there."""
         if incarnation not in self._seeded:
             return client.keyed(NO_SEED, paid)
-        page = self.ledger.pages.get(incarnation)
+        page = self.ledger.replica_accounts.get(incarnation)
         if page is not None and client.identity in page.clients:
             return client.keyed(NO_SEED, paid)
         joiners = [name for name, came_s in self._came_s.items() if now_s - came_s < JOINING_S]

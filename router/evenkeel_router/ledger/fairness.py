@@ -1,13 +1,9 @@
-"""What each client was served, against what it was owed, fleet-wide (design §7, P5).
+"""What each client was served against what it was owed, in the whole fleet (design §7).
 
-Place in the flow: ledger → **truth** → metrics, `/v1/state`, `evenkeel top`. Every router computes the same from the
-same ledger, so whoever adds routers up counts everything twice: take the maximum.
+Every router computes the same from the same ledger: aggregate over routers by maximum. While several clients are backlogged, each is owed
+its share of what they received together; a client that is not backlogged is owed what it received.
 
-Owed is a total as served is: while several clients are backlogged, what they got together, divided anew by their
-shares; to whoever is not backlogged, what it got. Where all is fair, both rise together.
-
-The surprising thing: it is computed in steps, with requests in between, and handed out as one value when it is
-complete: a fleet of 64 replicas and thousands of clients takes longer than any request may wait.
+The values are computed in steps, with requests served in between, and replaced as a whole: a large fleet takes longer than any request may wait.
 """
 
 from __future__ import annotations
@@ -19,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from evenkeel_fairshare.churn_bounds import Churn, churn_gap
-from evenkeel_fairshare.ledger import Ledger, ServiceIndex, standing, standing_of_tenant, tenant_of
-from evenkeel_fairshare.ledger.page import WAITING
+from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_of_tenant, tenant_of
+from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.measures import jain_index
 
 from evenkeel_router.api.identity import MAX_CLIENTS, OTHER
@@ -81,7 +77,7 @@ class FleetFigures:
     jain: float = 1.0
     """Of given over owed, of those who were backlogged for at least half of the window."""
     bound_ratio: float = 0.0
-    """Difference of standing of clients backlogged everywhere over what the theorem allows; above 1 something is broken."""
+    """Difference of position of clients backlogged everywhere over what the theorem allows; above 1 something is broken."""
     backlogged: int = 0
     """Clients with a request that waits at a replica."""
     beyond_share: frozenset[str] = frozenset()
@@ -147,7 +143,7 @@ class Fairness:
                 yield
         waiting: Counter[str] = Counter()
         queued: defaultdict[str, float] = defaultdict(float)
-        for incarnation, page in list(self._ledger.open_pages()):
+        for incarnation, page in list(self._ledger.open_accounts()):
             if incarnation in alive:
                 names = page.clients.positive(WAITING)
                 waiting.update(names)
@@ -309,7 +305,7 @@ class Fairness:
     def _tenants(
         self, clients: Mapping[str, MemberFigures], leads: Mapping[str, float]
     ) -> dict[str, MemberFigures]:
-        found: dict[str, MemberFigures] = dict.fromkeys(self._ledger.book.tenants, NOBODY)
+        found: dict[str, MemberFigures] = dict.fromkeys(self._ledger.closed_totals.tenants, NOBODY)
         for client, own in clients.items():
             tenant = tenant_of(client)
             found[tenant] = found.get(tenant, NOBODY) + own
@@ -317,8 +313,8 @@ class Fairness:
         return {
             tenant: replace(
                 own,
-                service=own.service + self._ledger.book.tenant(tenant).totals.service,
-                owed=own.owed + self._ledger.book.tenant(tenant).totals.service,
+                service=own.service + self._ledger.closed_totals.tenant(tenant).totals.service,
+                owed=own.owed + self._ledger.closed_totals.tenant(tenant).totals.service,
                 lead_s=leads.get(tenant, 0.0),
             )
             for tenant, own in found.items()
@@ -327,7 +323,7 @@ class Fairness:
     def _bound_ratio(
         self, everywhere: Collection[str], alive: Collection[str]
     ) -> Generator[None, None, float]:
-        """The largest of all levels: difference of standing over what theorem 2 allows."""
+        """The largest of all levels: difference of position over what theorem 2 allows."""
         ledger, rules = self._ledger, self._ledger.rules
         churn = Churn(
             replicas=self._most_alive,
@@ -341,18 +337,18 @@ class Fairness:
             levels[tenant_of(client)].append(client)
         worst = 0.0
         for names, of, weight in (
-            (list(levels), standing_of_tenant, ledger.weights.tenant),
-            *((clients, standing, ledger.weights.client) for clients in levels.values()),
+            (list(levels), position_of_tenant, ledger.weights.tenant),
+            *((clients, position, ledger.weights.client) for clients in levels.values()),
         ):
-            standings: dict[str, float] = {}
+            positions: dict[str, float] = {}
             for name in names:
-                standings[name] = of(ledger, name, alive)
+                positions[name] = of(ledger, name, alive)
                 yield
-            most = max(standings, key=standings.__getitem__, default="")
-            least = min(standings, key=standings.__getitem__, default="")
+            most = max(positions, key=positions.__getitem__, default="")
+            least = min(positions, key=positions.__getitem__, default="")
             if most != least:
                 gap = churn_gap(churn, (weight(most), weight(least)))
-                worst = max(worst, (standings[most] - standings[least]) / gap)
+                worst = max(worst, (positions[most] - positions[least]) / gap)
         return worst
 
 

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
-from evenkeel_fairshare.ledger import CarryRules, Ledger, ReplicaRow, Sealer, SealingRules, Totals
+from evenkeel_fairshare.ledger import (
+    CarryRules,
+    CompactionRules,
+    Compactor,
+    Ledger,
+    ReplicaRow,
+    Totals,
+)
 from evenkeel_router.ledger.fairness import Fairness, FleetFigures
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
@@ -204,9 +211,9 @@ def test_a_client_that_was_aged_out_has_no_figures_and_its_tenant_keeps_them() -
     world = World()
     world.tick({A: 40, C: 10}, waiting=0)
     world.ledger.closed("replica-0")
-    sealer = Sealer(world.ledger, SealingRules(max_clients=0))
-    sealer.seal(["here"], live=(), now_s=0)
-    sealer.seal(["here"], live=(), now_s=1.0)
+    sealer = Compactor(world.ledger, CompactionRules(max_clients=0))
+    sealer.compact(["here"], live=(), now_s=0)
+    sealer.compact(["here"], live=(), now_s=1.0)
     world.at += 1
     now = world.look()
     assert not now.clients

@@ -10,7 +10,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
-from evenkeel_fairshare.ledger import CarryRules, Ledger, Sealer
+from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger
 from evenkeel_router.api.charged import UNPAID, WHOLE, Paid
 from evenkeel_router.api.identity import Client, client_of
 from evenkeel_router.ledger.accounting import Accounting, Booking
@@ -218,10 +218,10 @@ def test_a_departed_incarnation_is_closed_when_nothing_is_open_there() -> None:
     booking = sent(of)
     meet(of, "r0", "second", now_s=1.0)
     of.close(2.0, settled=False)
-    assert not of.ledger.pages["first"].closed_by
+    assert not of.ledger.replica_accounts["first"].closed_by
     of.ended(booking, None)
     of.close(3.0, settled=False)
-    assert of.ledger.pages["first"].closed_by == {"here"}
+    assert of.ledger.replica_accounts["first"].closed_by == {"here"}
 
 
 def test_a_replica_that_left_the_configuration_may_come_back_for_a_while() -> None:
@@ -235,7 +235,7 @@ def test_a_replica_that_left_the_configuration_may_come_back_for_a_while() -> No
     assert of.alive == {"one"}
     of.leaves("r0", 50.0)
     of.close(80.0, settled=True)
-    assert of.ledger.pages["one"].closed_by == {"here"}
+    assert of.ledger.replica_accounts["one"].closed_by == {"here"}
 
 
 def test_what_was_given_up_for_good_is_not_counted_again() -> None:
@@ -244,8 +244,8 @@ def test_what_was_given_up_for_good_is_not_counted_again() -> None:
     tell(of, "one", report(A.identity, 5, -5))
     of.leaves("r0", 0.0)
     of.close(30.0, settled=True)
-    sealer = Sealer(of.ledger)
-    assert sealer.seal(["here"], live=(), now_s=30.0)
+    sealer = Compactor(of.ledger)
+    assert sealer.compact(["here"], live=(), now_s=30.0)
     sealer.collect(["here"])
     assert not meet(of, "r0", "one", now_s=31.0)
     assert of.incarnation("r0") == ""
@@ -262,7 +262,9 @@ def test_a_page_of_somebody_else_is_closed_once_nobody_takes_it_for_alive() -> N
     meet(there, "r0", "one")
     tell(there, "one", report(A.identity, 5, -5))
     here.close(0.0, settled=True)
-    assert not here.ledger.pages  # and with nothing heard of the other, nothing is closed either
+    assert (
+        not here.ledger.replica_accounts
+    )  # and with nothing heard of the other, nothing is closed either
     here.ledger.merge(there.ledger.delta())
     here.close(1.0, settled=True)
     assert here.alive == {"one"}
@@ -270,7 +272,7 @@ def test_a_page_of_somebody_else_is_closed_once_nobody_takes_it_for_alive() -> N
     there.close(2.0, settled=True)
     here.ledger.merge(there.ledger.delta(here.ledger.digest()))
     here.close(3.0, settled=False)
-    assert here.ledger.pages["one"].closed_by == {"here", "there"}
+    assert here.ledger.replica_accounts["one"].closed_by == {"here", "there"}
     assert here.alive == {"two"}
 
 
@@ -278,9 +280,9 @@ def test_a_router_that_has_just_started_takes_nobody_for_dead() -> None:
     of = books()
     tell(of, "from a file", report(A.identity, 5, -5))
     of.close(1.0, settled=False)
-    assert not of.ledger.pages["from a file"].closed_by
+    assert not of.ledger.replica_accounts["from a file"].closed_by
     of.close(31.0, settled=True)
-    assert of.ledger.pages["from a file"].closed_by == {"here"}
+    assert of.ledger.replica_accounts["from a file"].closed_by == {"here"}
 
 
 def test_replicas_without_reports_count_by_what_the_router_got() -> None:

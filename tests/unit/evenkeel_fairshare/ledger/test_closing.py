@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from evenkeel_fairshare.ledger import CarryRules, EqualWeights, ReplicaRow, Totals
 from evenkeel_fairshare.ledger.closing import close, counted, finish
-from evenkeel_fairshare.ledger.page import Page
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
 
 ALICE, BOB, CAROL = "ns/t/alice", "ns/t/bob", "ns/u/carol"
 RULES = CarryRules(quantum=100, overshoot=500)
@@ -17,8 +17,8 @@ def totals(service: float) -> Totals:
     return Totals(service=service, normalised=service, tenant_normalised=service, requests=1)
 
 
-def reported(*rows: ReplicaRow) -> Page:
-    page = Page()
+def reported(*rows: ReplicaRow) -> ReplicaAccount:
+    page = ReplicaAccount()
     page.observe(since=0, sequence=1, rows=rows)
     return page
 
@@ -27,7 +27,7 @@ def row(client: str, service: float, deficit: float, **state: float) -> ReplicaR
     return ReplicaRow(client, totals(service), deficit=deficit, waiting=1, **state)
 
 
-def owed(page: Page, rules: CarryRules = RULES) -> dict[str, float]:
+def owed(page: ReplicaAccount, rules: CarryRules = RULES) -> dict[str, float]:
     return dict(finish(close(page, rules, EqualWeights())).clients)
 
 
@@ -82,7 +82,7 @@ def test_no_more_credit_is_left_behind_than_a_deficit_can_hold():
 
 
 def test_whoever_was_never_reported_owes_what_was_received():
-    page = Page()
+    page = ReplicaAccount()
     page.promise("a", ALICE, seed=-70, tenant_seed=-20)
     page.receive("a", ALICE, totals(30))
     closing = finish(close(page, RULES, EqualWeights()))
@@ -91,7 +91,7 @@ def test_whoever_was_never_reported_owes_what_was_received():
 
 
 def test_a_page_without_anybody_leaves_nothing():
-    assert owed(Page()) == {}
+    assert owed(ReplicaAccount()) == {}
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class TestDraining:
         assert owed(page) == {ALICE: -80}, "the first in the alphabet, whichever came first"
 
     def test_may_begin_before_anything_was_reported(self):
-        page = Page()
+        page = ReplicaAccount()
         page.promise("a", ALICE, seed=50, tenant_seed=0)
         page.mark("a")
         page.observe(since=0, sequence=2, rows=[row(ALICE, 40, 0, seed=50)])

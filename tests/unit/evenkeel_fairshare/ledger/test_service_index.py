@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from evenkeel_fairshare.ledger import DemandMeter, Ledger, ReplicaRow, Sealer, ServiceIndex, Totals
+from evenkeel_fairshare.ledger import (
+    Compactor,
+    DemandMeter,
+    Ledger,
+    ReplicaRow,
+    ServiceIndex,
+    Totals,
+)
 
 from tests.support.ledger_worlds import ledger
 
@@ -31,7 +38,7 @@ class TestServiceIndex:
         report(here, 1, a=50, b=30)
         dict(index.refresh())
         here.closed("alive")
-        Sealer(here).seal(["only"], live=(), now_s=0)
+        Compactor(here).compact(["only"], live=(), now_s=0)
         here.stale.update((A, B))
         assert dict(index.refresh()) == {A: 0, B: 0}
         assert index.clients() == {A: 50, B: 30}
