@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from evenkeel_contract.routerconfig import StateConfig, TenantConfig
-from evenkeel_fairshare.churn_bounds import churn_gap
+from evenkeel_fairshare.bounds import churn_gap
 
 from chaos.rig.arena import NAMESPACE, Arena, arena, tenant
 from chaos.rig.load import EXHAUSTED, REQUEST_COST, Client, Load, Tally, open_load

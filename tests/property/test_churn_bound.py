@@ -11,7 +11,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from evenkeel_fairshare.churn_bounds import (
+from evenkeel_fairshare.bounds import (
     Churn,
     churn_gap,
     churn_gap_from_level,
@@ -24,7 +24,7 @@ from evenkeel_fairshare.ledger import (
     position_of_tenant,
     tenant_of,
 )
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 
 from tests.support.churn import (
     ADVERSARIES,
@@ -74,14 +74,14 @@ def game(churn: Churn, *, weights=EQUAL, seed: int = 0, **options) -> Fleet:
             quantum=churn.quantum,
             overshoot=churn.overshoot,
             crash_loss=churn.crash_loss,
-            withheld=churn.withheld,
+            deferred_refills=churn.deferred_refills,
         ),
         weights=weights,
         new_replica=lambda: GameReplica(
             quantum=churn.quantum,
             overshoot=churn.overshoot,
             weights=weights,
-            withheld=churn.withheld,
+            deferred_refills=churn.deferred_refills,
         ),
         **options,
     )
@@ -123,11 +123,13 @@ def live_through(
     return curve
 
 
-@pytest.mark.parametrize("withheld", [0, WITHHELD])
+@pytest.mark.parametrize("deferred_refills", [0, DEFERRED_REFILLS])
 @pytest.mark.parametrize("most", [1, 2, 5, 32])
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_no_adversary_opens_a_gap_beyond_the_bound(adversary, most, withheld):
-    churn = Churn(replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=withheld)
+def test_no_adversary_opens_a_gap_beyond_the_bound(adversary, most, deferred_refills):
+    churn = Churn(
+        replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM, deferred_refills=deferred_refills
+    )
     for stall in (False, True):
         fleet = game(churn, seed=most)
         curve = live_through(fleet, adversary, most=most, stall=stall)
@@ -145,10 +147,14 @@ def test_without_seeds_the_gap_exceeds_the_bound_and_grows(adversary, most):
     assert curve[-1] > 1.3 * curve[len(curve) // 2]
 
 
-@pytest.mark.parametrize(("stall", "withheld"), [(False, 0), (True, 0), (True, WITHHELD)])
+@pytest.mark.parametrize(
+    ("stall", "deferred_refills"), [(False, 0), (True, 0), (True, DEFERRED_REFILLS)]
+)
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_weights_change_the_bound_and_nothing_else(adversary, stall, withheld):
-    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=withheld)
+def test_weights_change_the_bound_and_nothing_else(adversary, stall, deferred_refills):
+    churn = Churn(
+        replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, deferred_refills=deferred_refills
+    )
     fleet = game(churn, weights=Weighted(), seed=3)
     live_through(fleet, adversary, most=4, stall=stall, check=positions_are_within(churn))
 
@@ -231,14 +237,16 @@ def test_known_wrong_seeds_open_gaps_beyond_the_bound(wrong, adversary, most, li
     assert right[-1] <= churn_gap(churn) < curve[-1]
 
 
-def test_a_ledger_that_does_not_know_of_withheld_rounds_lets_the_gap_grow():
+def test_a_ledger_that_ignores_deferred_refills_lets_the_gap_grow():
     """Replicas that are replaced while they warm up leave more than a seed of that range takes over."""
-    churn = Churn(replicas=2, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=WITHHELD)
+    churn = Churn(
+        replicas=2, overshoot=OVERSHOOT, quantum=QUANTUM, deferred_refills=DEFERRED_REFILLS
+    )
     for knows in (True, False):
         fleet = game(churn, seed=6)
         if not knows:
             for ledger in fleet.ledgers:
-                ledger.rules = replace(ledger.rules, withheld=0)
+                ledger.rules = replace(ledger.rules, deferred_refills=0)
         curve = live_through(fleet, favour_by_churn, most=2)
         assert (curve[-1] <= churn_gap(churn)) == knows
         assert (curve[-1] > 1.3 * curve[len(curve) // 2]) != knows
@@ -337,12 +345,17 @@ def real_fleet(churn: Churn, seed: int, seeding=None) -> Fleet:
     return Fleet(
         Random(seed),
         REAL_CLIENTS,
-        rules=CarryRules(quantum=churn.quantum, overshoot=churn.overshoot, withheld=churn.withheld),
+        rules=CarryRules(
+            quantum=churn.quantum,
+            overshoot=churn.overshoot,
+            deferred_refills=churn.deferred_refills,
+        ),
         weights=weights,
         new_replica=lambda: DlpmReplica(
             quantum=churn.quantum,
-            warmup_s=WARMUP_S if churn.withheld else 0.0,
-            longest_first=churn.withheld > 0,  # as replicas run it, or as the paper prints it
+            warmup_s=WARMUP_S if churn.deferred_refills else 0.0,
+            longest_first=churn.deferred_refills
+            > 0,  # as replicas run it, or as the paper prints it
             memory_tokens=MEMORY,
             max_input=INPUT,
             max_output=OUTPUT,
@@ -379,17 +392,17 @@ WARMUP_S = 12
 """Steps of a replica: some are replaced before they are warm, some long after."""
 
 
-@pytest.mark.parametrize("withheld", [0, WITHHELD])
+@pytest.mark.parametrize("deferred_refills", [0, DEFERRED_REFILLS])
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_the_real_policy_stays_within_the_bound_at_both_levels(adversary, withheld):
-    churn = Churn(replicas=3, withheld=withheld, **REAL)
+def test_the_real_policy_stays_within_the_bound_at_both_levels(adversary, deferred_refills):
+    churn = Churn(replicas=3, deferred_refills=deferred_refills, **REAL)
     fleet = real_fleet(churn, seed=1)
     assert live_through_really(churn, fleet, adversary, most=3, events=40) <= 1
 
 
-@pytest.mark.parametrize("withheld", [0, WITHHELD])
-def test_the_real_policy_keeps_the_identity_at_both_levels(withheld):
-    churn = Churn(replicas=3, withheld=withheld, **REAL)
+@pytest.mark.parametrize("deferred_refills", [0, DEFERRED_REFILLS])
+def test_the_real_policy_keeps_the_identity_at_both_levels(deferred_refills):
+    churn = Churn(replicas=3, deferred_refills=deferred_refills, **REAL)
     fleet = real_fleet(churn, seed=2)
     fleet.join(3)
     for _ in range(30):
@@ -408,11 +421,12 @@ def test_the_real_policy_keeps_the_identity_at_both_levels(withheld):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("most", "withheld"), [(1, 0), (2, 0), (2, WITHHELD), (8, WITHHELD), (32, 0)]
+    ("most", "deferred_refills"),
+    [(1, 0), (2, 0), (2, DEFERRED_REFILLS), (8, DEFERRED_REFILLS), (32, 0)],
 )
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_the_real_policy_through_200_scale_events(adversary, most, withheld):
-    churn = Churn(replicas=most, withheld=withheld, **REAL)
+def test_the_real_policy_through_200_scale_events(adversary, most, deferred_refills):
+    churn = Churn(replicas=most, deferred_refills=deferred_refills, **REAL)
     with_seeds = live_through_really(
         churn, real_fleet(churn, seed=7), adversary, most=most, events=EVENTS
     )

@@ -15,7 +15,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from evenkeel_fairshare.churn_bounds import DeficitRange
+from evenkeel_fairshare.bounds import DeficitRange
 from evenkeel_fairshare.ledger.merge_table import MergeTable
 from evenkeel_fairshare.ledger.replica_account import (
     DEFICIT,

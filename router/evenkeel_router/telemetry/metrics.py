@@ -150,7 +150,7 @@ class _RouterCollector(Collector):
             labels = (model, member.name)
             blocks.add_metric(labels, self._rooms.replicas.fleet.blocks(member))
             routable.add_metric(labels, float(member.routable))
-            leaving.add_metric(labels, float(member.withheld in FOR_GOOD))
+            leaving.add_metric(labels, float(member.unschedulable in FOR_GOOD))
             load.add_metric(labels, self._rooms.replicas.fleet.load(member))
         yield from (routable, leaving, load, blocks)
         sent = counter("replica_request", "Requests sent to the replica.", _REPLICA)
