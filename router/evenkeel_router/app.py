@@ -27,7 +27,7 @@ from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
 from evenkeel_router.fleet.reports import Reports
 from evenkeel_router.ledger.contacts import Peer
-from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, tell
+from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.ledger.service_ledger import ServiceLedger
@@ -132,7 +132,7 @@ async def running(
             LedgerMaintenance(
                 service_ledger, settings.timing, peers.members, replicas.all_reported
             ).run(),
-            tell(service_ledger, settings.timing),
+            update_fairness(service_ledger, settings.timing),
             demand(service_ledger, settings.timing),
         ):
             await stack.enter_async_context(background(work))

@@ -1,11 +1,11 @@
-"""Asking the other routers what they know of who was served what (design R3, contract/ledgerwire.py).
+"""Asking the other routers for their part of the ledger (R3, contract `ledgerwire`).
 
-Place in the flow: peer's ledger → delta → **peers** → this ledger. Every router asks every other one each second, with
-a digest of what it has; the answer is what it lacks, in parts that are merged as they come. Nothing is kept per peer
-but who answered there last, so a peer that is away, slow or started anew needs no handling of its own.
+Every router asks every other one each second, with a digest of what it has; the answer is what it lacks, in parts that
+are merged as they arrive. A router keeps nothing per peer but the name that answered last, so a peer that is away,
+slow or started anew needs no handling of its own.
 
-The surprising thing: who *answers* at an address names a member; a peer that never answered has no name, and until it
-has one nothing is closed or folded here. A router that is asked and turns out to be this one is no peer.
+The answer names a member, not the address: a peer that never answered has no name, and until it has one, nothing is
+closed or compacted here. An address that turns out to be this router is no peer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_PART_BYTES: Final = 256 * 1024 * 1024
 
 
 class Peers:
-    """Asks all peers, for ever."""
+    """Asks all peers."""
 
     def __init__(
         self, settings: Settings, service_ledger: ServiceLedger, session: aiohttp.ClientSession
@@ -90,7 +90,9 @@ class Peers:
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError, EOFError) as error:
                 trouble = str(error) or type(error).__name__
                 if not known.trouble:
-                    _log.warning("router %s does not say what it knows: %s", peer.name, trouble)
+                    _log.warning(
+                        "router %s does not send its part of the ledger: %s", peer.name, trouble
+                    )
                 known.trouble = trouble
             else:
                 if known.trouble:
@@ -103,7 +105,7 @@ class Peers:
             await asyncio.sleep(self._interval_s())
 
     async def _ask(self, peer: Peer, known: PeerContact) -> None:
-        """One question. A part that is lost or does not hold ends it: what follows would hide the gap."""
+        """One question. A part that is lost or invalid ends it: later parts would hide the gap."""
         question = encode(digest_to_wire(self._service_ledger.ledger.digest()))
         token = self._settings.config.state.peer_token
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
