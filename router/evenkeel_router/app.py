@@ -39,9 +39,9 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.handlers import Traffic
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.state import RouterState, Timing
-from evenkeel_router.telemetry import metrics
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.server import TrafficServer, connections_for
 from evenkeel_router.transport.upstream import Upstream
@@ -166,7 +166,7 @@ async def _open_ports(
     """Probes first, so that somebody can ask while the rest opens."""
     state = router.state
     listen = state.config.listen
-    probes = probe_app(state, metrics.registry(state, log))
+    probes = probe_app(state, lambda: metrics(state, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
     router.admin_port = await _serve(stack, admin_app(state), listen.host, listen.admin_port)
     traffic = Traffic(state, pipeline, log)

@@ -29,7 +29,7 @@ def asked_for() -> Iterator[tuple[str, str]]:
 def exported(text: str) -> Iterator[str]:
     """Names of series in a scrape."""
     for name, kind in _TYPE.findall(text):
-        if kind == "histogram":
+        if kind in ("histogram", "summary"):
             yield from (f"{name}_{part}" for part in ("bucket", "count", "sum"))
         else:
             yield name

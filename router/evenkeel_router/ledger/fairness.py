@@ -23,7 +23,7 @@ from evenkeel_fairshare.ledger import Figures, Ledger, standing, standing_of_ten
 from evenkeel_fairshare.ledger.page import WAITING
 from evenkeel_fairshare.measures import jain_index
 
-from evenkeel_router.api.identity import MAX_CLIENTS, OTHER
+from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
 WINDOW_S: Final = 60.0
@@ -68,7 +68,7 @@ class FleetFigures:
     """The whole fleet."""
 
     clients: Mapping[str, MemberFigures] = field(default_factory=dict)
-    """By identity; `namespace/tenant/other` for the clients of a tenant that have no entry of their own."""
+    """By identity; the clients of a tenant without an entry of their own share that of `other_clients`."""
     tenants: Mapping[str, MemberFigures] = field(default_factory=dict)
     window_s: float = 0.0
     """What share error, Jain's index and rates are over."""
@@ -265,7 +265,7 @@ class Fairness:
                 lead_s=leads.get(client, 0.0),
                 backlogged=client in waiting,
             )
-            name = client if client in named else f"{tenant_of(client)}/{OTHER}"
+            name = client if client in named else other_clients(tenant_of(client))
             found[name] = found.get(name, NOBODY) + own
             if n % (5 * STRIDE) == 0:
                 yield

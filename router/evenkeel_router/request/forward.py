@@ -97,7 +97,7 @@ class Forwarder:
             except RelocatedError:
                 await self._move(request_state, order)
                 deadline_s = self._another_while(request_state, order)
-                order.totals.moves += 1
+                order.totals.relocations += 1
                 continue
             except Failed as failed:
                 ran = self._end_attempt(request_state, order)

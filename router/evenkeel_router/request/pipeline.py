@@ -184,7 +184,7 @@ class Pipeline:
             if not right or usage.input_tokens != tokenised.first_tokens:
                 return
         if request_state.ticket is not None:
-            self._state.totals.foretold(
+            self._state.totals.predicted(
                 request_state.ticket.prediction.basis.value,
                 request_state.ticket.prediction.cached_tokens,
                 usage.cached_tokens,

@@ -1,14 +1,16 @@
-"""The router's memory as `/v1/state` shows it.
+"""What `/v1/state` and `/v1/replicas` answer, built in steps: requests are served between two steps (`slices.py`).
 
-Place in the flow: account, fleet, reports → **snapshot** → `evenkeel top`. Taken when somebody asks, in one
-go, so that its numbers belong together.
+The numbers of one client, and of one replica, are of the same moment. Two clients may be some milliseconds apart.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Generator
+from typing import TypeVar
 
+import msgspec
 from evenkeel_contract import adminstate
 from evenkeel_contract.routerconfig import PrefixMode, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
@@ -21,15 +23,21 @@ from evenkeel_fairshare.ledger.page import (
     Page,
 )
 
-from evenkeel_router.api.identity import OTHER, names_of, tenant_identity
+from evenkeel_router.api.identity import tenant_identity
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.ledger.fairness import NOBODY
-from evenkeel_router.request.totals import ClientTotals
+from evenkeel_router.request.totals import ClientTotals, Distributions
 from evenkeel_router.state import RouterState
 
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Serve requests between two of them."""
 
-def take(state: RouterState, now_s: float) -> adminstate.RouterState:
-    """Everything, now."""
+
+def router_state(state: RouterState, now_s: float) -> Steps[adminstate.RouterState]:
+    """The answer of `/v1/state`."""
+    replicas = yield from _replicas(state, now_s)
+    tenants = yield from _tenants(state)
     config = state.config
     return adminstate.RouterState(
         version=adminstate.STATE_VERSION,
@@ -45,20 +53,40 @@ def take(state: RouterState, now_s: float) -> adminstate.RouterState:
         prefix_blocks=sum(map(state.fleet.blocks, state.fleet)),
         config_faults=state.config_faults,
         prefix=_prefix(state),
-        replicas=tuple(_replica(state, member, now_s) for member in state.fleet),
-        tenants=_tenants(state),
+        replicas=replicas,
+        tenants=tenants,
         fleet=_fleet(state),
         ledger=_ledger(state),
         peers=_peers(state, now_s),
     )
 
 
-def take_replicas(state: RouterState, now_s: float) -> adminstate.ReplicasState:
-    """The replicas alone."""
-    return adminstate.ReplicasState(
-        version=adminstate.STATE_VERSION,
-        replicas=tuple(_replica(state, member, now_s) for member in state.fleet),
-    )
+def replicas_state(state: RouterState, now_s: float) -> Steps[adminstate.ReplicasState]:
+    """The answer of `/v1/replicas`."""
+    replicas = yield from _replicas(state, now_s)
+    return adminstate.ReplicasState(version=adminstate.STATE_VERSION, replicas=replicas)
+
+
+def encoded(state: adminstate.RouterState) -> Steps[bytes]:
+    """The JSON of `/v1/state`. Clients are encoded one at a time: with many replicas, all of them take too long."""
+    tenants = []
+    for tenant in state.tenants:
+        clients = []
+        for client in tenant.clients:
+            clients.append(msgspec.Raw(msgspec.json.encode(client)))
+            yield
+        tenant = msgspec.structs.replace(tenant, clients=tuple(clients))
+        tenants.append(msgspec.Raw(msgspec.json.encode(tenant)))
+    return adminstate.encode_state(msgspec.structs.replace(state, tenants=tuple(tenants)))
+
+
+def _replicas(state: RouterState, now_s: float) -> Steps[tuple[adminstate.ReplicaState, ...]]:
+    found = []
+    for member in list(state.fleet):
+        if member.name in state.replicas:  # it may leave the configuration between two steps
+            found.append(_replica(state, member, now_s))
+            yield
+    return tuple(found)
 
 
 def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.ReplicaState:
@@ -96,7 +124,7 @@ def _why_not_followed(state: RouterState, member: Member) -> str:
     replica = state.replicas[member.name]
     if None in (replica.kv_events, replica.kv_replay):
         return "it publishes no KV events"
-    return "" if member.joined else "it is not there"
+    return "" if member.joined else "it is unreachable"
 
 
 def _prefix(state: RouterState) -> adminstate.PrefixState:
@@ -106,11 +134,11 @@ def _prefix(state: RouterState) -> adminstate.PrefixState:
         untokenised={reason.value: count for reason, count in state.untokenised.counts.items()},
         predictions={
             basis: adminstate.PredictionState(
-                predicted_tokens=foretold.predicted_tokens,
-                reported_tokens=foretold.reported_tokens,
-                error_tokens=int(foretold.error_tokens.total),
+                predicted_tokens=prediction.predicted_tokens,
+                reported_tokens=prediction.reported_tokens,
+                error_tokens=int(prediction.error_tokens.total),
             )
-            for basis, foretold in state.totals.predictions.items()
+            for basis, prediction in state.totals.predictions.items()
         },
     )
 
@@ -119,39 +147,39 @@ def _sum(page: Page | None, column: int) -> int:
     return int(sum(page.clients.column(column))) if page is not None else 0
 
 
-def _tenants(state: RouterState) -> tuple[adminstate.TenantState, ...]:
-    """Configured tenants first, in their order; then whoever else was served by this router or any other."""
+def _tenants(state: RouterState) -> Steps[tuple[adminstate.TenantState, ...]]:
+    """Configured tenants in their order, then other tenants that this router or another one served."""
     served: defaultdict[str, dict[str, ClientTotals]] = defaultdict(dict)
-    for identity in state.fairness.now.clients:
-        served[tenant_of(identity)][identity] = _totals_of(identity)
     for totals in state.totals.clients():
-        served[totals.tenant_identity][totals.identity] = totals
+        served[tenant_of(totals.identity)][totals.identity] = totals
+    unused = Distributions("")
+    for identity in state.fairness.now.clients:
+        if identity not in served[tenant_of(identity)]:
+            served[tenant_of(identity)][identity] = ClientTotals(identity, unused)
+        yield
     tenants = []
     for tenant in state.config.tenancy.tenants:
         mine = served.pop(tenant_identity(tenant), {})
         for client in state.directory.declared(tenant):
-            mine.setdefault(client.identity, ClientTotals.of(client))
-        tenants.append(_tenant(state, tenant, list(mine.values())))
+            mine.setdefault(client.identity, ClientTotals(client.identity, unused))
+        tenants.append((yield from _tenant(state, tenant, list(mine.values()))))
     for clients in served.values():
         some = next(iter(clients.values()))
         tenant = TenantConfig(namespace=state.config.namespace, name=some.tenant)
-        tenants.append(_tenant(state, tenant, list(clients.values())))
+        tenants.append((yield from _tenant(state, tenant, list(clients.values()))))
     return tuple(tenants)
-
-
-def _totals_of(identity: str) -> ClientTotals:
-    """Those of a client that this router did nothing for."""
-    tenant, name = names_of(identity)
-    return ClientTotals(
-        identity=identity, tenant_identity=tenant_of(identity), tenant=tenant, client=name
-    )
 
 
 def _tenant(
     state: RouterState, tenant: TenantConfig, clients: list[ClientTotals]
-) -> adminstate.TenantState:
+) -> Steps[adminstate.TenantState]:
     weights = {client.name: client.weight for client in tenant.clients}
-    figures = state.fairness.now.tenants.get(clients[0].tenant_identity if clients else "", NOBODY)
+    shown = []
+    for totals in clients:
+        weight = weights.get(totals.client, tenant.default_client_weight)
+        shown.append(_client(state, totals, weight))
+        yield
+    figures = state.fairness.now.tenants.get(tenant_identity(tenant), NOBODY)
     return adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
@@ -159,10 +187,7 @@ def _tenant(
         service=figures.service,
         owed=figures.owed,
         lead_s=figures.lead_s,
-        clients=tuple(
-            _client(state, totals, weights.get(totals.client, tenant.default_client_weight))
-            for totals in clients
-        ),
+        clients=tuple(shown),
     )
 
 
@@ -176,15 +201,15 @@ def _client(state: RouterState, totals: ClientTotals, weight: int) -> adminstate
         requests=totals.requests,
         errors=sum(totals.errors.values()),
         retries=totals.retries,
-        input_tokens=int(totals.input_tokens.total),
-        cached_tokens=int(totals.cached_tokens.total),
-        output_tokens=int(totals.output_tokens.total),
+        input_tokens=totals.input_tokens,
+        cached_tokens=totals.cached_tokens,
+        output_tokens=totals.output_tokens,
         service=figures.service,
         owed=figures.owed,
         requested_per_s=figures.requested_per_s,
         lead_s=figures.lead_s,
         backlogged=figures.backlogged,
-        replicas=_at_replicas(state, totals.identity) if totals.identity != OTHER else (),
+        replicas=_at_replicas(state, totals.identity),
     )
 
 
@@ -251,7 +276,7 @@ def _at_replicas(state: RouterState, identity: str) -> tuple[adminstate.ClientAt
 
 
 def _page(state: RouterState, member: Member) -> Page | None:
-    """What the ledger knows of the process that answers at a replica."""
+    """The ledger's account of the process that answers at a replica."""
     return state.ledger.pages.get(state.accounting.incarnation(member.name))
 
 

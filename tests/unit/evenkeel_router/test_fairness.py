@@ -159,7 +159,7 @@ def test_the_ratio_to_the_bound_is_about_those_who_wait_everywhere() -> None:
 def test_clients_beyond_the_bound_of_labels_share_one_of_their_tenant() -> None:
     world = World(max_clients=1)
     now = world.tick({A: 5, B: 6, C: 100})
-    assert {name: own.service for name, own in now.clients.items()} == {C: 100, "ns/t/other": 11}
+    assert {name: own.service for name, own in now.clients.items()} == {C: 100, "ns/t/*": 11}
     assert now.tenants["ns/t"].service == 11
 
 

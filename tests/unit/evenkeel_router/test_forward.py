@@ -201,7 +201,7 @@ async def test_the_charge_is_settled_or_taken_back(
         credit = router.state.fleet.policy.credit(totals.identity)
         assert credit == {0: FIRST_CREDIT - want_charge}
         if refused:
-            assert totals.input_tokens.total == sum(totals.duration_s.counts) == 0
+            assert totals.input_tokens == sum(totals.distributions.duration_s.counts) == 0
 
 
 @pytest.mark.parametrize(
