@@ -83,7 +83,7 @@ class Member:
         return self.slot is not None
 
 
-class Plan(NamedTuple):
+class Match(NamedTuple):
     """A request, matched: what `select` and every retry need."""
 
     dispatch: Dispatch
@@ -105,7 +105,7 @@ class Ticket(NamedTuple):
     member: Member
     slot: int
     life: int
-    plan: Plan
+    match: Match
     prediction: Prediction
 
 
@@ -208,7 +208,7 @@ class Fleet:
         self.index = index
         self._block_bytes = block_bytes
 
-    def plan(
+    def match(
         self,
         client: str,
         *,
@@ -216,10 +216,10 @@ class Fleet:
         text: bytes,
         input_tokens: int,
         pages: Pages | None = None,
-    ) -> Plan:
+    ) -> Match:
         """Match a prompt against what routable replicas hold: by its `pages`, else by its text."""
         if not self.policy.matches_prefix:
-            return Plan(Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0)
+            return Match(Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0)
         blocks: Sequence[int]
         if pages is not None:
             blocks = pages.hashes
@@ -237,9 +237,9 @@ class Fleet:
             matched_tokens=matched_tokens,
             blocks=blocks,
         )
-        return Plan(dispatch, depth, pages)
+        return Match(dispatch, depth, pages)
 
-    def select(self, plan: Plan, tried: ReplicaSet) -> Ticket | None:
+    def select(self, match: Match, tried: ReplicaSet) -> Ticket | None:
         """A replica for the request, none of `tried`; None where no other is routable.
 
         It counts as outstanding there from now on: give the ticket back with `finished` or `refused`.
@@ -247,21 +247,21 @@ class Fleet:
         routable = ReplicaSet(self.routable & ~tried)
         if not routable:
             return None
-        slot = self.policy.select(plan.dispatch, routable, self.outstanding)
+        slot = self.policy.select(match.dispatch, routable, self.outstanding)
         member = self._slots[slot] if slot is not None else None
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, where no replica is")
         self.outstanding[slot] += 1
-        return Ticket(member, slot, member.lives, plan, self._predict(plan, slot))
+        return Ticket(member, slot, member.lives, match, self._predict(match, slot))
 
-    def _predict(self, plan: Plan, slot: int) -> Prediction:
+    def _predict(self, match: Match, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
-        dispatch, pages = plan.dispatch, plan.pages
-        depth = plan.matched_blocks
+        dispatch, pages = match.dispatch, match.pages
+        depth = match.matched_blocks
         if depth and not dispatch.longest >> slot & 1:
             depth = self.index.match(dispatch.blocks, ReplicaSet(1 << slot)).blocks
         if pages is None:
-            share = depth / plan.matched_blocks if plan.matched_blocks else 0.0
+            share = depth / match.matched_blocks if match.matched_blocks else 0.0
             return Prediction(Basis.TEXT, round(dispatch.matched_tokens * share))
         exact = isinstance(self.index, ExactIndex) and self.index.exact(slot)
         return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, pages.cached(depth))
@@ -269,8 +269,8 @@ class Fleet:
     def dispatched(self, ticket: Ticket) -> None:
         """The request is on its way: charge its input, and count on its prompt being cached there."""
         if self.alive(ticket):
-            self.policy.dispatched(ticket.plan.dispatch, ticket.slot)
-            self.index.insert(ticket.plan.dispatch.blocks, ticket.slot)
+            self.policy.dispatched(ticket.match.dispatch, ticket.slot)
+            self.index.insert(ticket.match.dispatch.blocks, ticket.slot)
 
     def refused(self, ticket: Ticket) -> None:
         """The request never got there."""
@@ -284,11 +284,11 @@ class Fleet:
         """
         if not self.alive(ticket):
             return
-        slot, plan = ticket.slot, ticket.plan
+        slot, match = ticket.slot, ticket.match
         self.outstanding[slot] -= 1
-        self.policy.finished(plan.dispatch, slot, usage)
+        self.policy.finished(match.dispatch, slot, usage)
         if usage is None or not usage.input_tokens:
-            self.index.truncate(plan.dispatch.blocks, plan.matched_blocks, slot)
+            self.index.truncate(match.dispatch.blocks, match.matched_blocks, slot)
 
     def alive(self, ticket: Ticket) -> bool:
         """Whether the process that it went to is still there."""

@@ -34,11 +34,13 @@ from evenkeel_fairshare.prefix.exact import ExactIndex
 from zmq.utils.monitor import parse_monitor_message
 
 from evenkeel_router.fleet.health import HealthMonitor
+from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Fleet, Member
 from evenkeel_router.prefix.kv_follower import Follower, Standing
 from evenkeel_router.prefix.kv_pages import pages_wanted
+from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
-from evenkeel_router.state import RouterState
+from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)
 CONNECT_S: Final = 5.0
@@ -107,11 +109,19 @@ class KvEvents:
     """Follows all replicas, for ever."""
 
     def __init__(
-        self, state: RouterState, health_monitor: HealthMonitor, tokenising: Tokenisation
+        self,
+        settings: Settings,
+        replicas: Replicas,
+        prefixes: Prefixes,
+        *,
+        health_monitor: HealthMonitor,
+        tokenising: Tokenisation,
     ) -> None:
         """`health_monitor` is told of a process that took another's place; `tokenising` says how prompts are cut."""
-        self._state = state
-        self._watchtower = health_monitor
+        self._settings = settings
+        self._replicas = replicas
+        self._prefixes = prefixes
+        self._health_monitor = health_monitor
         self._tokenising = tokenising
         self._context = zmq.asyncio.Context()
         self._tasks: dict[str, tuple[tuple[ReplicaConfig, _Slot], asyncio.Task[None]]] = {}
@@ -121,7 +131,7 @@ class KvEvents:
         try:
             while True:
                 self._look()
-                await asyncio.sleep(self._state.timing.report_interval_s)
+                await asyncio.sleep(self._settings.timing.report_interval_s)
         finally:
             tasks = [task for _, task in self._tasks.values()]
             for task in tasks:
@@ -130,33 +140,35 @@ class KvEvents:
             self._context.destroy(linger=0)
 
     def _look(self) -> None:
-        state = self._state
+        replicas, prefixes = self._replicas, self._prefixes
         wanted = {
-            replica.name: replica for replica in state.replicas.values() if self._publishes(replica)
+            replica.name: replica
+            for replica in replicas.configured.values()
+            if self._publishes(replica)
         }
         for name, ((replica, slot), task) in list(self._tasks.items()):
             if wanted.get(name) != replica or slot.slot is None:
                 task.cancel()
-                del self._tasks[name], state.following[name]
-        index = state.fleet.index
+                del self._tasks[name], prefixes.followers[name]
+        index = replicas.fleet.index
         for name, replica in wanted.items():
-            member = state.fleet.member(name)
+            member = replicas.fleet.member(name)
             if member is None or not member.joined or not isinstance(index, ExactIndex):
                 continue
             if name not in self._tasks:
-                self._begin(replica, _Slot(state.fleet, member, index))
-            follower, slot = state.following[name], self._tasks[name][0][1]
+                self._begin(replica, _Slot(replicas.fleet, member, index))
+            follower, slot = prefixes.followers[name], self._tasks[name][0][1]
             follower.look_for(self._tokenising.page_tokens)
             if slot.crowded:
                 follower.forgot("the router keeps no more blocks: prefix.maxBlocks is too small")
 
     def _begin(self, replica: ReplicaConfig, slot: _Slot) -> None:
-        follower = self._state.following[replica.name] = Follower(slot)
+        follower = self._prefixes.followers[replica.name] = Follower(slot)
         task = asyncio.create_task(self._follow_forever(replica, slot, follower))
         self._tasks[replica.name] = (replica, slot), task
 
     def _publishes(self, replica: ReplicaConfig) -> bool:
-        tokens = self._state.config.prefix.mode is PrefixMode.TOKENS
+        tokens = self._settings.config.prefix.mode is PrefixMode.TOKENS
         return tokens and replica.kv_events is not None and replica.kv_replay is not None
 
     async def _follow_forever(
@@ -207,7 +219,7 @@ class KvEvents:
                         await self._take_over(asking.result(), slot, follower)
                         _log.info("replica %s told what it holds", replica.name)
                         asking = self._ask(
-                            replica, follower, delay_s=self._state.timing.kv_pages_interval_s
+                            replica, follower, delay_s=self._settings.timing.kv_pages_interval_s
                         )
                     else:
                         await reading
@@ -221,7 +233,9 @@ class KvEvents:
     ) -> asyncio.Task[list[PagesPart]]:
         async def answer() -> list[PagesPart]:
             await asyncio.sleep(delay_s)
-            return await pages_wanted(self._context, replica, follower, timing=self._state.timing)
+            return await pages_wanted(
+                self._context, replica, follower, timing=self._settings.timing
+            )
 
         return asyncio.create_task(answer())
 
@@ -239,7 +253,7 @@ class KvEvents:
 
     async def _read(self, live: zmq.asyncio.Socket, slot: _Slot, follower: Follower) -> None:
         """Apply what comes until something is missing, or nothing came for so long that something may be."""
-        silence_ms = round(self._state.timing.kv_check_interval_s * 1000)
+        silence_ms = round(self._settings.timing.kv_check_interval_s * 1000)
         while await live.poll(silence_ms):
             if follower.live(read_live(await live.recv_multipart())):
                 return
@@ -251,7 +265,7 @@ class KvEvents:
         while await self._replay(replica, slot, follower):
             if follower.counts.restarts > restarts and slot.slot is not None:
                 _log.warning("replica %s was restarted: its KV events say so", replica.name)
-                self._watchtower.replaced(replica.name)
+                self._health_monitor.replaced(replica.name)
                 raise _Lost("its process is another one")
 
     async def _replay(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> bool:

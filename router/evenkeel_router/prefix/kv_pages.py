@@ -16,7 +16,7 @@ from evenkeel_contract.reports import ReportError
 from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.prefix.kv_follower import Follower
-from evenkeel_router.state import Timing
+from evenkeel_router.settings import Timing
 
 ANSWER_S: Final = 5.0
 """For each part."""

@@ -17,9 +17,11 @@ from evenkeel_contract.promptfacts import MAX_FACTS_BYTES, PromptFacts, ask, dec
 from evenkeel_contract.reports import ReportError
 from evenkeel_contract.routerconfig import ReplicaConfig
 
+from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.prefix.agreement import followed
+from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
-from evenkeel_router.state import RouterState
+from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S: Final = 10.0  # of files of some megabytes, read from a disk
@@ -29,8 +31,16 @@ RETRY_S: Final = 30.0
 class PromptFactsClient:
     """Asks, for ever."""
 
-    def __init__(self, state: RouterState, tokenising: Tokenisation) -> None:
-        self._state = state
+    def __init__(
+        self,
+        settings: Settings,
+        replicas: Replicas,
+        prefixes: Prefixes,
+        tokenising: Tokenisation,
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._prefixes = prefixes
         self._tokenising = tokenising
         self._context = zmq.asyncio.Context()
         self._told: dict[str, tuple[str, PromptFacts]] = {}
@@ -47,17 +57,17 @@ class PromptFactsClient:
                 if self._tokenising.asks:
                     await self._ask_new()
                     await self._follow()
-                await asyncio.sleep(self._state.timing.report_interval_s)
+                await asyncio.sleep(self._settings.timing.report_interval_s)
         finally:
             self._context.destroy(linger=0)
 
     async def _ask_new(self) -> None:
-        state, now_s = self._state, asyncio.get_running_loop().time()
-        for name in self._told.keys() - state.replicas.keys():
+        now_s, replicas = asyncio.get_running_loop().time(), self._replicas
+        for name in self._told.keys() - replicas.configured.keys():
             del self._told[name]
         waiting = []
-        for replica in state.replicas.values():
-            seen = state.reports.get(replica.name)
+        for replica in replicas.configured.values():
+            seen = replicas.reports.get(replica.name)
             if seen is None or now_s < self._again_s.get(replica.name, 0.0):
                 continue
             if replica.name not in self._told or self._told[replica.name][0] != seen.incarnation:
@@ -102,5 +112,5 @@ class PromptFactsClient:
             del self._files[other]
         if digest and digest != current and digest in self._files:
             await self._tokenising.adopt(self._files[digest])
-        elif not digest and not current and not self._state.untokenised.trouble:
+        elif not digest and not current and not self._prefixes.untokenised.trouble:
             self._tokenising.use(None, "no replica has said what it makes tokens with")

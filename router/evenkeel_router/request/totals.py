@@ -1,4 +1,4 @@
-"""What this router served to each client, tenant and replica since it started.
+"""What this router served to each client and tenant since it started.
 
 Histograms and counters are plain numbers here, not a metrics library's objects: a request touches about fifteen of
 them, and a library's objects cost ten times as much. Totals are kept by client, distributions by tenant: a
@@ -16,6 +16,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.identity import MAX_CLIENTS, Client, names_of, other_clients
 from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.fleet.replicas import ReplicaTotals
 from evenkeel_router.histogram import Histogram
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
@@ -89,20 +90,6 @@ class ClientTotals:
         self.distributions.output_tokens.observe(usage.output_tokens)
 
 
-class ReplicaTotals:
-    """One replica since the router knows it."""
-
-    __slots__ = ("cached_tokens", "failures", "input_tokens", "output_tokens", "requests", "rests")
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.failures = 0
-        self.rests = 0
-        self.input_tokens = 0
-        self.cached_tokens = 0
-        self.output_tokens = 0
-
-
 class PredictionTotals:
     """Cached tokens: those that the router expected when it chose a replica, and those that the replica found."""
 
@@ -161,7 +148,6 @@ class RequestTotals:
         """By identity; a tenant's clients beyond the first `max_clients` of all tenants share one."""
         self._tenants: dict[str, Distributions] = {}
         self._other_tenants = Distributions("")
-        self._replicas: dict[str, ReplicaTotals] = {}
 
     def of(self, client: Client) -> ClientTotals:
         """A client's totals; beyond the first `max_clients` clients, those of the tenant's other clients."""
@@ -183,17 +169,6 @@ class RequestTotals:
             found = self._tenants[client.tenant_identity] = Distributions(client.tenant)
         return found
 
-    def replica(self, name: str) -> ReplicaTotals:
-        """A replica's totals."""
-        totals = self._replicas.get(name)
-        if totals is None:
-            totals = self._replicas[name] = ReplicaTotals()
-        return totals
-
-    def forget_replica(self, name: str) -> None:
-        """A replica is no longer configured: its series end."""
-        self._replicas.pop(name, None)
-
     def clients(self) -> Iterator[ClientTotals]:
         """Totals of clients, then those of each tenant's other clients."""
         yield from self._clients.values()
@@ -205,10 +180,6 @@ class RequestTotals:
         if len(self._tenants) >= self._max_tenants:
             yield self._other_tenants
 
-    def replicas(self) -> Iterator[tuple[str, ReplicaTotals]]:
-        """Totals of replicas by name."""
-        yield from self._replicas.items()
-
     def predicted(self, basis: str, predicted_tokens: int, reported_tokens: int) -> None:
         """A replica found `reported_tokens` of a prompt cached; the router expected `predicted_tokens`."""
         of = self.predictions.get(basis)
@@ -218,10 +189,9 @@ class RequestTotals:
         of.reported_tokens += reported_tokens
         of.error_tokens.observe(abs(predicted_tokens - reported_tokens))
 
-    def settle(self, totals: ClientTotals, replica: str, usage: Usage) -> float:
+    def settle(self, totals: ClientTotals, at: ReplicaTotals, usage: Usage) -> float:
         """Count the tokens that a request used at a replica; returns the service, weighted tokens."""
         totals.used(usage)
-        at = self.replica(replica)
         at.input_tokens += usage.input_tokens
         at.cached_tokens += usage.cached_tokens
         at.output_tokens += usage.output_tokens

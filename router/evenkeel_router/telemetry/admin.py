@@ -34,12 +34,12 @@ from evenkeel_contract.ledgerwire import (
 from evenkeel_router.api.errors import Refusal, error_body, invalid
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.ledger.exchange import digest_from_wire, to_wire
-from evenkeel_router.state import RouterState
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
+from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
 from evenkeel_router.telemetry.snapshot import encoded, replicas_state, router_state
 
-STATE = web.AppKey("state", RouterState)
+ROOMS = web.AppKey("rooms", Rooms)
 MAX_DIGEST_BYTES: Final = 64 * 1024 * 1024
 METRICS = web.AppKey("metrics", SharedText)
 SENDER = web.AppKey("sender", Sender)
@@ -48,10 +48,10 @@ RENDERING = web.AppKey("rendering", asyncio.Lock)
 JSON: Final = "application/json"
 
 
-def probe_app(state: RouterState, metrics: Callable[[], Lines]) -> web.Application:
+def probe_app(rooms: Rooms, metrics: Callable[[], Lines]) -> web.Application:
     """`/livez`, `/readyz`, `/metrics`."""
     app = web.Application()
-    app[STATE], app[METRICS], app[SENDER] = state, SharedText(metrics), Sender()
+    app[ROOMS], app[METRICS], app[SENDER] = rooms, SharedText(metrics), Sender()
     app.on_shutdown.append(_end_rendering)
     app.router.add_get("/livez", _live)
     app.router.add_get("/readyz", _ready)
@@ -59,10 +59,10 @@ def probe_app(state: RouterState, metrics: Callable[[], Lines]) -> web.Applicati
     return app
 
 
-def admin_app(state: RouterState) -> web.Application:
+def admin_app(rooms: Rooms) -> web.Application:
     """`/v1/state`, `/v1/replicas`, `/v1/activation` and `/v1/ledger`, behind the admin token."""
     app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
-    app[STATE], app[RENDERING] = state, asyncio.Lock()
+    app[ROOMS], app[RENDERING] = rooms, asyncio.Lock()
     app.router.add_get(STATE_PATH, _state)
     app.router.add_get(REPLICAS_PATH, _replicas)
     app.router.add_get(ACTIVATION_PATH, _activation)
@@ -77,9 +77,9 @@ async def _live(request: web.Request) -> web.Response:
 
 async def _ready(request: web.Request) -> web.Response:
     """A router is ready without replicas: requests wait for one (design §6, scaling from zero)."""
-    if request.app[STATE].draining:
+    if request.app[ROOMS].intake.draining:
         return web.Response(status=503, text="The router is shutting down.\n")
-    if not request.app[STATE].in_sync:
+    if not request.app[ROOMS].replicas.in_sync:
         return web.Response(status=503, text="The router has not discovered its replicas yet.\n")
     return web.Response(text="ok\n")
 
@@ -95,7 +95,7 @@ async def _end_rendering(app: web.Application) -> None:
 async def _state(request: web.Request) -> web.StreamResponse:
     async with request.app[RENDERING]:
         now_s = asyncio.get_running_loop().time()
-        state, _ = await in_slices(router_state(request.app[STATE], now_s))
+        state, _ = await in_slices(router_state(request.app[ROOMS], now_s))
         body, _ = await in_slices(encoded(state))
     return await send_pieces(request, cut(body), JSON)
 
@@ -103,13 +103,13 @@ async def _state(request: web.Request) -> web.StreamResponse:
 async def _replicas(request: web.Request) -> web.Response:
     now_s = asyncio.get_running_loop().time()
     async with request.app[RENDERING]:
-        replicas, _ = await in_slices(replicas_state(request.app[STATE], now_s))
+        replicas, _ = await in_slices(replicas_state(request.app[ROOMS], now_s))
     return web.Response(body=encode_state(replicas), content_type=JSON)
 
 
 async def _activation(request: web.Request) -> web.Response:
     """Whether a request waits for a first replica. With `wanted`, the answer waits until it differs from that."""
-    activation, known = request.app[STATE].activation, request.query.get("wanted")
+    activation, known = request.app[ROOMS].replicas.activation, request.query.get("wanted")
     if known not in (None, "true", "false"):
         refusal = invalid("wanted must be true or false.", code="invalid_value", param="wanted")
         return web.Response(status=refusal.status, body=error_body(refusal), content_type=JSON)
@@ -122,7 +122,7 @@ async def _activation(request: web.Request) -> web.Response:
 
 async def _answer_all(app: web.Application) -> None:
     """Long polls must not delay the shutdown."""
-    app[STATE].activation.end()
+    app[ROOMS].replicas.activation.end()
 
 
 async def _ledger(request: web.Request) -> web.StreamResponse:
@@ -134,7 +134,7 @@ async def _ledger(request: web.Request) -> web.StreamResponse:
         return web.Response(status=refusal.status, body=error_body(refusal), content_type=JSON)
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await response.prepare(request)
-    for part in request.app[STATE].ledger.parts(has):
+    for part in request.app[ROOMS].service_ledger.ledger.parts(has):
         await response.write(frame(encode(to_wire(part))))
         await asyncio.sleep(0)
     await response.write_eof()
@@ -144,7 +144,7 @@ async def _ledger(request: web.Request) -> web.StreamResponse:
 @web.middleware
 async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Hashes are compared, so that the duration of the comparison reveals nothing about the token."""
-    wanted = request.app[STATE].config.admin_token_sha256
+    wanted = request.app[ROOMS].settings.config.admin_token_sha256
     if wanted is None:
         return await handler(request)
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")

@@ -13,8 +13,8 @@ from typing import Final
 from evenkeel_router.api.identity import names_of
 from evenkeel_router.ledger.fairness import FleetFigures, MemberFigures
 from evenkeel_router.ledger.persistence import Persistence
-from evenkeel_router.state import RouterState
 from evenkeel_router.telemetry.exposition import Lines, counter, gauge, labels
+from evenkeel_router.telemetry.rooms import Rooms
 
 _Table = tuple[tuple[Callable[..., Lines], str, str, Callable[[MemberFigures], float]], ...]
 _CLIENTS: Final[_Table] = (
@@ -71,34 +71,34 @@ def fairness_metrics(model: str, now: FleetFigures) -> Lines:
         yield from gauge(name, help_text, [(labels(model_name=model), value(now))])
 
 
-def ledger_metrics(state: RouterState) -> Lines:
+def ledger_metrics(rooms: Rooms) -> Lines:
     """What the ledger contains, and how old its inputs are."""
-    model, now_s = state.config.model, asyncio.get_running_loop().time()
+    model, now_s = rooms.settings.config.model, asyncio.get_running_loop().time()
     for name, help_text, value in (
         ("ledger_incarnations", "Replica processes whose accounts are still open.",
-         sum(1 for _ in state.ledger.open_pages())),
-        ("ledger_clients", "Clients in the ledger.", state.fairness.known),
+         sum(1 for _ in rooms.service_ledger.ledger.open_pages())),
+        ("ledger_clients", "Clients in the ledger.", rooms.service_ledger.fairness.known),
         ("ledger_book", "Number of the closed totals that this router has.",
-         state.ledger.book.rank.height),
-        ("ledger_store_up", "0 if the ledger's store is unreachable.", not state.store_trouble),
+         rooms.service_ledger.ledger.book.rank.height),
+        ("ledger_store_up", "0 if the ledger's store is unreachable.", not rooms.service_ledger.store_trouble),
         ("ledger_uncounted_replicas", "Replicas whose service is in no ledger.",
-         sum(1 for _ in state.uncounted())),
+         sum(1 for _ in rooms.uncounted())),
     ):  # fmt: skip
         yield from gauge(name, help_text, [(labels(model_name=model), value)])
     reports = (
         (labels(model_name=model, replica=replica), max(0.0, now_s - report.received_s))
-        for replica, report in list(state.reports.items())
+        for replica, report in list(rooms.replicas.reports.items())
     )
     yield from gauge("ledger_report_age_seconds", "Time since the replica's last report.", reports)
     peers: list[tuple[str, float]] = []
-    for peer, contact in state.peer_contacts.items():
+    for peer, contact in rooms.service_ledger.peer_contacts.items():
         since_s = contact.since_s if contact.answered_s is None else contact.answered_s
         peers.append((labels(model_name=model, peer=peer.name), max(0.0, now_s - since_s)))
     yield from gauge("ledger_peer_age_seconds", "Time since the other router's last answer.", peers)
     yield from gauge(
         "ledger_store_age_seconds",
         "Time since the last successful operation at the ledger's store, or since the start.",
-        _store_ages(model, state.persistence, now_s),
+        _store_ages(model, rooms.service_ledger.persistence, now_s),
     )
 
 

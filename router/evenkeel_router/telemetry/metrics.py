@@ -13,14 +13,14 @@ from typing import Final
 
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.fleet.health import FOR_GOOD
-from evenkeel_router.fleet.selection import Fleet
+from evenkeel_router.fleet.replicas import Replicas, ReplicaTotals
 from evenkeel_router.histogram import Histogram
 from evenkeel_router.prefix.kv_follower import Counts, Follower, Standing
-from evenkeel_router.request.totals import ClientTotals, Distributions, ReplicaTotals, RequestTotals
-from evenkeel_router.state import RouterState
+from evenkeel_router.request.totals import ClientTotals, Distributions, RequestTotals
 from evenkeel_router.telemetry.exposition import Lines, counter, gauge, histogram, labels, summary
 from evenkeel_router.telemetry.fairness_metrics import fairness_metrics, ledger_metrics
 from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.telemetry.rooms import Rooms
 
 INTERNAL: Final = "internal"
 """The label `error_code` of requests that a fault of the router ended."""
@@ -54,7 +54,7 @@ _REPLICA_COUNTERS: Final[tuple[tuple[str, str, Callable[[ReplicaTotals], float]]
     ("replica_request", "Requests that were sent to the replica.", lambda totals: totals.requests),
     ("replica_failure", "Requests that failed at the replica.", lambda totals: totals.failures),
     ("replica_backoff", "Pauses of new requests after the replica failed requests that another one answered.",
-     lambda totals: totals.rests),
+     lambda totals: totals.backoffs),
     ("replica_input_tokens", "Input tokens of requests that the replica served.",
      lambda totals: totals.input_tokens),
     ("replica_cached_tokens", "Input tokens that the replica found in its cache.",
@@ -76,18 +76,18 @@ _KV_COUNTERS: Final[tuple[tuple[str, str, Callable[[Counts], float]], ...]] = (
 )  # fmt: skip
 
 
-def metrics(state: RouterState, log: RequestLog) -> Lines:
+def metrics(rooms: Rooms, log: RequestLog) -> Lines:
     """A whole scrape."""
-    model = state.config.model
-    yield from client_metrics(model, state.totals)
-    yield from tenant_metrics(model, state.totals)
-    yield from error_metrics(model, state.totals)
-    yield from fairness_metrics(model, state.fairness.now)
-    yield from ledger_metrics(state)
-    yield from replica_metrics(model, state.fleet, state.totals)
-    yield from prediction_metrics(model, state.totals)
-    yield from kv_metrics(model, state.following)
-    yield from router_metrics(state, log)
+    model = rooms.settings.config.model
+    yield from client_metrics(model, rooms.totals)
+    yield from tenant_metrics(model, rooms.totals)
+    yield from error_metrics(model, rooms.totals)
+    yield from fairness_metrics(model, rooms.service_ledger.fairness.now)
+    yield from ledger_metrics(rooms)
+    yield from replica_metrics(model, rooms.replicas)
+    yield from prediction_metrics(model, rooms.totals)
+    yield from kv_metrics(model, rooms.prefixes.followers)
+    yield from router_metrics(rooms, log)
 
 
 def client_metrics(model: str, totals: RequestTotals) -> Lines:
@@ -144,21 +144,21 @@ def _errors(model: str, totals: RequestTotals) -> Iterator[tuple[str, float]]:
         yield series("", "", INTERNAL), totals.faults
 
 
-def replica_metrics(model: str, fleet: Fleet, totals: RequestTotals) -> Lines:
+def replica_metrics(model: str, replicas: Replicas) -> Lines:
     """Replicas as this router uses them."""
-    members = [(labels(model_name=model, replica=one.name), one) for one in list(fleet)]
+    members = [(labels(model_name=model, replica=one.name), one) for one in list(replicas.fleet)]
     for name, help_text, value in (
         ("replica_routable", "1 if the replica can receive requests.", lambda one: one.routable),
         ("replica_draining", "1 if the replica is leaving and receives no new requests.",
          lambda one: one.withheld in FOR_GOOD),
-        ("replica_requests_in_flight", "Requests of this router at the replica.", fleet.load),
+        ("replica_requests_in_flight", "Requests of this router at the replica.", replicas.fleet.load),
         ("replica_prefix_blocks", "Prompt blocks that this router expects in the replica's cache.",
-         fleet.blocks),
+         replicas.fleet.blocks),
     ):  # fmt: skip
         yield from gauge(name, help_text, ((own, value(one)) for own, one in members))
-    replicas = [(labels(model_name=model, replica=name), own) for name, own in totals.replicas()]
+    listed = [(labels(model_name=model, replica=name), own) for name, own in replicas.all_totals()]
     for name, help_text, of in _REPLICA_COUNTERS:
-        yield from counter(name, help_text, ((own, of(one)) for own, one in replicas))
+        yield from counter(name, help_text, ((own, of(one)) for own, one in listed))
 
 
 def prediction_metrics(model: str, totals: RequestTotals) -> Lines:
@@ -215,26 +215,26 @@ def kv_metrics(model: str, followers: Mapping[str, Follower]) -> Lines:
         yield from counter(f"replica_kv_{name}", help_text, series)
 
 
-def router_metrics(state: RouterState, log: RequestLog) -> Lines:
+def router_metrics(rooms: Rooms, log: RequestLog) -> Lines:
     """The router itself."""
-    own = labels(model_name=state.config.model)
+    own = labels(model_name=rooms.settings.config.model)
     for name, help_text, value in (
-        ("requests_held", "Requests that wait until a replica is routable.", len(state.wait_queue)),
+        ("requests_held", "Requests that wait until a replica is routable.", len(rooms.replicas.wait_queue)),
         ("activation_wanted", "1 if a request waits for the first replica of a service at zero.",
-         state.activation.wanted),
+         rooms.replicas.activation.wanted),
         ("prefix_index_entries", "Prefixes in memory. The limit is prefix.maxBlocks.",
-         len(state.fleet.index)),
-        ("buffered_bytes", "Bytes of request bodies in memory.", state.budget.used_bytes),
+         len(rooms.replicas.fleet.index)),
+        ("buffered_bytes", "Bytes of request bodies in memory.", rooms.intake.body_budget.used_bytes),
         ("requests_in_flight_limit", "Value of limits.maxConcurrent.",
-         state.config.limits.max_concurrent),
-        ("draining", "1 if the router is shutting down and accepts no new requests.", state.draining),
+         rooms.settings.config.limits.max_concurrent),
+        ("draining", "1 if the router is shutting down and accepts no new requests.", rooms.intake.draining),
         ("config_faulty", "1 if the newest configuration is invalid and the previous one is in use.",
-         bool(state.config_faults)),
+         bool(rooms.settings.faults)),
     ):  # fmt: skip
         yield from gauge(name, help_text, [(own, value)])
     reasons = [
-        (labels(model_name=state.config.model, reason=reason.value), count)
-        for reason, count in state.untokenised.counts.items()
+        (labels(model_name=rooms.settings.config.model, reason=reason.value), count)
+        for reason, count in rooms.prefixes.untokenised.counts.items()
     ]
     yield from counter(
         "untokenised", "Requests in tokens mode that were matched by their text.", reasons
@@ -249,4 +249,4 @@ def router_metrics(state: RouterState, log: RequestLog) -> Lines:
     help_text = (
         "Time from the first request for a service at zero until a replica accepts requests."
     )
-    yield from histogram("activation_seconds", help_text, [(own, state.activation.took_s)])
+    yield from histogram("activation_seconds", help_text, [(own, rooms.replicas.activation.took_s)])

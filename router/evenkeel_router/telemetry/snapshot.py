@@ -27,43 +27,43 @@ from evenkeel_router.api.identity import tenant_identity
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.ledger.fairness import NOBODY
 from evenkeel_router.request.totals import ClientTotals, Distributions
-from evenkeel_router.state import RouterState
+from evenkeel_router.telemetry.rooms import Rooms
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Serve requests between two of them."""
 
 
-def router_state(state: RouterState, now_s: float) -> Steps[adminstate.RouterState]:
+def router_state(rooms: Rooms, now_s: float) -> Steps[adminstate.RouterState]:
     """The answer of `/v1/state`."""
-    replicas = yield from _replicas(state, now_s)
-    tenants = yield from _tenants(state)
-    config = state.config
+    replicas = yield from _replicas(rooms, now_s)
+    tenants = yield from _tenants(rooms)
+    config = rooms.settings.config
     return adminstate.RouterState(
         version=adminstate.STATE_VERSION,
         time_s=now_s,
-        uptime_s=time.time() - state.started_unix,
+        uptime_s=time.time() - rooms.intake.started_unix,
         namespace=config.namespace,
         service=config.service,
         model=config.model,
         fleet_policy=config.scheduling.fleet_policy.value,
-        draining=state.draining,
-        in_flight=state.admission.running,
-        held=len(state.wait_queue),
-        prefix_blocks=sum(map(state.fleet.blocks, state.fleet)),
-        config_faults=state.config_faults,
-        prefix=_prefix(state),
+        draining=rooms.intake.draining,
+        in_flight=rooms.intake.admission.running,
+        held=len(rooms.replicas.wait_queue),
+        prefix_blocks=sum(map(rooms.replicas.fleet.blocks, rooms.replicas.fleet)),
+        config_faults=rooms.settings.faults,
+        prefix=_prefix(rooms),
         replicas=replicas,
         tenants=tenants,
-        fleet=_fleet(state),
-        ledger=_ledger(state),
-        peers=_peers(state, now_s),
+        fleet=_fleet(rooms),
+        ledger=_ledger(rooms),
+        peers=_peers(rooms, now_s),
     )
 
 
-def replicas_state(state: RouterState, now_s: float) -> Steps[adminstate.ReplicasState]:
+def replicas_state(rooms: Rooms, now_s: float) -> Steps[adminstate.ReplicasState]:
     """The answer of `/v1/replicas`."""
-    replicas = yield from _replicas(state, now_s)
+    replicas = yield from _replicas(rooms, now_s)
     return adminstate.ReplicasState(version=adminstate.STATE_VERSION, replicas=replicas)
 
 
@@ -80,65 +80,72 @@ def encoded(state: adminstate.RouterState) -> Steps[bytes]:
     return adminstate.encode_state(msgspec.structs.replace(state, tenants=tuple(tenants)))
 
 
-def _replicas(state: RouterState, now_s: float) -> Steps[tuple[adminstate.ReplicaState, ...]]:
+def _replicas(rooms: Rooms, now_s: float) -> Steps[tuple[adminstate.ReplicaState, ...]]:
     found = []
-    for member in list(state.fleet):
-        if member.name in state.replicas:  # it may leave the configuration between two steps
-            found.append(_replica(state, member, now_s))
+    for member in list(rooms.replicas.fleet):
+        if (
+            member.name in rooms.replicas.configured
+        ):  # it may leave the configuration between two steps
+            found.append(_replica(rooms, member, now_s))
             yield
     return tuple(found)
 
 
-def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.ReplicaState:
-    totals = state.totals.replica(member.name)
-    seen, follower = state.reports.get(member.name), state.following.get(member.name)
-    page = _page(state, member)
+def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaState:
+    totals = rooms.replicas.totals(member.name)
+    seen, follower = (
+        rooms.replicas.reports.get(member.name),
+        rooms.prefixes.followers.get(member.name),
+    )
+    page = _page(rooms, member)
     return adminstate.ReplicaState(
         name=member.name,
-        url=state.replicas[member.name].url,
+        url=rooms.replicas.configured[member.name].url,
         joined=member.joined,
         routable=member.routable,
         withheld=member.withheld,
-        in_flight=state.fleet.load(member),
+        in_flight=rooms.replicas.fleet.load(member),
         requests=totals.requests,
         failures=totals.failures,
         input_tokens=totals.input_tokens,
         cached_tokens=totals.cached_tokens,
         output_tokens=totals.output_tokens,
-        prefix_blocks=state.fleet.blocks(member),
+        prefix_blocks=rooms.replicas.fleet.blocks(member),
         incarnation=seen.incarnation if seen is not None else "",
         policy=seen.policy if seen is not None else "",
         waiting=_sum(page, WAITING),
         running=_sum(page, RUNNING),
         report_age_s=now_s - seen.received_s if seen is not None else None,
         kv_standing=follower.standing.value if follower is not None else "",
-        kv_reason=follower.reason if follower is not None else _why_not_followed(state, member),
+        kv_reason=follower.reason if follower is not None else _why_not_followed(rooms, member),
         kv_sequence=follower.sequence if follower is not None else 0,
         kv_gaps=follower.counts.gaps if follower is not None else 0,
     )
 
 
-def _why_not_followed(state: RouterState, member: Member) -> str:
-    if state.config.prefix.mode is not PrefixMode.TOKENS:
+def _why_not_followed(rooms: Rooms, member: Member) -> str:
+    if rooms.settings.config.prefix.mode is not PrefixMode.TOKENS:
         return ""
-    replica = state.replicas[member.name]
+    replica = rooms.replicas.configured[member.name]
     if None in (replica.kv_events, replica.kv_replay):
         return "it publishes no KV events"
     return "" if member.joined else "it is unreachable"
 
 
-def _prefix(state: RouterState) -> adminstate.PrefixState:
+def _prefix(rooms: Rooms) -> adminstate.PrefixState:
     return adminstate.PrefixState(
-        mode=state.config.prefix.mode.value,
-        tokenizer_trouble=state.untokenised.trouble,
-        untokenised={reason.value: count for reason, count in state.untokenised.counts.items()},
+        mode=rooms.settings.config.prefix.mode.value,
+        tokenizer_trouble=rooms.prefixes.untokenised.trouble,
+        untokenised={
+            reason.value: count for reason, count in rooms.prefixes.untokenised.counts.items()
+        },
         predictions={
             basis: adminstate.PredictionState(
                 predicted_tokens=prediction.predicted_tokens,
                 reported_tokens=prediction.reported_tokens,
                 error_tokens=int(prediction.error_tokens.total),
             )
-            for basis, prediction in state.totals.predictions.items()
+            for basis, prediction in rooms.totals.predictions.items()
         },
     )
 
@@ -147,39 +154,39 @@ def _sum(page: Page | None, column: int) -> int:
     return int(sum(page.clients.column(column))) if page is not None else 0
 
 
-def _tenants(state: RouterState) -> Steps[tuple[adminstate.TenantState, ...]]:
+def _tenants(rooms: Rooms) -> Steps[tuple[adminstate.TenantState, ...]]:
     """Configured tenants in their order, then other tenants that this router or another one served."""
     served: defaultdict[str, dict[str, ClientTotals]] = defaultdict(dict)
-    for totals in state.totals.clients():
+    for totals in rooms.totals.clients():
         served[tenant_of(totals.identity)][totals.identity] = totals
     unused = Distributions("")
-    for identity in state.fairness.now.clients:
+    for identity in rooms.service_ledger.fairness.now.clients:
         if identity not in served[tenant_of(identity)]:
             served[tenant_of(identity)][identity] = ClientTotals(identity, unused)
         yield
     tenants = []
-    for tenant in state.config.tenancy.tenants:
+    for tenant in rooms.settings.config.tenancy.tenants:
         mine = served.pop(tenant_identity(tenant), {})
-        for client in state.directory.declared(tenant):
+        for client in rooms.intake.directory.declared(tenant):
             mine.setdefault(client.identity, ClientTotals(client.identity, unused))
-        tenants.append((yield from _tenant(state, tenant, list(mine.values()))))
+        tenants.append((yield from _tenant(rooms, tenant, list(mine.values()))))
     for clients in served.values():
         some = next(iter(clients.values()))
-        tenant = TenantConfig(namespace=state.config.namespace, name=some.tenant)
-        tenants.append((yield from _tenant(state, tenant, list(clients.values()))))
+        tenant = TenantConfig(namespace=rooms.settings.config.namespace, name=some.tenant)
+        tenants.append((yield from _tenant(rooms, tenant, list(clients.values()))))
     return tuple(tenants)
 
 
 def _tenant(
-    state: RouterState, tenant: TenantConfig, clients: list[ClientTotals]
+    rooms: Rooms, tenant: TenantConfig, clients: list[ClientTotals]
 ) -> Steps[adminstate.TenantState]:
     weights = {client.name: client.weight for client in tenant.clients}
     shown = []
     for totals in clients:
         weight = weights.get(totals.client, tenant.default_client_weight)
-        shown.append(_client(state, totals, weight))
+        shown.append(_client(rooms, totals, weight))
         yield
-    figures = state.fairness.now.tenants.get(tenant_identity(tenant), NOBODY)
+    figures = rooms.service_ledger.fairness.now.tenants.get(tenant_identity(tenant), NOBODY)
     return adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
@@ -191,8 +198,8 @@ def _tenant(
     )
 
 
-def _client(state: RouterState, totals: ClientTotals, weight: int) -> adminstate.ClientState:
-    figures = state.fairness.now.clients.get(totals.identity, NOBODY)
+def _client(rooms: Rooms, totals: ClientTotals, weight: int) -> adminstate.ClientState:
+    figures = rooms.service_ledger.fairness.now.clients.get(totals.identity, NOBODY)
     return adminstate.ClientState(
         identity=totals.identity,
         name=totals.client,
@@ -209,12 +216,12 @@ def _client(state: RouterState, totals: ClientTotals, weight: int) -> adminstate
         requested_per_s=figures.requested_per_s,
         lead_s=figures.lead_s,
         backlogged=figures.backlogged,
-        replicas=_at_replicas(state, totals.identity),
+        replicas=_at_replicas(rooms, totals.identity),
     )
 
 
-def _fleet(state: RouterState) -> adminstate.FleetState:
-    now = state.fairness.now
+def _fleet(rooms: Rooms) -> adminstate.FleetState:
+    now = rooms.service_ledger.fairness.now
     return adminstate.FleetState(
         window_s=now.window_s,
         backlogged=now.backlogged,
@@ -225,20 +232,20 @@ def _fleet(state: RouterState) -> adminstate.FleetState:
     )
 
 
-def _ledger(state: RouterState) -> adminstate.LedgerState:
-    ledger = state.ledger
+def _ledger(rooms: Rooms) -> adminstate.LedgerState:
+    ledger = rooms.service_ledger.ledger
     return adminstate.LedgerState(
         router=ledger.router,
         book=ledger.book.rank.height,
         pages=sum(1 for _ in ledger.open_pages()),
-        clients=state.fairness.known,
-        store=state.config.state.store.value,
-        store_trouble=state.store_trouble,
-        uncounted=tuple(state.uncounted()),
+        clients=rooms.service_ledger.fairness.known,
+        store=rooms.settings.config.state.store.value,
+        store_trouble=rooms.service_ledger.store_trouble,
+        uncounted=tuple(rooms.uncounted()),
     )
 
 
-def _peers(state: RouterState, now_s: float) -> tuple[adminstate.PeerState, ...]:
+def _peers(rooms: Rooms, now_s: float) -> tuple[adminstate.PeerState, ...]:
     return tuple(
         adminstate.PeerState(
             name=peer.name,
@@ -247,16 +254,16 @@ def _peers(state: RouterState, now_s: float) -> tuple[adminstate.PeerState, ...]
             answer_age_s=None if known.answered_s is None else now_s - known.answered_s,
             trouble=known.trouble,
         )
-        for peer, known in state.peer_contacts.items()
+        for peer, known in rooms.service_ledger.peer_contacts.items()
     )
 
 
-def _at_replicas(state: RouterState, identity: str) -> tuple[adminstate.ClientAtReplica, ...]:
-    credit = state.fleet.policy.credit(identity)
+def _at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplica, ...]:
+    credit = rooms.replicas.fleet.policy.credit(identity)
     tenant = tenant_of(identity)
     found = []
-    for member in state.fleet:
-        page = _page(state, member)
+    for member in rooms.replicas.fleet:
+        page = _page(rooms, member)
         held = None if member.slot is None else credit.get(member.slot)
         if held is None and (page is None or identity not in page.clients):
             continue
@@ -275,9 +282,11 @@ def _at_replicas(state: RouterState, identity: str) -> tuple[adminstate.ClientAt
     return tuple(found)
 
 
-def _page(state: RouterState, member: Member) -> Page | None:
+def _page(rooms: Rooms, member: Member) -> Page | None:
     """The ledger's account of the process that answers at a replica."""
-    return state.ledger.pages.get(state.accounting.incarnation(member.name))
+    return rooms.service_ledger.ledger.pages.get(
+        rooms.service_ledger.accounting.incarnation(member.name)
+    )
 
 
 def _nothing(client: str, column: int) -> float:

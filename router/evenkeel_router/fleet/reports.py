@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 import zmq
 import zmq.asyncio
@@ -28,10 +28,10 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import wait_for
-from evenkeel_router.ledger.contacts import ReplicaReport
+from evenkeel_router.fleet.replicas import ReplicaReport, Replicas
 from evenkeel_router.ledger.maintenance import reckon
-from evenkeel_router.request.relocation import Relocation
-from evenkeel_router.state import RouterState
+from evenkeel_router.ledger.service_ledger import ServiceLedger
+from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S: Final = 2.0
@@ -43,26 +43,48 @@ PIECE: Final = 500
 """Clients that are taken into the ledger in one go, about a millisecond: requests come first."""
 
 
+class ReportListener(Protocol):
+    """What follows a report that is in the ledger."""
+
+    def reported(self, incarnation: str) -> None:
+        """A report of an incarnation is in the ledger."""
+
+    def forget(self, incarnation: str) -> None:
+        """No report of an incarnation will come any more."""
+
+
 class Reports:
     """Asks all replicas, for ever."""
 
-    def __init__(self, state: RouterState, health_monitor: HealthMonitor) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        replicas: Replicas,
+        service_ledger: ServiceLedger,
+        *,
+        health_monitor: HealthMonitor,
+        listener: ReportListener,
+    ) -> None:
         """`health_monitor` is told which replicas report, and which do from another process than before."""
-        self._state = state
-        self._watchtower = health_monitor
+        self._settings = settings
+        self._replicas = replicas
+        self._service_ledger = service_ledger
+        self._health_monitor = health_monitor
         self._context = zmq.asyncio.Context()
         self._tasks: dict[ReplicaConfig, asyncio.Task[None]] = {}
         self._farewells: set[asyncio.Task[None]] = set()
         self._kicks: dict[str, asyncio.Event] = {}
         """By replica; set where a report is wanted at once."""
-        self._moving = Relocation(state)
+        self._listener = listener
 
     async def run(self) -> None:
         """Keep one asker for each replica that makes reports, until cancelled."""
         try:
             while True:
                 self._follow()
-                await wait_for(self._watchtower.drained, self._state.timing.report_interval_s)
+                await wait_for(
+                    self._health_monitor.drained, self._settings.timing.report_interval_s
+                )
         finally:
             asking = [*self._tasks.values(), *self._farewells]
             for task in asking:
@@ -71,16 +93,18 @@ class Reports:
             self._context.destroy(linger=0)
 
     def _follow(self) -> None:
-        wanted = {replica for replica in self._state.replicas.values() if replica.reports}
+        wanted = {replica for replica in self._replicas.configured.values() if replica.reports}
         for replica in [replica for replica in self._tasks if replica not in wanted]:
             self._tasks.pop(replica).cancel()
             self._hear_out(replica)
-        for name in [name for name in self._state.reports if name not in self._state.replicas]:
-            del self._state.reports[name]
+        for name in [
+            name for name in self._replicas.reports if name not in self._replicas.configured
+        ]:
+            del self._replicas.reports[name]
         for replica in wanted - self._tasks.keys():
             self._kicks[replica.name] = asyncio.Event()
             self._tasks[replica] = asyncio.create_task(self._ask_forever(replica))
-        for name in [name for name in self._kicks if name not in self._state.replicas]:
+        for name in [name for name in self._kicks if name not in self._replicas.configured]:
             del self._kicks[name]
         for name, kick in self._kicks.items():
             if self._drains(name):
@@ -88,7 +112,7 @@ class Reports:
 
     def _hear_out(self, replica: ReplicaConfig) -> None:
         """A replica that is no longer configured finishes what it has: its last reports count."""
-        seen = self._state.reports.get(replica.name)
+        seen = self._replicas.reports.get(replica.name)
         if seen is not None and seen.counted:
             task = asyncio.create_task(self._say_farewell(replica, seen.incarnation))
             self._farewells.add(task)
@@ -98,15 +122,15 @@ class Reports:
         try:
             await self._ask_until_gone(replica, incarnation)
         finally:
-            self._moving.forget(incarnation)
+            self._listener.forget(incarnation)
 
     async def _ask_until_gone(self, replica: ReplicaConfig, incarnation: str) -> None:
-        state = self._state
+        accounting = self._service_ledger.accounting
         with self._context.socket(zmq.DEALER) as socket:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.MAXMSGSIZE, MAX_REPORT_BYTES)
             socket.connect(replica.reports or "")
-            while not state.accounting.is_closed(incarnation):
+            while not accounting.is_closed(incarnation):
                 since = self._complete_to(incarnation)
                 await socket.send(encode(ReportRequest(REPORT_VERSION, incarnation, since)))
                 if not await socket.poll(round(ANSWER_TIMEOUT_S * 1000)):
@@ -122,7 +146,9 @@ class Reports:
                         "a last report of replica %s does not hold: %s", replica.name, error
                     )
                     return
-                await asyncio.sleep(min(state.timing.report_interval_s, DRAINING_INTERVAL_S))
+                await asyncio.sleep(
+                    min(self._settings.timing.report_interval_s, DRAINING_INTERVAL_S)
+                )
 
     async def _ask_forever(self, replica: ReplicaConfig) -> None:
         while True:
@@ -137,19 +163,21 @@ class Reports:
                     await wait_for(self._kicks[replica.name], self._pause_s(replica.name))
             except zmq.ZMQError as error:
                 _log.warning("no reports from replica %s: %s", replica.name, error)
-                await asyncio.sleep(self._state.timing.report_interval_s)
+                await asyncio.sleep(self._settings.timing.report_interval_s)
             finally:
                 socket.close()
 
     def _drains(self, name: str) -> bool:
-        return self._state.accounting.is_draining(self._state.accounting.incarnation(name))
+        return self._service_ledger.accounting.is_draining(
+            self._service_ledger.accounting.incarnation(name)
+        )
 
     def _has_joined(self, name: str) -> bool:
-        member = self._state.fleet.member(name)
+        member = self._replicas.fleet.member(name)
         return member is not None and member.joined
 
     def _pause_s(self, name: str) -> float:
-        interval_s = self._state.timing.report_interval_s
+        interval_s = self._settings.timing.report_interval_s
         if self._drains(name):
             return min(interval_s, DRAINING_INTERVAL_S)
         return interval_s if self._has_joined(name) else min(interval_s, JOINING_TIMEOUT_S)
@@ -169,7 +197,7 @@ class Reports:
         return True
 
     def _question(self, name: str) -> ReportRequest:
-        seen = self._state.reports.get(name)
+        seen = self._replicas.reports.get(name)
         if seen is None:
             return ReportRequest(REPORT_VERSION, incarnation="", since=0)
         since = seen.sequence
@@ -180,21 +208,21 @@ class Reports:
         return ReportRequest(REPORT_VERSION, incarnation=seen.incarnation, since=since)
 
     def _complete_to(self, incarnation: str) -> int:
-        if self._state.accounting.is_incomplete(incarnation):
+        if self._service_ledger.accounting.is_incomplete(incarnation):
             return 0
-        return int(self._state.ledger.sequence(incarnation))
+        return int(self._service_ledger.ledger.sequence(incarnation))
 
     async def _take(self, name: str, report: Report) -> None:
-        if name not in self._state.replicas:
+        if name not in self._replicas.configured:
             return  # no longer configured
-        now_s, seen = asyncio.get_running_loop().time(), self._state.reports.get(name)
+        now_s, seen = asyncio.get_running_loop().time(), self._replicas.reports.get(name)
         if seen is not None and seen.incarnation != report.incarnation:
-            self._watchtower.replaced(name)
-        books = self._state.accounting
+            self._health_monitor.replaced(name)
+        books = self._service_ledger.accounting
         counted = books.meets(name, report.incarnation, policy=report.policy, now_s=now_s)
         if not counted and (seen is None or seen.counted):
             _log.error("replica %s was given up before: what it serves is not counted", name)
-        self._state.reports[name] = ReplicaReport(
+        self._replicas.reports[name] = ReplicaReport(
             incarnation=report.incarnation,
             policy=report.policy,
             sequence=report.sequence,
@@ -204,8 +232,10 @@ class Reports:
         if counted:
             await self._observe(report)
         if seen is None or seen.incarnation != report.incarnation:
-            await reckon(self._state)  # it takes requests next, and every client asks for its seed
-        self._watchtower.reported(name)
+            await reckon(
+                self._service_ledger
+            )  # it takes requests next, and every client asks for its seed
+        self._health_monitor.reported(name)
 
     async def _observe(self, report: Report) -> None:
         """In pieces; those before the last claim nothing, so that one that is cut off is asked for again."""
@@ -215,10 +245,10 @@ class Reports:
             at += PIECE
             await asyncio.sleep(0)
         self._piece(report, at, report.since)
-        self._moving.heard(report.incarnation)
+        self._listener.reported(report.incarnation)
 
     def _piece(self, report: Report, at: int, since: int | None) -> None:
-        self._state.accounting.observe(
+        self._service_ledger.accounting.observe(
             report.incarnation,
             report.clients[at : at + PIECE],
             policy=report.policy,
