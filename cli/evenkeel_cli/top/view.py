@@ -50,6 +50,7 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant: str
     client: str
+    """Empty: the clients of the tenant that have no row of their own."""
     weight: str
     """Tenant's · client's."""
     share: float | None

@@ -37,7 +37,7 @@ from evenkeel_router.ledger.exchange import digest_from_wire, to_wire
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
-from evenkeel_router.telemetry.snapshot import encoded, replicas_state, router_state
+from evenkeel_router.telemetry.snapshot import replicas_state, router_state
 
 ROOMS = web.AppKey("rooms", Rooms)
 MAX_DIGEST_BYTES: Final = 64 * 1024 * 1024
@@ -95,16 +95,15 @@ async def _end_rendering(app: web.Application) -> None:
 async def _state(request: web.Request) -> web.StreamResponse:
     async with request.app[RENDERING]:
         now_s = asyncio.get_running_loop().time()
-        state, _ = await in_slices(router_state(request.app[ROOMS], now_s))
-        body, _ = await in_slices(encoded(state))
+        body, _ = await in_slices(router_state(request.app[ROOMS], now_s))
     return await send_pieces(request, cut(body), JSON)
 
 
 async def _replicas(request: web.Request) -> web.Response:
     now_s = asyncio.get_running_loop().time()
     async with request.app[RENDERING]:
-        replicas, _ = await in_slices(replicas_state(request.app[ROOMS], now_s))
-    return web.Response(body=encode_state(replicas), content_type=JSON)
+        body, _ = await in_slices(replicas_state(request.app[ROOMS], now_s))
+    return web.Response(body=body, content_type=JSON)
 
 
 async def _activation(request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from evenkeel_router.api.identity import names_of
+from evenkeel_router.api.identity import names_of, other_clients
 from evenkeel_router.ledger.fairness import FleetFigures, MemberFigures
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.telemetry.exposition import Lines, counter, gauge, labels
@@ -61,10 +61,11 @@ def fairness_metrics(model: str, now: FleetFigures) -> Lines:
         yield ""
     for family, name, help_text, of in _CLIENTS:
         yield from family(name, help_text, ((own, of(figures)) for own, figures in clients))
-    tenants = [
-        (labels(model_name=model, tenant=names_of(f"{identity}/")[0]), figures)
-        for identity, figures in now.tenants.items()
-    ]
+    tenants: list[tuple[str, MemberFigures]] = []
+    for identity, figures in now.tenants.items():
+        tenant, _ = names_of(other_clients(identity))
+        tenants.append((labels(model_name=model, tenant=tenant), figures))
+        yield ""
     for family, name, help_text, of in _TENANTS:
         yield from family(name, help_text, ((own, of(figures)) for own, figures in tenants))
     for name, help_text, value in _FLEET:

@@ -34,12 +34,12 @@ Steps = Generator[None, None, T]
 """Serve requests between two of them."""
 
 
-def router_state(rooms: Rooms, now_s: float) -> Steps[adminstate.RouterState]:
-    """The answer of `/v1/state`."""
+def router_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
+    """The answer of `/v1/state`, as JSON."""
     replicas = yield from _replicas(rooms, now_s)
     tenants = yield from _tenants(rooms)
     config = rooms.settings.config
-    return adminstate.RouterState(
+    state = adminstate.RouterState(
         version=adminstate.STATE_VERSION,
         time_s=now_s,
         uptime_s=time.time() - rooms.intake.started_unix,
@@ -59,25 +59,14 @@ def router_state(rooms: Rooms, now_s: float) -> Steps[adminstate.RouterState]:
         ledger=_ledger(rooms),
         peers=_peers(rooms, now_s),
     )
+    return adminstate.encode_state(state)
 
 
-def replicas_state(rooms: Rooms, now_s: float) -> Steps[adminstate.ReplicasState]:
-    """The answer of `/v1/replicas`."""
+def replicas_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
+    """The answer of `/v1/replicas`, as JSON."""
     replicas = yield from _replicas(rooms, now_s)
-    return adminstate.ReplicasState(version=adminstate.STATE_VERSION, replicas=replicas)
-
-
-def encoded(state: adminstate.RouterState) -> Steps[bytes]:
-    """The JSON of `/v1/state`. Clients are encoded one at a time: with many replicas, all of them take too long."""
-    tenants = []
-    for tenant in state.tenants:
-        clients = []
-        for client in tenant.clients:
-            clients.append(msgspec.Raw(msgspec.json.encode(client)))
-            yield
-        tenant = msgspec.structs.replace(tenant, clients=tuple(clients))
-        tenants.append(msgspec.Raw(msgspec.json.encode(tenant)))
-    return adminstate.encode_state(msgspec.structs.replace(state, tenants=tuple(tenants)))
+    state = adminstate.ReplicasState(version=adminstate.STATE_VERSION, replicas=replicas)
+    return adminstate.encode_state(state)
 
 
 def _replicas(rooms: Rooms, now_s: float) -> Steps[tuple[adminstate.ReplicaState, ...]]:
@@ -181,21 +170,22 @@ def _tenant(
     rooms: Rooms, tenant: TenantConfig, clients: list[ClientTotals]
 ) -> Steps[adminstate.TenantState]:
     weights = {client.name: client.weight for client in tenant.clients}
+    # Encoded one at a time: with many replicas, to encode (and to free) all of them together takes too long.
     shown = []
     for totals in clients:
         weight = weights.get(totals.client, tenant.default_client_weight)
-        shown.append(_client(rooms, totals, weight))
+        shown.append(msgspec.Raw(msgspec.json.encode(_client(rooms, totals, weight))))
         yield
     figures = rooms.service_ledger.fairness.now.tenants.get(tenant_identity(tenant), NOBODY)
-    return adminstate.TenantState(
+    state = adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
         weight=tenant.weight,
         service=figures.service,
         owed=figures.owed,
         lead_s=figures.lead_s,
-        clients=tuple(shown),
     )
+    return msgspec.structs.replace(state, clients=tuple(shown))
 
 
 def _client(rooms: Rooms, totals: ClientTotals, weight: int) -> adminstate.ClientState:

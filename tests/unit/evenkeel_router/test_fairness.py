@@ -160,7 +160,6 @@ def test_clients_beyond_the_bound_of_labels_share_one_of_their_tenant() -> None:
     world = World(max_clients=1)
     now = world.tick({A: 5, B: 6, C: 100})
     assert {name: own.service for name, own in now.clients.items()} == {C: 100, "ns/t/*": 11}
-
     assert now.tenants["ns/t"].service == 11
 
 

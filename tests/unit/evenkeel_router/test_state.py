@@ -21,11 +21,16 @@ from evenkeel_router.request.totals import RequestTotals
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.snapshot import encoded, router_state
+from evenkeel_router.telemetry.snapshot import router_state
 
 from tests.support.fakes import replicas
 from tests.support.routers import config_for, tenancy
 from tests.support.steps import result_of
+
+
+def shown_by(rooms: Rooms, now_s: float = 0.0) -> adminstate.RouterState:
+    """What `/v1/state` shows."""
+    return decode_state(result_of(router_state(rooms, now_s)))
 
 
 async def test_a_changed_policy_or_block_size_starts_anew_and_the_rest_stays() -> None:
@@ -65,7 +70,7 @@ async def test_everybody_who_was_served_is_shown_declared_or_not() -> None:
         pass
     nobody = client_of(TenantConfig(namespace="ns", name="anonymous"), "anonymous")
     rooms.totals.of(nobody).requests += 1
-    shown = decode_state(result_of(encoded(result_of(router_state(rooms, 5.0)))))
+    shown = shown_by(rooms, 5.0)
     first, second = shown.tenants
     assert (first.name, first.weight, first.service) == ("acme", 2, 25.0)
     weights = {client.name: client.weight for client in first.clients}
@@ -80,7 +85,7 @@ async def test_clients_beyond_the_cap_are_shown_as_one_of_their_tenant() -> None
     tenant = TenantConfig(namespace="ns", name="t")
     for name in ("other", "b", "c"):
         rooms.totals.of(client_of(tenant, name)).requests += 1
-    shown = result_of(router_state(rooms, 0.0))
+    shown = shown_by(rooms)
     requests = {c.identity: c.requests for tenant in shown.tenants for c in tenant.clients}
     assert requests["ns/t/other"] == 1
     assert requests["ns/t/*"] == 2
@@ -132,11 +137,11 @@ async def test_blocks_that_were_taken_back_or_whose_replica_is_gone_are_not_show
         assert ticket is not None
         rooms.replicas.fleet.dispatched(ticket)
         rooms.replicas.fleet.finished(ticket, usage)
-    shown = result_of(router_state(rooms, 0.0))
+    shown = shown_by(rooms)
     assert [replica.prefix_blocks for replica in shown.replicas] == [4, 0]
     assert shown.prefix_blocks == 4
     text = "".join(metrics(rooms, RequestLog(None)))
     assert 'replica_prefix_blocks{model_name="llama",replica="r0"} 4.0' in text
     assert 'prefix_index_entries{model_name="llama"} 5.0' in text
     rooms.replicas.fleet.lost(members[0])
-    assert result_of(router_state(rooms, 0.0)).prefix_blocks == 0
+    assert shown_by(rooms).prefix_blocks == 0
