@@ -178,7 +178,7 @@ async def test_replicas_come_are_withheld_and_go_as_the_cluster_says(
         await routable(router, 0)
         drained = known("engine-b")
         assert drained is not None
-        assert drained.withheld == "draining"
+        assert drained.unschedulable == "draining"
         fleet("annotate", "pod", "engine-b", f"{DRAIN_ANNOTATION}-")
         await routable(router, 1)
         fleet("delete", "pod", "engine-b", "--grace-period=0", "--force")

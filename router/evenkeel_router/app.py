@@ -129,7 +129,9 @@ async def running(
             peers.run(),
             tokenising.run(),
             *_followers(rooms, health, tokenising),
-            LedgerMaintenance(service_ledger, settings.timing, peers.members).run(),
+            LedgerMaintenance(
+                service_ledger, settings.timing, peers.members, replicas.all_reported
+            ).run(),
             tell(service_ledger, settings.timing),
             demand(service_ledger, settings.timing),
         ):

@@ -418,7 +418,10 @@ async def test_where_nobody_is_routable_a_request_waits_and_then_is_503() -> Non
         assert response.headers["retry-after"] == "1"
         error = error_of(response.content)
         assert error["code"] == "no_replica"
-        assert error["message"] == "No replica was ready within 0.2 s: of 1 replicas 1 not ready."
+        assert (
+            error["message"]
+            == "No replica was ready within 0.2 s: 0 of 1 replicas can take requests: 1 not ready."
+        )
         assert outcomes(router) == {Outcome.UNAVAILABLE: 1}
         await settled(router)
 

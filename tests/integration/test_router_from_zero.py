@@ -144,7 +144,7 @@ async def test_who_is_held_in_vain_is_told_why_and_when_to_come_again() -> None:
         error = answer.json()["error"]
         assert error["code"] == "no_replica"
         assert error["message"] == (
-            "The service stood at zero, and no replica was ready within 0.1 s: there is no replica."
+            "The service was at zero replicas, and none was ready within 0.1 s: the service has no replicas."
         )
         assert not router.rooms.replicas.activation.wanted
 

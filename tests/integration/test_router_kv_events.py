@@ -194,7 +194,7 @@ async def test_one_that_nobody_tells_says_what_it_cannot_know_until_the_cache_is
             kept_from = published(servers[0]) - 2
             why = (
                 f"its batches before number {kept_from} are not kept any more, "
-                "and what it holds is not told: it makes no reports"
+                "and it does not report the pages that it holds: it makes no reports"
             )
             await until(lambda: follower.reason == why, "its words")
             await complete(late, f"9 {WORDS}")

@@ -226,7 +226,7 @@ async def test_only_who_has_the_token_is_told(caplog: pytest.LogCaptureFixture) 
                     "invalid_digest",
                 )
         config = one.rooms.settings.config
-        one.state.apply(replace(config, state=state(*config.state.peers, token="wrong")))
+        one.rooms.apply(replace(config, state=state(*config.state.peers, token="wrong")))
         await until(lambda: "it answered 401" in caplog.text, "the warning")
 
 

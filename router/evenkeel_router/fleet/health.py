@@ -1,22 +1,20 @@
-"""Which replicas take requests: what probes see, and what the pipeline ran into.
+"""Which replicas take requests, by probes and by what requests run into.
 
-Place in the flow: discovery → **health** → fleet.
+| seen                                  | the replica is                                                        |
+|---------------------------------------|-----------------------------------------------------------------------|
+| `/ready` answers 200                  | routable; it joins the fleet if its process is new                    |
+| `/ready` answers anything else        | not routable (starting, draining); its cache still counts             |
+| `/ready` times out three times        | the same: one time-out may be a busy moment                           |
+| no connection, by probe or request    | lost: cache and credit are gone with the process (R6)                 |
+| a probe or a request broke off        | not routable until its next good probe, which follows at once         |
+| it fails requests that another answers| not routable for a while (`fleet.backoff`), unless it is the last one |
+| another incarnation reports           | lost, and joins again at its next good probe                          |
+| discovery marks it unschedulable      | not routable, at once and whatever probes show; its cache counts      |
 
-| seen                                | the replica is                                                      |
-|-------------------------------------|---------------------------------------------------------------------|
-| `/ready` answers 200                | routable; it joins the fleet if its process is new                  |
-| `/ready` answers anything else      | not routable (starting, draining); its cache still counts           |
-| `/ready` times out three times      | the same: once may be a busy moment                                 |
-| no connection, by probe or request  | lost: cache and credit are gone with the process (R6)               |
-| a probe or a request broke off      | not routable until its next good probe, which follows at once       |
-| it fails what others answer         | not routable for a while (`fleet.backoff`), unless it is the last one |
-| another incarnation reports         | lost, and joins again at its next good probe                        |
-| discovery withholds it (draining)   | not routable, at once and whatever probes say; its cache counts     |
-
-The surprising thing: a replica that makes reports does not join before its first one, since only a report says which
-process it is, and so what clients start from there (R5). One that says nothing for `REPORT_PATIENCE_S` joins all
-the same; what it serves until it reports is in no ledger but its own. `/health` is never asked: it makes SGLang generate a
-token and takes a second.
+A replica that sends reports does not join before its first report: only a report names the process, and so the state
+from which clients start there (R5). A replica that stays silent for `REPORT_PATIENCE_S` joins without; its service
+until then is in no ledger but its own. The monitor never asks `/health`: SGLang answers it by generating a token, which
+takes a second.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ FOR_GOOD: Final = (TERMINATING, "draining")
 
 
 class Health(Protocol):
-    """What the pipeline tells about replicas."""
+    """What requests report about replicas."""
 
     def refused(self, name: str, why: str) -> None:
         """A request could not connect."""
@@ -54,22 +52,30 @@ class Health(Protocol):
         """A request broke off."""
 
     def answered(self, name: str, failed: Sequence[Ticket]) -> None:
-        """A request got its first byte, after others had failed it."""
+        """A request got its first byte, after other replicas had failed it."""
 
 
 class _Watch:
     """One replica under watch."""
 
     __slots__ = (
-        "kick", "probed", "replica", "reported", "resting", "silent", "sized", "task", "unknown_since_s",
+        "backoff",
+        "kick",
+        "probed",
+        "replica",
+        "reported",
+        "silent",
+        "sized",
+        "task",
+        "unknown_since_s",
     )  # fmt: skip
 
-    def __init__(self, replica: ReplicaConfig, resting: Backoff) -> None:
+    def __init__(self, replica: ReplicaConfig, backoff: Backoff) -> None:
         self.replica = replica
-        self.resting = resting
+        self.backoff = backoff
         self.kick = asyncio.Event()
         self.probed = False
-        """Whether it is known to take requests, or not to."""
+        """Whether a probe has shown if it takes requests."""
         self.silent = 0
         self.reported = False
         """Whether a report named the process that is there now."""
@@ -81,7 +87,7 @@ class _Watch:
 
 
 class HealthMonitor:
-    """Keeps the fleet in step with what discovery says and probes see."""
+    """Keeps the fleet in step with discovery and probes."""
 
     def __init__(
         self, settings: Settings, replicas: Replicas, service_ledger: ServiceLedger, prober: Prober
@@ -93,7 +99,7 @@ class HealthMonitor:
         self._watches: dict[str, _Watch] = {}
         self._now = asyncio.get_running_loop().time
         self._routable: bool | None = None
-        """Whether anything was, when somebody last looked; None before the first probes."""
+        """Whether any replica was routable at the last check; None before the first probes."""
         self.drained = asyncio.Event()
         """A replica began to drain: its next report is wanted at once."""
 
@@ -113,21 +119,21 @@ class HealthMonitor:
             one = wanted.get(name)
             if one is None or not _same_place(one.replica, watch.replica):
                 await self._remove(name, watch)
-                _log.info("replica %s is no longer there", name)
+                _log.info("replica %s is no longer configured", name)
         for name, one in wanted.items():
             if name not in self._watches:
                 self._add(one.replica)
             self._replicas.configured[name] = self._watches[name].replica = one.replica
-            self._withhold(self._watches[name], one.withheld)
+            self._withhold(self._watches[name], one.unschedulable)
         self._notice()
 
     def _withhold(self, watch: _Watch, why: str) -> None:
         member = self._replicas.fleet.member(watch.replica.name)
-        if member is None or member.withheld == why:
+        if member is None or member.unschedulable == why:
             return
-        member.withheld = why
+        member.unschedulable = why
         if why:
-            _log.info("nothing new goes to replica %s: %s", member.name, why)
+            _log.info("replica %s gets no new requests: %s", member.name, why)
             self._replicas.fleet.unready(member)
             if why in FOR_GOOD:
                 self._drain(member)
@@ -168,7 +174,9 @@ class HealthMonitor:
     async def _measure(self, watch: _Watch) -> None:
         """How far deficits can fall there, which bounds what its clients can owe (R5)."""
         size = await self._prober.size(watch.replica)
-        watch.sized = True  # once for each process: one that does not say will not say later
+        watch.sized = (
+            True  # once for each process: a process that does not answer will not answer later
+        )
         if size is not None:
             self._service_ledger.replica_is_of_size(
                 max_input_tokens=size.max_input_tokens, pool_tokens=size.max_total_num_tokens
@@ -178,7 +186,7 @@ class HealthMonitor:
         fleet = self._replicas.fleet
         watch.silent = watch.silent + 1 if verdict is Verdict.SILENT else 0
         if verdict is Verdict.READY:
-            kept_out = member.routable or member.withheld or self._rests(watch)
+            kept_out = member.routable or member.unschedulable or self._backs_off(watch)
             if not kept_out and self._is_known(watch, member):
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
@@ -204,39 +212,39 @@ class HealthMonitor:
         self.drained.set()
 
     def _notice(self) -> None:
-        """Say so when the last replica that takes requests is lost, or the first is found."""
+        """Log when the last routable replica is lost, or the first one is found."""
         self._replicas.activation.look()
         routable = bool(self._replicas.fleet.routable)
         if routable is self._routable or not all(watch.probed for watch in self._watches.values()):
             return
         if not routable:
             _log.warning(
-                "nothing is routable: %s; %s",
+                "nothing is routable: %s. %s",
                 self._replicas.fleet.why_unroutable(),
                 self._what_follows(),
             )
         elif self._routable is not None:
-            _log.info("requests are routed again")
+            _log.info("replicas can take requests again")
         self._routable = routable
 
     def _what_follows(self) -> str:
-        """What becomes of requests while nothing is routable."""
+        """What happens to requests while no replica is routable."""
         limits = self._settings.config.limits
         if self._settings.config.at_zero is AtZero.REFUSE:
-            return "requests get 503 at once"
+            return "Requests get 503 at once."
         if self._replicas.activation.holds:
             wait_s = limits.activation_timeout_s
-            return f"requests wait up to {wait_s:g} s for a first replica and then get 503"
-        return f"requests wait up to {limits.queue_timeout_s:g} s and then get 503"
+            return f"Requests wait up to {wait_s:g} s for a first replica and then get 503."
+        return f"Requests wait up to {limits.queue_timeout_s:g} s and then get 503."
 
-    def _rests(self, watch: _Watch) -> bool:
-        """Whether it may: the last one to turn to may not."""
+    def _backs_off(self, watch: _Watch) -> bool:
+        """Whether its backoff is active. The last replica of a fleet gets none."""
         if not self._replicas.fleet.routable:
-            watch.resting.end()
-        return watch.resting.rests(self._now())
+            watch.backoff.end()
+        return watch.backoff.is_active(self._now())
 
     def _is_known(self, watch: _Watch, member: Member) -> bool:
-        """Whether it is known which process answers, or nobody will ever say."""
+        """Whether it is known which process answers, or cannot be known."""
         books, name, now_s = self._service_ledger.accounting, member.name, self._now()
         if watch.reported:
             return True
@@ -248,19 +256,19 @@ class HealthMonitor:
             watch.unknown_since_s = now_s
         if now_s - watch.unknown_since_s < REPORT_PATIENCE_S:
             return False
-        _log.warning("replica %s makes no reports: what it serves is not counted", name)
+        _log.warning("replica %s sends no reports: its service is not in the ledger", name)
         books.leaves(name, now_s)
         return True
 
     def _end_life(self, watch: _Watch, member: Member) -> None:
         watch.reported = watch.sized = False
         watch.unknown_since_s = None
-        watch.resting = Backoff(self._settings.timing.backoff_s)
+        watch.backoff = Backoff(self._settings.timing.backoff_s)
         self._replicas.fleet.lost(member)
-        if watch.replica.reports is None:  # nobody will ever say whether it was the same process
+        if watch.replica.reports is None:  # no report will show whether it was the same process
             self._service_ledger.accounting.leaves(member.name, self._now())
 
-    # What the pipeline and the reports tell.
+    # What requests and reports show.
 
     def reported(self, name: str) -> None:
         """A report named the process that answers there."""
@@ -270,28 +278,28 @@ class HealthMonitor:
             watch.kick.set()
 
     def refused(self, name: str, why: str) -> None:
-        """Nobody listens there: lost until a probe succeeds."""
+        """It refuses connections: lost until a probe succeeds."""
         self._lose(name, why)
 
     def replaced(self, name: str) -> None:
         """Its reports come from another process than before."""
-        self._lose(name, "its process is another one")
+        self._lose(name, "a new process answers in its place")
 
     def broken(self, name: str, why: str) -> None:
         """A connection broke: nothing goes there until a probe, right now, succeeds."""
         member, watch = self._replicas.fleet.member(name), self._watches.get(name)
         if member is not None and watch is not None and member.routable:
-            _log.warning("replica %s broke a request off: %s", name, why)
+            _log.warning("replica %s broke off a request: %s", name, why)
             self._replicas.fleet.unready(member)
             self._notice()
             watch.kick.set()
 
     def answered(self, name: str, failed: Sequence[Ticket]) -> None:
-        """One replica answered what others had failed: theirs was the fault."""
+        """One replica answered a request that others failed: the fault is theirs."""
         watch = self._watches.get(name)
         if watch is not None:
-            watch.resting.answered()
-        for ticket in failed:  # a process that followed another is not to be blamed for it
+            watch.backoff.answered()
+        for ticket in failed:  # a successor is not at fault for the process before it
             if ticket.member.name != name and self._replicas.fleet.alive(ticket):
                 self._blame(ticket.member.name)
 
@@ -300,9 +308,13 @@ class HealthMonitor:
         if member is None or watch is None:
             return
         others = any(one.routable for one in self._replicas.fleet if one is not member)
-        rest_s = watch.resting.failed(self._now()) if others else 0.0
-        if rest_s:
-            _log.warning("replica %s rests for %g s: it fails what others answer", name, rest_s)
+        backoff_s = watch.backoff.failed(self._now()) if others else 0.0
+        if backoff_s:
+            _log.warning(
+                "replica %s gets no requests for %g s: it fails requests that other replicas answer",
+                name,
+                backoff_s,
+            )
             self._replicas.totals(name).backoffs += 1
             self._replicas.fleet.unready(member)
             self._notice()

@@ -90,6 +90,11 @@ class Replicas:
         """The totals of all replicas by name."""
         return list(self._totals.items())
 
+    def all_reported(self) -> bool:
+        """Whether every listed replica that makes reports has sent one."""
+        reporting = {name for name, replica in self.configured.items() if replica.reports}
+        return reporting <= self.reports.keys()
+
     def remove(self, name: str) -> None:
         """A replica is no longer configured: its metrics end."""
         del self.configured[name]

@@ -1,11 +1,8 @@
-"""Pulling replicas' reports: cumulative totals per client, over ZeroMQ (design R3, contract/reports.py).
+"""Pulling replicas' reports: cumulative totals per client, over ZeroMQ (R3, contract `reports`).
 
-Place in the flow: replica → **reports** → ledger → seeds, figures. One question and one answer a second for each
-replica that makes reports. Totals are cumulative, so a lost answer costs nothing.
-
-The surprising thing: a report from another incarnation is the first sign that a replica was restarted
-between two probes; its cache is gone, and health must know. And no replica joins before its first report, so one
-that has not joined is asked more often.
+One request and one answer a second for each replica that sends reports. Totals are cumulative, so a lost answer costs
+nothing. A report from another incarnation is the first sign of a restart between two probes: the cache is gone, and
+health must know. No replica joins before its first report, so a replica that has not joined is asked more often.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ _log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S: Final = 2.0
 JOINING_TIMEOUT_S: Final = 0.3
 DRAINING_INTERVAL_S: Final = 0.1
-"""How often a replica is asked that drains: what waits there is moved, and waits for its word."""
+"""How often a draining replica is asked: requests that wait there are relocated by its reports."""
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
 PIECE: Final = 500
 """Clients that are taken into the ledger in one go, about a millisecond: requests come first."""
@@ -72,7 +69,7 @@ class Reports:
         self._health_monitor = health_monitor
         self._context = zmq.asyncio.Context()
         self._tasks: dict[ReplicaConfig, asyncio.Task[None]] = {}
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._last_askers: set[asyncio.Task[None]] = set()
         self._kicks: dict[str, asyncio.Event] = {}
         """By replica; set where a report is wanted at once."""
         self._listener = listener
@@ -86,7 +83,7 @@ class Reports:
                     self._health_monitor.drained, self._settings.timing.report_interval_s
                 )
         finally:
-            asking = [*self._tasks.values(), *self._farewells]
+            asking = [*self._tasks.values(), *self._last_askers]
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
@@ -96,7 +93,7 @@ class Reports:
         wanted = {replica for replica in self._replicas.configured.values() if replica.reports}
         for replica in [replica for replica in self._tasks if replica not in wanted]:
             self._tasks.pop(replica).cancel()
-            self._hear_out(replica)
+            self._ask_last_reports(replica)
         for name in [
             name for name in self._replicas.reports if name not in self._replicas.configured
         ]:
@@ -110,15 +107,15 @@ class Reports:
             if self._drains(name):
                 kick.set()
 
-    def _hear_out(self, replica: ReplicaConfig) -> None:
+    def _ask_last_reports(self, replica: ReplicaConfig) -> None:
         """A replica that is no longer configured finishes what it has: its last reports count."""
         seen = self._replicas.reports.get(replica.name)
         if seen is not None and seen.counted:
-            task = asyncio.create_task(self._say_farewell(replica, seen.incarnation))
-            self._farewells.add(task)
-            task.add_done_callback(self._farewells.discard)
+            task = asyncio.create_task(self._ask_last_reports_of(replica, seen.incarnation))
+            self._last_askers.add(task)
+            task.add_done_callback(self._last_askers.discard)
 
-    async def _say_farewell(self, replica: ReplicaConfig, incarnation: str) -> None:
+    async def _ask_last_reports_of(self, replica: ReplicaConfig, incarnation: str) -> None:
         try:
             await self._ask_until_gone(replica, incarnation)
         finally:
@@ -142,9 +139,7 @@ class Reports:
                         return
                     await self._observe(report)
                 except (ReportError, ValueError) as error:
-                    _log.warning(
-                        "a last report of replica %s does not hold: %s", replica.name, error
-                    )
+                    _log.warning("a last report of replica %s is invalid: %s", replica.name, error)
                     return
                 await asyncio.sleep(
                     min(self._settings.timing.report_interval_s, DRAINING_INTERVAL_S)
@@ -192,7 +187,7 @@ class Reports:
         try:
             await self._take(name, decode_report(frames[-1]))
         except (ReportError, ValueError) as error:
-            _log.warning("a report of replica %s does not hold: %s", name, error)
+            _log.warning("a report of replica %s is invalid: %s", name, error)
             return False
         return True
 
@@ -221,7 +216,9 @@ class Reports:
         books = self._service_ledger.accounting
         counted = books.meets(name, report.incarnation, policy=report.policy, now_s=now_s)
         if not counted and (seen is None or seen.counted):
-            _log.error("replica %s was given up before: what it serves is not counted", name)
+            _log.error(
+                "replica %s was closed in the ledger before: its service is not counted", name
+            )
         self._replicas.reports[name] = ReplicaReport(
             incarnation=report.incarnation,
             policy=report.policy,

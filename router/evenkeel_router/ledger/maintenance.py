@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from evenkeel_fairshare.ledger import Sealer
+from evenkeel_fairshare.ledger.book import EMPTY_BOOK
 
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Timing
 
 DEMAND_INTERVAL_S: Final = 5.0
 DEMAND_PIECE: Final = 500
+FIRST_BOOK_SETTLES: Final = 10
+"""Longest wait for replicas that never answered, in times of `settle_s`: five minutes."""
 MAX_LOAD: Final = 0.1
 """Figures of a large fleet take their time; then they are computed less often, for at most this part of a core."""
 
@@ -31,11 +34,16 @@ class LedgerMaintenance:
         service_ledger: ServiceLedger,
         timing: Timing,
         members: Callable[[], frozenset[str] | None],
+        all_reported: Callable[[], bool],
     ) -> None:
-        """`members`: all routers of the service; None while one of them is not known by name."""
+        """`members`: all routers of the service; None while one of them is not known by name.
+
+        `all_reported`: whether every listed replica has reported at least once.
+        """
         self._service_ledger = service_ledger
         self._timing = timing
         self._members = members
+        self._all_reported = all_reported
         self._sealer = Sealer(service_ledger.ledger)
 
     async def run(self) -> None:
@@ -51,9 +59,24 @@ class LedgerMaintenance:
                     now_s, settled=now_s - began_s >= timing.settle_s
                 )
             await reckon(self._service_ledger)
-            if members is not None and now_s - sealed_s >= timing.compact_interval_s:
+            if (
+                members is not None
+                and now_s - sealed_s >= timing.compact_interval_s
+                and self._knows_the_past(now_s - began_s)
+            ):
                 sealed_s = now_s
                 await self._seal(members, now_s)
+
+    def _knows_the_past(self, running_s: float) -> bool:
+        """Whether the store was read and every replica was asked: the first book fixes which seeds are older (R8)."""
+        persistence = self._service_ledger.persistence
+        if persistence is not None and not persistence.loaded.is_set():
+            return False
+        return (
+            self._service_ledger.ledger.book.rank != EMPTY_BOOK
+            or self._all_reported()
+            or running_s >= FIRST_BOOK_SETTLES * self._timing.settle_s
+        )
 
     async def _seal(self, members: frozenset[str], now_s: float) -> None:
         alive = self._service_ledger.accounting.alive

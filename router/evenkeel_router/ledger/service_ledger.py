@@ -11,7 +11,7 @@ from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.ledger.contacts import Peer, PeerContact
@@ -98,5 +98,7 @@ def carry_rules(
     )
     overshoot = scheduling.max_debt or max(overshoots, default=UNKNOWN_MAX_DEBT)
     return CarryRules(
-        quantum=float(scheduling.client_quantum), overshoot=float(overshoot), withheld=WITHHELD
+        quantum=float(scheduling.client_quantum),
+        overshoot=float(overshoot),
+        deferred_refills=DEFERRED_REFILLS,
     )

@@ -1,12 +1,11 @@
 """KV events of all replicas, over ZeroMQ (contract `kvevents`), in tokens mode.
 
-Place in the flow: replica → **sockets** → prefix/kv_follower → prefix index → match. One task for each life of each replica
-that publishes: it subscribes, has replayed what was published before, and applies what comes, in pieces between
-which requests are served.
+One task for each life of each replica that publishes: it subscribes, asks for a replay of earlier batches, and applies
+new ones in pieces, between which requests are served.
 
-The surprising thing: no socket here ever reconnects by itself. ZeroMQ would join the batches of a process and of its
-successor without a seam; so a subscription is one connection, its end is heard of by a monitor, and the next one
-begins with a replay. After silence a replay makes sure that the last batches were not lost: no later one would tell.
+No socket here reconnects by itself: ZeroMQ would join the batches of a process and of its successor without a mark. So
+a subscription is one connection, a monitor reports its end, and the next one begins with a replay. After silence a
+replay makes sure that the last batches were not lost, since no later batch would show it.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ NEXT_S: Final = 1.0
 """For each further one, or the end: they come in one go. What does not come was dropped by its sender."""
 RETRY_S: Final = 1.0
 KEEP_ALIVE_S: Final = 10.0
-"""A connection whose other end says nothing for so long, asked, is taken for broken."""
+"""A connection whose other end does not answer for this long counts as broken."""
 LIVE_BATCHES: Final = 10_000
 """Waiting to be read; beyond that they are lost, and replayed."""
 REPLAYED_BATCHES: Final = 1000
@@ -69,7 +68,7 @@ class _Slot:
         self._fleet, self._member, self._index = fleet, member, index
         self._slot, self._life = member.slot, member.lives
         self.blocks = 0
-        """Told since somebody looked."""
+        """Blocks applied since the last pause."""
 
     @property
     def slot(self) -> int | None:
@@ -96,7 +95,7 @@ class _Slot:
 
     def cleared(self) -> None:
         index, slot = self._index, self.slot
-        # Clearing makes the next insert sweep the whole index; each process begins by saying that it holds nothing.
+        # Clearing makes the next insert sweep the whole index; each process begins with an event that it holds nothing.
         if slot is not None and (index.held(slot) or index.crowded(slot)):
             index.cleared(slot)
 
@@ -117,7 +116,7 @@ class KvEvents:
         health_monitor: HealthMonitor,
         tokenising: Tokenisation,
     ) -> None:
-        """`health_monitor` is told of a process that took another's place; `tokenising` says how prompts are cut."""
+        """`health_monitor` learns of new processes; `tokenising` has the page size."""
         self._settings = settings
         self._replicas = replicas
         self._prefixes = prefixes
@@ -174,15 +173,15 @@ class KvEvents:
     async def _follow_forever(
         self, replica: ReplicaConfig, slot: _Slot, follower: Follower
     ) -> None:
-        told = ""
+        logged = ""
         while True:
             try:
                 await self._follow(replica, slot, follower)
             except (_Lost, KvEventError, zmq.ZMQError) as error:
                 follower.disconnected(str(error))
-                if str(error) != told:
-                    told = str(error)
-                    _log.warning("KV events of replica %s: %s", replica.name, told)
+                if str(error) != logged:
+                    logged = str(error)
+                    _log.warning("KV events of replica %s: %s", replica.name, logged)
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> None:
@@ -217,7 +216,7 @@ class KvEvents:
                         reading.cancel()
                         await asyncio.gather(reading, return_exceptions=True)
                         await self._take_over(asking.result(), slot, follower)
-                        _log.info("replica %s told what it holds", replica.name)
+                        _log.info("replica %s reported the pages that it holds", replica.name)
                         asking = self._ask(
                             replica, follower, delay_s=self._settings.timing.kv_pages_interval_s
                         )
@@ -264,9 +263,9 @@ class KvEvents:
         restarts = follower.counts.restarts
         while await self._replay(replica, slot, follower):
             if follower.counts.restarts > restarts and slot.slot is not None:
-                _log.warning("replica %s was restarted: its KV events say so", replica.name)
+                _log.warning("replica %s was restarted, as its KV events show", replica.name)
                 self._health_monitor.replaced(replica.name)
-                raise _Lost("its process is another one")
+                raise _Lost("a new process answers in its place")
 
     async def _replay(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> bool:
         """One replay; whether another must follow. Raises `_Lost` where no answer comes."""
@@ -284,7 +283,7 @@ class KvEvents:
                     return True
                 await _breathe(slot)
         if follower.sequence == applied:
-            raise _Lost("it does not answer where it should replay")
+            raise _Lost("its replay port does not answer")
         return True  # its end was lost, not all of it
 
 
@@ -332,9 +331,9 @@ async def _connected(monitor: zmq.asyncio.Socket) -> None:
         async with asyncio.timeout(CONNECT_S):
             event = await _event(monitor)
     except TimeoutError:
-        raise _Lost("nobody answers where it should publish") from None
+        raise _Lost("its event port does not answer") from None
     if event & _BROKEN:
-        raise _Lost("nobody listens where it should publish")
+        raise _Lost("the connection to its event port is refused")
 
 
 async def _broken(monitor: zmq.asyncio.Socket) -> None:

@@ -150,7 +150,7 @@ def replica_metrics(model: str, replicas: Replicas) -> Lines:
     for name, help_text, value in (
         ("replica_routable", "1 if the replica can receive requests.", lambda one: one.routable),
         ("replica_draining", "1 if the replica is leaving and receives no new requests.",
-         lambda one: one.withheld in FOR_GOOD),
+         lambda one: one.unschedulable in FOR_GOOD),
         ("replica_requests_in_flight", "Requests of this router at the replica.", replicas.fleet.load),
         ("replica_prefix_blocks", "Prompt blocks that this router expects in the replica's cache.",
          replicas.fleet.blocks),

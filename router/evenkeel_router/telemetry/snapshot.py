@@ -92,7 +92,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         url=rooms.replicas.configured[member.name].url,
         joined=member.joined,
         routable=member.routable,
-        withheld=member.withheld,
+        withheld=member.unschedulable,
         in_flight=rooms.replicas.fleet.load(member),
         requests=totals.requests,
         failures=totals.failures,

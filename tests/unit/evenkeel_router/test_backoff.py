@@ -21,42 +21,42 @@ from tests.support.routers import MODEL, QUICK, config_for, routable, until
 BODY = {"model": MODEL, "prompt": "x"}
 
 
-def failed(resting: Backoff, times: int, now_s: float) -> float:
-    return [resting.failed(now_s) for _ in range(times)][-1]
+def failed(backoff: Backoff, times: int, now_s: float) -> float:
+    return [backoff.failed(now_s) for _ in range(times)][-1]
 
 
 def test_rests_double_up_to_a_bound_and_one_answer_ends_them() -> None:
-    resting, now_s = Backoff(1.0), 100.0
-    assert failed(resting, FAILURES - 1, now_s) == 0
-    assert not resting.rests(now_s)
+    backoff, now_s = Backoff(1.0), 100.0
+    assert failed(backoff, FAILURES - 1, now_s) == 0
+    assert not backoff.is_active(now_s)
     for want_s in (1, 2, 4, 8, 16, 30, 30):
-        assert resting.failed(now_s) == want_s
-        assert resting.rests(now_s + want_s - 0.1)
+        assert backoff.failed(now_s) == want_s
+        assert backoff.is_active(now_s + want_s - 0.1)
         now_s += want_s
-        assert not resting.rests(now_s)
-    resting.answered()
-    assert failed(resting, FAILURES - 1, now_s) == 0
-    assert resting.failed(now_s) == 1
+        assert not backoff.is_active(now_s)
+    backoff.answered()
+    assert failed(backoff, FAILURES - 1, now_s) == 0
+    assert backoff.failed(now_s) == 1
 
 
 def test_what_fails_during_a_rest_does_not_lengthen_it() -> None:
-    resting = Backoff(1.0)
-    failed(resting, FAILURES, 100.0)
-    assert failed(resting, 50, 100.9) == 0
-    assert not resting.rests(101.0)
-    assert resting.failed(101.0) == 2
+    backoff = Backoff(1.0)
+    failed(backoff, FAILURES, 100.0)
+    assert failed(backoff, 50, 100.9) == 0
+    assert not backoff.is_active(101.0)
+    assert backoff.failed(101.0) == 2
 
 
 def test_a_replica_that_failed_for_days_rests_no_longer_than_the_bound() -> None:
-    resting = Backoff(1.0)
-    assert all(resting.failed(n * LONGEST_S) <= LONGEST_S for n in range(2000))
+    backoff = Backoff(1.0)
+    assert all(backoff.failed(n * LONGEST_S) <= LONGEST_S for n in range(2000))
 
 
 def test_one_that_is_needed_does_not_rest() -> None:
-    resting = Backoff(1.0)
-    failed(resting, FAILURES, 100.0)
-    resting.end()
-    assert not resting.rests(100.0)
+    backoff = Backoff(1.0)
+    failed(backoff, FAILURES, 100.0)
+    backoff.end()
+    assert not backoff.is_active(100.0)
 
 
 @dataclass

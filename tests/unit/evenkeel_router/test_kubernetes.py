@@ -142,11 +142,11 @@ async def test_a_withheld_replica_leaves_rotation_whatever_its_probe_says_and_co
         await routable(router, 0)
         member = router.rooms.replicas.fleet.member("a")
         assert member is not None
-        assert (member.withheld, member.joined) == (why, True)  # its cache still counts
+        assert (member.unschedulable, member.joined) == (why, True)  # its cache still counts
         assert _draining(router) == (why in ("draining", "terminating"))
         server.pods.put(pod("a"))
         await routable(router, 1)
-        assert (member.withheld, member.lives) == ("", 1)
+        assert (member.unschedulable, member.lives) == ("", 1)
         assert not _draining(router)
 
 

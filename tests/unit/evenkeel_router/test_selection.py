@@ -109,13 +109,16 @@ def test_what_ran_on_a_lost_process_does_not_touch_the_next_one() -> None:
 
 def test_why_nothing_is_routable_is_said_in_numbers() -> None:
     of = fleet(0)
-    assert of.why_unroutable() == "there is no replica"
+    assert of.why_unroutable() == "the service has no replicas"
     for n in range(4):
         of.ready(of.add(f"r{n}"))
         of.unready(member(of, f"r{n}"))
     of.lost(member(of, "r0"))
-    member(of, "r1").withheld = "terminating"
-    assert of.why_unroutable() == "of 4 replicas 1 not there, 1 to get nothing new, 2 not ready"
+    member(of, "r1").unschedulable = "terminating"
+    assert (
+        of.why_unroutable()
+        == "0 of 4 replicas can take requests: 1 unreachable, 1 unschedulable, 2 not ready"
+    )
 
 
 def test_slots_are_used_again_late(monkeypatch: pytest.MonkeyPatch) -> None:
