@@ -24,7 +24,7 @@ from evenkeel_fairshare.ledger import (
     promise,
     tenant_of,
 )
-from evenkeel_fairshare.replica.contract import ClientState, Outcome, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
@@ -233,14 +233,14 @@ class DlpmReplica:
             except StopIteration:
                 return
 
-    def _offer(self, request: Request) -> Outcome:
+    def _offer(self, request: Request) -> AdmissionResult:
         reserved = sum(one.input_tokens + one.max_output_tokens for one in self._running)
         if reserved + request.input_tokens + request.max_output_tokens > self.memory_tokens:
-            return Outcome.NO_ROOM
+            return AdmissionResult.NO_ROOM
         request.extend_tokens = request.input_tokens - request.matched_tokens
         self._running.append(request)
         self._charge(request, float(request.extend_tokens))
-        return Outcome.ADMITTED
+        return AdmissionResult.ADMITTED
 
     def _charge(self, request: Request, cost: float) -> None:
         client = self.clients[request.client]

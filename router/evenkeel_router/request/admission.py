@@ -6,7 +6,7 @@ sold; fairness at the replicas is not their business and needs none of them.
 What the router itself holds, requests and bytes, must not be taken up by one who floods: everybody else would be
 refused before any scheduler saw them. So whoever holds most is refused first, by dynamic thresholds (Choudhury and
 Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): nobody may hold more than
-`GREED` times what is free. One alone gets 8/9 of everything; n that flood get 8/(8n + 1) each, as their requests
+`SHARE_FACTOR` times what is free. One alone gets 8/9 of everything; n that flood get 8/(8n + 1) each, as their requests
 end, and 1/(8n + 1) is left for who comes next; no reservation, nobody interrupted, nothing to configure.
 
 The surprising thing: tokens are counted after the fact. A request enters while its tenant's token bucket
@@ -21,7 +21,7 @@ from typing import Final
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
 
 from evenkeel_router.api.errors import Refusal
-from evenkeel_router.api.headroom import GREED, may_hold_more
+from evenkeel_router.api.headroom import SHARE_FACTOR, may_hold_more
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.outcomes import Outcome
 
@@ -108,7 +108,7 @@ class Admission:
             _check_concurrency("client", held, allowed)
         if not may_hold_more(tenant.running, free):
             raise _greedy("tenant", tenant.running, self.running)
-        if not may_hold_more(held, GREED * free - tenant.running):
+        if not may_hold_more(held, SHARE_FACTOR * free - tenant.running):
             raise _greedy("client", held, self.running)
         if tenant.limits.requests_per_minute:
             tenant.requests.take(1, now_s)

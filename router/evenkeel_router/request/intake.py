@@ -11,7 +11,7 @@ from evenkeel_router.api.identity import Directory
 from evenkeel_router.api.inference import Limits
 from evenkeel_router.request.admission import Admission
 from evenkeel_router.request.request_state import RequestState
-from evenkeel_router.transport.bodies import Budget
+from evenkeel_router.transport.bodies import BodyMemory
 
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 
@@ -23,7 +23,7 @@ class Intake:
         self.directory = Directory(config.tenancy, namespace=config.namespace)
         self.limits = _limits(config)
         self.admission = Admission(config.limits)
-        self.body_budget = Budget(MAX_BUFFERED_BYTES)
+        self.body_memory = BodyMemory(MAX_BUFFERED_BYTES)
         self.active_requests: set[RequestState] = set()
         """Requests between admission and their end."""
         self.draining = False

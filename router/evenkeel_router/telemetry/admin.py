@@ -155,4 +155,9 @@ async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
         "Send the admin token as 'Authorization: Bearer <token>'.",
         code="invalid_admin_token",
     )
-    return web.Response(status=refusal.status, body=error_body(refusal), content_type=JSON)
+    return web.Response(
+        status=refusal.status,
+        body=error_body(refusal),
+        content_type=JSON,
+        headers=dict(refusal.headers),
+    )

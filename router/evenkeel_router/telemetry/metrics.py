@@ -224,7 +224,7 @@ def router_metrics(rooms: Rooms, log: RequestLog) -> Lines:
          rooms.replicas.activation.wanted),
         ("prefix_index_entries", "Prefixes in memory. The limit is prefix.maxBlocks.",
          len(rooms.replicas.fleet.index)),
-        ("buffered_bytes", "Bytes of request bodies in memory.", rooms.intake.body_budget.used_bytes),
+        ("buffered_bytes", "Bytes of request bodies in memory.", rooms.intake.body_memory.used_bytes),
         ("requests_in_flight_limit", "Value of limits.maxConcurrent.",
          rooms.settings.config.limits.max_concurrent),
         ("draining", "1 if the router is shutting down and accepts no new requests.", rooms.intake.draining),
