@@ -42,9 +42,9 @@ from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.settings import Settings, Timing
-from evenkeel_router.telemetry import metrics
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.server import TrafficServer, connections_for
@@ -222,7 +222,7 @@ async def _open_ports(
             "the admin port needs no credentials: every process on this host can read the state of all clients; "
             "set adminTokenSha256 to the SHA-256 of a token"
         )
-    probes = probe_app(rooms, metrics.registry(rooms, log))
+    probes = probe_app(rooms, lambda: metrics(rooms, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
     router.admin_port = await _serve(stack, admin_app(rooms), listen.host, listen.admin_port)
     traffic = Traffic(
