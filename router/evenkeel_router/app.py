@@ -17,7 +17,7 @@ from random import Random
 from typing import IO, Any, Final
 
 from aiohttp import web
-from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
 from evenkeel_router.cluster.api import Api
 from evenkeel_router.cluster.config_watch import ConfigSource
@@ -26,6 +26,7 @@ from evenkeel_router.fleet.discovery import Discovery, StaticDiscovery
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
 from evenkeel_router.ledger.contacts import Peer
+from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, tell
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence
@@ -49,6 +50,7 @@ from evenkeel_router.transport.upstream import Upstream
 _log = logging.getLogger(__name__)
 BACKLOG: Final = 4096
 CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, or after, a drain
+FIRST_PARTS_S: Final = 5.0  # for parts of tenants' limits, before requests come
 FIRST_READING_S: Final = 3.0  # for the ledger's store, and for peers, before requests come
 LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's time is up
 
@@ -118,12 +120,20 @@ async def running(
         # 3. What runs beside the requests.
         log = RequestLog(log_output)
         peers = Peers(state, session)
+        limit_exchange = LimitExchange(
+            state.limit_parts,
+            http_transport(session, lambda: state.config.state.peer_token),
+            peers=peers.listed,
+            interval_s=lambda: state.config.state.exchange_interval_s,
+            now=asyncio.get_running_loop().time,
+        )
         for work in (
             log.run(),
             discovery.run(),
             health_monitor.run(discovery),
             Reports(state, health_monitor).run(),
             peers.run(),
+            limit_exchange.run(),
             tokenising.run(),
             PromptFactsClient(state, tokenising).run(),
             KvEvents(state, health_monitor, tokenising).run(),
@@ -137,10 +147,15 @@ async def running(
             await stack.enter_async_context(background(watching))
         with suppress(TimeoutError):
             await asyncio.wait_for(peers.all_asked.wait(), FIRST_READING_S)
+        if any(tenant.limits != TenantLimits() for tenant in config.tenancy.tenants):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(limit_exchange.ready.wait(), FIRST_PARTS_S)
 
         # 4. The ports.
         forwarder = Forwarder(state, upstream or connections, health_monitor)
-        await _open_ports(stack, router, Pipeline(state, forwarder, tokenising), log)
+        await _open_ports(
+            stack, router, Pipeline(state, forwarder, tokenising, limit_exchange), log
+        )
         yield router
 
 

@@ -39,6 +39,7 @@ from evenkeel_router.fleet.wait_queue import WaitQueue
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.ledger.contacts import Peer, PeerContact, ReplicaReport
 from evenkeel_router.ledger.fairness import Fairness
+from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.ledger.weights import ConfiguredWeights
 from evenkeel_router.prefix.kv_follower import Follower
@@ -86,7 +87,6 @@ class RouterState:
         self.timing = timing if timing is not None else Timing()
         self.directory = Directory(config.tenancy, namespace=config.namespace)
         self.limits = _limits(config)
-        self.admission = Admission(config.limits)
         self.totals = RequestTotals(cost_of(config.scheduling))
         self.totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
         self.budget = Budget(MAX_BUFFERED_BYTES)
@@ -107,6 +107,8 @@ class RouterState:
             rules=carry_rules(config.scheduling),
             weights=self.weights,
         )
+        self.limit_parts = LimitParts(self.ledger.router)
+        self.admission = Admission(config.limits, self.limit_parts)
         self._sizes: set[tuple[int, int]] = set()
         """(longest prompt, KV pool) of the replicas that ever were."""
         self.fairness = Fairness(self.ledger)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from evenkeel_contract.constraints import Length, Pattern, UniqueBy
+from evenkeel_contract.quantities import CountOrPercent
 from evenkeel_contract.spec.common import (
     ApiVersion,
     ClientName,
@@ -41,14 +42,16 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRateLimits:
-    """Bounds of the whole tenant; more is refused (429). 0: no bound."""
+    """Limits of the whole tenant. They count over all routers of a service."""
 
     requests_per_minute: Count = 0
-    """Requests begun."""
+    """Requests that the tenant may start per minute. The router refuses more (429). 0: no limit."""
     tokens_per_minute: Count = 0
-    """Input and output tokens together."""
+    """Input and output tokens that the tenant may use per minute. The router refuses more (429). 0: no limit."""
     max_concurrent: Count = 0
-    """Requests in flight."""
+    """Requests that the tenant may have in flight at once. The router refuses more (429). 0: no limit."""
+    burst: CountOrPercent = CountOrPercent.from_plain("10%")
+    """What the tenant may use at once after a pause: a percentage of each limit per minute, or a number of requests and of tokens. At least 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class TenantSpec:
     api_keys: Annotated[tuple[ApiKey, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
     """The keys that identify clients."""
     limits: TenantRateLimits = field(default_factory=TenantRateLimits)
-    """Bounds of the whole tenant."""
+    """Limits of the whole tenant, over all routers of a service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

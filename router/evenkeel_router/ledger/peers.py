@@ -47,8 +47,7 @@ class Peers:
 
     def members(self) -> frozenset[str] | None:
         """All routers of the service by incarnation; None while a peer is not known by one."""
-        cluster = self._state.config.cluster
-        if cluster is not None and cluster.peers is not None and self._state.peers is None:
+        if self.listed() is None:
             return None
         routers = [known.router for known in self.known.values()]
         return frozenset((self._state.ledger.router, *routers)) if all(routers) else None
@@ -67,13 +66,20 @@ class Peers:
     def _interval_s(self) -> float:
         return self._state.config.state.exchange_interval_s
 
+    def listed(self) -> tuple[Peer, ...] | None:
+        """All other routers, whether they answer or not; None until discovery finds them."""
+        cluster = self._state.config.cluster
+        if cluster is not None and cluster.peers is not None and self._state.peers is None:
+            return None
+        configured = (Peer(peer.name, peer.url) for peer in self._state.config.state.peers)
+        return tuple(dict.fromkeys((*configured, *(self._state.peers or ()))))
+
     def _follow(self) -> None:
-        listed = (Peer(peer.name, peer.url) for peer in self._state.config.state.peers)
-        wanted = dict.fromkeys((*listed, *(self._state.peers or ())))
+        wanted = self.listed() or ()
         for peer in [peer for peer in self._tasks if peer not in wanted]:
             self._tasks.pop(peer).cancel()
             del self.known[peer]
-        for peer in wanted.keys() - self._tasks.keys():
+        for peer in set(wanted) - self._tasks.keys():
             self.known[peer] = PeerContact(since_s=self._now())
             self._tasks[peer] = asyncio.create_task(self._ask_forever(peer, self.known[peer]))
         if not self.known:

@@ -18,7 +18,9 @@ from multidict import istr
 from evenkeel_router.api.identity import Claims, Client
 from evenkeel_router.api.inference import Endpoint, Inference, parse
 from evenkeel_router.fleet.selection import Pages
+from evenkeel_router.ledger.limit_exchange import LimitExchange
 from evenkeel_router.prefix.tokenisation import Tokenisation
+from evenkeel_router.request.admission import admit
 from evenkeel_router.request.forward import Forwarder, going_away
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.totals import ClientTotals
@@ -35,8 +37,15 @@ SPOOFED = "identity-header"
 class Pipeline:
     """Serves inference requests."""
 
-    def __init__(self, state: RouterState, forwarder: Forwarder, tokenising: Tokenisation) -> None:
+    def __init__(
+        self,
+        state: RouterState,
+        forwarder: Forwarder,
+        tokenising: Tokenisation,
+        limit_exchange: LimitExchange,
+    ) -> None:
         self._state = state
+        self._limit_exchange = limit_exchange
         self._tokenising = tokenising
         self._forwarder = forwarder
         self._now = asyncio.get_running_loop().time
@@ -86,7 +95,7 @@ class Pipeline:
             if tokens is None:
                 tokens = state.totals.ratio.estimate(inference.prompt_bytes)
             request_state.estimate_tokens = tokens
-            state.admission.enter(client, tokens, self._now())
+            await admit(state.admission, self._limit_exchange, client, tokens, self._now)
             state.demand.arrived(client.identity, self._now())
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
