@@ -16,7 +16,7 @@ _HEADER: Final = "# Generated from contract/evenkeel_contract/spec by `make crds
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes equal values out twice: an alias would be valid YAML that nobody wants to read."""
+    """Writes equal values twice instead of an alias, which is hard to read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -46,18 +46,18 @@ def limited(*replicas: ReplicaConfig, limits: TenantLimits, **changes: object) -
 def introduce(*routers: Router) -> None:
     """Tell each router of all others."""
     for router in routers:
-        config = router.state.config
+        config = router.rooms.settings.config
         peers = tuple(
             PeerConfig(name=f"r{n}", url=f"http://127.0.0.1:{other.admin_port}")
             for n, other in enumerate(routers)
             if other is not router
         )
         state = replace(config.state, peers=peers, exchange_interval_s=0.1)
-        router.state.apply(replace(config, state=state))
+        router.rooms.apply(replace(config, state=state))
 
 
 def part_of(router: Router, kind: str) -> float:
-    return dict(router.state.limit_parts.parts()).get(f"{kind} ns/acme", 0.0)
+    return dict(router.rooms.intake.limit_parts.parts()).get(f"{kind} ns/acme", 0.0)
 
 
 @asynccontextmanager
@@ -92,7 +92,7 @@ async def test_the_limit_counts_over_all_routers_while_one_is_killed(routers: in
         for router in all_routers:
             await routable(router, 1)
         await until(
-            lambda: len({router.state.limit_parts.epoch for router in all_routers}) == 1,
+            lambda: len({router.rooms.intake.limit_parts.epoch for router in all_routers}) == 1,
             "all routers to be in one epoch",
         )
         asked = await stack.enter_async_context(clients(*all_routers))
@@ -144,7 +144,8 @@ async def test_tokens_are_settled_at_the_end_of_a_request_also_at_another_router
             for router in (one, two):
                 await routable(router, 1)
             await until(
-                lambda: one.state.limit_parts.epoch == two.state.limit_parts.epoch, "one epoch"
+                lambda: one.rooms.intake.limit_parts.epoch == two.rooms.intake.limit_parts.epoch,
+                "one epoch",
             )
             # The estimate of its input is a few tokens; its 300 output tokens leave a debt of about 200.
             assert (await complete(first, tokens=300)).status_code == 200
@@ -168,12 +169,13 @@ async def test_concurrent_requests_count_over_all_routers() -> None:
             for router in (one, two):
                 await routable(router, 1)
             await until(
-                lambda: one.state.limit_parts.epoch == two.state.limit_parts.epoch, "one epoch"
+                lambda: one.rooms.intake.limit_parts.epoch == two.rooms.intake.limit_parts.epoch,
+                "one epoch",
             )
             ones = [asyncio.create_task(complete(first, tokens=2000)) for _ in range(2)]
-            await until(lambda: one.state.admission.running == 2, "two requests")
+            await until(lambda: one.rooms.intake.admission.running == 2, "two requests")
             twos = [asyncio.create_task(complete(second, tokens=2000))]
-            await until(lambda: two.state.admission.running == 1, "a third one, elsewhere")
+            await until(lambda: two.rooms.intake.admission.running == 1, "a third one, elsewhere")
             for client in (first, second):
                 response = await complete(client)
                 assert response.status_code == 429
@@ -181,7 +183,7 @@ async def test_concurrent_requests_count_over_all_routers() -> None:
             for task in (*ones, *twos):
                 task.cancel()
             await asyncio.gather(*ones, *twos, return_exceptions=True)
-            await until(lambda: not one.state.admission.running, "the end of two requests")
+            await until(lambda: not one.rooms.intake.admission.running, "the end of two requests")
             assert (await complete(second)).status_code == 200
 
 
@@ -197,7 +199,7 @@ async def test_a_router_of_the_previous_version_counts_as_one_without_parts() ->
         state = StateConfig(peers=(old,), exchange_interval_s=0.1)
         config = limited(limits=limits, state=state)
         async with running(config, timing=QUICK) as router:
-            await until(lambda: router.state.limit_parts.has_entered, "the whole limit")
+            await until(lambda: router.rooms.intake.limit_parts.has_entered, "the whole limit")
     finally:
         await runner.cleanup()
 

@@ -133,7 +133,7 @@ def test_a_replay_ends_with_a_number_that_no_batch_has() -> None:
     end = replay_frames(END_OF_REPLAY, b"")
     assert end == (b"", b"", b"\xff" * 8, b"")
     assert read_replay(end).sequence == END_OF_REPLAY
-    with pytest.raises(KvEventError, match="no sequence number"):
+    with pytest.raises(KvEventError, match="not a sequence number"):
         read_live(end[1:])
 
 

@@ -44,7 +44,7 @@ FOUND_BY_THE_OPERATOR: Final[dict[str, tuple[Document, str]]] = {
         changed(SERVICE, {f"{_TEMPLATE}.spec": {"env": [{"name": "EVENKEEL_REJOIN"}]}}),
         f"{_TEMPLATE}.spec.env[0]",
     ),
-    "a template nested beyond reason": (_DEEP, faults_of(_DEEP)[0].path),
+    "a template that is nested too deeply": (_DEEP, faults_of(_DEEP)[0].path),
     "a label of ours": (
         changed(SERVICE, {f"{_TEMPLATE}.metadata": {"labels": {"evenkeel.dev/service": "x"}}}),
         f"{_TEMPLATE}.metadata.labels",

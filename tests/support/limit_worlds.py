@@ -133,7 +133,7 @@ class World:
             return False
         now = asyncio.get_running_loop().time
         try:
-            await admit(node.admission, node.exchange, client, tokens, now)
+            await admit(node.admission, node.exchange.top_up, client, tokens, now)
         except Refusal:
             self.refused_s.append(now())
             return False

@@ -1,7 +1,7 @@
 """The Kubernetes API over HTTP: lists and watches, with a pod's own credentials.
 
-Place in the flow: API server → **lists, lines of a watch** → `kubewatch`. Why no client library: docs/design
-(0005); what a router needs of one is two GET requests.
+Place in the flow: API server → **lists, lines of a watch** → `kubewatch`. Why no client library:
+docs/design/discovery.md; what a router needs of one is two GET requests.
 
 The surprising thing: the token is read anew for every request. Kubelet replaces it every hour.
 """

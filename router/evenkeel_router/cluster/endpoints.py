@@ -127,7 +127,7 @@ def replicas(
             kv_replay=_tcp(host, slice_.port(KV_REPLAY_PORT_NAME)),
             api_key=(api_keys or {}).get(_key_id(pods.get(target.name)), api_key),
         )
-        why = withheld(endpoint, target, pods.get(target.name))
+        why = unschedulable(endpoint, target, pods.get(target.name))
         found.setdefault(target.name, DiscoveredReplica(replica, why))
     return tuple(found[name] for name in sorted(found))
 
@@ -151,7 +151,7 @@ def peers(slices: Iterable[EndpointSlice], *, service: str, own_name: str) -> tu
     return tuple(found[name] for name in sorted(found))
 
 
-def withheld(endpoint: Endpoint, target: TargetRef, pod: Pod | None) -> str:
+def unschedulable(endpoint: Endpoint, target: TargetRef, pod: Pod | None) -> str:
     """The first reason to send nothing there; empty where there is none."""
     return next((why for why, holds in _REASONS if holds(endpoint, target, pod or _NO_POD)), "")
 

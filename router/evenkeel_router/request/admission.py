@@ -15,7 +15,7 @@ burst is served now and then, not refused forever.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
@@ -24,10 +24,11 @@ from evenkeel_router.api.errors import Refusal
 from evenkeel_router.api.headroom import GREED, may_hold_more
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.outcomes import Outcome
-from evenkeel_router.ledger.limit_exchange import LimitExchange
 from evenkeel_router.ledger.limit_part import TINY, LimitPart
 from evenkeel_router.ledger.limit_parts import LimitParts
 
+TopUp = Callable[[LimitPart, float], Awaitable[bool]]
+"""Asks other routers for what a request needs of a limit; False if that is in vain."""
 _MINUTE_S: Final = 60.0
 _BUSY_RETRY_S: Final = 1.0  # when a running request ends is not known
 _NO_PART_RETRY_S: Final = 1.0
@@ -209,7 +210,7 @@ class Admission:
 
 async def admit(
     admission: Admission,
-    exchange: LimitExchange,
+    top_up: TopUp,
     client: Client,
     tokens: int,
     now: Callable[[], float],
@@ -219,7 +220,7 @@ async def admit(
         try:
             return admission.enter(client, tokens, now())
         except PartUsedUp as refusal:
-            if not await exchange.top_up(refusal.limit, refusal.amount):
+            if not await top_up(refusal.limit, refusal.amount):
                 raise
 
 

@@ -54,7 +54,7 @@ def test_every_value_has_a_description_in_the_schema_and_the_schema_has_no_other
     [
         ({"replica": 1}, "replica"),
         ({"images": {"registry": REGISTRY, "router": {"tga": "1"}}}, "tga"),
-        ({"images": {"registry": ""}}, "images.registry is needed"),
+        ({"images": {"registry": ""}}, "images.registry is not set"),
         ({"images": {"registry": "https://r.io/e"}}, "/images/registry"),
         ({"images": {"registry": "R.io/E"}}, "/images/registry"),
         ({"images": {"registry": "r.io//e"}}, "/images/registry"),
@@ -67,7 +67,7 @@ def test_every_value_has_a_description_in_the_schema_and_the_schema_has_no_other
         ({"metrics": {"prometheusRule": {"enabled": True}}}, "needs metrics.podMonitor.enabled"),
         ({"logLevel": "loud"}, "logLevel"),
         ({"watchNamespaces": ["Team A"]}, "watchNamespaces"),
-        ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is not set"),
         ({"images": {"registry": REGISTRY, "router": {"digest": "sha256:1"}}}, "digest"),
     ],
 )
@@ -139,7 +139,7 @@ def test_routers_let_the_operator_in_by_the_labels_that_the_chart_gives_it() -> 
     assert labels["app.kubernetes.io/name"] == "evenkeel-operator"
 
 
-def test_the_api_comes_along_and_stays_unless_told_otherwise() -> None:
+def test_the_api_is_installed_and_kept_by_default() -> None:
     def definitions(**crds: bool) -> list[dict[str, Any]]:
         objects = rendered(crds=crds)
         return [one for one in objects if one["kind"] == "CustomResourceDefinition"]
@@ -188,7 +188,7 @@ def test_with_a_list_of_namespaces_the_rights_end_there() -> None:
     assert only(objects, "ClusterRoleBinding")["subjects"][0]["namespace"] == "evenkeel-system"
 
 
-def test_nobody_gets_tenants_by_the_built_in_roles() -> None:
+def test_the_built_in_roles_do_not_allow_changes_of_tenants() -> None:
     edit = only(rendered(), "ClusterRole", "evenkeel-edit")["rules"]
     assert all("inferencetenants" not in rule["resources"] for rule in edit)
 

@@ -1,4 +1,4 @@
-"""Where SGLang is told to publish KV events: an address that each version binds, not connects to."""
+"""SGLang's address for KV events: every version binds it and none connects to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zmq
 from evenkeel_contract.enginecommand import kv_events_flag
 
 
-def told(**given: Any) -> dict[str, Any]:
+def events_config(**given: Any) -> dict[str, Any]:
     flag, _, value = kv_events_flag(**given).partition("=")
     assert flag == "--kv-events-config"
     config: dict[str, Any] = json.loads(value)
@@ -18,7 +18,7 @@ def told(**given: Any) -> dict[str, Any]:
 
 
 def test_everywhere_is_bound_by_itself() -> None:
-    config = told(host="*", port=5557, replay_port=5558)
+    config = events_config(host="*", port=5557, replay_port=5558)
     assert config == {
         "publisher": "zmq",
         "endpoint": "tcp://*:5557",
@@ -27,7 +27,7 @@ def test_everywhere_is_bound_by_itself() -> None:
 
 
 def test_an_address_is_one_that_both_versions_bind_and_nothing_else_is_open() -> None:
-    config = told(host="127.0.0.1", port=0, replay_port=0, kept_batches=4)
+    config = events_config(host="127.0.0.1", port=0, replay_port=0, kept_batches=4)
     assert config["bind"] is True  # 0.5.23
     assert "::" in config["endpoint"]  # 0.5.21
     assert config["buffer_steps"] == 4
@@ -41,4 +41,4 @@ def test_an_address_is_one_that_both_versions_bind_and_nothing_else_is_open() ->
 
 @pytest.mark.parametrize("host", ["::1", "engine.local", "*"])
 def test_other_hosts_are_left_as_they_are(host: str) -> None:
-    assert told(host=host, port=1, replay_port=2)["endpoint"] == f"tcp://{host}:1"
+    assert events_config(host=host, port=1, replay_port=2)["endpoint"] == f"tcp://{host}:1"

@@ -75,7 +75,7 @@ def makers(module: ModuleType) -> dict[range, str]:
 
 @pytest.fixture
 def made_at(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
-    """Where faults are made from now on: the file and the line of whoever asks for one, and of its caller."""
+    """Where faults are created from now on: file and line of the code and of its caller."""
     found: set[tuple[str, int]] = set()
 
     def note() -> None:
@@ -117,8 +117,8 @@ def test_every_line_that_finds_a_fault_is_reached_by_a_case(made_at: set[tuple[s
         for module in MODULES
         for lines, what in makers(module).items()
         if made_at.isdisjoint((str(module.__file__), line) for line in lines)
-        # Of status alone, which nobody but the operator writes.
-        and "is not a moment" not in what
+        # In status only, which only the operator writes.
+        and "is not a time" not in what
     ]
     assert sum(len(makers(module)) for module in MODULES) > 40
     assert missed == []

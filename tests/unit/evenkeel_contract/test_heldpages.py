@@ -47,12 +47,12 @@ def test_an_answer_comes_in_parts_that_know_their_place() -> None:
     assert not follows(later[1], parts[0], 1), "of another answer"
 
 
-def test_a_cache_that_holds_nothing_is_told_in_one_part() -> None:
+def test_an_empty_cache_is_sent_in_one_part() -> None:
     (part,) = map(decode_part, answer(HeldPages()))
     assert (part.sequence, part.parts, list(part.hashes), part.trouble) == (0, 1, [], "")
 
 
-def test_who_cannot_tell_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_cannot_answer_reports_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     held = HeldPages()
     held.trouble = "another engine"
     (part,) = map(decode_part, answer(held))

@@ -1,4 +1,4 @@
-"""What a replica makes tokens with, asked and told."""
+"""Requests for tokenizer files and their answers."""
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from evenkeel_contract.reportsport import decode_question
 FACTS = facts_of({"tokenizer.json": b"{}", "chat_template.jinja": b"hi"}, page_tokens=16)
 
 
-def test_what_is_told_comes_back() -> None:
+def test_an_answer_is_decoded_as_it_was_encoded() -> None:
     question = decode_question(ask())
     assert isinstance(question, PromptQuestion)
     assert decode_facts(answer(FACTS, question)) == FACTS
@@ -24,8 +24,8 @@ def test_what_is_told_comes_back() -> None:
 def test_files_that_are_known_are_not_sent_again() -> None:
     question = decode_question(ask(FACTS.digest))
     assert isinstance(question, PromptQuestion)
-    told = decode_facts(answer(FACTS, question))
-    assert (told.digest, told.files) == (FACTS.digest, {})
+    received = decode_facts(answer(FACTS, question))
+    assert (received.digest, received.files) == (FACTS.digest, {})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Resources become what a router is told."""
+"""Resources become the configuration of a router."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def scaled(minimum: int) -> dict[str, Any]:
         ({"engine": {"replicas": 0}}, False, AtZero.REFUSE),
         ({"autoscaling": scaled(1)}, True, AtZero.WAIT),
         ({"autoscaling": scaled(0)}, True, AtZero.ACTIVATE),
-        ({"autoscaling": scaled(0)}, False, AtZero.WAIT),  # nobody scales there
+        ({"autoscaling": scaled(0)}, False, AtZero.WAIT),  # no operator scales there
     ],
 )
 def test_what_becomes_of_requests_at_zero_depends_on_who_brings_a_replica(
@@ -128,7 +128,7 @@ def test_tenants_that_the_selector_does_not_take_are_left_out() -> None:
     assert len(render(tenancy=tenancy, tenant_labels={"tier": "gold"}).tenancy.tenants) == 1
 
 
-def test_a_key_without_its_secret_admits_nobody() -> None:
+def test_a_key_without_its_secret_admits_no_client() -> None:
     (tenant,) = render().tenancy.tenants
     assert [(key.name, key.client, key.sha256) for key in tenant.api_keys] == [("k", "z", HASH)]
 

@@ -113,7 +113,7 @@ async def test_nobody_is_asked_while_nothing_is_lacking() -> None:
         ([SECOND], "part 0 of its answer did not come"),
         ([FIRST, FIRST], "part 1 of its answer did not come"),
         ([FIRST, msgspec.structs.replace(SECOND, sequence=10)], "part 1 of its answer did not"),
-        ([msgspec.structs.replace(FIRST, version=2)], "version 2 is not 1"),
+        ([msgspec.structs.replace(FIRST, version=2)], "version 2 is not supported; expected 1"),
         ([], "it does not answer, as if its plug-in were older than this router"),
         ([FIRST], "part 1 of its answer did not come"),
     ],
@@ -133,4 +133,4 @@ async def test_a_replica_without_reports_cannot_be_asked(follower: Follower) -> 
 
 
 def _says(follower: Follower, why: str) -> Callable[[], bool]:
-    return lambda: f"what it holds is not told: {why}" in follower.reason
+    return lambda: f"it does not report the pages that it holds: {why}" in follower.reason

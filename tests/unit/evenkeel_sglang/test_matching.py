@@ -24,7 +24,7 @@ class Req:
 
 
 class Cache:
-    """Remembers who was matched; finds what it is told it holds."""
+    """Records the matched requests; finds the prefixes that it is given."""
 
     def __init__(self) -> None:
         self.holds = SimpleNamespace(tokens=0)
@@ -68,7 +68,7 @@ def test_a_pass_matches_a_bounded_number_again_in_turns() -> None:
     assert len({rid for part in rounds for rid in part}) == 3 * REMATCHED
 
 
-def test_whoever_lacks_a_block_that_was_computed_is_matched_in_the_next_pass() -> None:
+def test_a_request_that_lacks_a_computed_block_is_matched_in_the_next_pass() -> None:
     cache = Cache()
     fill(cache, 2 * REMATCHED)
     maker, follower = req("maker"), req("follower")

@@ -1,4 +1,4 @@
-"""What an engine tells of the way it makes tokens, by its arguments."""
+"""The tokenizer files that an engine sends, by its arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 FILES = {"tokenizer.json": b"{}", "chat_template.jinja": b"own"}
 
 
-def test_the_files_of_the_tokenizers_folder_are_told_and_no_others(folder: Path) -> None:
+def test_only_the_files_of_the_tokenizers_folder_are_sent(folder: Path) -> None:
     assert prompt_facts(arguments(folder)) == facts_of(FILES, page_tokens=16)
     assert prompt_facts(arguments(folder, tokenizer_path=None, page_size=None)) == facts_of(
         FILES, page_tokens=1
@@ -46,8 +46,8 @@ def test_the_files_of_the_tokenizers_folder_are_told_and_no_others(folder: Path)
 def test_a_template_that_a_flag_names_goes_before_the_models(folder: Path) -> None:
     other = folder / "other.jinja"
     other.write_bytes(b"other")
-    told = prompt_facts(arguments(folder, chat_template=str(other)))
-    assert told.files["chat_template.jinja"] == b"other"
+    facts = prompt_facts(arguments(folder, chat_template=str(other)))
+    assert facts.files["chat_template.jinja"] == b"other"
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_a_template_that_a_flag_names_goes_before_the_models(folder: Path) -> No
         ({"chat_template": "chatml"}, "the chat template is one of SGLang's own"),
         ({"skip_tokenizer_init": True}, "the engine has no tokenizer"),
         ({"speculative_algorithm": "EAGLE3"}, "pages are of pairs of tokens"),
-        ({"page_size": "wide"}, "what this engine makes tokens with cannot be told"),
+        ({"page_size": "wide"}, "the tokenizer of this engine is unknown"),
     ],
 )
-def test_what_a_router_cannot_do_is_told_as_trouble(
+def test_a_reason_is_given_where_a_router_cannot_tokenize(
     folder: Path, changes: dict[str, Any], want: str
 ) -> None:
-    told = prompt_facts(arguments(folder, **changes))
-    assert told.trouble.startswith(want)
-    assert not told.files
+    facts = prompt_facts(arguments(folder, **changes))
+    assert facts.trouble.startswith(want)
+    assert not facts.files
 
 
 def test_a_folder_without_files_and_arguments_of_another_version_are_trouble(
@@ -73,4 +73,4 @@ def test_a_folder_without_files_and_arguments_of_another_version_are_trouble(
     assert "has no tokenizer's files here" in prompt_facts(arguments(tmp_path)).trouble
     other = arguments(tmp_path)
     del other.skip_tokenizer_init
-    assert "cannot be told" in prompt_facts(other).trouble
+    assert "is unknown" in prompt_facts(other).trouble

@@ -94,7 +94,7 @@ class Loop:
         return [request.rid for request in admitted]
 
     def forward(self, *, is_prefill: bool = False, finish: Iterable[str] = ()) -> None:
-        """One token for everybody who runs; `finish` do so."""
+        """One token for each running request; `finish` do so."""
         for request in self.running:
             request.output_ids.append(7)
             request.is_over = request.is_over or request.rid in finish
@@ -203,7 +203,7 @@ def test_the_fleets_own_retry_does_not_pay_its_input_twice() -> None:
     assert (served.extend_tokens, served.service) == (60, 2)
 
 
-def test_probes_go_first_and_belong_to_nobody() -> None:
+def test_probes_go_first_and_belong_to_no_client() -> None:
     loop = Loop(slots=1)
     loop.send(req("a0"), Req("HEALTH_CHECK_1", None, [1]))
     assert loop.step() == ["HEALTH_CHECK_1"]
@@ -247,14 +247,14 @@ def test_requests_that_share_what_is_being_computed_wait_for_it() -> None:
     assert loop.scheduling.snapshot()[0]["ns/b/b"].cached_tokens == 48
 
 
-def test_fcfs_matches_nobody() -> None:
+def test_fcfs_matches_no_request() -> None:
     loop = Loop("FCFS")
     loop.send(req("a0"), req("a1"))
     assert loop.step() == ["a0", "a1"]
     assert loop.matched == []
 
 
-def test_what_was_broken_off_once_it_had_begun_is_told_with_its_output() -> None:
+def test_a_request_that_was_aborted_after_its_start_is_reported_with_its_output() -> None:
     """R11: while it runs, between two passes, and while it waits after a retraction; not what never began."""
     loop = Loop(slots=3)
     running, between, retracted, never = (req(f"a{i}", "a", base=1000 * i) for i in range(4))

@@ -151,7 +151,7 @@ REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": 5}]}, "`$.messages[0].content`"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-        "messages[0].content: the model reads text only, not 'image_url'",
+        "messages[0].content: the model accepts only text, not 'image_url'",
     ),
     ({"messages": [{"role": "user", "content": "a"}], "max_tokens": -1}, "max_new_tokens must be"),
     ({"messages": [{"role": "user", "content": "a"}], "logprobs": True}, "no probabilities"),

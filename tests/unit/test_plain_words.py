@@ -1,0 +1,288 @@
+"""Texts that users and contributors read are in plain words, and the names in docs exist.
+
+`tests/support/plain_words.py` has the rules. A path in `NOT_YET` may still break a rule, and must: remove it from the
+list once its texts are rewritten.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import evenkeel_sglang.metrics
+import pytest
+import yaml
+from evenkeel_contract.crd import definitions
+from prometheus_client import Counter, Gauge
+
+from tests.support import plain_words
+from tests.support.plain_words import (
+    FORBIDDEN,
+    MAX_WORDS,
+    ROOT,
+    Finding,
+    descriptions,
+    keyword_texts,
+    names_of,
+    sentence_faults,
+    texts,
+    tree,
+    words_in,
+    words_of_comments,
+    words_of_file,
+    words_of_messages,
+)
+
+PYTHON: Final = tuple(
+    f"{folder}/**/*.py"
+    for folder in ("cli", "contract", "crds", "fairshare", "monitoring", "operator", "router", "sglang_plugin",
+                   "simulator")
+)  # fmt: skip
+DOCS: Final = ("*.md", "docs/**/*.md", "charts/*.md")
+HISTORY: Final = "CHANGELOG.md"
+GLOSSARY: Final = "docs/reference/glossary.md"
+
+Rule = Callable[[], Iterable[Finding]]
+
+
+def messages() -> Iterator[Finding]:
+    """Conditions, events, HTTP errors, log lines, metric help and command line texts."""
+    for path in texts(*PYTHON):
+        yield from words_of_messages(path)
+
+
+def comments() -> Iterator[Finding]:
+    """Docstrings and comments; a docstring of a command is its help."""
+    for path in texts(*PYTHON):
+        yield from words_of_comments(path)
+
+
+def shipped_files() -> Iterator[Finding]:
+    """CRDs, the chart with its templates, alerts and dashboards."""
+    for path in texts("crds/**/*.yaml", "charts/**/*", "monitoring/**/*.yaml"):
+        yield from words_of_file(path)
+
+
+def docs() -> Iterator[Finding]:
+    """Documents; the glossary lists the forbidden words, and the changelog is history."""
+    for path in texts(*DOCS):
+        if str(path.relative_to(ROOT)) not in (HISTORY, GLOSSARY):
+            yield from words_of_file(path)
+
+
+def names_in_docs() -> Iterator[Finding]:
+    """Files, metrics, fields, classes, functions and flags in backticks."""
+    for path in texts(*DOCS):
+        if path.name != HISTORY:
+            yield from names_of(path, tree())
+
+
+def command_line_help() -> Iterator[Finding]:
+    """Sentences of options and commands."""
+    for path in texts(*PYTHON):
+        for line, text in keyword_texts(path, "help", "description", "epilog"):
+            where = str(path.relative_to(ROOT))
+            yield from (
+                Finding(where, line, fault)
+                for fault in sentence_faults(text)
+                if not fault.startswith("is not a sentence")  # options have no full stop
+            )
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    rule.__name__: rule
+    for rule in (messages, comments, shipped_files, docs, names_in_docs, command_line_help)
+}
+NOT_YET: Final[Mapping[str, tuple[str, ...]]] = {
+    "messages": ("operator/", "router/", "simulator/"),
+    "comments": (
+        "cli/",
+        "contract/evenkeel_contract/ledgerwire.py",
+        "contract/evenkeel_contract/reportbook.py",
+        "fairshare/",
+        "operator/",
+        "router/",
+        "simulator/",
+    ),
+    "docs": (
+        "ARCHITECTURE.md",
+        "README.md",
+        "docs/benchmarks.md",
+        "docs/chaos.md",
+        "docs/command-line.md",
+        "docs/demo.md",
+        "docs/design/",
+        "docs/experiments.md",
+        "docs/operator.md",
+        "docs/router.md",
+        "docs/sglang.md",
+        "docs/simulated-replica.md",
+    ),
+}
+
+
+@cache
+def findings(name: str) -> tuple[Finding, ...]:
+    return tuple(RULES[name]())
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_texts_follow_the_rules_of_plain_words(name: str) -> None:
+    found = [str(one) for one in findings(name) if not one.path.startswith(NOT_YET.get(name, ()))]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), [(n, path) for n, paths in NOT_YET.items() for path in paths]
+)
+def test_a_path_that_follows_a_rule_leaves_the_list(name: str, path: str) -> None:
+    assert any(one.path.startswith(path) for one in findings(name)), f"{path} follows {name} now"
+
+
+CRD_FIELDS: Final = {
+    f"{definition['spec']['names']['kind']}.{path}": text
+    for definition in definitions().values()
+    for path, text in descriptions(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    if not path.startswith("metadata")
+}
+VALUES: Final = dict(
+    descriptions(json.loads((ROOT / "charts/evenkeel/values.schema.json").read_text()))
+)
+
+
+@pytest.mark.parametrize("fields", [CRD_FIELDS, VALUES], ids=["resources", "chart"])
+def test_every_field_has_a_description_in_short_sentences(fields: Mapping[str, str | None]) -> None:
+    assert len(fields) > 50
+    assert {
+        path: faults
+        for path, text in fields.items()
+        if (faults := list(sentence_faults(text or "")))
+    } == {}
+
+
+def test_messages_of_rules_name_the_field_and_are_short() -> None:
+    rules = [rule for definition in definitions().values() for rule in _cel(definition)]
+    assert len(rules) > 20
+    assert [r["message"] for r in rules if len(r["message"].split()) > MAX_WORDS] == []
+    unnamed = [
+        rule["message"]
+        for rule in rules
+        if "fieldPath" in rule and rule["fieldPath"].split(".")[-1] not in rule["message"]
+    ]
+    assert unnamed == []
+
+
+def _cel(node: Any) -> Iterator[Mapping[str, str]]:
+    if isinstance(node, Mapping):
+        yield from node.get("x-kubernetes-validations", ())
+    for part in (
+        node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ()
+    ):
+        yield from _cel(part)
+
+
+def test_alerts_have_a_summary_in_short_sentences() -> None:
+    rules = [
+        rule
+        for path in texts("monitoring/alerts/*.yaml")
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    assert len(rules) > 15
+    assert {
+        rule["alert"]: faults
+        for rule in rules
+        if (faults := list(sentence_faults(rule["annotations"]["summary"])))
+    } == {}
+
+
+def test_metrics_of_the_plugin_have_help_in_short_sentences() -> None:
+    """Those of routers, replicas and the operator are read from their scrapes (tests/integration/test_exported_metrics.py)."""
+    own = [
+        one for one in vars(evenkeel_sglang.metrics).values() if isinstance(one, Counter | Gauge)
+    ]
+    assert own
+    assert [fault for one in own for fault in sentence_faults(one._documentation)] == []
+
+
+def test_every_term_of_the_glossary_has_a_short_explanation() -> None:
+    text = (ROOT / GLOSSARY).read_text()
+    entries = dict(
+        re.findall(r"^\*\*(.+?)\.\*\* (.+?)(?: Code:|\nCode:|\n\n)", text, re.MULTILINE | re.DOTALL)
+    )
+    assert len(entries) == len(re.findall(r"^\*\*", text, re.MULTILINE)) >= 40
+    assert {
+        term: faults for term, text in entries.items() if (faults := list(sentence_faults(text)))
+    } == {}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "A client is\ntold about it.",
+        "The configuration does not hold.",
+        "Nobody answers.",
+        "The surprising thing: none.",
+    ],
+)
+def test_a_forbidden_word_is_found_in_each_kind_of_file(
+    planted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_words, "ROOT", tmp_path)
+    assert words_in(planted)
+    text = tmp_path / "a.md"
+    text.write_text(f"# Title\n\n{planted}\n")
+    assert [one.line for one in words_of_file(text)] == [3 if "is\n" not in planted else 4]
+    source = tmp_path / "a.py"
+    source.write_text(f'"""Plain."""\nlog.info({planted!r})\n')
+    assert [one.line for one in words_of_messages(source)] == [2]
+    source.write_text(f"log.info(f'{{name}}: ' {planted!r})\n")
+    assert list(words_of_messages(source))
+    source.write_text(f'"""Plain."""\n\n\ndef f() -> None:\n    """{planted}"""\n')
+    assert [one.line for one in words_of_comments(source)] == [5]
+    assert not list(words_of_messages(source))
+    source.write_text(f"x = 1  # {' '.join(planted.split())}\n")
+    assert [one.line for one in words_of_comments(source)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("Number of replicas.", None),
+        ("Replicas.", "is not a sentence"),
+        ("Number of replicas", "is not a sentence"),
+        ("", "is not a sentence"),
+        (f"Short. {'word ' * MAX_WORDS}word.", "has 26 words"),
+        ("The number that somebody chose.", "'somebody' in"),
+    ],
+)
+def test_a_description_that_is_no_short_sentence_is_found(text: str, fault: str | None) -> None:
+    found = list(sentence_faults(text))
+    assert found == [] if fault is None else found[0].startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("name", "exists"),
+    [
+        ("tests/unit/test_plain_words.py", True),
+        ("tests/unit/test_no_such_file.py", False),
+        ("spec.engine.replicas", True),
+        ("autoscaling.minReplicas", True),
+        ("autoscaling.fewestReplicas", False),
+        ("evenkeel_router_service_total", True),
+        ("evenkeel_router_no_such_metric_total".replace("_such", ""), False),
+        ("FairInferenceService", True),
+        ("UnfairInference" + "Service", False),
+        ("kubectl get pods", True),  # not a name
+    ],
+)
+def test_a_name_that_does_not_exist_is_found(name: str, exists: bool) -> None:
+    assert tree().knows(name, ROOT / "README.md") is exists
+
+
+def test_the_list_of_forbidden_words_is_without_doubles() -> None:
+    assert len(set(FORBIDDEN)) == len(FORBIDDEN)
