@@ -12,12 +12,16 @@ import pytest
 from aiohttp import web
 from evenkeel_contract.limitswire import LIMITS_PATH
 from evenkeel_contract.routerconfig import (
+    SIMULATOR_TOKENIZER,
     PeerConfig,
+    PrefixConfig,
+    PrefixMode,
     ReplicaConfig,
     RouterConfig,
     StateConfig,
     TenantLimits,
 )
+from evenkeel_contract.simulatedprompt import encode
 from evenkeel_router.app import Router, running
 from evenkeel_simulator.server.app import running_server
 
@@ -216,3 +220,27 @@ async def test_an_exchange_without_the_token_or_with_a_bad_body_is_refused() -> 
                 400,
                 "invalid_limits",
             )
+
+
+async def test_the_exact_count_of_a_prompt_takes_the_place_of_its_estimate_while_it_runs() -> None:
+    prompt = "a " * 300
+    exact, body = len(encode(prompt)), {"model": MODEL, "prompt": prompt, "max_tokens": 2000}
+    estimate = len(prompt) // 4
+    assert exact > 1.5 * estimate
+    # The estimate leaves some of the burst free, the exact count does not.
+    limits = TenantLimits(tokens_per_minute=60, burst_tokens=(exact + estimate) // 2)
+    async with running_server(simulated(speed=1.0)) as server:
+        prefix = PrefixConfig(mode=PrefixMode.TOKENS, tokenizer=SIMULATOR_TOKENIZER)
+        config = limited(replica_of(server), limits=limits, prefix=prefix)
+        async with running(config, timing=QUICK) as router, clients(router) as (client,):
+            await routable(router, 1)
+            task = asyncio.create_task(
+                client.post("/v1/completions", json=body | {"ignore_eos": True})
+            )
+            fleet = router.rooms.replicas.fleet
+            await until(lambda: any(fleet.load(member) for member in fleet), "a dispatch")
+            response = await complete(client)
+            assert response.status_code == 429, response.text
+            assert response.json()["error"]["code"] == "tokens_per_minute"
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
