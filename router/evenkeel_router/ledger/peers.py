@@ -51,8 +51,7 @@ class Peers:
 
     def members(self) -> frozenset[str] | None:
         """All routers of the service by incarnation; None while a peer is not known by one."""
-        cluster = self._settings.config.cluster
-        if cluster is not None and cluster.peers is not None and self._service_ledger.peers is None:
+        if self.listed() is None:
             return None
         routers = [known.router for known in self.known.values()]
         return frozenset((self._service_ledger.ledger.router, *routers)) if all(routers) else None
@@ -71,13 +70,20 @@ class Peers:
     def _interval_s(self) -> float:
         return self._settings.config.state.exchange_interval_s
 
+    def listed(self) -> tuple[Peer, ...] | None:
+        """All other routers, whether they answer or not; None until discovery finds them."""
+        config, found = self._settings.config, self._service_ledger.peers
+        if config.cluster is not None and config.cluster.peers is not None and found is None:
+            return None
+        configured = (Peer(peer.name, peer.url) for peer in config.state.peers)
+        return tuple(dict.fromkeys((*configured, *(found or ()))))
+
     def _follow(self) -> None:
-        listed = (Peer(peer.name, peer.url) for peer in self._settings.config.state.peers)
-        wanted = dict.fromkeys((*listed, *(self._service_ledger.peers or ())))
+        wanted = self.listed() or ()
         for peer in [peer for peer in self._tasks if peer not in wanted]:
             self._tasks.pop(peer).cancel()
             del self.known[peer]
-        for peer in wanted.keys() - self._tasks.keys():
+        for peer in set(wanted) - self._tasks.keys():
             self.known[peer] = PeerContact(since_s=self._now())
             self._tasks[peer] = asyncio.create_task(self._ask_forever(peer, self.known[peer]))
         if not self.known:

@@ -14,6 +14,7 @@ from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from evenkeel_contract import limitswire
 from evenkeel_contract.adminstate import (
     ACTIVATION_PATH,
     ACTIVATION_POLL_S,
@@ -60,7 +61,7 @@ def probe_app(rooms: Rooms, metrics: Callable[[], Lines]) -> web.Application:
 
 
 def admin_app(rooms: Rooms) -> web.Application:
-    """`/v1/state`, `/v1/replicas`, `/v1/activation` and `/v1/ledger`, behind the admin token."""
+    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger` and `/v1/limits`, behind the admin token."""
     app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
     app[ROOMS], app[RENDERING] = rooms, asyncio.Lock()
     app.router.add_get(STATE_PATH, _state)
@@ -68,6 +69,7 @@ def admin_app(rooms: Rooms) -> web.Application:
     app.router.add_get(ACTIVATION_PATH, _activation)
     app.on_shutdown.append(_answer_all)
     app.router.add_post(LEDGER_PATH, _ledger)
+    app.router.add_post(limitswire.LIMITS_PATH, _limits)
     return app
 
 
@@ -138,6 +140,20 @@ async def _ledger(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(0)
     await response.write_eof()
     return response
+
+
+async def _limits(request: web.Request) -> web.Response:
+    """Gives another router parts of tenants' limits."""
+    try:
+        ask = limitswire.decode_ask(await request.read())
+    except limitswire.LimitsMessageError as error:
+        refusal = invalid(f"The body is invalid: {error}.", code="invalid_limits")
+        return web.Response(
+            status=refusal.status, body=error_body(refusal), content_type="application/json"
+        )
+    parts = request.app[ROOMS].intake.limit_parts
+    answer = parts.answer(ask, asyncio.get_running_loop().time())
+    return web.Response(body=limitswire.encode(answer), content_type="application/octet-stream")
 
 
 @web.middleware
