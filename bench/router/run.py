@@ -26,7 +26,7 @@ from bench.router import measure, report
 from bench.router.contenders import KEYS, Contender, Place, contenders
 
 ROOT = Path(__file__).resolve().parents[2]
-_PARTS = ("fairshare", "contract", "simulator", "router", "cli", ".")
+PARTS = ("fairshare", "contract", "simulator", "router", "cli", ".")
 _START_S = 30.0
 _LEAST_SHARE = 0.1
 _END_BUSY = 0.95  # of the core of workers and load: beyond this latencies are theirs
@@ -97,7 +97,7 @@ def process(command: Sequence[str], *, cpu: int, log: Path) -> Iterator[subproce
 
 def environment() -> dict[str, str]:
     """Ours, with the source on the path, so that nothing needs to be installed."""
-    parts = [str(ROOT / part) for part in _PARTS] + [os.environ.get("PYTHONPATH", "")]
+    parts = [str(ROOT / part) for part in PARTS] + [os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, parts))}
 
 

@@ -1,8 +1,8 @@
 """`python -m evenkeel_router --config FILE.json`: run a router until SIGTERM or SIGINT, then drain.
 
-The first signal drains; a second one ends at once. Exit code 2 for a configuration that does not hold, with
-every fault on standard error. In a pod, `--config-secret NAME` takes the place of the file: the Secret is
-watched through the API, and a router waits until it holds.
+The first signal drains; a second one ends at once. Exit code 2 for an invalid configuration, with
+every fault on standard error. In a pod, `--config-secret NAME` replaces the file: the router watches the Secret
+through the API, and waits until it is valid.
 """
 
 from __future__ import annotations

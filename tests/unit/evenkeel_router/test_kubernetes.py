@@ -24,9 +24,8 @@ from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.watch import Selection, Watcher
 from evenkeel_router.fleet.probe import Verdict
 from evenkeel_router.telemetry.logs import RequestLog
-from evenkeel_router.telemetry.metrics import registry
+from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
-from prometheus_client import generate_latest
 
 from tests.support.fakes import FakeProber
 from tests.support.kube_api import KubeApi, kube_api, pod, slice_of
@@ -114,7 +113,7 @@ async def test_a_router_is_ready_once_it_knows_all_replicas(server: KubeApi) -> 
         url = f"http://127.0.0.1:{router.probe_port}/readyz"
         await until(lambda: server.slices.lists == 1, "the list of slices")
         answer = await client.get(url)
-        assert (answer.status_code, "not in sync" in answer.text) == (503, True)
+        assert (answer.status_code, "not discovered its replicas" in answer.text) == (503, True)
         server.pods.refuse = 0
         server.pods.objects["a"] = pod("a")
         await routable(router, 1)
@@ -153,7 +152,7 @@ async def test_a_withheld_replica_leaves_rotation_whatever_its_probe_says_and_co
 
 def _draining(router: Router) -> bool:
     """What the metric says of replica `a`."""
-    text = generate_latest(registry(router.rooms, RequestLog(None))).decode()
+    text = "".join(metrics(router.rooms, RequestLog(None)))
     line = 'evenkeel_router_replica_draining{model_name="llama",replica="a"} '
     return text.partition(line)[2].splitlines()[0] == "1.0"
 
