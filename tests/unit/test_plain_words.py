@@ -42,7 +42,7 @@ PYTHON: Final = tuple(
     for folder in ("cli", "contract", "crds", "fairshare", "monitoring", "operator", "router", "sglang_plugin",
                    "simulator")
 )  # fmt: skip
-DOCS: Final = ("*.md", "docs/**/*.md", "charts/*.md")
+DOCS: Final = ("*.md", "docs/**/*.md", "charts/*.md", "bench/**/*.md", "chaos/*.md", "e2e/*.md")
 HISTORY: Final = "CHANGELOG.md"
 GLOSSARY: Final = "docs/reference/glossary.md"
 
