@@ -83,7 +83,7 @@ async def test_a_client_key_reaches_the_replicas_scheduler_on_every_endpoint() -
         await client.post(
             "/generate", json={"text": "Hi", "sampling_params": {"max_new_tokens": 4}}
         )
-        page = router.rooms.service_ledger.ledger.pages[
+        page = router.rooms.service_ledger.ledger.replica_accounts[
             router.rooms.service_ledger.accounting.incarnation("r0")
         ]
         requests = 1 + Totals._fields.index("requests")

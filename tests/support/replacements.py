@@ -161,7 +161,7 @@ class Router:
         self._load[slot] += 1
         self.policy.dispatched(dispatch, slot)
         booking = self.accounting.sends(
-            replica.name, client, worst=input_tokens + 2 * OUTPUT_TOKENS, paid=paid,
+            replica.name, client, paid=paid,
             now_s=self._fleet.now_s,
         )  # fmt: skip
         request = self._fleet.request(client, input_tokens, booking.key)

@@ -167,9 +167,7 @@ class Forwarder:
         except ConnectionLimitError as error:
             attempt.refused()
             raise refusals.no_connection(str(error)) from error
-        key = attempt.dispatched(
-            admitted.client, worst=self._worst(admitted), paid=history.paid, now_s=self._now()
-        )
+        key = attempt.dispatched(admitted.client, paid=history.paid, now_s=self._now())
         request_state.attempts += 1
         request_state.replica = attempt.replica
         self._replicas.totals(attempt.replica).requests += 1
@@ -224,14 +222,6 @@ class Forwarder:
         queue_until_s = self._now() + self._settings.limits.queue_timeout_s
         answer_by_s = self._answer_by_s(request_state, history, self._silence_s(admitted))
         return min(queue_until_s, answer_by_s)
-
-    def _worst(self, admitted: AdmittedRequest) -> float:
-        """The most that the request can cost, in weighted tokens."""
-        extend = admitted.match.dispatch.input_tokens
-        most, cost = admitted.inference.max_output_tokens, self._accounting.cost
-        if most is None:
-            most = self._settings.limits.max_output_tokens
-        return cost.input_cost(extend) + cost.output_cost(extend, 0, most)
 
 
 def _outgoing(

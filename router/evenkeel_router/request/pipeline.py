@@ -177,8 +177,7 @@ class Pipeline:
         """Give back and charge, however the request ended."""
         usage, attempt = request_state.usage, request_state.attempt
         if attempt is not None:
-            reported = request_state.outcome is None or usage == NOTHING
-            attempt.finished(usage, reported=reported)
+            attempt.finished(usage)
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
