@@ -17,7 +17,7 @@ from random import Random
 from statistics import median
 from time import process_time
 
-from evenkeel_fairshare.replica.contract import Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.lpm import Lpm
@@ -83,10 +83,10 @@ def pass_s(policy: ReplicaPolicy, admitted: int) -> float:
     try:
         while request is not None:
             if not room:
-                conversation.send(Outcome.NO_ROOM)
+                conversation.send(AdmissionResult.NO_ROOM)
             room -= 1
             request.extend_tokens = request.input_tokens - request.matched_tokens
-            request = conversation.send(Outcome.ADMITTED)
+            request = conversation.send(AdmissionResult.ADMITTED)
     except StopIteration:
         pass
     elapsed = process_time() - start

@@ -21,15 +21,15 @@ from evenkeel_contract import ledgerwire
 from evenkeel_contract.ledgerwire import LedgerDelta, LedgerDigest, decode_delta
 from evenkeel_fairshare.ledger import (
     CarryRules,
+    Compactor,
     Delta,
     Digest,
     Ledger,
     ReplicaRow,
-    Sealer,
     Totals,
     promise,
 )
-from evenkeel_fairshare.ledger.page import NORMALISED
+from evenkeel_fairshare.ledger.replica_account import NORMALISED
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def take_in(clients: list[str], replicas: int) -> tuple[Ledger, Ledger]:
     mib = resident_mib() - before_mib
     print(f"    {mib:.0f} MiB per router, {mib * 2**20 / total:.0f} bytes per row")
     with timed("own accounts of what was received", total, "rows"):
-        for name in here.pages:
+        for name in here.replica_accounts:
             for client in clients:
                 here.received(name, client, Totals(service=1.0))
     mib = resident_mib() - before_mib
@@ -121,17 +121,17 @@ def a_replica_departs(here: Ledger, there: Ledger, clients: list[str], replicas:
     members = [here.router, there.router]
     there.members = frozenset(members)
     here.merge(there.delta(here.digest()))  # one knows of the other, and of the book that it holds
-    sealer = Sealer(here)
+    sealer = Compactor(here)
     here.touched.clear()
     with timed("taking over as the router that seals", len(clients) * replicas, "rows"):
-        sealer.seal(members, live=["replica-0", *live], now_s=0)
+        sealer.compact(members, live=["replica-0", *live], now_s=0)
     for one in (here, there):
         one.closed("replica-0")
     for reader, writer in ((here, there), (there, here)):
         reader.merge(over_the_wire(writer.delta(reader.digest()))[0])
     here.touched.clear()
     with timed("one replica closed and folded into the book", len(clients), "clients"):
-        assert sealer.seal(members, live=live, now_s=1)
+        assert sealer.compact(members, live=live, now_s=1)
     with timed("the new book taken over by a peer", len(clients), "clients"):
         delta, size = over_the_wire(here.delta(there.digest()))
         there.merge(delta)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from evenkeel_contract.ledgerwire import decode_delta, encode
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import RouterConfig, TenancyConfig, TenantConfig
-from evenkeel_fairshare.ledger import Sealer
+from evenkeel_fairshare.ledger import Compactor
 from evenkeel_router.api.charged import UNPAID
 from evenkeel_router.api.identity import client_of
 from evenkeel_router.fleet.reports import PIECE
@@ -79,7 +79,7 @@ def main() -> None:
             f"r{replica}", f"incarnation-{replica}", policy="DLPM", now_s=0.0
         )
     sealer, members = (
-        Sealer(rooms.service_ledger.ledger),
+        Compactor(rooms.service_ledger.ledger),
         frozenset({rooms.service_ledger.ledger.router}),
     )
 
@@ -107,7 +107,7 @@ def main() -> None:
     measure(
         "seeds for 200 clients, one by one",
         (
-            rooms.service_ledger.accounting.sends("r0", client, worst=1.0, paid=UNPAID, now_s=20.0)
+            rooms.service_ledger.accounting.sends("r0", client, paid=UNPAID, now_s=20.0)
             for client in clients
         ),
     )

@@ -21,19 +21,19 @@ import msgspec
 from evenkeel_fairshare.measures import percentile
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
-from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_simulator.experiments.fleet import Fleet, FleetConfig
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile
 from evenkeel_simulator.experiments.summary import program_latencies, summarise
 from evenkeel_simulator.experiments.workload_file import ClientSpec, make_workload, read_spec
+from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
 
 from bench.fleet_comparison import TRACES, WORKLOADS
 
 
-class DlpmOfAllInput(Dlpm):
-    """DLPM that charges cached input as well, as VTC does."""
+class DlpmOfAllInput(PrintedDlpm):
+    """DLPM as printed that charges cached input as well, as VTC does."""
 
     def _admit(self, request: Request) -> None:
         super()._admit(request)

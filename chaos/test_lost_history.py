@@ -21,7 +21,7 @@ async def seeds(on: Scene, replica: Replica) -> tuple[float, ...]:
     async with asyncio.timeout(60):
         while True:
             await on.reader.pull("router-0")
-            page = on.reader.copies["router-0"].ledger.pages.get(replica.incarnation())
+            page = on.reader.copies["router-0"].ledger.replica_accounts.get(replica.incarnation())
             if page is not None and all(tenant in page.tenants for tenant in TENANTS):
                 return tuple(page.tenant_seed(tenant) or 0.0 for tenant in TENANTS)
             await asyncio.sleep(0.2)

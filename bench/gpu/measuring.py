@@ -13,14 +13,14 @@ from evenkeel_simulator.experiments.workload import Program
 from evenkeel_simulator.experiments.workload_file import WorkloadSpec
 
 from bench.gpu.load import burst, paced
-from bench.gpu.report import Figures, figures_of
+from bench.gpu.report import RunResult, figures_of
 from bench.gpu.sending import Run, clear, open_session
 
 _LOOK_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MeasurementPlan:
     """What is measured."""
 
     workloads: Mapping[str, WorkloadSpec]
@@ -68,11 +68,11 @@ class Engine:
 async def measure(
     url: str,
     policy: str,
-    plan: Plan,
+    plan: MeasurementPlan,
     *,
     capacities: dict[str, float],
-    report: Callable[[Figures], None],
-) -> list[Figures]:
+    report: Callable[[RunResult], None],
+) -> list[RunResult]:
     """Every workload; `capacities` (programs/s) gets those that are not in it yet, `report` each result at once."""
     found = []
     async with open_session() as session:
@@ -85,15 +85,20 @@ async def measure(
     return found
 
 
-async def _capacity(engine: Engine, name: str, spec: WorkloadSpec, plan: Plan) -> float:
+async def _capacity(engine: Engine, name: str, spec: WorkloadSpec, plan: MeasurementPlan) -> float:
     programs = burst(spec, plan.burst_programs, seed=plan.seed)
     _, elapsed_s = await engine.run(f"{name}-burst", programs, over=lambda _: False)
     return len(programs) / elapsed_s
 
 
 async def _measured(
-    engine: Engine, name: str, spec: WorkloadSpec, plan: Plan, policy: str, capacity: float
-) -> Figures:
+    engine: Engine,
+    name: str,
+    spec: WorkloadSpec,
+    plan: MeasurementPlan,
+    policy: str,
+    capacity: float,
+) -> RunResult:
     rate = plan.load * capacity
     programs = paced(spec, programs_per_s=rate, duration_s=plan.duration_s, seed=plan.seed)
     awaited = sum(len(p.calls) for p in programs if p.client not in spec.misbehaving)

@@ -35,7 +35,7 @@ class WellBehaved(msgspec.Struct, frozen=True, kw_only=True):
     latency_p99_s: float
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """One workload under one policy."""
 
     workload: str
@@ -63,7 +63,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     load: float
     duration_s: float
     seed: int
-    runs: tuple[Figures, ...]
+    runs: tuple[RunResult, ...]
 
 
 def figures_of(
@@ -76,9 +76,9 @@ def figures_of(
     programs_per_s: float,
     capacity_programs_per_s: float,
     elapsed_s: float,
-) -> Figures:
+) -> RunResult:
     """All figures of one run."""
-    return Figures(
+    return RunResult(
         workload=workload,
         policy=policy,
         programs_per_s=programs_per_s,
@@ -91,7 +91,7 @@ def figures_of(
     )
 
 
-def table_of(runs: Iterable[Figures]) -> str:
+def table_of(runs: Iterable[RunResult]) -> str:
     """A Markdown table, a row per run."""
     rows = ["| " + " | ".join(_COLUMNS) + " |", "|---|---|" + "---:|" * (len(_COLUMNS) - 2)]
     for run in runs:
@@ -176,5 +176,5 @@ def _plot(measurement: Measurement, path: Path) -> None:
     plt.close(figure)
 
 
-def _or_zero(run: Figures, name: str) -> float:
+def _or_zero(run: RunResult, name: str) -> float:
     return 0.0 if run.well_behaved is None else float(getattr(run.well_behaved, name))

@@ -25,8 +25,8 @@ from evenkeel_simulator.experiments.workload_file import read_spec
 
 from bench.gpu.engine import EngineError, running_engine
 from bench.gpu.load import burst, longest_call, shrunk
-from bench.gpu.measuring import Plan, measure
-from bench.gpu.report import Figures, Measurement, table_of, write
+from bench.gpu.measuring import MeasurementPlan, measure
+from bench.gpu.report import Measurement, RunResult, table_of, write
 
 _HERE: Final = Path(__file__).parent
 WORKLOADS: Final[Mapping[str, Path]] = {
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = (*(_CPU_FLAGS if options.cpu else ()), *options.flag)
     options.out.mkdir(parents=True, exist_ok=True)
     try:
-        plan = Plan(
+        plan = MeasurementPlan(
             workloads={
                 name: shrunk(read_spec(WORKLOADS[name]), shrink) for name in options.workloads
             },
@@ -83,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure_all(
-    options: argparse.Namespace, plan: Plan, flags: Sequence[str]
-) -> tuple[str, list[Figures]]:
+    options: argparse.Namespace, plan: MeasurementPlan, flags: Sequence[str]
+) -> tuple[str, list[RunResult]]:
     """SGLang's version, and the figures of all policies."""
     version, runs = "", []
     capacities: dict[str, float] = {}
@@ -106,7 +106,7 @@ def _measure_all(
     return version, runs
 
 
-def _check_room(info: Mapping[str, Any], plan: Plan) -> None:
+def _check_room(info: Mapping[str, Any], plan: MeasurementPlan) -> None:
     holds = info["max_total_num_tokens"]
     for name, spec in plan.workloads.items():
         needs = longest_call(burst(spec, plan.burst_programs, seed=plan.seed))
@@ -125,7 +125,7 @@ def _vocabulary(model: Path) -> int:
         raise EngineError(f"--model {model} is not the folder of a model: {error!r}") from error
 
 
-def _print(found: Figures) -> None:
+def _print(found: RunResult) -> None:
     print(table_of([found]).splitlines()[-1], flush=True)
 
 

@@ -20,8 +20,8 @@ from evenkeel_contract.ledgerwire import (
     unframe,
 )
 from evenkeel_fairshare.ledger import CarryRules, Ledger
-from evenkeel_fairshare.ledger.closing import counted_figure, interval
-from evenkeel_fairshare.ledger.page import SERVICE
+from evenkeel_fairshare.ledger.closing import counted_figure
+from evenkeel_fairshare.ledger.replica_account import SERVICE
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
 
@@ -122,7 +122,7 @@ class Reader:
         """Incarnations that a router keeps pages of."""
         empty = Ledger("newcomer", rules=RULES)
         assert await self._ask(self._fleet.routers[router], empty)
-        return len(empty.pages)
+        return len(empty.replica_accounts)
 
     def served(self, router: str) -> dict[str, float]:
         """S_i by client, as one router has it."""
@@ -133,7 +133,9 @@ class Reader:
         """Pages in a book say what they said before, once; and nobody pays for more than was computed."""
         faults = []
         for client in ledger.clients():
-            pages = sum(counted_figure(page, client, SERVICE) for page in ledger.pages.values())
+            pages = sum(
+                counted_figure(page, client, SERVICE) for page in ledger.replica_accounts.values()
+            )
             served = ledger.served_figure(client, SERVICE)
             computed = sum(said.computed.get(client, 0.0) for said in truth)
             if abs(pages - served) > ROUNDING:
@@ -155,15 +157,14 @@ class Reader:
 
 
 def _fault(ledger: Ledger, incarnation: str, client: str, true: float, *, lives: bool) -> str:
-    page = ledger.pages.get(incarnation)
+    page = ledger.replica_accounts.get(incarnation)
     if page is None:
-        return "no page" if true and incarnation not in ledger.book.folded else ""
+        return "no page" if true and incarnation not in ledger.closed_totals.folded else ""
     counted = counted_figure(page, client, SERVICE)
     if lives and counted < true - ROUNDING:
         return f"{counted} counted, {true} served: a report is missing"
-    within = interval(page, client)
-    if true > within.upper + ROUNDING:
-        return f"{true} served, beyond the interval's end {within.upper}"
+    if true > counted + OVERSHOOT + ROUNDING:
+        return f"{true} served, {counted} counted: more is lost than one memory holds"
     return ""
 
 

@@ -39,7 +39,7 @@ class Rows(msgspec.Struct, frozen=True, array_like=True):
     cells: bytes
 
 
-class PageDigest(msgspec.Struct, frozen=True, array_like=True):
+class ReplicaAccountDigest(msgspec.Struct, frozen=True, array_like=True):
     """How much the asker has of one incarnation."""
 
     head: Finite
@@ -50,14 +50,13 @@ class PageDigest(msgspec.Struct, frozen=True, array_like=True):
 class LedgerDigest(msgspec.Struct, frozen=True, array_like=True):
     """How much the asker has of everything."""
 
-    pages: dict[str, PageDigest]
-    book: Rank
+    replica_accounts: dict[str, ReplicaAccountDigest]
+    closed_totals: Rank
     demand: dict[str, Finite]
-    lifts: dict[str, Count]
     adopted: dict[str, Rank]
 
 
-class AccountDelta(msgspec.Struct, frozen=True, array_like=True):
+class RouterAccountDelta(msgspec.Struct, frozen=True, array_like=True):
     """What one router received from one incarnation, as far as the asker does not know it."""
 
     router: str
@@ -69,7 +68,7 @@ class AccountDelta(msgspec.Struct, frozen=True, array_like=True):
     tenant_marks: Rows
 
 
-class PageDelta(msgspec.Struct, frozen=True, array_like=True):
+class ReplicaAccountDelta(msgspec.Struct, frozen=True, array_like=True):
     """What the asker does not know of one incarnation."""
 
     incarnation: str
@@ -77,11 +76,11 @@ class PageDelta(msgspec.Struct, frozen=True, array_like=True):
     head: Finite
     clients: Rows
     tenants: Rows
-    accounts: tuple[AccountDelta, ...]
+    accounts: tuple[RouterAccountDelta, ...]
     closed_by: tuple[str, ...]
 
 
-class BookDelta(msgspec.Struct, frozen=True, array_like=True):
+class ClosedTotalsDelta(msgspec.Struct, frozen=True, array_like=True):
     """What changed in the book; all of it if `base` is None."""
 
     rank: Rank
@@ -111,13 +110,9 @@ class LedgerDelta(msgspec.Struct, frozen=True, array_like=True):
     """Incarnation of the router that answers."""
     members: tuple[str, ...]
     live: tuple[str, ...]
-    pages: tuple[PageDelta, ...]
-    book: BookDelta | None
+    replica_accounts: tuple[ReplicaAccountDelta, ...]
+    closed_totals: ClosedTotalsDelta | None
     demand: tuple[DemandDelta, ...]
-    levels: dict[str, Finite]
-    lifts_base: Count
-    lifts_head: Count
-    lifts: dict[str, Finite]
     adopted: dict[str, Rank]
 
 

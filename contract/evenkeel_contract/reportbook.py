@@ -1,14 +1,11 @@
-"""A replica's side of reports: numbers every change, so that an answer may hold only what is new (design R3).
+"""A replica's side of reports: numbers every change, so that an answer holds only what is new (design R3).
 
-Place in the flow: engine's totals and the policy's state → **book** → answer to a router. The answer begins
-anew when the asker does not know this incarnation, and otherwise holds the clients that changed since the
-sequence it names.
+The answer begins anew for a router that does not know this incarnation; otherwise it holds the clients that changed since the
+sequence that the router names. A refill changes the deficits of all queued clients without serving a token, so changes are found by
+comparing with the last answer.
 
-The surprising thing: deficits and queues change without a token being served (a refill touches every queued
-client), so what changed is found by comparing with the last answer, not by watching the accounts.
-
-Memory is bounded: rows of clients that were served are as many as the accounts keep; of the others, who only
-waited here, the one longest unchanged makes room: no total is lost with it.
+Memory is bounded: rows of served clients are as many as the accounts keep. Of clients that only waited, the one that is unchanged for the longest time
+is dropped first; no total is lost with it.
 """
 
 from __future__ import annotations

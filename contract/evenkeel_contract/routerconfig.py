@@ -362,7 +362,8 @@ def _open_admin(config: RouterConfig) -> Iterator[Fault]:
     if config.admin_token_sha256 is None and not _is_loopback(config.listen.host):
         yield Fault(
             "adminTokenSha256",
-            f"is required if listen.host ({show(config.listen.host)}) is not a loopback address",
+            f"is required if listen.host ({show(config.listen.host)}) is not a loopback address; "
+            "set it to the SHA-256 of a token",
             about=("listen.host",),
         )
 

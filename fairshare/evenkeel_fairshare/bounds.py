@@ -61,7 +61,7 @@ class Churn(DeficitRange):
         return 1.0 + self.unsettled * (self.max_debt(weight) + self.max_credit(weight))
 
 
-def standing_range(churn: Churn, weight: float = 1.0) -> tuple[float, float]:
+def position_range(churn: Churn, weight: float = 1.0) -> tuple[float, float]:
     """The least and the most standing that a client can ever have, normalised (theorem 1)."""
     error = churn.seed_error(weight)
     return (
@@ -75,10 +75,10 @@ def churn_gap(churn: Churn, weights: tuple[float, float] = (1.0, 1.0)) -> float:
 
     Without weights and errors 2·W·(U + Q), as in a fleet that never changes.
     """
-    return sum(high - low for low, high in (standing_range(churn, weight) for weight in weights))
+    return sum(high - low for low, high in (position_range(churn, weight) for weight in weights))
 
 
 def churn_gap_from_level(churn: Churn, weights: tuple[float, float] = (1.0, 1.0)) -> float:
     """The same for an interval that begins when both are new: half as much, if the weights are equal."""
-    (low_f, high_f), (low_g, high_g) = (standing_range(churn, weight) for weight in weights)
+    (low_f, high_f), (low_g, high_g) = (position_range(churn, weight) for weight in weights)
     return max(high_f - low_g, high_g - low_f)

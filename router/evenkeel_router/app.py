@@ -235,6 +235,11 @@ async def _open_ports(
     """Probes first, so that they are answered while the rest opens."""
     rooms = router.rooms
     listen = rooms.settings.config.listen
+    if rooms.settings.config.admin_token_sha256 is None:
+        _log.warning(
+            "the admin port needs no credentials: every process on this host can read the state of all clients; "
+            "set adminTokenSha256 to the SHA-256 of a token"
+        )
     probes = probe_app(rooms, metrics.registry(rooms, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
     router.admin_port = await _serve(stack, admin_app(rooms), listen.host, listen.admin_port)
@@ -242,6 +247,7 @@ async def _open_ports(
         rooms.settings,
         rooms.intake,
         pipeline,
+        replicas=rooms.replicas,
         totals=rooms.totals,
         fairness=rooms.service_ledger.fairness,
         log=log.add,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
 from evenkeel_fairshare.replica.accounts import Accounts, ClientTotals
-from evenkeel_fairshare.replica.contract import ClientState, Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy, Request
 
 from evenkeel_sglang.engine import (
     EngineRequest,
@@ -78,7 +78,7 @@ class Scheduling:
         self._clock = clock
         self._waiting: dict[EngineRequest, Scheduled] = {}
         self._running: dict[EngineRequest, Scheduled] = {}
-        self._answer: Outcome | None = None
+        self._answer: AdmissionResult | None = None
         self._pass: Generator[EngineRequest, None, None] | None = None
         self._queue: WaitingQueue | None = None
         self._lock = threading.Lock()
@@ -116,7 +116,7 @@ class Scheduling:
         scheduled = self._waiting.get(request)
         if scheduled is None:
             return  # a probe
-        self._answer = Outcome.ADMITTED if admitted else Outcome.NO_ROOM
+        self._answer = AdmissionResult.ADMITTED if admitted else AdmissionResult.NO_ROOM
         if admitted:
             scheduled.matched_tokens = prefix_tokens(request)
             scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
@@ -152,7 +152,7 @@ class Scheduling:
         try:
             while wanted is not None:
                 if self._waits_for_another(wanted):
-                    self._answer = Outcome.LATER
+                    self._answer = AdmissionResult.LATER
                 else:
                     self._answer = None
                     yield self._engine_of(wanted)
@@ -160,19 +160,19 @@ class Scheduling:
                     wanted = self._settle(admissions, wanted)
         finally:
             # The engine ended the pass; if the last request went in, charge its input.
-            if wanted is not None and self._answer is Outcome.ADMITTED:
+            if wanted is not None and self._answer is AdmissionResult.ADMITTED:
                 with self._lock:
                     self._settle(admissions, wanted)
             admissions.close()
 
     def _settle(
-        self, admissions: Generator[Request, Outcome, None], wanted: Request
+        self, admissions: Generator[Request, AdmissionResult, None], wanted: Request
     ) -> Request | None:
         """Report the result of a proposal to the policy; returns the next one."""
         # No answer: the engine skipped it for a reason of its own (an adapter that is not loaded yet).
-        outcome = self._answer or Outcome.LATER
+        outcome = self._answer or AdmissionResult.LATER
         self._answer = None
-        if outcome is Outcome.ADMITTED:
+        if outcome is AdmissionResult.ADMITTED:
             scheduled = self._waiting.pop(self._engine_of(wanted))
             self._running[scheduled.engine] = scheduled
             self._accounts.admitted(scheduled, charged=scheduled.charge_input)

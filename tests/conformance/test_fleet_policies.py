@@ -162,7 +162,7 @@ def test_whatever_was_estimated_the_replica_s_count_is_what_counts_in_the_end(
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_where_nobody_knows_what_was_used_the_estimate_stands(name: str) -> None:
+def test_without_a_known_usage_the_estimate_stays(name: str) -> None:
     policy, request = sent(name, 50)
     before = policy.credit("a")
     policy.finished(request, 0, None)

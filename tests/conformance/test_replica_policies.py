@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.contract import Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.laboratory.cost import QuadraticCost
@@ -135,7 +135,7 @@ def test_the_same_calls_give_the_same_passes(policy, variant, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_empty_batch_admits_somebody_who_waits(policy, seed):
+def test_an_empty_batch_admits_a_waiting_request(policy, seed):
     rng = Random(seed)
     engine = AbstractEngine(policy, MEMORY_TOKENS)
     idle_with_queue = 0
@@ -155,7 +155,7 @@ def test_a_request_that_does_not_fit_stays_and_is_proposed_again(policy):
         conversation = policy.admissions(0.0)
         assert next(conversation).id == "r1"
         with pytest.raises(StopIteration):
-            conversation.send(Outcome.NO_ROOM)
+            conversation.send(AdmissionResult.NO_ROOM)
         assert len(policy) == 1
 
 
@@ -168,7 +168,7 @@ def test_no_pass_proposes_a_request_twice(policy):
         assert len(set(engine.proposals)) == len(engine.proposals)
 
 
-def test_reports_say_who_waits(policy):
+def test_reports_count_waiting_requests(policy):
     engine = AbstractEngine(policy, MEMORY_TOKENS)
     rng = Random(11)
     for number in range(40):
@@ -189,7 +189,7 @@ def test_an_abandoned_pass_changes_nothing(policy):
     assert next(policy.admissions(0.0)) is first
 
 
-def test_an_empty_queue_proposes_nobody(policy):
+def test_an_empty_queue_proposes_none(policy):
     assert list(policy.admissions(0.0)) == []
 
 
@@ -259,7 +259,7 @@ def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
         while one is not None:
             one.extend_tokens = one.input_tokens
             try:
-                one = admissions.send(Outcome.ADMITTED)
+                one = admissions.send(AdmissionResult.ADMITTED)
             except StopIteration:
                 one = None
         for running in batch:
@@ -276,10 +276,10 @@ def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
         assert after[client].deficit == pytest.approx(state.deficit)
         assert after[client].tenant_deficit == pytest.approx(state.tenant_deficit)
     if not variant.startswith(("FCFS", "LPM")) and not variant.endswith("artifact"):
-        assert after != before, "nobody was charged"
+        assert after != before, "no client was charged"
 
 
-def test_a_request_told_later_waits_while_others_may_enter(policy):
+def test_a_request_answered_later_waits_while_others_may_enter(policy):
     if not policy.matches_prefix:
         pytest.skip("only engines that match prefixes say later")
     jobs = [job(number) for number in range(4)]
@@ -287,13 +287,13 @@ def test_a_request_told_later_waits_while_others_may_enter(policy):
         policy.arrive(one, 0.0)
     admissions = policy.admissions(0.0)
     proposed = [next(admissions)]
-    outcome = Outcome.LATER
+    outcome = AdmissionResult.LATER
     for _ in range(10):  # a pass that proposed it again and again would not end
         try:
             proposed.append(admissions.send(outcome))
         except StopIteration:
             break
-        outcome = Outcome.ADMITTED
+        outcome = AdmissionResult.ADMITTED
     assert sorted(one.id for one in proposed) == [one.id for one in jobs]
     assert list(policy.waiting()) == proposed[:1]
     assert next(policy.admissions(1.0)) is proposed[0]

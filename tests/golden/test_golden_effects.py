@@ -95,7 +95,7 @@ def test_every_field_of_the_schema_has_a_case(kind: str, cases: Mapping[str, Any
     assert list(cases) == fields_of(kind)
 
 
-async def test_every_field_changes_what_the_table_says() -> None:
+async def test_every_field_changes_what_the_table_lists() -> None:
     found = await effects()
     text = yaml.safe_dump(found, sort_keys=False, width=140)
     if "EVENKEEL_WRITE_GOLDEN" in os.environ:
@@ -110,7 +110,7 @@ def test_there_is_no_field_that_changes_nothing() -> None:
     ] == []
 
 
-def test_routers_read_every_field_that_they_are_told() -> None:
+def test_routers_read_every_field_of_their_configuration() -> None:
     told = {
         field.name
         for one in vars(routerconfig).values()

@@ -169,7 +169,7 @@ async def test_a_trace_is_replayed_and_shown_by_top(tmp_path: Path) -> None:
             *("--url", running.url, "--model", "m", "--client-header", "x-evenkeel-client"),
             folder=tmp_path,
         )
-        assert "1 failed with 403: There is no tenant 'client-0'" in output
+        assert "1 failed with 403: Tenant 'client-0' does not exist" in output
 
 
 async def test_an_interrupted_replay_reports_its_results(tmp_path: Path) -> None:

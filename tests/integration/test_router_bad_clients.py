@@ -1,4 +1,4 @@
-"""Clients that send nonsense, too much, too slowly, or in somebody else's name; and clients that do not read.
+"""Clients that send nonsense, too much, too slowly, or under another client's name; and clients that do not read.
 
 Each gets a named outcome: a status, an OpenAI error body, a count. None gets a traceback or a hung connection.
 """
@@ -206,12 +206,12 @@ async def test_a_compressed_body_is_what_its_head_says_or_refused(
             assert want is None or error_of(body)["code"] == want
             writer.close()
         await until(
-            lambda: router.rooms.intake.body_budget.used_bytes == 0, "all bytes to be given back"
+            lambda: router.rooms.intake.body_memory.used_bytes == 0, "all bytes to be given back"
         )
     assert "Traceback" not in caplog.text
 
 
-async def test_a_bomb_is_not_unpacked_beyond_the_limit_and_holds_nobody_up(
+async def test_a_bomb_is_not_unpacked_beyond_the_limit_and_delays_no_other_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unpacked_bytes = 0
@@ -246,32 +246,34 @@ async def test_a_body_that_stops_being_one_is_refused_at_once() -> None:
         writer.write(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{ \r\n"
         )
-        await until(lambda: router.rooms.intake.body_budget.used_bytes == 2, "the first chunk")
+        await until(lambda: router.rooms.intake.body_memory.used_bytes == 2, "the first chunk")
         writer.write(b"no number\r\n")
         status, body = await _answer(reader)
         assert (status, error_of(body)["code"]) == (400, "invalid_body")
         assert await reader.read() == b"", "nothing after it can be trusted"
         writer.close()
         assert counted(router) == {Outcome.INVALID_REQUEST: 1}
-        assert router.rooms.intake.body_budget.used_bytes == 0
+        assert router.rooms.intake.body_memory.used_bytes == 0
 
 
 async def test_all_bodies_together_are_bounded() -> None:
     async with behind() as (router, _), http(router) as client:
-        router.rooms.intake.body_budget.used_bytes = MAX_BUFFERED_BYTES - 100_000
+        router.rooms.intake.body_memory.used_bytes = MAX_BUFFERED_BYTES - 100_000
         response = await client.post("/v1/completions", content=b" " * 200_000)
         assert (response.status_code, error_of(response.content)["code"]) == (503, "overloaded")
         assert response.headers["retry-after"] == "1"
-        assert router.rooms.intake.body_budget.used_bytes == MAX_BUFFERED_BYTES - 100_000
-        router.rooms.intake.body_budget.used_bytes = 0
+        assert router.rooms.intake.body_memory.used_bytes == MAX_BUFFERED_BYTES - 100_000
+        router.rooms.intake.body_memory.used_bytes = 0
         tenant = next(iter(router.rooms.totals.clients())).tenant_identity
-        router.rooms.intake.body_budget.take(tenant, MAX_BUFFERED_BYTES * 9 // 10)
+        router.rooms.intake.body_memory.reserve(tenant, MAX_BUFFERED_BYTES * 9 // 10)
         response = await client.post("/v1/completions", content=b" " * 200_000)
         assert (response.status_code, error_of(response.content)["code"]) == (429, "max_buffered")
-        router.rooms.intake.body_budget.take("ns/another", 16 * 2**20)  # as if nothing had happened
-        router.rooms.intake.body_budget.give("ns/another", 16 * 2**20)
-        router.rooms.intake.body_budget.give(tenant, MAX_BUFFERED_BYTES * 9 // 10)
-        assert router.rooms.intake.body_budget.used_bytes == 0
+        router.rooms.intake.body_memory.reserve(
+            "ns/another", 16 * 2**20
+        )  # as if nothing had happened
+        router.rooms.intake.body_memory.release("ns/another", 16 * 2**20)
+        router.rooms.intake.body_memory.release(tenant, MAX_BUFFERED_BYTES * 9 // 10)
+        assert router.rooms.intake.body_memory.used_bytes == 0
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
 
 
@@ -289,9 +291,10 @@ async def test_all_bodies_together_are_bounded() -> None:
         b"X-Long: " + b"x" * 10_000,
         b"Content-Length: 7",
         b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked, chunked",
     ],
 )
-async def test_a_header_that_is_none_is_refused_in_openais_words(line: bytes) -> None:
+async def test_an_invalid_header_is_refused_with_openais_error(line: bytes) -> None:
     async with behind() as (router, replica):
         status, body = await raw(router, line)
         assert status == 400
@@ -308,7 +311,7 @@ async def test_a_header_that_is_none_is_refused_in_openais_words(line: bytes) ->
         ("x-evenkeel-client: acme", "x-llm-d-inference-fairness-id: acme"),
     ],
 )
-async def test_two_identities_are_none(lines: tuple[str, ...]) -> None:
+async def test_two_identity_headers_are_refused(lines: tuple[str, ...]) -> None:
     async with behind() as (router, replica):
         status, body = await raw(router, *lines)
         assert (status, error_of(body)["code"]) == (400, "duplicate_header")
@@ -329,7 +332,7 @@ async def test_an_identity_header_of_a_trusted_proxy_is_believed_if_it_makes_sen
     async with behind(tenancy=tenancy(trusted_proxies=("127.0.0.0/8",))) as (router, replica):
         assert (await raw(router, "x-evenkeel-client: acme/batch"))[0] == 200
         assert decode(replica.asked[0].headers["x-smg-routing-key"]).identity == "ns/acme/batch"
-        status, body = await raw(router, "x-evenkeel-client: nobody")
+        status, body = await raw(router, "x-evenkeel-client: missing")
         assert (status, error_of(body)["code"]) == (403, "unknown_tenant")
         status, body = await raw(router, "x-evenkeel-client: acme/b\xe4tch")
         assert (status, error_of(body)["code"]) == (400, "invalid_header")
@@ -345,6 +348,22 @@ async def test_without_an_identity_or_with_a_wrong_key_there_is_401() -> None:
         assert (status, error_of(body)["code"]) == (401, "invalid_api_key")
         assert counted(router) == {Outcome.UNAUTHENTICATED: 2}
         assert not replica.asked
+
+
+async def test_a_401_names_the_scheme_to_use() -> None:
+    async with (
+        behind(tenancy=tenancy(anonymous=Anonymous.REJECT)) as (router, _),
+        http(router) as client,
+    ):
+        missing = await client.post("/v1/completions", json=BODY)
+        wrong = await client.get("/v1/models", headers={"Authorization": "Bearer wrong"})
+        assert [missing.status_code, wrong.status_code] == [401, 401]
+        assert missing.headers["www-authenticate"] == "Bearer"
+        assert wrong.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+        unknown = await client.get("/nowhere")
+        assert (unknown.status_code, "www-authenticate" in unknown.headers) == (404, False)
+        state = await client.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
+        assert state.status_code == 200, "no admin token is configured here"
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/generate"])
@@ -421,7 +440,7 @@ async def test_a_head_that_comes_too_slowly_is_cut_off() -> None:
         writer.close()
 
 
-async def test_a_crowd_of_idle_connections_makes_room_for_who_asks() -> None:
+async def test_the_longest_idle_connections_close_to_make_room() -> None:
     limits = LimitsConfig(max_concurrent=4)
     async with behind(limits=limits) as (router, _):
         crowd = [await connect(router) for _ in range(connections_for(4))]
@@ -461,7 +480,7 @@ async def test_a_body_that_comes_too_slowly_is_refused() -> None:
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         status, body = await _answer(reader)
         assert (status, error_of(body)["code"]) == (400, "body_timeout")
-        assert router.rooms.intake.body_budget.used_bytes == 0
+        assert router.rooms.intake.body_memory.used_bytes == 0
         writer.close()
 
 
@@ -471,11 +490,11 @@ async def test_a_client_that_leaves_while_it_sends_is_counted() -> None:
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         await writer.drain()
         await until(
-            lambda: router.rooms.intake.body_budget.used_bytes == 1, "the beginning of the body"
+            lambda: router.rooms.intake.body_memory.used_bytes == 1, "the beginning of the body"
         )
         writer.close()
         await until(lambda: counted(router) == {Outcome.CLIENT_GONE: 1}, "the client to be missed")
-        assert router.rooms.intake.body_budget.used_bytes == 0
+        assert router.rooms.intake.body_memory.used_bytes == 0
         assert not replica.asked
 
 
@@ -497,7 +516,7 @@ async def test_a_client_that_does_not_read_is_dropped_and_its_work_aborted() -> 
         head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
         writer.write(head % len(body) + body)
         await until(lambda: counted(router) == {Outcome.CLIENT_GONE: 1}, "it to be given up")
-        await until(lambda: replica.gone == 1, "the replica to be told")
+        await until(lambda: replica.gone == 1, "the replica to notice")
         # Socket buffers of four ends, and 64 KiB in the router: bounded, whatever the replica sends.
         assert sent_bytes < 64 * 1024 * 1024
         del reader
@@ -614,7 +633,79 @@ async def test_requests_may_follow_each_other_on_one_connection_without_waiting(
         writer.close()
 
 
-async def test_models_are_listed_to_who_may_know() -> None:
+GOOD_REQUEST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(json.dumps(BODY)),
+    json.dumps(BODY).encode(),
+)
+
+
+@pytest.mark.parametrize("garbage", [b"no HTTP\r\n\r\n", b"GET / HTTP/1.1\r\nX B: a\r\n\r\n"])
+async def test_good_requests_before_garbage_are_answered_in_order(garbage: bytes) -> None:
+    async with behind() as (router, replica):
+        reader, writer = await connect(router)
+        writer.write(GOOD_REQUEST * 2 + garbage + GOOD_REQUEST)
+        assert await _answer(reader) == (200, OK)
+        assert await _answer(reader) == (200, OK)
+        status, body = await _answer(reader)
+        assert (status, error_of(body)["code"]) == (400, "invalid_http")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b"", "the connection closes after garbage"
+        assert len(replica.asked) == 2
+        assert counted(router) == {Outcome.INVALID_REQUEST: 1}
+        writer.close()
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "foo", "identity"])
+async def test_an_unknown_transfer_coding_is_501(coding: str) -> None:
+    async with behind() as (router, replica):
+        reader, writer = await connect(router)
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+            + coding.encode()
+            + b"\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+        )
+        status, body = await _answer(reader)
+        assert (status, error_of(body)["code"]) == (501, "unsupported_transfer_encoding")
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b"", "where its body ends is unknown"
+        assert not replica.asked
+        assert counted(router) == {Outcome.INVALID_REQUEST: 1}
+        writer.close()
+
+
+async def test_only_the_data_of_chunks_counts_against_the_largest_body() -> None:
+    body = json.dumps(BODY).encode()
+    chunks = b"".join(b"1;%b\r\n%c\r\n" % (b"x" * 1000, byte) for byte in body)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    trailer = b"0\r\nX-Trailer: ignored\r\n\r\n"
+    async with behind(limits=LimitsConfig(max_body_bytes=len(body))) as (router, replica):
+        reader, writer = await connect(router)
+        writer.write(head + chunks + trailer)
+        assert await _answer(reader) == (200, OK)
+        writer.write(GOOD_REQUEST)
+        assert await _answer(reader) == (200, OK)
+        assert replica.asked[0].body == body
+        assert "x-trailer" not in replica.asked[0].headers
+        writer.close()
+
+
+async def test_health_says_whether_requests_are_accepted() -> None:
+    people = tenancy(anonymous=Anonymous.REJECT)
+    async with behind(tenancy=people) as (router, _), http(router) as client:
+        healthy = await client.get("/health")
+        assert (healthy.status_code, healthy.json()) == (200, {"status": "ok"})
+        assert (await client.head("/health")).status_code == 200
+        assert (await client.post("/health")).status_code == 404
+        router.rooms.replicas.in_sync = False
+        starting = await client.get("/health")
+        assert (starting.status_code, starting.json()["status"]) == (503, "starting")
+        router.rooms.replicas.in_sync = router.rooms.intake.draining = True
+        draining = await client.get("/health")
+        assert (draining.status_code, draining.json()["status"]) == (503, "draining")
+        router.rooms.intake.draining = False
+
+
+async def test_models_are_listed_for_known_clients() -> None:
     async with (
         behind(tenancy=tenancy(anonymous=Anonymous.REJECT)) as (router, _),
         http(router) as client,

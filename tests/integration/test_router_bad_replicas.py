@@ -67,7 +67,7 @@ async def settled(router: Router) -> None:
     """Wait until nothing is in flight, and check that nothing is left behind."""
     await until(lambda: not router.rooms.intake.admission.running, "the end of all requests")
     assert not router.rooms.intake.active_requests
-    assert router.rooms.intake.body_budget.used_bytes == 0
+    assert router.rooms.intake.body_memory.used_bytes == 0
     await until(
         lambda: not any(router.rooms.replicas.fleet.outstanding), "all tickets to be given back"
     )
@@ -216,7 +216,7 @@ async def test_a_refused_connection_is_tried_elsewhere_without_a_flag_or_an_atte
             await settled(router)
 
 
-async def test_silence_is_504_and_nobody_else_is_asked() -> None:
+async def test_silence_is_504_and_no_other_replica_is_asked() -> None:
     limits = LimitsConfig(first_token_timeout_s=0.1, idle_timeout_s=0.1)
     async with behind(Asked.hang, fine, limits=limits) as (client, router, replicas):
         for changes in ({}, {"stream": True}):
@@ -229,16 +229,57 @@ async def test_silence_is_504_and_nobody_else_is_asked() -> None:
         assert not replicas[1].asked
 
 
-async def test_a_replicas_4xx_is_passed_on_as_it_is() -> None:
+TOO_LONG = "The input (300 tokens) is longer than the model's context length (200 tokens)."
+
+
+@pytest.mark.parametrize(
+    ("sent", "message", "param", "code"),
+    [
+        # SGLang on OpenAI's endpoints, and on /generate
+        ({"object": "error", "message": "bad regex", "type": "BadRequest", "param": None, "code": 400},
+         "bad regex", None, "rejected_by_engine"),
+        ({"object": "error", "message": TOO_LONG, "type": "BadRequest", "param": None, "code": 400},
+         TOO_LONG, None, "context_length_exceeded"),
+        ({"error": {"message": TOO_LONG}}, TOO_LONG, None, "context_length_exceeded"),
+        # OpenAI's own format
+        ({"error": {"message": "no", "type": "invalid_request_error", "param": "top_p", "code": "invalid_top_p"}},
+         "no", "top_p", "invalid_top_p"),
+        # FastAPI
+        ({"detail": "Bad Request"}, "Bad Request", None, "rejected_by_engine"),
+        ([], "The replica rejected the request with status 400.", None, "rejected_by_engine"),
+    ],
+)  # fmt: skip
+async def test_a_replicas_4xx_reaches_the_client_in_the_format_of_openai(
+    sent: object, message: str, param: str | None, code: str
+) -> None:
     async def refuses(asked: Asked) -> None:
-        await asked.answer(b'{"object":"error","message":"too long"}', status="400 Bad Request")
+        await asked.answer(json.dumps(sent).encode(), status="400 Bad Request")
 
     async with behind(refuses, fine) as (client, router, replicas):
-        response = await client.post("/v1/completions", json=BODY)
-        assert response.status_code == 400
-        assert response.json() == {"object": "error", "message": "too long"}
-        assert outcomes(router) == {Outcome.INVALID_REQUEST: 1}
+        for changes in ({}, {"stream": True}):
+            response = await client.post("/v1/completions", json=BODY | changes)
+            assert response.status_code == 400
+            assert response.json() == {
+                "error": {
+                    "message": message,
+                    "type": "invalid_request_error",
+                    "param": param,
+                    "code": code,
+                }
+            }
+        assert outcomes(router) == {Outcome.INVALID_REQUEST: 2}
         assert not replicas[1].asked
+        await settled(router)
+
+
+async def test_a_replicas_4xx_that_is_not_json_has_the_format_of_openai_too() -> None:
+    async def refuses(asked: Asked) -> None:
+        await asked.answer(b"<html>\xff", status="422 Unprocessable Entity", kind="text/html")
+
+    async with behind(refuses) as (client, router, _):
+        response = await client.post("/v1/completions", json=BODY)
+        assert (response.status_code, response.headers["content-type"]) == (422, "application/json")
+        assert error_of(response.content)["code"] == "rejected_by_engine"
         await settled(router)
 
 
@@ -405,7 +446,7 @@ async def test_a_closing_or_chatting_replica_is_not_kept() -> None:
 # Nobody there.
 
 
-async def test_where_nobody_is_routable_a_request_waits_and_then_is_503() -> None:
+async def test_a_request_waits_while_no_replica_is_routable_and_then_is_503() -> None:
     async with behind(fine, limits=LimitsConfig(queue_timeout_s=0.2)) as (
         client,
         router,

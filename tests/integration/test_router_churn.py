@@ -105,7 +105,7 @@ async def test_nothing_is_left_behind_by_clients_that_leave_and_replicas_that_br
         assert (
             len(rooms.intake.active_requests),
             len(rooms.replicas.wait_queue),
-            rooms.intake.body_budget.used_bytes,
+            rooms.intake.body_memory.used_bytes,
         ) == (
             0,
             0,

@@ -58,7 +58,7 @@ async def test_every_endpoint_is_served_whole_and_streamed() -> None:
             assert len(events) > 4
         embedded = await client.post("/v1/embeddings", json={"model": MODEL, "input": "Hi"})
         assert embedded.status_code == 400  # the replica's word: this model does not embed
-        assert "embedding model" in embedded.json()["message"]
+        assert "embedding model" in embedded.json()["error"]["message"]
         models = (await client.get("/v1/models")).json()
         assert [model["id"] for model in models["data"]] == [MODEL]
 
@@ -83,7 +83,7 @@ async def test_a_client_key_reaches_the_replicas_scheduler_on_every_endpoint() -
         await client.post(
             "/generate", json={"text": "Hi", "sampling_params": {"max_new_tokens": 4}}
         )
-        page = router.rooms.service_ledger.ledger.pages[
+        page = router.rooms.service_ledger.ledger.replica_accounts[
             router.rooms.service_ledger.accounting.incarnation("r0")
         ]
         requests = 1 + Totals._fields.index("requests")
@@ -142,6 +142,7 @@ async def test_the_admin_port_shows_the_replicas_alone_to_whoever_has_the_token(
         )
         refused = await client.get(f"{url}/v1/replicas", headers={"Authorization": "Bearer no"})
         assert refused.status_code == 401
+        assert refused.headers["www-authenticate"] == 'Bearer error="invalid_token"'
 
 
 async def test_metrics_count_requests_tokens_and_errors_by_client() -> None:

@@ -11,7 +11,7 @@ from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.key import ClientKey
 from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.routerconfig import SchedulingConfig
-from evenkeel_fairshare.ledger.page import DEFICIT, RUNNING, SEED
+from evenkeel_fairshare.ledger.replica_account import DEFICIT, RUNNING, SEED
 from evenkeel_router.app import Router, running
 from evenkeel_simulator.server.app import running_server
 
@@ -42,7 +42,7 @@ async def ask(
 
 
 def cell(router: Router, replica: str, client: str, column: int) -> float:
-    page = router.rooms.service_ledger.ledger.pages.get(
+    page = router.rooms.service_ledger.ledger.replica_accounts.get(
         router.rooms.service_ledger.accounting.incarnation(replica)
     )
     return page.clients.cell(client, column) if page is not None else 0.0
@@ -74,9 +74,12 @@ async def test_what_a_client_owes_where_a_replica_left_it_owes_where_the_next_on
         assert cell(router, "new", CHAT, SEED) == owed
         assert router.rooms.service_ledger.ledger.served(CHAT).service > served
         await until(
-            lambda: len(router.rooms.service_ledger.ledger.pages) == 1, "the old page to be folded"
+            lambda: len(router.rooms.service_ledger.ledger.replica_accounts) == 1,
+            "the old page to be folded",
         )
-        assert router.rooms.service_ledger.ledger.book.client(CHAT).totals.service == served
+        assert (
+            router.rooms.service_ledger.ledger.closed_totals.client(CHAT).totals.service == served
+        )
         assert router.rooms.service_ledger.ledger.served(CHAT).service > served
 
 
@@ -94,10 +97,10 @@ async def test_a_crashed_incarnation_counts_what_was_reported_or_received_whatev
         ledger = router.rooms.service_ledger.ledger
         await ask(router)
         incarnation = router.rooms.service_ledger.accounting.incarnation("r0")
-        await until(lambda: ledger.pages[incarnation].head > 0, "a report")
+        await until(lambda: ledger.replica_accounts[incarnation].head > 0, "a report")
         reported = ledger.served(CHAT).service
         # The replica ends before it can say what this one cost; the router received it.
-        page = ledger.pages[incarnation]
+        page = ledger.replica_accounts[incarnation]
         await ask(router, tokens=60)
         received = sum(account.clients.cell(CHAT, 4) for account in page.accounts.values())
         assert ledger.served(CHAT).service == max(page.clients.cell(CHAT, 4), received)

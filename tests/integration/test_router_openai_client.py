@@ -21,6 +21,7 @@ from tests.support.routers import (
     fleet,
     routable,
     router_of,
+    simulated,
     tenancy,
 )
 
@@ -112,7 +113,7 @@ async def test_an_untrusted_name_is_forbidden_only_where_a_proxy_is_believed() -
     ):
         with pytest.raises(openai.PermissionDeniedError):
             await client.completions.create(
-                model=MODEL, prompt="Hi", extra_headers={"x-evenkeel-client": "nobody"}
+                model=MODEL, prompt="Hi", extra_headers={"x-evenkeel-client": "missing"}
             )
 
 
@@ -147,3 +148,16 @@ async def test_a_stream_that_breaks_off_raises_after_what_came() -> None:
             async for piece in stream:
                 pieces.append(piece.choices[0].text)
         assert pieces == ["a"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_that_is_too_long_is_a_bad_request_with_its_code(stream: bool) -> None:
+    async with (
+        fleet(1, settings=simulated(context_length=100)) as (router, _),
+        client_of(router) as client,
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.completions.create(model=MODEL, prompt="word " * 1000, stream=stream)
+        assert refused.value.code == "context_length_exceeded"
+        assert refused.value.type == "invalid_request_error"
+        assert "longer than the model's context length (100 tokens)" in refused.value.message

@@ -12,7 +12,7 @@ from aiohttp import web
 from evenkeel_contract.ledgerwire import LEDGER_PATH, encode
 from evenkeel_contract.routerconfig import PeerConfig, ReplicaConfig, StateConfig
 from evenkeel_fairshare.ledger import Digest, ReplicaRow, Totals
-from evenkeel_fairshare.ledger.page import RUNNING
+from evenkeel_fairshare.ledger.replica_account import RUNNING
 from evenkeel_router.app import Router, running
 from evenkeel_router.ledger.exchange import digest_to_wire
 from evenkeel_simulator.server.app import running_server
@@ -79,7 +79,9 @@ def agree(*routers: Router) -> bool:
 def settled(*routers: Router) -> bool:
     """Whether all know the same, and the last report says that nothing runs: one may come in the middle of it."""
     pages = [
-        page for router in routers for page in router.rooms.service_ledger.ledger.pages.values()
+        page
+        for router in routers
+        for page in router.rooms.service_ledger.ledger.replica_accounts.values()
     ]
     return agree(*routers) and not any(page.clients.cell(CHAT, RUNNING) for page in pages)
 
@@ -93,7 +95,8 @@ async def test_two_routers_agree_whoever_got_the_requests() -> None:
         assert served == two.rooms.service_ledger.ledger.served(CHAT)
         assert (served.requests, served.output_tokens) == (3, 120)
         assert {
-            name: len(page.accounts) for name, page in two.rooms.service_ledger.ledger.pages.items()
+            name: len(page.accounts)
+            for name, page in two.rooms.service_ledger.ledger.replica_accounts.items()
         } == {one.rooms.service_ledger.accounting.incarnation("r0"): 1}
 
 
@@ -112,16 +115,16 @@ async def test_a_replica_that_is_gone_is_closed_and_folded_by_both_and_counted_o
             router.discovery.update(config_for(replicas[1]))
         await until(
             lambda: (
-                len(one.rooms.service_ledger.ledger.pages)
-                == len(two.rooms.service_ledger.ledger.pages)
+                len(one.rooms.service_ledger.ledger.replica_accounts)
+                == len(two.rooms.service_ledger.ledger.replica_accounts)
                 == 1
             ),
             "the page to be folded and forgotten by both",
         )
         await until(
             lambda: (
-                one.rooms.service_ledger.ledger.book.rank
-                == two.rooms.service_ledger.ledger.book.rank
+                one.rooms.service_ledger.ledger.closed_totals.rank
+                == two.rooms.service_ledger.ledger.closed_totals.rank
             ),
             "one book for both",
         )
@@ -183,13 +186,15 @@ async def test_a_peer_that_never_answered_stops_folding_and_nothing_else(
             )
             await until(lambda: "does not say what it knows" in caplog.text, "the warning")
             await ask(router, prompt="another")
-            assert not router.rooms.service_ledger.ledger.pages["departed"].closed_by
+            assert not router.rooms.service_ledger.ledger.replica_accounts["departed"].closed_by
             introduce(router)  # it was taken off the list
             await until(
-                lambda: "departed" not in router.rooms.service_ledger.ledger.pages,
+                lambda: "departed" not in router.rooms.service_ledger.ledger.replica_accounts,
                 "the page to be gone",
             )
-            assert router.rooms.service_ledger.ledger.book.client(CHAT).totals.service == 1.0
+            assert (
+                router.rooms.service_ledger.ledger.closed_totals.client(CHAT).totals.service == 1.0
+            )
 
 
 async def test_a_router_on_its_own_list_is_no_peer() -> None:
@@ -247,6 +252,6 @@ async def test_peers_that_answer_nonsense_do_no_harm(caplog: pytest.LogCaptureFi
         async with running(config_for(state=state(bad)), timing=TIMING) as router:
             await until(lambda: not answers, "all of it to be tried")
             assert "does not say what it knows" in caplog.text
-            assert not router.rooms.service_ledger.ledger.pages
+            assert not router.rooms.service_ledger.ledger.replica_accounts
     finally:
         await runner.cleanup()

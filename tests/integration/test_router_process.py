@@ -15,7 +15,12 @@ from typing import Any
 
 import httpx
 from evenkeel_contract.adminstate import RouterState, decode_state
-from evenkeel_contract.routerconfig import ReplicaConfig, RouterConfig, dump_router_config
+from evenkeel_contract.routerconfig import (
+    ListenConfig,
+    ReplicaConfig,
+    RouterConfig,
+    dump_router_config,
+)
 
 from tests.support.nasty import EVENT, Asked, Behaviour, nasty
 from tests.support.routers import KEY, MODEL, PATIENCE_S, config_for, sha256, tenancy, until
@@ -365,3 +370,24 @@ async def test_requests_are_logged_in_one_line_without_keys_or_prompts(tmp_path:
         written = json.dumps(running.lines)
         assert KEY not in written
         assert "secret" not in written
+
+
+async def test_an_admin_port_without_a_token_is_refused_beyond_loopback(tmp_path: Path) -> None:
+    path = tmp_path / "router.json"
+    open_to_all = config_for(listen=ListenConfig(host="0.0.0.0", traffic_port=0))
+    await asyncio.to_thread(path.write_bytes, dump_router_config(open_to_all))
+    async with process("evenkeel_router", "--config", str(path)) as started:
+        _, written = await started.communicate()
+        assert started.returncode == 2
+        assert "adminTokenSha256: is required" in written.decode()
+        assert "set it to the SHA-256 of a token" in written.decode()
+
+
+async def test_an_admin_port_without_a_token_is_logged_on_loopback(tmp_path: Path) -> None:
+    async with router(config_for(), tmp_path / "open.json") as running:
+        line = await running.line("the admin port needs no credentials")
+        assert line["level"] == "warning"
+        assert "set adminTokenSha256" in line["message"]
+    protected = config_for(admin_token_sha256=sha256("admin"))
+    async with router(protected, tmp_path / "protected.json") as running:
+        assert not any("credentials" in line["message"] for line in running.lines)

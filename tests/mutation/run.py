@@ -21,8 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGE = ROOT / "out" / "mutation"
 ACCEPTED = ROOT / "docs" / "design" / "mutation.md"
 PACKAGE = "evenkeel_fairshare"
-EVERYTHING = ("replica/*.py", "fleet/*.py", "prefix/*.py", "*.py")
-TESTS = ("tests/support", "tests/conformance", "tests/property", f"tests/unit/{PACKAGE}")
+LABORATORY = "evenkeel_simulator"
+"""Of this package the laboratory is mutated too; it needs the engine."""
+EVERYTHING = ("replica/*.py", "fleet/*.py", "prefix/*.py", "*.py", "laboratory/*.py")
+TESTS = (
+    *("tests/support", "tests/conformance", "tests/property"),
+    *(f"tests/unit/{PACKAGE}", f"tests/unit/{LABORATORY}/laboratory"),
+)
 
 CONFIG = """
 [tool.mutmut]
@@ -44,7 +49,14 @@ def stage(patterns: list[str], tests_named: str) -> None:
     """Copy what is mutated, and those of the tests named so that import nothing else, be it through tests/support."""
     shutil.rmtree(STAGE, ignore_errors=True)
     shutil.copytree(ROOT / "fairshare" / PACKAGE, STAGE / "src" / PACKAGE)
-    foreign = r"evenkeel_(?!fairshare)"
+    for part in ("__init__.py", "engine", "laboratory"):
+        source, target = ROOT / "simulator" / LABORATORY / part, STAGE / "src" / LABORATORY / part
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            target.parent.mkdir()
+            shutil.copyfile(source, target)
+    foreign = r"evenkeel_(?!fairshare|simulator\.laboratory)"
     support = (ROOT / "tests" / "support").glob("*.py")
     beyond = [
         path.stem
@@ -60,7 +72,10 @@ def stage(patterns: list[str], tests_named: str) -> None:
                 copy = STAGE / path.relative_to(ROOT)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
-    only = ", ".join(f'"src/{PACKAGE}/{pattern}"' for pattern in patterns)
+    only = ", ".join(
+        f'"src/{LABORATORY if pattern.startswith("laboratory/") else PACKAGE}/{pattern}"'
+        for pattern in patterns
+    )
     tests = ", ".join(f'"{folder}"' for folder in TESTS[1:] if (STAGE / folder).exists())
     shutil.copyfile(ROOT / "tests" / "conftest.py", STAGE / "tests" / "conftest.py")
     (STAGE / "pyproject.toml").write_text(CONFIG.format(only=only, tests=tests))

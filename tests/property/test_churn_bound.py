@@ -15,13 +15,13 @@ from evenkeel_fairshare.bounds import (
     Churn,
     churn_gap,
     churn_gap_from_level,
-    standing_range,
+    position_range,
 )
 from evenkeel_fairshare.ledger import (
     CarryRules,
     EqualWeights,
-    standing,
-    standing_of_tenant,
+    position,
+    position_of_tenant,
     tenant_of,
 )
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
@@ -156,10 +156,10 @@ def test_weights_change_the_bound_and_nothing_else(adversary, stall, deferred_re
         replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, deferred_refills=deferred_refills
     )
     fleet = game(churn, weights=Weighted(), seed=3)
-    live_through(fleet, adversary, most=4, stall=stall, check=standings_are_within(churn))
+    live_through(fleet, adversary, most=4, stall=stall, check=positions_are_within(churn))
 
 
-def standings_are_within(churn: Churn) -> Callable[[Fleet], None]:
+def positions_are_within(churn: Churn) -> Callable[[Fleet], None]:
     """Theorem 1, of every client and not only of differences."""
 
     def check(fleet: Fleet) -> None:
@@ -167,8 +167,8 @@ def standings_are_within(churn: Churn) -> Callable[[Fleet], None]:
         for name in fleet.live:
             fleet.report(name, ledger)
         for client in fleet.clients:
-            low, high = standing_range(churn, fleet.weights.client(client))
-            assert low <= standing(ledger, client, fleet.live) <= high
+            low, high = position_range(churn, fleet.weights.client(client))
+            assert low <= position(ledger, client, fleet.live) <= high
 
     return check
 
@@ -193,9 +193,9 @@ def test_after_all_routers_were_lost_the_bound_holds_anew(adversary, routers):
                 for ledger in fleet.ledgers:
                     fleet.report(name, ledger)
             for client in fleet.clients:
-                low, high = standing_range(churn, fleet.weights.client(client))
+                low, high = position_range(churn, fleet.weights.client(client))
                 for ledger in fleet.ledgers:
-                    assert low <= standing(ledger, client, fleet.live) <= high
+                    assert low <= position(ledger, client, fleet.live) <= high
         assert gaps.largest <= max(
             churn_gap(churn, (Weighted().client(f), Weighted().client(g)))
             for f, g in pairwise(sorted(CLIENTS, key=Weighted().client))
@@ -203,7 +203,7 @@ def test_after_all_routers_were_lost_the_bound_holds_anew(adversary, routers):
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_differences_of_standing_are_differences_of_service_exactly(adversary):
+def test_differences_of_position_are_differences_of_service_exactly(adversary):
     """Lemma 2, whatever the replicas did since their last reports before they died."""
 
     def check(fleet: Fleet) -> None:
@@ -213,7 +213,7 @@ def test_differences_of_standing_are_differences_of_service_exactly(adversary):
         first, *others = fleet.clients
         for other in others:
             want = fleet.served(first) - fleet.served(other)
-            assert standing(ledger, first, fleet.live) - standing(ledger, other, fleet.live) == want
+            assert position(ledger, first, fleet.live) - position(ledger, other, fleet.live) == want
 
     churn = Churn(replicas=5, overshoot=OVERSHOOT, quantum=QUANTUM)
     fleet = game(churn, weights=Weighted(), seed=1, report_chance=0.05)
@@ -293,7 +293,7 @@ def test_crashes_that_destroy_work_widen_the_bound_once_and_not_each_time():
     lost = LOST_STEPS * (OVERSHOOT + QUANTUM)
     churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, crash_loss=lost)
     fleet = game(churn, seed=2)
-    curve = live_through(fleet, crash, most=4, check=standings_are_within(churn))
+    curve = live_through(fleet, crash, most=4, check=positions_are_within(churn))
     assert curve[-1] <= churn_gap(churn)
 
 
@@ -312,7 +312,7 @@ def drain_one(fleet: Fleet, most: int) -> None:
 def test_a_drain_that_finishes_what_runs_is_no_different_from_a_kill():
     churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM)
     fleet = game(churn, seed=2, report_chance=1.0)
-    curve = live_through(fleet, drain_one, most=4, check=standings_are_within(churn))
+    curve = live_through(fleet, drain_one, most=4, check=positions_are_within(churn))
     assert curve[-1] <= churn_gap(churn)
 
 
@@ -413,9 +413,9 @@ def test_the_real_policy_keeps_the_identity_at_both_levels(deferred_refills):
         for name in fleet.live:
             fleet.report(name, ledger)
         served, live = fleet.served_tenants(), fleet.live.keys()
-        gap = standing_of_tenant(ledger, "ns/t", live) - standing_of_tenant(ledger, "ns/u", live)
+        gap = position_of_tenant(ledger, "ns/t", live) - position_of_tenant(ledger, "ns/u", live)
         assert gap == served["ns/t"] - served["ns/u"]
-        gap = standing(ledger, "ns/u/d", live) - standing(ledger, "ns/u/e", live)
+        gap = position(ledger, "ns/u/d", live) - position(ledger, "ns/u/e", live)
         assert gap == fleet.served("ns/u/d") - fleet.served("ns/u/e")
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 from evenkeel_fairshare.bounds import Churn, churn_gap
-from evenkeel_fairshare.ledger import CarryRules, EqualWeights, Figures, SealingRules, standing
+from evenkeel_fairshare.ledger import CarryRules, CompactionRules, EqualWeights, position
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 
 from tests.support.churn import ADVERSARIES, DlpmReplica, Fleet, Gain, GameReplica, random_churn
@@ -55,15 +55,15 @@ def when_in_debt(fleet: Fleet) -> bool:
 def until_forgotten(fleet: Fleet) -> bool:
     """Stays away until it is aged out, again and again."""
     if SCHEMER in fleet.away:
-        return SCHEMER in fleet.ledgers[0].book.clients
+        return SCHEMER in fleet.ledgers[0].closed_totals.clients
     return fleet.rng.random() < 0.3
 
 
 @pytest.mark.parametrize("scheme", [never, by_chance, when_in_debt, until_forgotten])
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
 def test_timed_idling_gains_less_than_one_bound_in_total(adversary, scheme):
-    fleet = game(3, sealing=SealingRules(idle_s=3))
-    gain, figures, forgotten = Gain(), Figures(fleet.ledgers[0]), 0
+    fleet = game(3, sealing=CompactionRules(idle_s=3))
+    gain, forgotten = Gain(), 0
     fleet.join(MOST)
     while fleet.events < EVENTS:
         for _ in range(2 * len(fleet.live)):
@@ -76,14 +76,13 @@ def test_timed_idling_gains_less_than_one_bound_in_total(adversary, scheme):
             fleet.come_back(SCHEMER)
         adversary(fleet, MOST)
         fleet.housekeep()
-        figures.observe([client for client in fleet.clients if client not in fleet.away])
-        forgotten += SCHEMER in fleet.ledgers[0].book.dropped
+        forgotten += SCHEMER in fleet.ledgers[0].closed_totals.dropped
     if scheme is until_forgotten and adversary is random_churn:
         assert forgotten, "it never came to what it waits for"
     assert gain.largest < churn_gap(CHURN)
     for name in fleet.live:
         fleet.report(name, fleet.ledgers[0])
-    assert standing(fleet.ledgers[0], SCHEMER, fleet.live) >= -MOST * QUANTUM - 1, "credit"
+    assert position(fleet.ledgers[0], SCHEMER, fleet.live) >= -MOST * QUANTUM - 1, "credit"
 
 
 # The real policy. A key that is rotated changes nothing at all: identity is the client's, whatever the key.

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 from evenkeel_fairshare.replica import dlpm
-from evenkeel_fairshare.replica.contract import Outcome, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from hypothesis import given, settings
@@ -31,7 +31,7 @@ class Twin:
         self.requests: list[Request] = []
         self.running: list[Request] = []
         self.proposed: Request | None = None
-        self._pass: Generator[Request, Outcome, None] | None = None
+        self._pass: Generator[Request, AdmissionResult, None] | None = None
 
     def arrive(self, client: tuple[int, int], rng: Random) -> None:
         tenant = f"ns/t{client[0]}"
@@ -56,9 +56,9 @@ class Twin:
         self._pass = self.policy.admissions(0.0)
         self.proposed = next(self._pass, None)
 
-    def answer(self, outcome: Outcome) -> None:
+    def answer(self, outcome: AdmissionResult) -> None:
         assert self._pass is not None and self.proposed is not None
-        if outcome is Outcome.ADMITTED:
+        if outcome is AdmissionResult.ADMITTED:
             self.running.append(self.proposed)
         try:
             self.proposed = self._pass.send(outcome)
@@ -128,8 +128,8 @@ def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
             both(lambda twin, chance: twin.match(chance))
             both(lambda twin, chance: twin.begin())
             while twins[0].proposed is not None and rng.random() > refusing / 4:
-                refused = rng.choice([Outcome.LATER, Outcome.NO_ROOM])
-                outcome = refused if rng.random() < refusing else Outcome.ADMITTED
+                refused = rng.choice([AdmissionResult.LATER, AdmissionResult.NO_ROOM])
+                outcome = refused if rng.random() < refusing else AdmissionResult.ADMITTED
                 both(lambda twin, chance, outcome=outcome: twin.answer(outcome))
             both(lambda twin, chance: twin.abandon())
             both(lambda twin, chance: twin.decode(chance))

@@ -203,7 +203,7 @@ def test_two_backlogged_members_of_a_level_differ_by_a_constant(tenants, weighte
 
 @pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
 @pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
-def test_a_backlogged_member_falls_behind_nobody_by_more_than_a_constant(tenants, weighted, way):
+def test_a_backlogged_member_falls_behind_no_other_by_more_than_a_constant(tenants, weighted, way):
     """Theorem 4.2: whatever the other one does."""
     seen: Counter[str] = Counter()
 

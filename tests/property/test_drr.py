@@ -53,11 +53,11 @@ def test_balances_stay_in_their_range_and_backlogged_clients_close_together():
 
 @given(load=loads())
 def test_with_a_quantum_below_all_costs_it_is_vtc(load):
-    """All clients are there from the start and wait to the end, so nobody is lifted; their weights prevent ties."""
+    """All clients are there from the start and wait to the end, so none is lifted; their weights prevent ties."""
     weights = {client: (number + 2) ** 0.5 for number, client in enumerate(load.clients)}
     sendings = sorted(load.sendings, key=lambda sending: sending.client.identity)
 
-    def until_somebody_has_nothing_waiting(policy: ReplicaPolicy) -> list[str]:
+    def until_a_client_has_nothing_waiting(policy: ReplicaPolicy) -> list[str]:
         engine = AbstractEngine(policy, load.memory_tokens)
         for number, sending in enumerate(sendings):
             job = sending.job(number)
@@ -68,8 +68,8 @@ def test_with_a_quantum_below_all_costs_it_is_vtc(load):
             log += [job.id for job in engine.step()]
         return log
 
-    drr = until_somebody_has_nothing_waiting(Drr(rules=DeficitRules(quantum=1e-6)))
-    assert drr and drr == until_somebody_has_nothing_waiting(Vtc())
+    drr = until_a_client_has_nothing_waiting(Drr(rules=DeficitRules(quantum=1e-6)))
+    assert drr and drr == until_a_client_has_nothing_waiting(Vtc())
 
 
 @dataclass(eq=False)
@@ -84,7 +84,7 @@ class Chair:
 
 
 class Ring:
-    """App. C.2 as it is told: somebody goes round, chair by chair, and gives a quantum to who has nothing left."""
+    """App. C.2 step by step: a walk round the ring gives a quantum to each client with nothing left."""
 
     def __init__(self, quantum: float) -> None:
         self.quantum = quantum
@@ -169,7 +169,7 @@ EVENTS = st.lists(
 
 @given(events=EVENTS, quantum=st.sampled_from([10, 64, 100, 500]))
 @settings(max_examples=200)
-def test_it_is_the_ring_that_nobody_goes_round(events, quantum):
+def test_the_schedule_is_that_of_a_walk_round_the_ring(events, quantum):
     policy, ring = Drr(rules=DeficitRules(quantum=quantum)), Ring(quantum)
     waiting: list[Request] = []
     running: list[Request] = []

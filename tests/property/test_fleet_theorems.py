@@ -205,7 +205,7 @@ def test_theorem_5_1_backlogged_clients_stay_together(setting: Setting) -> None:
 
 @few
 @given(settings_of_fleets(weights=[1.0, 2.0, 5.0]))
-def test_theorem_5_2_a_backlogged_client_is_behind_nobody(setting: Setting) -> None:
+def test_theorem_5_2_a_backlogged_client_is_behind_no_other(setting: Setting) -> None:
     flooding, *others = setting.clients
     gaps = {client.name: Gap() for client in others}
 

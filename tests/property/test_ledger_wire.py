@@ -10,7 +10,7 @@ from evenkeel_contract.ledgerwire import (
     decode_delta,
     decode_digest,
 )
-from evenkeel_fairshare.ledger import Delta, Digest, ReplicaRow, Sealer, Totals
+from evenkeel_fairshare.ledger import Compactor, Delta, Digest, ReplicaRow, Totals
 from evenkeel_router.ledger.exchange import digest_from_wire, digest_to_wire, from_wire, to_wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def test_a_ledger_survives_the_wire_and_a_second_answer_is_empty():
     assert content(there) | {"adopted": 0} == content(here) | {"adopted": 0}
     assert there.served(BOB) == here.served(BOB)
     again = sent(here.delta(asked(there.digest())))
-    assert (again.pages, again.book, again.demand, again.lifts) == ((), None, (), {})
+    assert (again.replica_accounts, again.closed_totals, again.demand) == ((), None, ())
 
 
 def test_a_ledger_in_parts_is_the_ledger_in_any_order_and_although_it_changes_meanwhile():
@@ -43,7 +43,7 @@ def test_a_ledger_in_parts_is_the_ledger_in_any_order_and_although_it_changes_me
         if not parts:
             here.received("alive", BOB, Totals(service=1))
         parts.append(ledgerwire.frame(ledgerwire.encode(to_wire(part))))
-    assert len(parts) == len(here.pages) + 1
+    assert len(parts) == len(here.replica_accounts) + 1
     for message in reversed(list(ledgerwire.unframe(b"".join(parts)))):
         there.merge(from_wire(decode_delta(message)))
     assert content(there) | {"adopted": 0} == content(here) | {"adopted": 0}
@@ -58,10 +58,10 @@ def test_a_page_that_is_folded_and_forgotten_between_two_parts_is_in_the_book():
     first = next(parts)
     for name in ("first", "second"):
         here.closed(name)
-    sealer = Sealer(here)
-    assert sealer.seal(["router-1"], live=[], now_s=0)
+    sealer = Compactor(here)
+    assert sealer.compact(["router-1"], live=[], now_s=0)
     sealer.collect(["router-1"])
-    assert not here.pages
+    assert not here.replica_accounts
     for part in (first, *parts):
         there.merge(part)
     assert there.served(BOB) == here.served(BOB) == Totals(service=18)
@@ -75,14 +75,14 @@ def test_a_page_of_many_rows_travels_in_pieces_of_which_only_the_last_claims_to_
         here.received("one", name, Totals(service=2))
     here.drained("one")
     *parts, last, rest = here.parts(rows=10)
-    assert max(len(page.clients) for part in (*parts, last) for page in part.pages) == 10
+    assert max(len(page.clients) for part in (*parts, last) for page in part.replica_accounts) == 10
     for part in parts:
         there.merge(sent(part))
-    assert there.digest().pages["one"].head == 0
+    assert there.digest().replica_accounts["one"].head == 0
     there.merge(sent(last))
     there.merge(sent(rest))
     assert content(there) | {"adopted": 0} == content(here) | {"adopted": 0}
-    assert there.digest().pages == here.digest().pages
+    assert there.digest().replica_accounts == here.digest().replica_accounts
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 5, 13])
@@ -97,9 +97,9 @@ def test_what_happens_next_goes_over_the_wire_as_a_delta():
     here, there = full_ledger(), ledger("router-2")
     there.merge(sent(here.delta()))
     here.closed("alive")
-    Sealer(here).seal(["router-1"], live=(), now_s=1)
+    Compactor(here).compact(["router-1"], live=(), now_s=1)
     delta = sent(here.delta(asked(there.digest())))
-    assert delta.book is not None and delta.book.base is not None
+    assert delta.closed_totals is not None and delta.closed_totals.base is not None
     there.merge(delta)
     assert content(there) | {"adopted": 0} == content(here) | {"adopted": 0}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import permutations
 
-from evenkeel_fairshare.ledger import CarryRules, Ledger, ReplicaRow, Sealer, Totals, promise
-from evenkeel_fairshare.ledger.standing import carried, carried_by_tenant
+from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow, Totals, promise
+from evenkeel_fairshare.ledger.balances import carried_balance, carried_balance_of_tenant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +61,7 @@ class World:
             elif what == "leave" and live:
                 self.replicas[live[which % len(live)]].gone = True
             elif what == "seal" and len(self.routers) == 1:
-                self.seal()  # a router that has not heard of another one yet writes no book
+                self.compact()  # a router that has not heard of another one yet writes no book
 
     def report(self, name: str) -> None:
         replica = self.replicas[name]
@@ -73,16 +73,16 @@ class World:
         for router in self.routers:
             router.observe(name, since=0, sequence=replica.sequence, rows=[row])
 
-    def seal(self) -> None:
+    def compact(self) -> None:
         members = [router.router for router in self.routers]
         for router in self.routers:
             router.members = frozenset(members)
-            for name in router.pages.keys() - set(self.live()):
+            for name in router.replica_accounts.keys() - set(self.live()):
                 router.closed(name)
         self.exchange()
         for router in self.routers:
-            sealer = Sealer(router)
-            sealer.seal(members, live=self.live(), now_s=0)
+            sealer = Compactor(router)
+            sealer.compact(members, live=self.live(), now_s=0)
             self.exchange()
             sealer.collect(members)
 
@@ -107,8 +107,8 @@ class World:
 
     def check(self) -> None:
         for router in self.routers:
-            assert carried(router, ALICE, self.live()) == self.truth()
-            assert carried_by_tenant(router, TENANT, self.live()) == self.truth()
+            assert carried_balance(router, ALICE, self.live()) == self.truth()
+            assert carried_balance_of_tenant(router, TENANT, self.live()) == self.truth()
 
 
 def fleet() -> World:
@@ -141,7 +141,7 @@ def test_a_router_that_started_alone_agrees_with_the_peers_it_meets(before, apar
     world.run(together)
     world.exchange()
     for _ in range(3):
-        world.seal()
+        world.compact()
         world.check()
 
 
@@ -178,6 +178,6 @@ def test_three_routers_agree_in_whatever_order_they_meet(before, apart):
         reader = Ledger("reader", rules=RULES)
         for delta in (*order, order[0]):
             reader.merge(delta)
-        assert carried(reader, ALICE, world.live()) == world.truth()
+        assert carried_balance(reader, ALICE, world.live()) == world.truth()
         seen.append(content(reader))
     assert all(each == seen[0] for each in seen)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 from evenkeel_fairshare.cost import Cost
-from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.drr import Drr
@@ -85,13 +85,13 @@ class AuditedDlpm(Dlpm):
         self.listed.arrive(request, now_s)
         return super().arrive(request, now_s)
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         with closing(super().admissions(now_s)) as proposals:
             proposed = next(proposals, None)
             while proposed is not None:
                 self._audit(proposed)
                 outcome = yield proposed
-                if outcome is Outcome.ADMITTED:
+                if outcome is AdmissionResult.ADMITTED:
                     self.listed.admit(proposed)
                 try:
                     proposed = proposals.send(outcome)

@@ -1,6 +1,6 @@
-"""Nobody is overtaken by requests of the same client for ever: as replicas run DLPM, the oldest one waits for so many and no more.
+"""How often a client's own requests overtake its oldest one: `MAX_OVERTAKEN` times and no more.
 
-Requests come and are matched by chance, clients on two levels, some are told `LATER`, some give up, some are retracted.
+Requests come and are matched at random, clients on two levels; some are answered `LATER`, some are aborted, some are retracted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 from evenkeel_fairshare.replica import dlpm
-from evenkeel_fairshare.replica.contract import Outcome, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from hypothesis import given
@@ -55,9 +55,9 @@ class Replica:
         later: set[Request] = set()
         proposed = next(conversation, None)
         while proposed is not None:
-            outcome = Outcome.ADMITTED if room else Outcome.NO_ROOM
+            outcome = AdmissionResult.ADMITTED if room else AdmissionResult.NO_ROOM
             if room and self.rng.random() < refusing:
-                outcome = Outcome.LATER
+                outcome = AdmissionResult.LATER
                 later.add(proposed)
             elif room:
                 self._admitted(proposed, later)

@@ -97,7 +97,7 @@ async def _one_request(upstream: Scripted, *, stream: bool) -> None:
         assert (
             len(rooms.replicas.wait_queue),
             len(rooms.intake.active_requests),
-            rooms.intake.body_budget.used_bytes,
+            rooms.intake.body_memory.used_bytes,
         ) == (
             0,
             0,

@@ -59,7 +59,7 @@ def waiting_counters(played: Run, load: Load) -> list[list[float]]:
 
 @WEIGHTED
 def test_the_least_counter_of_those_that_wait_never_falls(weighted):
-    """Lemma A.1, across times when nobody waits too: that is what line 10 is for."""
+    """Lemma A.1, also across times without waiting clients: that is what line 10 is for."""
     seen: Counter[str] = Counter()
 
     @given(load=loads(tenants=2, weighted=weighted))
@@ -69,12 +69,12 @@ def test_the_least_counter_of_those_that_wait_never_falls(weighted):
         for waiting in waiting_counters(played, load):
             if waiting:
                 assert min(waiting) >= level
-                seen["after nobody waited"] += was_empty and level > 0
+                seen["after an empty queue"] += was_empty and level > 0
                 level = min(waiting)
             was_empty = not waiting
 
     check()
-    assert seen["after nobody waited"] > 10
+    assert seen["after an empty queue"] > 10
 
 
 @WEIGHTED
@@ -117,7 +117,7 @@ def test_two_backlogged_clients_differ_by_a_constant(weighted):
 
 
 @WEIGHTED
-def test_a_backlogged_client_falls_behind_nobody_by_more_than_a_constant(weighted):
+def test_a_backlogged_client_falls_behind_no_other_by_more_than_a_constant(weighted):
     """Theorem 4.9: whatever the other one does."""
     seen: Counter[str] = Counter()
 

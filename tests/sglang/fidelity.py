@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenkeel_fairshare.replica.contract import Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.fcfs import Fcfs
 from evenkeel_fairshare.replica.lpm import Lpm
@@ -132,9 +132,9 @@ class UpstreamLpm(Lpm):
         order = sorted(self.waiting(), key=lambda r: (r in later, -r.matched_tokens))
         for request in order:
             outcome = yield request
-            if outcome is Outcome.ADMITTED:
+            if outcome is AdmissionResult.ADMITTED:
                 del self._queue[request]
-            elif outcome is Outcome.NO_ROOM:
+            elif outcome is AdmissionResult.NO_ROOM:
                 return
 
 

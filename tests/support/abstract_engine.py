@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 
 
 class Room(Enum):
@@ -75,7 +75,7 @@ class AbstractEngine:
         while job is not None:
             self.proposals.append(job)
             outcome = self._offer(job)
-            if outcome is Outcome.ADMITTED:
+            if outcome is AdmissionResult.ADMITTED:
                 admitted.append(job)
             try:
                 proposed = conversation.send(outcome)
@@ -86,7 +86,7 @@ class AbstractEngine:
         return admitted
 
     def decode(self) -> None:
-        """One token for everybody in the batch; who is finished leaves."""
+        """One token for each request in the batch; finished ones leave."""
         for job in list(self.batch):
             job.output_tokens += 1
             self.output_tokens[job.client] += 1
@@ -124,9 +124,9 @@ class AbstractEngine:
             return sum(needed) <= self.memory_tokens
         return self._peak((*self.batch, job)) <= self.memory_tokens
 
-    def _offer(self, job: Job) -> Outcome:
+    def _offer(self, job: Job) -> AdmissionResult:
         if not self.fits(job):
-            return Outcome.NO_ROOM
+            return AdmissionResult.NO_ROOM
         job.extend_tokens = job.input_tokens + job.output_tokens - self._matched(job)
         job.admitted_step = self.step_number
         job.admissions += 1
@@ -137,7 +137,7 @@ class AbstractEngine:
         self._remember(job)
         finals = sum(r.input_tokens + r.true_output_tokens for r in self.batch)
         self.peak_resident_tokens = max(self.peak_resident_tokens, finals)
-        return Outcome.ADMITTED
+        return AdmissionResult.ADMITTED
 
     def _matched(self, job: Job) -> int:
         """At least one token is computed (§1.12)."""
@@ -152,7 +152,7 @@ class AbstractEngine:
 
     @staticmethod
     def _peak(jobs: tuple[Job, ...]) -> int:
-        """LightLLM's test: the largest memory that is ever held if nobody else comes."""
+        """LightLLM's test: the largest memory that is ever held if no other request comes."""
         pairs = sorted(
             (
                 (job.true_output_tokens - job.output_tokens, job.input_tokens + job.output_tokens)

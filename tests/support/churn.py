@@ -16,15 +16,15 @@ from typing import Protocol
 
 from evenkeel_fairshare.ledger import (
     CarryRules,
+    CompactionRules,
+    Compactor,
     Ledger,
     ReplicaRow,
-    Sealer,
-    SealingRules,
     Totals,
     promise,
     tenant_of,
 )
-from evenkeel_fairshare.replica.contract import ClientState, Outcome, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
@@ -233,14 +233,14 @@ class DlpmReplica:
             except StopIteration:
                 return
 
-    def _offer(self, request: Request) -> Outcome:
+    def _offer(self, request: Request) -> AdmissionResult:
         reserved = sum(one.input_tokens + one.max_output_tokens for one in self._running)
         if reserved + request.input_tokens + request.max_output_tokens > self.memory_tokens:
-            return Outcome.NO_ROOM
+            return AdmissionResult.NO_ROOM
         request.extend_tokens = request.input_tokens - request.matched_tokens
         self._running.append(request)
         self._charge(request, float(request.extend_tokens))
-        return Outcome.ADMITTED
+        return AdmissionResult.ADMITTED
 
     def _charge(self, request: Request, cost: float) -> None:
         client = self.clients[request.client]
@@ -276,7 +276,7 @@ class Fleet:
         routers: int = 1,
         affinity: bool = True,
         report_chance: float = 0.3,
-        sealing: SealingRules | None = None,
+        sealing: CompactionRules | None = None,
     ) -> None:
         self.rng = rng
         self.clients = tuple(clients)
@@ -297,7 +297,7 @@ class Fleet:
         self._report_chance = report_chance
         self._received: dict[tuple[str, str], Client] = {}
         self._sealing = sealing
-        self._sealers = [Sealer(ledger, sealing) for ledger in self.ledgers]
+        self._sealers = [Compactor(ledger, sealing) for ledger in self.ledgers]
         self._restarts = 0
 
     # What the adversary does.
@@ -407,7 +407,7 @@ class Fleet:
             ledger.members = frozenset(members)
         self.exchange()
         for sealer in self._sealers:
-            sealer.seal(members, live=self.live.keys(), now_s=float(self.events))
+            sealer.compact(members, live=self.live.keys(), now_s=float(self.events))
             sealer.collect(members)
 
     def lose_all_routers(self) -> None:
@@ -417,7 +417,7 @@ class Fleet:
             Ledger(f"router-{i}.{self._restarts}", rules=ledger.rules, weights=ledger.weights)
             for i, ledger in enumerate(self.ledgers)
         ]
-        self._sealers = [Sealer(ledger, self._sealing) for ledger in self.ledgers]
+        self._sealers = [Compactor(ledger, self._sealing) for ledger in self.ledgers]
         for name in self.live:
             for ledger in self.ledgers:
                 self.report(name, ledger)

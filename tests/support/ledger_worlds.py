@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from evenkeel_contract.ledgerwire import LedgerDelta
-from evenkeel_fairshare.ledger import CarryRules, Ledger, ReplicaRow, Sealer, Totals
-from evenkeel_fairshare.ledger.page import Account, Page
-from evenkeel_fairshare.ledger.table import Table
+from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow, Totals
+from evenkeel_fairshare.ledger.merge_table import MergeTable
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount, RouterAccount
 from evenkeel_router.ledger.exchange import from_wire, to_wire
 
 RULES = CarryRules(quantum=100.0, overshoot=500.0)
@@ -25,14 +25,11 @@ def full_ledger(router: str = "router-1") -> Ledger:
         row = ReplicaRow(ALICE, Totals(service=5, requests=1), deficit=-3, seed=-2, waiting=1)
         here.observe(name, since=0, sequence=4, rows=[row])
         here.promised(name, BOB, seed=-7, tenant_seed=8)
-        here.dispatched(name, BOB, worst=50)
-        here.received(name, BOB, Totals(service=9), released=10)
+        here.received(name, BOB, Totals(service=9))
         here.drained(name)
-    here.levels.levels.raise_to("ns/t", 12)
-    here.levels.lifts.raise_to(ALICE, 3)
     here.requested({ALICE: 4.5})
     here.closed("gone")
-    Sealer(here).seal([router], live=["alive"], now_s=0)
+    Compactor(here).compact([router], live=["alive"], now_s=0)
     return here
 
 
@@ -51,20 +48,18 @@ def merged(into: Ledger, kept: Iterable[LedgerDelta]) -> Ledger:
 def content(of: Ledger) -> dict[str, object]:
     """All that merging joins, in a form that compares; not the heads, which say only what to ask for."""
     return {
-        "pages": {name: _page(page) for name, page in of.pages.items()},
-        "book": of.book.rank,
-        "book clients": _table(of.book.clients),
-        "book tenants": _table(of.book.tenants),
-        "folded": of.book.folded,
-        "baselines": of.book.baselines,
-        "levels": of.levels.levels.since(0),
-        "lifts": of.levels.lifts.since(0),
+        "pages": {name: _page(page) for name, page in of.replica_accounts.items()},
+        "book": of.closed_totals.rank,
+        "book clients": _table(of.closed_totals.clients),
+        "book tenants": _table(of.closed_totals.tenants),
+        "folded": of.closed_totals.folded,
+        "baselines": of.closed_totals.baselines,
         "demand": {router: _table(demand.rates) for router, demand in of._demand.items()},
         "adopted": {name: rank for name, rank in of.adopted.items() if name != of.router},
     }
 
 
-def _page(page: Page) -> dict[str, object]:
+def _page(page: ReplicaAccount) -> dict[str, object]:
     return {
         "clients": _table(page.clients),
         "tenants": _table(page.tenants),
@@ -73,11 +68,11 @@ def _page(page: Page) -> dict[str, object]:
     }
 
 
-def _account(account: Account) -> list[dict[str, tuple[float, ...]]]:
+def _account(account: RouterAccount) -> list[dict[str, tuple[float, ...]]]:
     return [
         _table(t) for t in (account.clients, account.tenants, account.marks, account.tenant_marks)
     ]
 
 
-def _table(table: Table) -> dict[str, tuple[float, ...]]:
+def _table(table: MergeTable) -> dict[str, tuple[float, ...]]:
     return {name: tuple(table[name]) for name in table}

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica import dlpm
-from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_simulator.laboratory.printed_dlpm import check_refill
 
 
 class ListedVtc(ReplicaPolicy):
-    """VTC, Algorithm 2: never forgets a client, looks at everybody for every choice."""
+    """VTC, Algorithm 2: never forgets a client, looks at all clients for every choice."""
 
     name: ClassVar[str] = "VTC as listed"
     matches_prefix: ClassVar[bool] = False
@@ -37,11 +37,11 @@ class ListedVtc(ReplicaPolicy):
         self.queue.append(request)
         return Arrival.QUEUED
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         while self.queue:
             k = min({r.client for r in self.queue}, key=lambda i: (self.c[i], i))  # line 20
             r = next(r for r in self.queue if r.client == k)  # line 21
-            if (yield r) is Outcome.NO_ROOM:
+            if (yield r) is AdmissionResult.NO_ROOM:
                 return
             self._admit(r)
             self._remove(r)
@@ -166,7 +166,7 @@ class ListedDlpm(ReplicaPolicy):
         self.queue.append(request)
         return Arrival.QUEUED
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         # Line 16. `queue` stays in order of arrival, so that equals always go in that order.
         order = sorted(self.queue, key=lambda r: -r.matched_tokens)
         moved = True
@@ -177,7 +177,7 @@ class ListedDlpm(ReplicaPolicy):
                 if self.q[i] <= 0:
                     moved |= self.check_refill()
                 if self.q[i] > 0:
-                    if (yield r) is Outcome.NO_ROOM:
+                    if (yield r) is AdmissionResult.NO_ROOM:
                         return
                     self.admit(r)
                     moved = True
@@ -246,7 +246,7 @@ class SearchedDlpm(Dlpm):
         too_often = self._overtaken[oldest] >= dlpm.MAX_OVERTAKEN
         return r is oldest or not too_often or oldest not in order
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         order = sorted(self._queue, key=lambda r: -r.matched_tokens)
         accounts = dict(self._queue)
         kept_waiting: set[DeficitLevel] = set()
@@ -254,9 +254,9 @@ class SearchedDlpm(Dlpm):
             order.remove(r)
             light = {node.level for node in accounts[r].path if node.is_light}
             outcome = yield r
-            if outcome is Outcome.ADMITTED:
+            if outcome is AdmissionResult.ADMITTED:
                 self._admit(r)
-            elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
+            elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
             else:
                 kept_waiting |= light
@@ -327,14 +327,14 @@ class ListedDrr(ReplicaPolicy):
         self.queue.append(request)
         return Arrival.QUEUED
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         while self.queue:
             i = self.ring.get(self.turn)
             own = [r for r in self.queue if r.client == i]
             if i is None or not own or self.c[i] <= 0:
                 self._next_turn()
                 continue
-            if (yield own[0]) is Outcome.NO_ROOM:
+            if (yield own[0]) is AdmissionResult.NO_ROOM:
                 return
             self.queue.remove(own[0])
             self.batch.append(own[0])

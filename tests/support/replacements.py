@@ -67,7 +67,7 @@ class Weighed:
 
 
 @dataclass(eq=False)
-class RequestState:
+class OpenRequest:
     """One request at one replica."""
 
     who: str
@@ -89,7 +89,7 @@ class Replica:
         config = EngineConfig(kv_tokens=POOL_TOKENS, admission=AdmissionRule.RESERVATION)
         self.engine = Engine(config, self.policy, PROFILES["a100-llama3.1-8b"], cost=COST)
         self.book = ReportBook(incarnation=name, policy="DLPM")
-        self.active_requests: dict[str, RequestState] = {}
+        self.open_requests: dict[str, OpenRequest] = {}
 
     @property
     def service(self) -> dict[str, float]:
@@ -108,7 +108,7 @@ class Router:
         rules = CarryRules(quantum=QUANTUM, overshoot=OVERSHOOT, deferred_refills=deferred_refills)
         self.ledger = Ledger(name, rules=rules, weights=Weighed())
         self.ledger.members = members
-        self.books = Accounting(self.ledger, cost=COST)
+        self.accounting = Accounting(self.ledger, cost=COST)
         self.policy = D2lpm(worker_quantum=4 * QUANTUM, cost=COST)
         self.replicas: list[Replica] = []
         """By slot."""
@@ -118,7 +118,7 @@ class Router:
 
     def meet(self, replica: Replica) -> None:
         """The configuration names a replica."""
-        self.books.meets(replica.name, replica.name, policy="DLPM", now_s=self._fleet.now_s)
+        self.accounting.meets(replica.name, replica.name, policy="DLPM", now_s=self._fleet.now_s)
         slot = len(self.replicas)
         self.replicas.append(replica)
         self._load.append(0)
@@ -134,15 +134,15 @@ class Router:
         slot = self.replicas.index(replica)
         self._routable = ReplicaSet(self._routable & ~(1 << slot))
         self.policy.left(slot)
-        self.books.drains(replica.name)
-        self.books.leaves(replica.name, self._fleet.now_s)
+        self.accounting.drains(replica.name)
+        self.accounting.leaves(replica.name, self._fleet.now_s)
 
     def exchange(self) -> None:
         """Pull what all peers know."""
         for peer in self._fleet.routers:
             if peer is not self:
                 self.ledger.merge(peer.ledger.delta(self.ledger.digest()))
-        self.books.close(self._fleet.now_s, settled=True)
+        self.accounting.close(self._fleet.now_s, settled=True)
         self._fleet.later(REPORT_S, self.exchange)
 
     def send(self, who: str, input_tokens: int, paid: Paid) -> None:
@@ -160,27 +160,27 @@ class Router:
         replica = self.replicas[slot]
         self._load[slot] += 1
         self.policy.dispatched(dispatch, slot)
-        booking = self.books.sends(
-            replica.name, client, worst=input_tokens + 2 * OUTPUT_TOKENS, paid=paid,
+        booking = self.accounting.sends(
+            replica.name, client, paid=paid,
             now_s=self._fleet.now_s,
         )  # fmt: skip
         request = self._fleet.request(client, input_tokens, booking.key)
-        request_state = RequestState(
+        open_request = OpenRequest(
             who, input_tokens, request, self, replica, slot, dispatch, booking
         )
-        replica.active_requests[request.id] = request_state
-        self._fleet.later(self._fleet.lag_s(), self._arrive, request_state)
+        replica.open_requests[request.id] = open_request
+        self._fleet.later(self._fleet.lag_s(), self._arrive, open_request)
 
-    def ended(self, request_state: RequestState) -> None:
+    def ended(self, open_request: OpenRequest) -> None:
         """A request was served."""
-        self._load[request_state.slot] -= 1
-        usage = Usage(request_state.input_tokens, 0, request_state.request.output_tokens)
-        self.policy.finished(request_state.dispatch, request_state.slot, usage)
-        self.books.ended(request_state.booking, usage)
+        self._load[open_request.slot] -= 1
+        usage = Usage(open_request.input_tokens, 0, open_request.request.output_tokens)
+        self.policy.finished(open_request.dispatch, open_request.slot, usage)
+        self.accounting.ended(open_request.booking, usage)
 
-    def _arrive(self, request_state: RequestState) -> None:
-        if request_state.request.id in request_state.replica.active_requests:
-            request_state.replica.engine.submit(request_state.request, self._fleet.now_s)
+    def _arrive(self, open_request: OpenRequest) -> None:
+        if open_request.request.id in open_request.replica.open_requests:
+            open_request.replica.engine.submit(open_request.request, self._fleet.now_s)
 
     def _ask_on(self, replica: Replica) -> None:
         """A report, and on with the next."""
@@ -189,40 +189,40 @@ class Router:
         replica.book.update(replica.engine.accounts.clients, replica.policy.clients())
         since = int(self.ledger.sequence(replica.name))
         report = replica.book.answer(ReportRequest(REPORT_VERSION, replica.name, since))
-        self.books.observe(
+        self.accounting.observe(
             replica.name, report.clients, policy="DLPM", sequence=report.sequence,
             since=report.since,
         )  # fmt: skip
-        drains = self.books.is_draining(replica.name)
+        drains = self.accounting.is_draining(replica.name)
         if drains:
             self._take_back(replica)
         self._fleet.later(DRAINING_S if drains else REPORT_S, self._ask_on, replica)
 
     def _take_back(self, replica: Replica) -> None:
-        theirs: defaultdict[str, list[RequestState]] = defaultdict(list)
-        for request_state in replica.active_requests.values():
-            if request_state.router is self and not request_state.request.output_tokens:
-                theirs[request_state.who].append(request_state)
+        theirs: defaultdict[str, list[OpenRequest]] = defaultdict(list)
+        for open_request in replica.open_requests.values():
+            if open_request.router is self and not open_request.request.output_tokens:
+                theirs[open_request.who].append(open_request)
         for who, unanswered in theirs.items():
             identity = CLIENTS[who].identity
-            held = self.books.held(replica.name, identity)
-            count = held.waiting_here(self.books.open_at(replica.name, identity), len(unanswered))
-            for request_state in unanswered[len(unanswered) - count :]:
-                del replica.active_requests[request_state.request.id]
-                self._fleet.later(self._fleet.lag_s(), self._moved, request_state)
+            held = self.accounting.held(replica.name, identity)
+            count = held.waiting_here(
+                self.accounting.open_at(replica.name, identity), len(unanswered)
+            )
+            for open_request in unanswered[len(unanswered) - count :]:
+                del replica.open_requests[open_request.request.id]
+                self._fleet.later(self._fleet.lag_s(), self._moved, open_request)
 
-    def _moved(self, request_state: RequestState) -> None:
-        request_state.replica.engine.abort(request_state.request.id, self._fleet.now_s)
-        self._load[request_state.slot] -= 1
-        began = request_state.request.admitted_s is not None
-        made = request_state.request.output_tokens
-        usage = Usage(request_state.input_tokens, 0, made) if began else NOTHING
-        self.books.ended(request_state.booking, usage, told=not began)
-        before = request_state.booking.paid
+    def _moved(self, open_request: OpenRequest) -> None:
+        open_request.replica.engine.abort(open_request.request.id, self._fleet.now_s)
+        self._load[open_request.slot] -= 1
+        began = open_request.request.admitted_s is not None
+        made = open_request.request.output_tokens
+        usage = Usage(open_request.input_tokens, 0, made) if began else NOTHING
+        self.accounting.ended(open_request.booking, usage, told=not began)
+        before = open_request.booking.paid
         paid = Paid(True, max(before.output_tokens, made)) if began else before
-        self._fleet.later(
-            DRAINING_S, self.send, request_state.who, request_state.input_tokens, paid
-        )
+        self._fleet.later(DRAINING_S, self.send, open_request.who, open_request.input_tokens, paid)
 
 
 @dataclass(eq=False)
@@ -298,7 +298,7 @@ class Fleet:
         for router in self.routers:
             self.later(self.rng.random(), router.drain, oldest)
         self.run(4.0)
-        while oldest.active_requests:
+        while oldest.open_requests:
             self.run(0.2)
         self.living.remove(oldest)
         self.gone.update(oldest.service)
@@ -338,10 +338,10 @@ class Fleet:
 
     def _step(self, replica: Replica) -> None:
         for request in replica.engine.finish().finished:
-            request_state = replica.active_requests.pop(request.id, None)
-            if request_state is not None:
-                request_state.router.ended(request_state)
-                self.later(self.lag_s(), self._ask, request_state.who)
+            open_request = replica.open_requests.pop(request.id, None)
+            if open_request is not None:
+                open_request.router.ended(open_request)
+                self.later(self.lag_s(), self._ask, open_request.who)
 
     def _ask(self, who: str) -> None:
         (router,) = self.rng.choices(self.routers, self.ingress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenkeel_fairshare.replica.contract import Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 
 
 def request(
@@ -40,10 +40,10 @@ def admit(
     proposed = next(conversation, None)
     while proposed is not None:
         fits = proposed.id not in misfits and (room is None or len(admitted) < room)
-        outcome = Outcome.ADMITTED if fits else Outcome.NO_ROOM
+        outcome = AdmissionResult.ADMITTED if fits else AdmissionResult.NO_ROOM
         if proposed.id in later:
-            outcome = Outcome.LATER
-        if outcome is Outcome.ADMITTED:
+            outcome = AdmissionResult.LATER
+        if outcome is AdmissionResult.ADMITTED:
             admitted.append(proposed.id)
         try:
             proposed = conversation.send(outcome)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from evenkeel_router.api.event_stream import EventScan
+from evenkeel_router.transport.replica_connection import ReplicaConnection, SilenceTimer
 from evenkeel_router.transport.upstream import Reply
-from evenkeel_router.transport.wire import Patience, ReplicaConnection
 
 _T = TypeVar("_T")
 STREAM_HEAD = (
@@ -56,13 +56,13 @@ class Line(asyncio.Transport):
 
 
 class _Pool:
-    def give_back(self, wire: ReplicaConnection) -> None:
+    def give_back(self, connection: ReplicaConnection) -> None:
         return None
 
-    def lost(self, wire: ReplicaConnection) -> None:
+    def lost(self, connection: ReplicaConnection) -> None:
         return None
 
-    def closed(self, wire: ReplicaConnection) -> None:
+    def closed(self, connection: ReplicaConnection) -> None:
         return None
 
 
@@ -98,7 +98,7 @@ class Client:
 async def streamed(reads: Iterable[bytes], holds: Iterable[bool] = ()) -> Client:
     """A client whose stream is over, after these reads from its replica."""
     replica, coming = Line(), iter(reads)
-    wire = ReplicaConnection(_Pool(), Patience(), "http://replica")
+    wire = ReplicaConnection(_Pool(), SilenceTimer(), "http://replica")
     wire.connection_made(replica)
 
     async def reading(waiting: asyncio.Future[_T]) -> _T:

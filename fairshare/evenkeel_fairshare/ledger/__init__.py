@@ -1,35 +1,34 @@
-"""Who was served what, over all replicas that ever were and all routers (design §4, R3 to R6).
+"""Service of all clients over all replicas and routers (design §4, R3 to R6).
 
-`table` → `page` (one incarnation) → `closing` (its end) → `book` and `sealing` (all that are gone) → `ledger`
-(all of it, and the exchange) → `standing` (seeds) · `figures` and `levels` (metrics) · `demand` (scaling).
+`merge_table` → `replica_account` (one incarnation) → `closing` (its end) → `closed_totals` and `compaction` (all departed ones) →
+`ledger` (all of it, and the exchange) → `balances` (seeds) · `service_index` (metrics) · `demand` (scaling).
 docs/design/0003-hierarchical-counters.md has the model and the proofs.
 """
 
-from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Interval, Weights
+from evenkeel_fairshare.ledger.balances import Seed, position, position_of_tenant, promise
+from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Weights
+from evenkeel_fairshare.ledger.compaction import CompactionRules, Compactor
 from evenkeel_fairshare.ledger.demand import DemandMeter
-from evenkeel_fairshare.ledger.figures import Figures
 from evenkeel_fairshare.ledger.ledger import Delta, Digest, Ledger
-from evenkeel_fairshare.ledger.page import ReplicaRow, Totals, tenant_of
-from evenkeel_fairshare.ledger.sealing import Sealer, SealingRules
-from evenkeel_fairshare.ledger.standing import Seed, promise, standing, standing_of_tenant
+from evenkeel_fairshare.ledger.replica_account import ReplicaRow, Totals, tenant_of
+from evenkeel_fairshare.ledger.service_index import ServiceIndex
 
 __all__ = [
     "CarryRules",
+    "CompactionRules",
+    "Compactor",
     "Delta",
     "DemandMeter",
     "Digest",
     "EqualWeights",
-    "Figures",
-    "Interval",
     "Ledger",
     "ReplicaRow",
-    "Sealer",
-    "SealingRules",
     "Seed",
+    "ServiceIndex",
     "Totals",
     "Weights",
+    "position",
+    "position_of_tenant",
     "promise",
-    "standing",
-    "standing_of_tenant",
     "tenant_of",
 ]

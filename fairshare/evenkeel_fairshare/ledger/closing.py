@@ -1,44 +1,38 @@
-"""Closing: what a departed incarnation served at the end, and what its clients owed there (design R3, R6).
+"""What a departed incarnation served, and what its clients owed there (design R3, R6).
 
-Place in the flow: page → **closing** → standing (what is carried to the next replica) and book.
+The ledger counts the larger of what the incarnation reported and what all routers received from it: work that is
+in neither was received by no client.
 
-What it served lies in an interval: at least what it reported and what all routers together received from it;
-at most that plus the worst case of everything still open there. The ledger counts the lower end: work that was
-neither reported nor received died with the process and was service to nobody.
-
-What clients owed there follows from the last report: a deficit d, less what was received since, plus the quanta
-that the replica gave out since. Nobody saw those, but all who were queued got the same number, so only
-differences matter and any number may stand for it. The surprising thing is the choice: the smallest number that
-brings every deficit back into its range. It never exceeds the true number, so nobody is forgiven anything.
+What clients owed follows from the last report: a deficit, less what was received since, plus the quanta that the replica gave out
+since. Those are unknown, but the same for all queued clients. Any number may stand for them; the smallest that brings every
+deficit back into its range never exceeds the true one, so no debt is forgiven.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from evenkeel_fairshare.bounds import DeficitRange
-from evenkeel_fairshare.ledger.page import (
+from evenkeel_fairshare.ledger.merge_table import MergeTable
+from evenkeel_fairshare.ledger.replica_account import (
     DEFICIT,
-    DISPATCHED,
     MARKED_DEFICIT,
     MARKED_QUEUED,
     MARKED_SEED,
     MARKED_SERVICE,
-    RELEASED,
     SEED,
     SERVICE,
     TENANT_DEFICIT,
     TENANT_SEED,
     TOTALS,
     WAITING,
-    Page,
+    ReplicaAccount,
     Totals,
     tenant_of,
 )
-from evenkeel_fairshare.ledger.table import Table
 
 STRIDE: Final = 200
 """Rows to look at between two moments in which something else may be done."""
@@ -82,15 +76,6 @@ class CarryRules(DeficitRange):
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """Service of one client at one incarnation. Exact where the ends agree."""
-
-    lower: float
-    """What the ledger counts."""
-    upper: float
-
-
-@dataclass(frozen=True, slots=True)
 class Closing:
     """What a departed incarnation leaves behind: by name, weighted tokens to charge at replicas to come.
 
@@ -110,7 +95,7 @@ class _Last:
     queued: bool
 
 
-def counted(page: Page, client: str) -> Totals:
+def counted(page: ReplicaAccount, client: str) -> Totals:
     """What the ledger counts for `client`: max(reported, Σ router accounts), figure by figure."""
     row = page.clients.get(client)
     reported = Totals(*row[1 : 1 + TOTALS]) if row is not None else _NOTHING
@@ -127,42 +112,12 @@ def counted(page: Page, client: str) -> Totals:
     return Totals(*map(max, reported, received))
 
 
-def counted_figure(page: Page, client: str, column: int) -> float:
+def counted_figure(page: ReplicaAccount, client: str, column: int) -> float:
     """One figure of `counted`, by its column in a replica's row: several times as fast."""
     received = 0.0
     for account in page.accounts.values():
         received += account.clients.cell(client, column)
     return max(page.clients.cell(client, column), received)
-
-
-def counted_figures(page: Page, client: str, columns: Sequence[int]) -> list[float] | None:
-    """Several figures of `counted` at once; None if nobody names the client."""
-    row = page.clients.get(client)
-    rows = [
-        theirs
-        for account in page.accounts.values()
-        if (theirs := account.clients.get(client)) is not None
-    ]
-    if not rows:
-        return None if row is None else [row[column] for column in columns]
-    received = [sum([theirs[column] for theirs in rows]) for column in columns]
-    if row is None:
-        return received
-    return [max(row[column], amount) for column, amount in zip(columns, received, strict=True)]
-
-
-def interval(page: Page, client: str) -> Interval:
-    """Within what the true service of a closed incarnation lies.
-
-    The upper end supposes that every router that sent anything there made its account known. Where the
-    replica retracts, both ends can be too low by what it computed again: no usage that a router receives shows that.
-    """
-    lower = counted_figure(page, client, SERVICE)
-    still_open = sum(
-        account.clients.cell(client, DISPATCHED) - account.clients.cell(client, RELEASED)
-        for account in page.accounts.values()
-    )
-    return Interval(lower, lower + max(0.0, still_open))
 
 
 _Result = TypeVar("_Result")
@@ -179,7 +134,7 @@ def finish(steps: Generator[None, None, _Result]) -> _Result:
 
 
 def close(
-    page: Page, rules: CarryRules, weights: Weights, *, unpromised: bool = True
+    page: ReplicaAccount, rules: CarryRules, weights: Weights, *, unpromised: bool = True
 ) -> Generator[None, None, Closing]:
     """What the clients and tenants of a departed incarnation owed there, relative to one another.
 
@@ -232,15 +187,15 @@ _MARK: Final = _Columns(MARKED_SERVICE, MARKED_DEFICIT, MARKED_SEED, MARKED_QUEU
 class _Known:
     """The replica's rows from which its end is reckoned: its last ones, or those of the mark."""
 
-    clients: Table
+    clients: MergeTable
     columns: _Columns
-    tenants: Table
+    tenants: MergeTable
 
     def cell(self, client: str, column: int) -> float:
         return self.clients.cell(client, column)
 
 
-def _known_of_drained(page: Page) -> _Known | None:
+def _known_of_drained(page: ReplicaAccount) -> _Known | None:
     # Alphabetical, so that all routers reckon from the same mark.
     for _, account in sorted(page.accounts.items()):
         if account.marks:
@@ -269,7 +224,9 @@ def _owed(members: Mapping[str, _Last], rules: CarryRules, weight: _Weight) -> d
     return owed
 
 
-def _last_of_client(page: Page, known: _Known, client: str, *, since: float, queued: bool) -> _Last:
+def _last_of_client(
+    page: ReplicaAccount, known: _Known, client: str, *, since: float, queued: bool
+) -> _Last:
     if client in known.clients:
         deficit = known.cell(client, known.columns.deficit)
         return _Last(deficit - since, known.cell(client, known.columns.seed), queued)
@@ -277,7 +234,7 @@ def _last_of_client(page: Page, known: _Known, client: str, *, since: float, que
     return _Last(seed - since, seed, queued)
 
 
-def _last_of_tenant(page: Page, known: _Known, tenant: str) -> _Last:
+def _last_of_tenant(page: ReplicaAccount, known: _Known, tenant: str) -> _Last:
     row = known.tenants.get(tenant)
     if row is not None:
         return _Last(row[TENANT_DEFICIT], row[TENANT_SEED], False)

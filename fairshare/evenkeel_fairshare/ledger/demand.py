@@ -1,11 +1,8 @@
-"""Demand: how much service each client asks for, per second (design §6).
+"""How much service each client requests, per second (design §6).
 
-Place in the flow: router's requests → **demand** → ledger, which adds up what all routers say → scaling.
-Rate = arrivals per second × mean cost of the requests that finished, both over an exponential window, so that a
-client which is held up does not look as if it wanted less.
-
-Every router publishes its own part and adds up all parts, so all export the same fleet-wide figure. Hence the
-figure is aggregated by maximum over routers, never by sum.
+Rate = arrivals per second × mean cost of the finished requests, both over an exponential window: a client whose requests are delayed does not
+look as if it requested less. Every router publishes its own part and adds up all parts, so all export the same sum:
+aggregate it over routers by maximum.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Arrival(Enum):
     REJECTED = "rejected"  # RPM only: the engine must fail the request at once
 
 
-class Outcome(Enum):
+class AdmissionResult(Enum):
     """What the engine answers to a request that a pass proposed."""
 
     ADMITTED = "admitted"  # it is in the batch; `Request.extend_tokens` is set
@@ -114,10 +114,10 @@ class ReplicaPolicy(ABC):
         """Take a new request into the waiting queue, or reject it."""
 
     @abstractmethod
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         """One admission pass (one "batching step" of the papers).
 
-        Yields the request wanted next; must be sent an `Outcome` for each. An admitted request leaves the
+        Yields the request wanted next; must be sent an `AdmissionResult` for each. An admitted request leaves the
         queue and its input is charged before the next one is chosen. Ends when no other request may or can
         enter. The engine may abandon a pass by closing the generator; until it does or the pass ends, it
         calls nothing else that changes the policy.

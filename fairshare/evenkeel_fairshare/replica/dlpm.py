@@ -20,9 +20,9 @@ from typing import ClassVar, Final
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import (
+    AdmissionResult,
     Arrival,
     ClientState,
-    Outcome,
     ReplicaPolicy,
     Request,
 )
@@ -95,15 +95,15 @@ class Dlpm(ReplicaPolicy):
         self.client_queues[client][request] = None
         return Arrival.QUEUED
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         """Lines 16 to 24. Ends when memory is full, or when no other client is or gets positive (§1.13 a)."""
         if self.tenants.warming_up and self._queue:
             self._warm_up(now_s)
         for request in self._eligible():
             outcome = yield request
-            if outcome is Outcome.ADMITTED:
+            if outcome is AdmissionResult.ADMITTED:
                 self._admit(request)
-            elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
+            elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
 
     def progress(self, request: Request, tokens: int) -> None:

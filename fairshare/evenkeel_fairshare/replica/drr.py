@@ -17,9 +17,9 @@ from typing import ClassVar
 
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import (
+    AdmissionResult,
     Arrival,
     ClientState,
-    Outcome,
     Request,
 )
 from evenkeel_fairshare.replica.deficit import DeficitRules
@@ -83,12 +83,12 @@ class Drr(MeteredPolicy[Seat]):
         self._enqueue(request, seat)
         return Arrival.QUEUED
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         """Ends at the first request that does not fit; the next pass goes on with the same client's turn."""
         while (seat := self._queued.find()) is not None:
             self._round, self._place = int(seat.rank), seat.tie
             request = next(iter(seat.queue))
-            if (yield request) is not Outcome.ADMITTED:
+            if (yield request) is not AdmissionResult.ADMITTED:
                 return
             self._charge(seat, self._input_cost(request))
             self._running[request] = seat

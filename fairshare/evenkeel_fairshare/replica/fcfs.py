@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Generator
 from typing import ClassVar
 
-from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 
 
 class Fcfs(ReplicaPolicy):
@@ -26,10 +26,10 @@ class Fcfs(ReplicaPolicy):
         self._queue[request] = None
         return Arrival.QUEUED
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         while self._queue:
             request = next(iter(self._queue))
-            if (yield request) is not Outcome.ADMITTED:
+            if (yield request) is not AdmissionResult.ADMITTED:
                 return
             del self._queue[request]
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Iterable
 from operator import attrgetter
 from typing import ClassVar
 
-from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 
 _matched_tokens = attrgetter("matched_tokens")
 
@@ -36,12 +36,12 @@ class Lpm(ReplicaPolicy):
         self._queue[request] = None
         return Arrival.QUEUED
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         for request in by_prefix(self._queue):
             outcome = yield request
-            if outcome is Outcome.ADMITTED:
+            if outcome is AdmissionResult.ADMITTED:
                 del self._queue[request]
-            elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
+            elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
 
     def progress(self, request: Request, tokens: int) -> None:

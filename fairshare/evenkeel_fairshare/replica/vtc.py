@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import (
+    AdmissionResult,
     Arrival,
     ClientState,
-    Outcome,
     Request,
 )
 from evenkeel_fairshare.replica.lowest import Lowest, Ranked
@@ -63,11 +63,11 @@ class Vtc(MeteredPolicy[Counter]):
         self._enqueue(request, counter)
         return Arrival.QUEUED
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         """Lines 18 to 26. Ends at the first request that does not fit."""
         while (counter := self._queued.find()) is not None:
             request = next(iter(counter.queue))
-            if (yield request) is not Outcome.ADMITTED:
+            if (yield request) is not AdmissionResult.ADMITTED:
                 return
             self._admit(request, counter)
 

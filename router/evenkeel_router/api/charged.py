@@ -1,4 +1,4 @@
-"""What of a request replicas have charged already, so that the next replica does not charge it again (R11)."""
+"""The part of a request that replicas have charged already. The next replica does not charge it again (R11)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class Paid(NamedTuple):
-    """What of a request was charged where the fleet took it back or failed it: not charged again (R11)."""
+    """What a request was charged at replicas that failed it, or that it was taken back from (R11)."""
 
     input: bool = False
     output_tokens: int = 0

@@ -1,14 +1,9 @@
-"""What a client is told when its request fails.
-
-    Refusal        a request ends here: outcome, sentence for people, stable code, parameter at fault
-
-One exception for all ten outcomes: steps differ in what they say, not in how they are handled. Bodies follow
-OpenAI's shape, so that its clients raise their own exception types.
-"""
+"""Errors as clients receive them: OpenAI's error object, so that its clients raise their own exception types."""
 
 from __future__ import annotations
 
 import math
+from http import HTTPStatus
 
 import msgspec
 
@@ -16,7 +11,7 @@ from evenkeel_router.api.outcomes import ERROR_TYPE, STATUS, Outcome
 
 
 class Refusal(Exception):
-    """A request ends without an answer from a replica."""
+    """A request ends without an answer from a replica. One exception for all outcomes, handled in one place."""
 
     def __init__(
         self,
@@ -26,19 +21,32 @@ class Refusal(Exception):
         code: str,
         param: str | None = None,
         retry_after_s: float | None = None,
+        status: HTTPStatus | None = None,
     ) -> None:
+        """`message` is for people, `code` for programs; `status` replaces that of the outcome."""
         super().__init__(message)
         self.outcome = outcome
         self.message = message
         self.code = code
-        """Stable, for programs; finer than the outcome."""
+        """Stable, and finer than the outcome."""
         self.param = param
-        """The field or header at fault."""
+        """The invalid field or header."""
         self.retry_after_s = retry_after_s
+        self.status: int = STATUS[outcome] if status is None else status
 
     @property
-    def status(self) -> int:
-        return STATUS[self.outcome]
+    def headers(self) -> list[tuple[str, str]]:
+        """The headers that belong to the status."""
+        headers = []
+        if self.retry_after is not None:
+            headers.append(("retry-after", self.retry_after))
+        if self.outcome is Outcome.UNAUTHENTICATED:
+            missing = self.code.startswith("missing_")
+            challenge = (
+                "Bearer" if missing else 'Bearer error="invalid_token"'
+            )  # RFC 6750, section 3
+            headers.append(("www-authenticate", challenge))
+        return headers
 
     @property
     def retry_after(self) -> str | None:
@@ -49,7 +57,7 @@ class Refusal(Exception):
 
 
 def invalid(message: str, *, code: str, param: str | None = None) -> Refusal:
-    """The client's fault, 400."""
+    """An invalid request, 400."""
     return Refusal(Outcome.INVALID_REQUEST, message, code=code, param=param)
 
 
@@ -59,7 +67,7 @@ def error_body(refusal: Refusal) -> bytes:
 
 
 def error_event(refusal: Refusal) -> bytes:
-    """The last event of a stream that broke after its first byte: status 200 cannot be taken back."""
+    """The last event of a stream that failed after its first byte, when its status had been sent."""
     error = _error(refusal) | {"status": refusal.status}
     return b"data: " + msgspec.json.encode({"error": error}) + b"\n\n"
 

@@ -1,11 +1,8 @@
-"""A replica's event stream, looked through without reading it (sans I/O).
+"""Scans a replica's event stream for its end, errors and usage, without I/O. Only events that may carry usage are parsed.
 
-Place in the flow: forward → **stream** → account. `feed` takes bytes as they come, cut anywhere, and gives
-back whole events to pass on, as they are. It parses no event but those that may carry usage.
-
-The surprising thing: half an event is held back until the rest has come, so that a stream that breaks can
-still be ended by a proper error event. Nearly every event comes alone in a chunk of HTTP, and nothing in it
-matters: `passes` sees that by four searches, without taking the chunk apart.
+`feed` takes bytes as they arrive, cut anywhere, and returns whole events. It keeps half an event until the rest arrives, so
+that a stream that breaks can still end with an error event. Nearly every event is alone in its chunk and carries nothing
+that the router needs: `passes` recognises those by four searches.
 """
 
 from __future__ import annotations
@@ -18,20 +15,20 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.usage import of_chunk, of_generated_event
 
-MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats the whole text in every event
+MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats all text in every event
 
 _DONE: Final = b"[DONE]"
 _START: Final = b'data: {"'
 _USAGE: Final = b'"usage"'
 _NO_USAGE: Final = b'"usage":null}'  # how SGLang ends every event but the last when asked for usage
-_END: Final = re.compile(rb"\r\n\r\n|\n\n")  # nobody sends the third, \r\r
+_END: Final = re.compile(rb"\r\n\r\n|\n\n")  # \r\r is legal, too, but no server sends it
 _LINE: Final = re.compile(rb"\r?\n")
 _FIELDS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 _CHUNK_TAIL: Final = _NO_USAGE + b"\n\n\r\n"
 
 
 def _chunk_head(size_bytes: int) -> bytes:
-    """How a chunk of this size, framing included, begins if it is an event; a line end if there is none such."""
+    """How a chunk of this size (framing included) begins if it is an event; a line end if no chunk has this size."""
     for digits in range(1, 4):
         head = b"%x\r\n" % max(0, size_bytes - digits - 4)
         if len(head) == digits + 2:
@@ -57,30 +54,30 @@ class EventScan:
         """
         self._cumulative = cumulative
         self._drops_usage = drops_usage
-        self._fresh = True  # nothing is held back, and the end has not come
+        self._fresh = True  # no bytes are kept, and the stream has not ended
         self._tail = b""
         self._last = b""
         self._usage: Usage | None = None
         self.events = 0
-        """Events with content so far: about as many output tokens."""
+        """Events with content so far, which is about the number of output tokens."""
         self.done = False
-        """The replica said that it is finished."""
+        """The replica sent its last event."""
         self.failed = False
         """The replica sent an error event of its own."""
         self.broken: str | None = None
-        """Why the stream is not one, once it is known."""
+        """Why the stream is invalid, once that is known."""
 
     @property
     def usage(self) -> Usage | None:
-        """What the replica said so far."""
+        """The usage that the replica has reported so far."""
         if self._cumulative and self._last:
             return of_generated_event(self._last)
         return self._usage
 
     def passes(self, chunk: bytes) -> bool:
-        """Whether a chunk, framing included, is one usual event, to be passed on as it is; then it is counted.
+        """Whether a chunk, framing included, is one usual event. Then it is counted, and may be passed on as it is.
 
-        Asked once for each event of each stream, hence no call but of the searches themselves.
+        Runs once for each event of each stream, so it calls nothing but the searches.
         """
         size = len(chunk)
         if (
@@ -97,7 +94,7 @@ class EventScan:
 
     def feed(self, data: bytes) -> bytes:
         """Whole events that may go to the client now. Sets `done`, `failed` or `broken`."""
-        # One event of one line, whole. Single bytes are quick to search for, pairs of them are not.
+        # One whole event of one line. It is quick to search for single bytes, and slow to search for pairs.
         if (
             self._fresh
             and data.startswith(_START)
@@ -127,19 +124,19 @@ class EventScan:
         if len(tail) > MAX_EVENT_BYTES:
             self._break(f"an event of the replica's stream exceeds {MAX_EVENT_BYTES} bytes")
         elif tail and not _begins_event(tail):
-            self._break("the replica's stream holds no events")
+            self._break("the replica's stream contains no events")
         return b"".join(passed)
 
     def _event(self, event: bytes) -> bool:
-        """Take note of one whole event; whether it is to be passed on."""
+        """Note one whole event; returns whether to pass it on."""
         if self.done:
             return False  # after the end
-        # One line, as usual, several times as quickly as any number of them.
+        # The usual case, one line: several times faster than the general one.
         if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
             return self._data(event[6:-2].strip())
         lines = [line for line in _LINE.split(event) if line]
         if not all(line.startswith(_FIELDS) for line in lines):
-            self._break("the replica's stream holds no events")
+            self._break("the replica's stream contains no events")
             return False
         data = b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
         # Without data it is a comment, passed on too: it may keep a connection alive.
@@ -176,7 +173,7 @@ class EventScan:
 
 def _cut(data: bytes) -> tuple[list[bytes], bytes]:
     """Whole events, each with its end, and what is left."""
-    if b"\r" not in data:  # as usual; a split is several times as quick as the pattern
+    if b"\r" not in data:  # the usual case; a split is several times faster than the pattern
         *events, tail = data.split(b"\n\n")
         return [event + b"\n\n" for event in events], tail
     ends = [0, *(end.end() for end in _END.finditer(data))]
@@ -184,6 +181,6 @@ def _cut(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def _begins_event(tail: bytes) -> bool:
-    """Whether this could be the beginning of an event, as far as it goes."""
+    """Whether these bytes can begin an event."""
     tail = tail.lstrip(b"\r\n")
     return not tail or any(tail.startswith(field) or field.startswith(tail) for field in _FIELDS)

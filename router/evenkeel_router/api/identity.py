@@ -1,11 +1,9 @@
-"""Who sends a request: API key, or a header from a trusted proxy, or nobody in particular (design §5.1).
+"""Identifies the client of a request: by API key, by a header from a trusted proxy, or as anonymous (DESIGN section 5).
 
-Place in the flow: **identify** → parse → admit. The strongest claim decides alone: a request with a key that
-nobody has is refused, it does not fall back to a weaker one. Where no tenant has any API key the
-`Authorization` header is no claim: OpenAI's clients always send one.
-
-The surprising thing: a key is looked up by its SHA-256, so the table holds no keys, and how long a look-up
-takes says nothing about them. OpenAI's `user` field is never an identity: whoever sends a request wrote it.
+The strongest claim decides alone: an unknown key is refused, even if a weaker claim is present. If no tenant has an API
+key, the `Authorization` header is ignored, because OpenAI's clients always send one. Keys are looked up by their SHA-256, so
+that neither the table nor the time of a look-up reveals them. OpenAI's `user` field is no identity, because any sender can
+choose it.
 """
 
 from __future__ import annotations
@@ -29,18 +27,18 @@ from evenkeel_router.api.errors import Refusal, invalid
 from evenkeel_router.api.outcomes import Outcome
 
 ANONYMOUS: Final = "anonymous"
-"""Tenant and client of all requests without an identity. A tenant of that name gives them its weight."""
+"""Tenant and client of all requests without an identity. A tenant of that name sets their weight."""
 DEFAULT_CLIENT: Final = "default"
 """The client where a header names only a tenant."""
-_MAX_REMEMBERED: Final = 10_000  # undeclared clients and peers; both are built again when forgotten
+_MAX_REMEMBERED: Final = 10_000  # undeclared clients and proxies, kept to save time
 
-MAX_CLIENTS: Final = 1000  # with totals (and series) of their own; the rest share one
+MAX_CLIENTS: Final = 1000  # with totals and series of their own; all others share one
 OTHER: Final = OTHER_CLIENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """One identity, with all that the rest of the way asks about it, computed once."""
+    """One client, with everything that later steps need, computed once."""
 
     identity: str
     """`namespace/tenant/client`, escaped."""
@@ -48,16 +46,16 @@ class Client:
     tenant: str
     name: str
     weight: float
-    """What scales Q^w: the tenant's weight times its own."""
+    """The factor of Q^w: the tenant's weight times its own."""
     tenant_weight: float
     client_weight: float
     key: str
-    """The client key, as it travels."""
+    """The client key, as replicas receive it."""
     limits: TenantLimits
 
     def keyed(self, seed: Seed, paid: Paid) -> str:
-        """The client key with the seeds of a replica that never saw the client (R5), and what is paid (R11)."""
-        # Behind the weights come the seeds, and `;f` last: the grammar has them in this order.
+        """The client key with the seeds for a replica that does not know the client (R5), and what was charged (R11)."""
+        # The grammar has this order: weights, seeds, `;f`.
         text = self.key
         if seed.client:
             text += f";s={seed.client:.0f}"
@@ -69,18 +67,18 @@ class Client:
 
 
 class Claims(NamedTuple):
-    """What a request says about its sender."""
+    """The headers of a request that identify its client."""
 
     authorization: Sequence[str]
     """Every `Authorization` header."""
     named: Sequence[tuple[str, str]]
     """Every identity header, name and value."""
     peer: str
-    """Address of the other end; empty where it has none."""
+    """The address of the other end; empty if it has none."""
 
 
 class Directory:
-    """Who may use the service. Immutable but for what it remembers to be quick."""
+    """All clients that may use the service. Immutable, but for caches."""
 
     def __init__(self, tenancy: TenancyConfig, *, namespace: str) -> None:
         self._namespace = namespace
@@ -95,7 +93,7 @@ class Directory:
         self._by_name: OrderedDict[str, Client] = OrderedDict()
 
     def identify(self, claims: Claims) -> Client:
-        """The sender; raises `Refusal`. An identity header from an untrusted peer counts as not sent."""
+        """The client; raises `Refusal`. An identity header from an untrusted peer is ignored."""
         if len(claims.authorization) > 1:
             raise _duplicate("authorization")
         if len(claims.named) > 1:
@@ -106,26 +104,26 @@ class Directory:
             return self._by_header(*claims.named[0])
         if self._anonymous is not None:
             return self._anonymous
-        message = "No identity. Send your API key as 'Authorization: Bearer <key>'."
+        message = "The API key is missing. Send it as 'Authorization: Bearer <key>'."
         raise Refusal(Outcome.UNAUTHENTICATED, message, code="missing_api_key")
 
     def declared(self, tenant: TenantConfig) -> list[Client]:
-        """The clients that a tenant names."""
+        """The clients that a tenant declares."""
         return [client_of(tenant, client.name) for client in tenant.clients]
 
     def spoofed(self, claims: Claims) -> bool:
-        """Whether the request names a client that its sender may not speak for."""
+        """Whether an untrusted peer sent an identity header."""
         return bool(claims.named) and not self._proxies.trusts(claims.peer)
 
     def _by_api_key(self, authorization: str) -> Client:
         scheme, _, key = authorization.partition(" ")
         if scheme.lower() != "bearer" or not key:
-            message = "The Authorization header is not 'Bearer <key>'."
+            message = "The Authorization header must have the form 'Bearer <key>'."
             raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         client = self._by_key.get(digest)
         if client is None:
-            message = "The API key is not known to this service."
+            message = "The API key is unknown to this service."
             raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
         return client
 
@@ -140,19 +138,21 @@ class Directory:
     def _read(self, header: str, value: str) -> Client:
         """`tenant`, `tenant/client` or `namespace/tenant/client`."""
         if not value.isprintable() or not value.isascii() or " " in value:
-            message = f"The header {header} holds blanks, control or non-ASCII characters."
+            message = (
+                f"The header {header} contains spaces, control characters or non-ASCII characters."
+            )
             raise invalid(message, code="invalid_header", param=header)
         parts = value.split("/")
         if len(parts) > 3 or not all(parts):
             message = (
-                f"The header {header} is not tenant, tenant/client or namespace/tenant/client."
+                f"The header {header} must be tenant, tenant/client or namespace/tenant/client."
             )
             raise invalid(message, code="invalid_header", param=header)
         namespace = parts.pop(0) if len(parts) == 3 else self._namespace
         name = parts[1] if len(parts) == 2 else DEFAULT_CLIENT
         tenant = self._tenants.get((namespace, parts[0]))
         if tenant is None:
-            message = f"There is no tenant {parts[0]!r} in namespace {namespace!r}."
+            message = f"Tenant {parts[0]!r} does not exist in namespace {namespace!r}."
             raise Refusal(Outcome.FORBIDDEN, message, code="unknown_tenant", param=header)
         try:
             return client_of(tenant, name)
@@ -168,7 +168,7 @@ class Directory:
 
 
 class Proxies:
-    """The networks whose identity headers are believed."""
+    """The networks whose identity headers are trusted."""
 
     def __init__(self, networks: Sequence[str]) -> None:
         self._networks = [ip_network(network, strict=False) for network in networks]
@@ -189,12 +189,12 @@ class Proxies:
         except ValueError:
             return False
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped  # how a dual-stack socket shows IPv4
+            address = address.ipv4_mapped  # an IPv4 address on a dual-stack socket
         return any(address in network for network in self._networks)
 
 
 def client_of(tenant: TenantConfig, name: str) -> Client:
-    """A client of a tenant, declared or not; raises `ClientKeyError` for a name that no key can hold."""
+    """A client of a tenant, declared or not; raises `ClientKeyError` for a name that does not fit into a key."""
     declared = {client.name: client.weight for client in tenant.clients}
     weight = declared.get(name, tenant.default_client_weight)
     key = ClientKey(
@@ -204,7 +204,7 @@ def client_of(tenant: TenantConfig, name: str) -> Client:
         tenant_weight=tenant.weight,
         client_weight=weight,
     )
-    # It must have room for seeds and what is paid, which nobody knows yet.
+    # The key must have room for the largest seeds and charges.
     replace(
         key,
         seed=-MAX_SEED,
@@ -231,11 +231,11 @@ def tenant_identity(tenant: TenantConfig) -> str:
 
 
 def names_of(identity: str) -> tuple[str, str]:
-    """(tenant, client) of an identity, as people write them."""
+    """(tenant, client) of an identity, unescaped."""
     tenant, _, name = identity.rpartition("/")
     return unquote(tenant.rpartition("/")[2]), unquote(name)
 
 
 def _duplicate(header: str) -> Refusal:
-    message = f"More than one header names the sender ({header}); send one."
+    message = f"More than one header identifies the client ({header}); send one."
     return invalid(message, code="duplicate_header", param=header)

@@ -1,13 +1,9 @@
-"""Reading a request's body, and what is sent on in its place.
+"""Parses a request's body, and makes the body that a replica receives.
 
-Place in the flow: identify → **parse** → admit → match → select → forward → account. Only fields that the
-router needs are decoded; everything else is checked to be JSON and travels on as the client wrote it. The
-original bytes are forwarded untouched when nothing has to change.
-
-The surprising thing: the two usual changes, asking for usage and naming the client on `/generate`, are
-made by splicing one member in right behind the opening brace: no re-encoding of a long prompt. Guarded
-fields are taken out member by member, so that a duplicate or an escaped spelling (`"r\\u0069d"`) cannot
-smuggle one through.
+Only fields that the router needs are decoded. Everything else is checked to be JSON and is sent as the client wrote it. The
+two usual changes (asking for usage, and naming the client on `/generate`) insert one member behind the opening brace, so
+that a long prompt is not encoded again. Guarded fields are removed member by member, so that neither a duplicate nor an
+escaped spelling (`"r\\u0069d"`) gets through.
 """
 
 from __future__ import annotations
@@ -26,15 +22,13 @@ from evenkeel_router.api.errors import Refusal, invalid
 from evenkeel_router.api.outcomes import Outcome
 
 MAX_CHOICES: Final = 128  # OpenAI's bound of `n`
-MAX_MEMBERS: Final = 4096  # of an object that is written anew
-DEFAULT_COMPLETION: Final = (
-    16  # tokens that a completion has at most where none are named; OpenAI's
-)
-DEFAULT_GENERATED: Final = 128  # the same for `/generate`; SGLang's
+MAX_MEMBERS: Final = 4096  # of an object that is encoded again
+DEFAULT_COMPLETION: Final = 16  # OpenAI's default `max_tokens` of completions
+DEFAULT_GENERATED: Final = 128  # SGLang's default `max_new_tokens` of `/generate`
 
 
 class Endpoint(Enum):
-    """What a replica offers, by path."""
+    """The endpoints of a replica, by path."""
 
     COMPLETIONS = "/v1/completions"
     CHAT = "/v1/chat/completions"
@@ -44,31 +38,31 @@ class Endpoint(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What parsing enforces."""
+    """The limits that parsing enforces."""
 
     model: str
     max_output_tokens: int
 
 
 class Inference(NamedTuple):
-    """One request as the rest of the way sees it."""
+    """One request, as later steps use it."""
 
     endpoint: Endpoint
     body: bytes
-    """What a replica gets, but for the client key on `/generate`."""
+    """What a replica receives, but for the client key on `/generate`."""
     text: bytes
-    """Canonical text of the first prompt: what prefixes are matched by."""
+    """Canonical text of the first prompt, for matching prefixes."""
     prompt_bytes: int
     """Of all prompts, for the estimate of input tokens."""
     prompt_tokens: int | None
-    """Exact where the client sent token ids."""
+    """Set if the client sent token ids."""
     max_output_tokens: int | None
-    """Of all choices together; None where the client names no bound."""
+    """Of all choices together; None if the client sets no limit."""
     stream: bool
     wants_usage: bool
     """Whether the client itself asked for the usage event of a stream."""
     stripped: tuple[str, ...]
-    """Guarded fields that were taken out."""
+    """Guarded fields that were removed."""
 
 
 class _StreamOptions(msgspec.Struct):
@@ -76,7 +70,7 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _Guarded(msgspec.Struct):
-    """Decoded only to learn whether they are there."""
+    """Decoded only to find out whether they are present."""
 
     routing_key: Raw | UnsetType = UNSET
     rid: Raw | UnsetType = UNSET
@@ -132,7 +126,7 @@ _USAGE_MEMBER: Final = b'"stream_options":{"include_usage":true}'
 
 
 def parse(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
-    """Read a body; raises `Refusal` with the field at fault."""
+    """Parse a body; raises `Refusal` with the invalid field."""
     _check_utf8(body)
     try:
         if endpoint is Endpoint.CHAT:
@@ -149,7 +143,7 @@ def parse(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
 
 
 def with_client_key(body: bytes, key: str) -> bytes:
-    """A `/generate` body that names the client. `body` holds no such member: `parse` took it out."""
+    """A `/generate` body that names the client. `body` has no such member, because `parse` removed it."""
     return _splice(body, b'"%b":"%b"' % (CLIENT_KEY_FIELD.encode(), key.encode("ascii")))
 
 
@@ -176,7 +170,7 @@ def _chat(body: bytes, limits: Limits) -> Inference:
             "messages is empty; send at least one.", code="invalid_value", param="messages"
         )
     tools = b"" if fields.tools is UNSET else bytes(fields.tools)
-    # As SGLang reads the two: a max_completion_tokens of 0 says nothing, and alone means no bound.
+    # As in SGLang: a max_completion_tokens of 0 counts as not set.
     bound = fields.max_completion_tokens or fields.max_tokens
     text = prompt.of_messages(fields.messages, tools)
     return _openai(Endpoint.CHAT, body, fields, text, limits, bound)
@@ -227,9 +221,7 @@ def _generate(body: bytes, limits: Limits) -> Inference:
     sampling = fields.sampling_params
     several = sampling if isinstance(sampling, list) else [sampling] if sampling else []
     if len(several) > prompt.MAX_PROMPTS:
-        message = (
-            f"sampling_params holds {len(several)} entries; send at most {prompt.MAX_PROMPTS}."
-        )
+        message = f"sampling_params has {len(several)} entries; send at most {prompt.MAX_PROMPTS}."
         raise invalid(message, code="invalid_value", param="sampling_params")
     for one in several:
         _check_output("sampling_params.max_new_tokens", one.max_new_tokens, limits)
@@ -250,7 +242,7 @@ def _generate(body: bytes, limits: Limits) -> Inference:
         if isinstance(sampling, list)
         else _bound(sampling or _Sampling()) * text.prompts,
         stream=bool(fields.stream),
-        wants_usage=True,  # it is part of every event
+        wants_usage=True,  # every event has it
         stripped=stripped,
     )
 
@@ -261,7 +253,7 @@ def _bound(sampling: _Sampling) -> int:
 
 
 def _check_utf8(body: bytes) -> None:
-    """JSON is UTF-8, and the decoder does not look into strings that it skips."""
+    """JSON is UTF-8, but the decoder does not check strings that it skips."""
     if body.isascii():
         return
     try:
@@ -285,7 +277,7 @@ def _check_choices(field: str, value: int | None) -> None:
 
 
 def _wrong_field(error: str) -> Refusal:
-    """A decoder's sentence as a refusal: what, and which field."""
+    """A decoder's message as a refusal with the invalid field."""
     match = _PLACE.match(error)
     what, path = (match["what"], match["path"] or "$") if match else (error, "$")
     param = path.removeprefix("$").removeprefix(".")
@@ -302,10 +294,10 @@ def _present(fields: _Guarded) -> tuple[str, ...]:
 
 
 def _members(of: bytes) -> dict[str, Raw]:
-    """An object's members as they are written; raises `Refusal` where there are too many to write them anew."""
+    """An object's members, still encoded; raises `Refusal` if there are too many to encode them again."""
     members = _MEMBERS.decode(of)
     if len(members) > MAX_MEMBERS:
-        message = f"The body holds {len(members)} fields; send at most {MAX_MEMBERS}."
+        message = f"The body has {len(members)} fields; send at most {MAX_MEMBERS}."
         raise invalid(message, code="invalid_value")
     return members
 
@@ -331,7 +323,7 @@ def _without_custom_params(body: bytes) -> bytes:
 
 
 def _with_usage_option(body: bytes) -> bytes:
-    """A second `stream_options` would lose against the client's, which come later: edit those."""
+    """Change the client's `stream_options`: of two members with one name, the client's would win."""
     members = _members(body)
     raw = bytes(members["stream_options"])
     options = {} if raw == b"null" else _members(raw)
@@ -341,7 +333,7 @@ def _with_usage_option(body: bytes) -> bytes:
 
 
 def _splice(body: bytes, member: bytes) -> bytes:
-    """`member` as the first of the object. `body` is a JSON object, so its first brace opens it."""
+    """Insert `member` as the first of the object. The first brace of `body` opens it."""
     start = body.index(b"{") + 1
     rest = body[start:]
     separator = b"" if rest.lstrip(b" \t\r\n").startswith(b"}") else b","

@@ -1,8 +1,6 @@
-"""How a request can fail: ten outcomes, each with one status, one error type and one metric label.
+"""How a request can fail: ten outcomes, each with a status, an error type and a metric label.
 
-Place in the flow: every step that refuses names an `Outcome`; the edge turns it into a status, an OpenAI
-error body and a count of `request_error_total{error_code}`. A finer reason travels as `code` in the body
-(docs/router.md lists them).
+The `code` in an error's body is finer than the outcome. docs/router.md lists the codes.
 """
 
 from __future__ import annotations
@@ -14,18 +12,20 @@ from typing import Final
 
 
 class Outcome(Enum):
-    """The value is the metric label. Whose fault it is decides 4xx or 5xx."""
+    """The value is the metric label."""
 
-    INVALID_REQUEST = "invalid_request"  # the client's bytes, fields or headers
-    UNAUTHENTICATED = "unauthenticated"  # no identity, or a key that nobody has
-    FORBIDDEN = "forbidden"  # a proper identity that may not use this service
+    INVALID_REQUEST = "invalid_request"  # invalid bytes, fields or headers
+    UNAUTHENTICATED = "unauthenticated"  # no API key, or an unknown one
+    FORBIDDEN = "forbidden"  # a valid identity that may not use this service
     NOT_FOUND = "not_found"  # another model, or no such endpoint
     TOO_LARGE = "too_large"  # the body exceeds maxBodySize
     RATE_LIMITED = "rate_limited"  # the tenant's or client's own limit
-    CLIENT_GONE = "client_gone"  # it left, or stopped reading; nobody sees the status
-    REPLICA_FAILED = "replica_failed"  # garbage, a broken stream, 5xx everywhere it was tried
-    UNAVAILABLE = "unavailable"  # nobody to serve it now: none routable, full, or draining
-    TIMEOUT = "timeout"  # a replica took it and stayed silent; never tried again
+    CLIENT_GONE = "client_gone"  # it disconnected, or stopped reading; the status is only logged
+    REPLICA_FAILED = (
+        "replica_failed"  # garbage, a broken stream, or 5xx at every replica that was tried
+    )
+    UNAVAILABLE = "unavailable"  # no replica is routable, or the router is full or draining
+    TIMEOUT = "timeout"  # a replica accepted it and sent nothing; never tried again
 
 
 STATUS: Final[Mapping[Outcome, int]] = MappingProxyType(
@@ -44,7 +44,7 @@ STATUS: Final[Mapping[Outcome, int]] = MappingProxyType(
 )
 
 OURS: Final = frozenset({Outcome.REPLICA_FAILED, Outcome.UNAVAILABLE, Outcome.TIMEOUT})
-"""What no client can help."""
+"""Failures of the service, not of the client."""
 
 ERROR_TYPE: Final[Mapping[Outcome, str]] = MappingProxyType(
     {
@@ -63,7 +63,7 @@ ERROR_TYPE: Final[Mapping[Outcome, str]] = MappingProxyType(
 
 
 def of_status(status: int) -> Outcome:
-    """The outcome of a 4xx that a replica answered and that is passed on."""
+    """The outcome of a replica's 4xx."""
     for outcome, own in STATUS.items():
         if own == status:
             return outcome

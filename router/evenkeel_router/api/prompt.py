@@ -1,8 +1,7 @@
-"""The text that prefixes are matched by, made canonical: the same prompt always gives the same bytes.
+"""The canonical text of a prompt, for matching prefixes: one prompt always gives the same bytes.
 
-Place in the flow: **parse** → … → match prefix. Two clients that send one conversation with different JSON
-spacing, or content once as a string and once as a text part, must hit the same cached prefix. It need not
-be what the engine's chat template produces, only change where that would change.
+A conversation has the same text whatever its JSON spacing, and whether content is a string or a text part. The text differs
+from that of the engine's chat template, but it changes where that would change.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from evenkeel_router.api.errors import invalid
 Input: TypeAlias = str | list[str | int | list[int]]
 """A prompt, several, token ids, or several of those."""
 
-MAX_PROMPTS: Final = 2048  # of one request; OpenAI's bound of embeddings
+MAX_PROMPTS: Final = 2048  # of one request; OpenAI's limit of embeddings
 MAX_PARTS: Final = 65_536  # of all messages together: a body of 16 MiB has room for millions
 _START = "\x1e"  # before each message; control characters of ASCII that separate records and units
 _UNIT = "\x1f"
 
 
 class Part(msgspec.Struct):
-    """A piece of a message's content. What is no text counts by its bytes."""
+    """A piece of a message's content. Media count by their bytes."""
 
     type: str = ""
     text: str | None = None
@@ -35,7 +34,7 @@ class Part(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """A chat message: what of it a template may print."""
+    """A chat message: the fields that a template may print."""
 
     role: str
     content: str | list[Part] | None = None
@@ -44,27 +43,27 @@ class Message(msgspec.Struct):
 
 
 class Prompt(NamedTuple):
-    """What the router needs to know about the prompts of a request."""
+    """What the router needs of a request's prompts."""
 
     first: bytes
     """Canonical text of the first one."""
     size_bytes: int
     """Of all of them."""
     tokens: int | None
-    """Of all of them, where token ids were sent."""
+    """Of all of them, if token ids were sent."""
     prompts: int = 1
 
 
 def of_messages(messages: list[Message], tools: bytes) -> Prompt:
     """Tools first, as templates put them, then role and content of each message in turn.
 
-    Raises `Refusal` where they are so many that reading them would keep everybody else waiting.
+    Raises `Refusal` if there are so many that reading them would delay other requests.
     """
     parts = 0
     for one in messages:
         parts += len(one.content) if isinstance(one.content, list) else 1
     if parts > MAX_PARTS:
-        why = f"messages holds {parts} parts; send at most {MAX_PARTS}."
+        why = f"messages has {parts} parts; send at most {MAX_PARTS}."
         raise invalid(why, code="invalid_value", param="messages")
     pieces = [tools.decode()] if tools else []
     for message in messages:
@@ -83,7 +82,7 @@ def of_messages(messages: list[Message], tools: bytes) -> Prompt:
 
 
 def of_input(given: str | Sequence[str | int | list[int]], field: str) -> Prompt:
-    """A prompt of completions, embeddings or `/generate`; raises `Refusal` where there is none."""
+    """A prompt of completions, embeddings or `/generate`; raises `Refusal` if it is empty."""
     if isinstance(given, str):
         text = given.encode()
         return Prompt(text, len(text), None)
@@ -93,7 +92,7 @@ def of_input(given: str | Sequence[str | int | list[int]], field: str) -> Prompt
         text = msgspec.json.encode(given)
         return Prompt(text, len(text), len(given))
     if len(given) > MAX_PROMPTS:
-        message = f"{field} holds {len(given)} prompts; send at most {MAX_PROMPTS} at a time."
+        message = f"{field} has {len(given)} prompts; send at most {MAX_PROMPTS} at a time."
         raise invalid(message, code="invalid_value", param=field)
     texts = [one.encode() if isinstance(one, str) else msgspec.json.encode(one) for one in given]
     tokens = sum(len(one) for one in given if isinstance(one, list))

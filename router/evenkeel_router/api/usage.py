@@ -1,7 +1,6 @@
-"""What a replica says a request used.
+"""The usage that a replica reports in its answer.
 
-Place in the flow: forward and stream → **usage** → account. Replies are decoded for these few numbers only;
-the rest is checked to be JSON. Numbers that a replica leaves out, or sends as null, count as 0.
+Only these numbers are decoded; the rest is checked to be JSON. Numbers that are missing or null count as 0.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from evenkeel_router.api.inference import Endpoint
 
 
 class GarbageError(ValueError):
-    """A reply that is not what the endpoint answers."""
+    """An invalid answer of a replica."""
 
 
 class _Details(msgspec.Struct):
@@ -53,13 +52,13 @@ _GENERATED: Final = msgspec.json.Decoder(_Generated | list[_Generated])
 
 
 def of_reply(endpoint: Endpoint, body: bytes) -> Usage | None:
-    """The usage of a whole reply; None if it names none. Raises `GarbageError`."""
+    """The usage of a whole answer; None if it has none. Raises `GarbageError`."""
     try:
         if endpoint is Endpoint.GENERATE:
             return _of_generated(_GENERATED.decode(body))
         reply = _OPENAI.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise GarbageError(f"the reply is not what {endpoint.value} answers: {error}") from error
+        raise GarbageError(f"the answer is not valid for {endpoint.value}: {error}") from error
     return None if reply.usage is None else _of_openai(reply.usage)
 
 
@@ -68,14 +67,14 @@ def of_chunk(data: bytes) -> tuple[Usage | None, bool]:
     try:
         chunk = _CHUNK.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None, False  # the client may make more of it
+        return None, False  # the client may understand it
     if chunk.usage is None:
         return None, False
     return _of_openai(chunk.usage), not chunk.choices
 
 
 def of_generated_event(data: bytes) -> Usage | None:
-    """The usage so far, out of an event of `/generate`. Never raises."""
+    """The usage so far, from an event of `/generate`. Never raises."""
     try:
         return _of_generated(_GENERATED.decode(data))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -106,6 +105,6 @@ def _of_generated(reply: _Generated | list[_Generated]) -> Usage | None:
 
 
 def _usage(given: int | None, cached: int | None, output: int | None) -> Usage:
-    """Within what is possible: a replica's slip must not make a negative charge."""
+    """Clamped to possible values, so that a replica's error cannot make a negative charge."""
     input_tokens = max(0, given or 0)
     return Usage(input_tokens, min(max(0, cached or 0), input_tokens), max(0, output or 0))

@@ -1,13 +1,9 @@
-"""This router's part in the ledger: which incarnations live, what it sends them, what it gets (design R3, R5, R6, R11).
+"""This router's part in the ledger: which incarnations live, what it sends them, what it receives (design R3, R5, R6, R11).
 
-Place in the flow: probes and reports → **who lives** → seeds in client keys → dispatched → ended → ledger → peers.
-
-An incarnation is known by its reports. It departs when another one answers in its place or when its replica is no
-longer configured; losing a connection is no departure, since the process may be well. It is closed, for ever, when it
-departed and nothing is open there any more; one that only left the configuration could come back, so that waits.
-
-The surprising thing: pages of incarnations that this router never met arrive from peers and stores. It closes those
-too, once nobody takes them for alive: else no page that a router which is gone had known would ever be folded.
+An incarnation is known by its reports. It departs when another one answers in its place or when its replica is no longer
+configured; a lost connection is no departure. It is closed, for ever, when it has departed and nothing is open there; one that only left the
+configuration could come back, so that waits. Incarnations that only peers or a store know are closed too once no router takes them for
+alive; otherwise their accounts would be kept for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, Totals, promise
-from evenkeel_fairshare.ledger.page import REQUESTS, RUNNING, WAITING
+from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING, WAITING
 
 from evenkeel_router.api.charged import WHOLE, Paid
 from evenkeel_router.api.identity import Client
@@ -43,8 +39,6 @@ class Booking(NamedTuple):
     """Rises from dispatch to dispatch."""
     key: str
     """The client key to send."""
-    worst: float
-    """The most that it can cost, weighted tokens."""
     paid: Paid
 
 
@@ -140,7 +134,7 @@ class Accounting:
         ledger = self.ledger
         if not ledger.live_of.keys() >= ledger.members - {ledger.router}:
             return  # somebody has not said yet who is alive
-        for incarnation, page in list(ledger.open_pages()):
+        for incarnation, page in list(ledger.open_accounts()):
             if (
                 incarnation not in self.alive
                 and incarnation not in self._left_s
@@ -166,10 +160,10 @@ class Accounting:
 
     def is_closed(self, incarnation: str) -> bool:
         """Whether this router gave it up for ever."""
-        page = self.ledger.pages.get(incarnation)
+        page = self.ledger.replica_accounts.get(incarnation)
         if page is not None and self.ledger.router in page.closed_by:
             return True
-        return incarnation in self.ledger.book.folded
+        return incarnation in self.ledger.closed_totals.folded
 
     def _look_around(self) -> None:
         ledger = self.ledger
@@ -219,27 +213,20 @@ class Accounting:
 
     # What this router does.
 
-    def sends(
-        self, replica: str, client: Client, *, worst: float, paid: Paid, now_s: float
-    ) -> Booking:
-        """A request is about to be sent that can cost `worst` at most. `paid`: at replicas before (R11)."""
+    def sends(self, replica: str, client: Client, *, paid: Paid, now_s: float) -> Booking:
+        """A request is about to be sent. `paid`: at replicas before (R11)."""
         incarnation = self.incarnation(replica)
         # The seed first: whoever was sent to a replica without one counts as started from zero there.
         key = self._key(client, incarnation, now_s=now_s, paid=paid)
         self._bookings += 1
-        booking = Booking(incarnation, client, self._bookings, key, worst, paid)
+        booking = Booking(incarnation, client, self._bookings, key, paid)
         if incarnation:
             at = self._open.setdefault(incarnation, {})
             at.setdefault(client.identity, {})[booking.number] = None
-            self.ledger.dispatched(incarnation, client.identity, worst=worst)
         return booking
 
-    def ended(self, booking: Booking, usage: Usage | None, *, told: bool = True) -> None:
-        """A request is over there, having used `usage`; None where nobody knows.
-
-        `told`: by the replica. Where it was not, what the request may have cost beyond that stays open: the
-        replica may have computed what never came here.
-        """
+    def ended(self, booking: Booking, usage: Usage | None) -> None:
+        """A request is over there, having used `usage`; None where that is unknown."""
         if not booking.incarnation:
             return
         at = self._open[booking.incarnation]
@@ -249,16 +236,14 @@ class Accounting:
             del at[booking.client.identity]
         if not at:
             del self._open[booking.incarnation]
-        totals = Totals() if usage is None else self._totals(booking, usage)
-        released = booking.worst if told and usage is not None else totals.service
-        self.ledger.received(
-            booking.incarnation, booking.client.identity, totals, released=released
-        )
+        if usage is not None:
+            totals = self._totals(booking, usage)
+            self.ledger.received(booking.incarnation, booking.client.identity, totals)
 
     def failed(self, booking: Booking, estimate: Usage) -> Paid:
         """An attempt failed with nothing to show; whether its input was computed and so paid there (R11)."""
         computed = self.was_running(booking)
-        self.ended(booking, estimate if computed else None, told=False)
+        self.ended(booking, estimate if computed else None)
         return booking.paid._replace(input=True) if computed else booking.paid
 
     def moved(self, booking: Booking, told: RelocationVerdict | None, estimate: Usage) -> Paid:
@@ -270,13 +255,13 @@ class Accounting:
         if told is not None and booking.number in told.never:
             self.ended(booking, NOTHING)
             return booking.paid
-        self.ended(booking, estimate, told=False)  # of output, what it reports is all there was
+        self.ended(booking, estimate)  # of output, what it reports is all there was
         there = Paid(True) if told is None else told.paid[booking.number]
         return Paid(True, min(WHOLE, booking.paid.output_tokens + there.output_tokens))
 
     def held(self, incarnation: str, client: str) -> HeldWork:
         """What a replica has of a client, by its last report."""
-        page = self.ledger.pages.get(incarnation)
+        page = self.ledger.replica_accounts.get(incarnation)
         if page is None:
             return HeldWork(0.0, 0.0, 0.0)
         cell = page.clients.cell
@@ -295,7 +280,7 @@ class Accounting:
         Requests that only waited were charged nothing there; to let them pass as paid would give as many free
         inputs as a client has requests waiting.
         """
-        page = self.ledger.pages.get(booking.incarnation)
+        page = self.ledger.replica_accounts.get(booking.incarnation)
         if page is None or not page.head:
             return True  # no report ever: rather nothing charged twice
         client = booking.client.identity
@@ -310,7 +295,7 @@ class Accounting:
         """The client key for a request to `incarnation`: with its seed until a report shows the client there."""
         if incarnation not in self._seeded:
             return client.keyed(NO_SEED, paid)
-        page = self.ledger.pages.get(incarnation)
+        page = self.ledger.replica_accounts.get(incarnation)
         if page is not None and client.identity in page.clients:
             return client.keyed(NO_SEED, paid)
         joiners = [name for name, came_s in self._came_s.items() if now_s - came_s < JOINING_S]

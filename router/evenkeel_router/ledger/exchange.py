@@ -1,7 +1,6 @@
-"""The ledger's messages as they travel: dataclasses of fairshare ⇄ wire structs of contract (design R3).
+"""The ledger's messages: dataclasses of fairshare ⇄ wire structs of contract (design R3).
 
-Place in the flow: ledger → **to wire** → peers and stores → **from wire** → ledger. Blocks of rows are handed on as
-they are, so that this costs by the page, not by the row.
+Blocks of rows are passed on unchanged, so the cost is per replica account, not per row.
 """
 
 from __future__ import annotations

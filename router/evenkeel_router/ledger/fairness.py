@@ -1,13 +1,9 @@
-"""What each client was served, against what it was owed, fleet-wide (design §7, P5).
+"""What each client was served against what it was owed, in the whole fleet (design §7).
 
-Place in the flow: ledger → **truth** → metrics, `/v1/state`, `evenkeel top`. Every router computes the same from the
-same ledger, so whoever adds routers up counts everything twice: take the maximum.
+Every router computes the same from the same ledger: aggregate over routers by maximum. While several clients are backlogged, each is owed
+its share of what they received together; a client that is not backlogged is owed what it received.
 
-Owed is a total as served is: while several clients are backlogged, what they got together, divided anew by their
-shares; to whoever is not backlogged, what it got. Where all is fair, both rise together.
-
-The surprising thing: it is computed in steps, with requests in between, and handed out as one value when it is
-complete: a fleet of 64 replicas and thousands of clients takes longer than any request may wait.
+The values are computed in steps, with requests served in between, and replaced as a whole: a large fleet takes longer than any request may wait.
 """
 
 from __future__ import annotations
@@ -19,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from evenkeel_fairshare.bounds import Churn, churn_gap
-from evenkeel_fairshare.ledger import Figures, Ledger, standing, standing_of_tenant, tenant_of
-from evenkeel_fairshare.ledger.page import WAITING
+from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_of_tenant, tenant_of
+from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.measures import jain_index
 
 from evenkeel_router.api.identity import MAX_CLIENTS, OTHER
@@ -31,6 +27,8 @@ WINDOW_S: Final = 60.0
 AS_OWED: Final = 0.8
 """Who waited most of the window and was given this part of what it was owed got its share, and asked for more: whose
 requests wait through its own doing. What is missing to 1 is what measuring over a minute may be wrong by."""
+SERVICE: Final = ""
+"""The level whose members are the tenants; a tenant is the level of its clients."""
 STRIDE: Final = 20
 """Clients to look at between two moments in which requests may be served."""
 
@@ -79,7 +77,7 @@ class FleetFigures:
     jain: float = 1.0
     """Of given over owed, of those who were backlogged for at least half of the window."""
     bound_ratio: float = 0.0
-    """Difference of standing of clients backlogged everywhere over what the theorem allows; above 1 something is broken."""
+    """Difference of position of clients backlogged everywhere over what the theorem allows; above 1 something is broken."""
     backlogged: int = 0
     """Clients with a request that waits at a replica."""
     beyond_share: frozenset[str] = frozenset()
@@ -117,10 +115,12 @@ class Fairness:
         self.now = FleetFigures()
         """The last complete value."""
         self._ledger = ledger
-        self._figures = Figures(ledger)
+        self._served = ServiceIndex(ledger)
         self._window_s = window_s
         self._max_clients = max_clients
         self._owed: defaultdict[str, float] = defaultdict(float)
+        self._ahead: dict[str, float] = {}
+        """Of clients and tenants: given less owed while backlogged, over the weight."""
         self._moments: deque[_Moment] = deque()
         self._competed: defaultdict[str, _Competed] = defaultdict(_Competed)
         self._total = 0.0
@@ -129,7 +129,7 @@ class Fairness:
     @property
     def known(self) -> int:
         """Clients that were given anything and are not aged out."""
-        return len(self._figures.clients())
+        return len(self._served.clients())
 
     def steps(
         self, alive: Collection[str], weights: ConfiguredWeights, now_s: float
@@ -137,21 +137,19 @@ class Fairness:
         """Compute `now` anew; do something else at every step. `alive`: incarnations taken for alive."""
         self._most_alive = max(self._most_alive, len(alive))
         grown: dict[str, float] = {}
-        for client, more in self._figures.refresh():
+        for client, more in self._served.refresh():
             grown[client] = grown.get(client, 0.0) + more
             if len(grown) % STRIDE == 0:
                 yield
         waiting: Counter[str] = Counter()
         queued: defaultdict[str, float] = defaultdict(float)
-        for incarnation, page in list(self._ledger.open_pages()):
+        for incarnation, page in list(self._ledger.open_accounts()):
             if incarnation in alive:
                 names = page.clients.positive(WAITING)
                 waiting.update(names)
                 for name in names:
                     queued[name] += page.clients.cell(name, WAITING)
                 yield
-        self._figures.observe(waiting)
-        yield
         competed = self._owe(grown, waiting, weights)
         self._remember(_Moment(now_s, frozenset(waiting), competed, self._total))
         yield
@@ -173,13 +171,42 @@ class Fairness:
         }
         for client, (owed, _) in competed.items():
             self._owed[client] += owed
+        self._advance(competed, weights)
         for client, more in grown.items():
             if client not in competed:
                 self._owed[client] += more
-            if client not in self._figures.clients():  # aged out, or never given anything
+            if client not in self._served.clients():  # aged out, or never given anything
                 del self._owed[client]
+                self._ahead.pop(client, None)
         self._total += sum(grown.values())
         return competed
+
+    def _advance(
+        self, competed: Mapping[str, tuple[float, float]], weights: ConfiguredWeights
+    ) -> None:
+        """Bring `_ahead` up to date, level by level."""
+        levels: defaultdict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
+        tenants: defaultdict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        for client, (owed, given) in competed.items():
+            tenant = tenant_of(client)
+            levels[tenant][client] = owed / weights.client(client), given / weights.client(client)
+            before, weight = tenants[tenant], weights.tenant(tenant)
+            tenants[tenant] = before[0] + owed / weight, before[1] + given / weight
+        levels[SERVICE] = dict(tenants)
+        ahead: dict[str, float] = {}
+        for name, before_ahead in self._ahead.items():
+            members = levels.get(tenant_of(name) if name.count("/") > 1 else SERVICE, {})
+            if name not in members:
+                # What it is ahead is worked off by what the others are given. It is owed nothing for this time (R4).
+                least = min((given for _, given in members.values()), default=0.0)
+                if before_ahead > least:
+                    ahead[name] = before_ahead - least
+        for members in levels.values():
+            # Who comes is lifted to the least of those that were there (R4).
+            level = min((self._ahead[name] for name in members if name in self._ahead), default=0.0)
+            for name, (owed, given) in members.items():
+                ahead[name] = self._ahead.get(name, level) + given - owed
+        self._ahead = ahead
 
     def _remember(self, moment: _Moment) -> None:
         """The window moves on."""
@@ -237,13 +264,19 @@ class Fairness:
         for client in waiting:
             beside[tenant_of(client)] += weights.client(client)
         all_tenants = sum(map(weights.tenant, beside))
+        ahead = {name: self._ahead[name] for name in (*beside, *waiting) if name in self._ahead}
+        least: dict[str, float] = {}
+        for name, own in ahead.items():
+            level = SERVICE if name in beside else tenant_of(name)
+            least[level] = min(least.get(level, own), own)
         leads: dict[str, float] = {}
-        for tenant in beside:
-            leads[tenant] = _over(self._figures.lead_of_tenant(tenant) * all_tenants, rate)
-        for n, client in enumerate(waiting):
-            tenant = tenant_of(client)
-            part = weights.tenant(tenant) / all_tenants
-            leads[client] = _over(self._figures.lead(client) * beside[tenant], rate * part)
+        for n, (name, own) in enumerate(ahead.items()):
+            if name in beside:
+                leads[name] = _over((own - least[SERVICE]) * all_tenants, rate)
+            else:
+                tenant = tenant_of(name)
+                part = weights.tenant(tenant) / all_tenants
+                leads[name] = _over((own - least[tenant]) * beside[tenant], rate * part)
             if n % (10 * STRIDE) == 0:
                 yield
         return leads
@@ -252,14 +285,12 @@ class Fairness:
         self, waiting: Collection[str], leads: Mapping[str, float]
     ) -> Generator[None, None, dict[str, MemberFigures]]:
         """The most served clients one by one, the others of a tenant together."""
-        known = dict(self._figures.clients())
-        named = set(
-            heapq.nlargest(self._max_clients, known, key=lambda client: known[client].service)
-        )
+        known = dict(self._served.clients())
+        named = set(heapq.nlargest(self._max_clients, known, key=known.__getitem__))
         found: dict[str, MemberFigures] = {}
         for n, client in enumerate({*known, *waiting}):
             own = MemberFigures(
-                service=known[client].service if client in known else 0.0,
+                service=known.get(client, 0.0),
                 owed=self._owed[client] if client in known else 0.0,
                 requested_per_s=self._ledger.requested_rate(client, self._ledger.members),
                 lead_s=leads.get(client, 0.0),
@@ -274,7 +305,7 @@ class Fairness:
     def _tenants(
         self, clients: Mapping[str, MemberFigures], leads: Mapping[str, float]
     ) -> dict[str, MemberFigures]:
-        found: dict[str, MemberFigures] = dict.fromkeys(self._ledger.book.tenants, NOBODY)
+        found: dict[str, MemberFigures] = dict.fromkeys(self._ledger.closed_totals.tenants, NOBODY)
         for client, own in clients.items():
             tenant = tenant_of(client)
             found[tenant] = found.get(tenant, NOBODY) + own
@@ -282,8 +313,8 @@ class Fairness:
         return {
             tenant: replace(
                 own,
-                service=own.service + self._ledger.book.tenant(tenant).totals.service,
-                owed=own.owed + self._ledger.book.tenant(tenant).totals.service,
+                service=own.service + self._ledger.closed_totals.tenant(tenant).totals.service,
+                owed=own.owed + self._ledger.closed_totals.tenant(tenant).totals.service,
                 lead_s=leads.get(tenant, 0.0),
             )
             for tenant, own in found.items()
@@ -292,7 +323,7 @@ class Fairness:
     def _bound_ratio(
         self, everywhere: Collection[str], alive: Collection[str]
     ) -> Generator[None, None, float]:
-        """The largest of all levels: difference of standing over what theorem 2 allows."""
+        """The largest of all levels: difference of position over what theorem 2 allows."""
         ledger, rules = self._ledger, self._ledger.rules
         churn = Churn(
             replicas=self._most_alive,
@@ -306,18 +337,18 @@ class Fairness:
             levels[tenant_of(client)].append(client)
         worst = 0.0
         for names, of, weight in (
-            (list(levels), standing_of_tenant, ledger.weights.tenant),
-            *((clients, standing, ledger.weights.client) for clients in levels.values()),
+            (list(levels), position_of_tenant, ledger.weights.tenant),
+            *((clients, position, ledger.weights.client) for clients in levels.values()),
         ):
-            standings: dict[str, float] = {}
+            positions: dict[str, float] = {}
             for name in names:
-                standings[name] = of(ledger, name, alive)
+                positions[name] = of(ledger, name, alive)
                 yield
-            most = max(standings, key=standings.__getitem__, default="")
-            least = min(standings, key=standings.__getitem__, default="")
+            most = max(positions, key=positions.__getitem__, default="")
+            least = min(positions, key=positions.__getitem__, default="")
             if most != least:
                 gap = churn_gap(churn, (weight(most), weight(least)))
-                worst = max(worst, (standings[most] - standings[least]) / gap)
+                worst = max(worst, (positions[most] - positions[least]) / gap)
         return worst
 
 

@@ -1,8 +1,6 @@
-"""Looking after the ledger: what departed is closed, folded into the book, and forgotten (design R3, R6).
+"""Periodic work on the ledger: close departed incarnations, compact, compute fairness, publish demand (design R3, R6).
 
-Place in the flow: reports, accounts and peers write to the ledger all the time; **tending** runs beside them, every
-second for what is cheap and every ten for the book, which must be sealed less often than replicas report. Beside it
-**telling** computes what the ledger says about the fleet, in steps between which requests are served.
+Cheap work runs every second, compaction every ten: it must be rarer than reports. All of it runs in steps between which requests are served.
 """
 
 from __future__ import annotations
@@ -12,15 +10,15 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from evenkeel_fairshare.ledger import Sealer
-from evenkeel_fairshare.ledger.book import EMPTY_BOOK
+from evenkeel_fairshare.ledger import Compactor
+from evenkeel_fairshare.ledger.closed_totals import NOTHING_CLOSED
 
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Timing
 
 DEMAND_INTERVAL_S: Final = 5.0
 DEMAND_PIECE: Final = 500
-FIRST_BOOK_SETTLES: Final = 10
+FIRST_TOTALS_SETTLES: Final = 10
 """Longest wait for replicas that never answered, in times of `settle_s`: five minutes."""
 MAX_LOAD: Final = 0.1
 """Figures of a large fleet take their time; then they are computed less often, for at most this part of a core."""
@@ -44,7 +42,7 @@ class LedgerMaintenance:
         self._timing = timing
         self._members = members
         self._all_reported = all_reported
-        self._sealer = Sealer(service_ledger.ledger)
+        self._sealer = Compactor(service_ledger.ledger)
 
     async def run(self) -> None:
         """Tend for ever."""
@@ -73,9 +71,9 @@ class LedgerMaintenance:
         if persistence is not None and not persistence.loaded.is_set():
             return False
         return (
-            self._service_ledger.ledger.book.rank != EMPTY_BOOK
+            self._service_ledger.ledger.closed_totals.rank != NOTHING_CLOSED
             or self._all_reported()
-            or running_s >= FIRST_BOOK_SETTLES * self._timing.settle_s
+            or running_s >= FIRST_TOTALS_SETTLES * self._timing.settle_s
         )
 
     async def _seal(self, members: frozenset[str], now_s: float) -> None:
@@ -86,8 +84,11 @@ class LedgerMaintenance:
 
 async def reckon(service_ledger: ServiceLedger) -> None:
     """Have at hand what departed incarnations left behind: the next seed asks for it."""
-    for name, _ in list(service_ledger.ledger.open_pages()):
-        if name not in service_ledger.accounting.alive and name in service_ledger.ledger.pages:
+    for name, _ in list(service_ledger.ledger.open_accounts()):
+        if (
+            name not in service_ledger.accounting.alive
+            and name in service_ledger.ledger.replica_accounts
+        ):
             await _in_steps(service_ledger.ledger.closing_steps(name))
 
 

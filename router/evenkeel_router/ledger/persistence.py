@@ -86,7 +86,7 @@ class Persistence:
         parts.reverse()  # taken off the end, so that what was merged is not held twice
         while parts:
             part = parts.pop()
-            pages = {(part.router, page.incarnation) for page in part.pages}
+            pages = {(part.router, page.incarnation) for page in part.replica_accounts}
             if pages & lost:
                 continue
             try:

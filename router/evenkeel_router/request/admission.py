@@ -5,7 +5,7 @@ A tenant's limits count over all routers: this router admits what its parts of t
 One client that floods must not take up all requests and bytes that the router can hold: every other client would be
 refused before any scheduler saw it. So the client that holds most is refused first, by dynamic thresholds (Choudhury
 and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): no client may hold more than
-`GREED` times what is free. One client alone gets 8/9 of all; n clients that flood get 8/(8n + 1) each, as their
+`SHARE_FACTOR` times what is free. One client alone gets 8/9 of all; n clients that flood get 8/(8n + 1) each, as their
 requests end, and 1/(8n + 1) stays free.
 
 Tokens are counted after the fact. A request enters while its tenant's bucket is not empty; the estimate of its input
@@ -21,7 +21,7 @@ from typing import Final
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
 
 from evenkeel_router.api.errors import Refusal
-from evenkeel_router.api.headroom import GREED, may_hold_more
+from evenkeel_router.api.headroom import SHARE_FACTOR, may_hold_more
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.ledger.limit_part import TINY, LimitPart
@@ -173,7 +173,7 @@ class Admission:
             raise _limited(f"The client has as many requests in flight as it may: {held}.")
         if not may_hold_more(tenant.running, free):
             raise _greedy("tenant", tenant.running, self.running)
-        if not may_hold_more(held, GREED * free - tenant.running):
+        if not may_hold_more(held, SHARE_FACTOR * free - tenant.running):
             raise _greedy("client", held, self.running)
         tenant.enter(tokens, now_s)
         self._clients[client.identity] = held + 1

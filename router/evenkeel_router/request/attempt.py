@@ -79,13 +79,11 @@ class Attempt:
         self.exchange = await upstream.connect(replica)
         return self.exchange
 
-    def dispatched(self, client: Client, *, worst: float, paid: Paid, now_s: float) -> str:
+    def dispatched(self, client: Client, *, paid: Paid, now_s: float) -> str:
         """The request is about to be sent: charge it. Returns the client key to send with it."""
         self._state = State.DISPATCHED
         self._fleet.dispatched(self.ticket)
-        self.booking = self._accounting.sends(
-            self.replica, client, worst=worst, paid=paid, now_s=now_s
-        )
+        self.booking = self._accounting.sends(self.replica, client, paid=paid, now_s=now_s)
         return self.booking.key
 
     def refused(self) -> None:
@@ -116,17 +114,17 @@ class Attempt:
         verdict = await self.taken_back.verdict() if self.taken_back is not None else None
         return self._accounting.moved(self._end(), verdict, estimate)
 
-    def finished(self, usage: Usage | None, *, reported: bool) -> None:
+    def finished(self, usage: Usage | None) -> None:
         """The request is over, however it ended; does nothing where another ending came before.
 
-        `usage`: `NOTHING` where the replica refused it, None where it is unknown. `reported`: by the replica.
+        `usage`: `NOTHING` where the replica refused it, None where it is unknown.
         """
         if self._state is State.SELECTED:
             self.refused()
         elif self._state is not State.ENDED:
             if self._state is State.DISPATCHED:
                 self._give_back(usage)
-            self._accounting.ended(self._end(), usage, told=reported)
+            self._accounting.ended(self._end(), usage)
 
     def _end(self) -> Booking:
         self._state = State.ENDED

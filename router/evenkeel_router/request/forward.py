@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from aiohttp import web
 from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
 from multidict import istr
@@ -46,6 +45,7 @@ from evenkeel_router.request.relay import (
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.settings import Settings
+from evenkeel_router.transport.client_request import Answer, Request
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
@@ -105,8 +105,8 @@ class Forwarder:
         self._now = asyncio.get_running_loop().time
 
     async def forward(
-        self, request_state: RequestState, admitted: AdmittedRequest, request: web.BaseRequest
-    ) -> web.StreamResponse:
+        self, request_state: RequestState, admitted: AdmittedRequest, request: Request
+    ) -> Answer:
         """The answer; raises `Refusal`. The last attempt stays open in `request_state`, to settle."""
         fleet, history = self._replicas.fleet, _History()
         deadline_s = request_state.started_s + self._settings.limits.queue_timeout_s
@@ -151,10 +151,10 @@ class Forwarder:
         self,
         request_state: RequestState,
         admitted: AdmittedRequest,
-        request: web.BaseRequest,
+        request: Request,
         attempt: Attempt,
         history: _History,
-    ) -> web.StreamResponse | None:
+    ) -> Answer | None:
         """One replica; None if there was no connection. Raises `FailedAttempt`, `RelocatedError`, `Refusal`."""
         try:
             exchange = await attempt.connect(
@@ -167,9 +167,7 @@ class Forwarder:
         except ConnectionLimitError as error:
             attempt.refused()
             raise refusals.no_connection(str(error)) from error
-        key = attempt.dispatched(
-            admitted.client, worst=self._worst(admitted), paid=history.paid, now_s=self._now()
-        )
+        key = attempt.dispatched(admitted.client, paid=history.paid, now_s=self._now())
         request_state.attempts += 1
         request_state.replica = attempt.replica
         self._replicas.totals(attempt.replica).requests += 1
@@ -225,17 +223,9 @@ class Forwarder:
         answer_by_s = self._answer_by_s(request_state, history, self._silence_s(admitted))
         return min(queue_until_s, answer_by_s)
 
-    def _worst(self, admitted: AdmittedRequest) -> float:
-        """The most that the request can cost, in weighted tokens."""
-        extend = admitted.match.dispatch.input_tokens
-        most, cost = admitted.inference.max_output_tokens, self._accounting.cost
-        if most is None:
-            most = self._settings.limits.max_output_tokens
-        return cost.input_cost(extend) + cost.output_cost(extend, 0, most)
-
 
 def _outgoing(
-    request_state: RequestState, admitted: AdmittedRequest, request: web.BaseRequest, key: str
+    request_state: RequestState, admitted: AdmittedRequest, request: Request, key: str
 ) -> Outgoing:
     """What is sent: the client's body, the client key, and the request's origin."""
     inference = admitted.inference

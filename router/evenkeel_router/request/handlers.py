@@ -1,7 +1,6 @@
-"""The traffic port's front: from a request's head to a pipeline, from a refusal to an OpenAI error.
+"""The traffic port: routes requests by their path, and turns refusals and faults into answers.
 
-Place in the flow: HTTP parser → **route** → pipeline → **answer** → request log. Every request ends in
-`_finish`, once: counted and logged, whatever became of it.
+Every request ends in `_finish`, once, and is counted and logged there. Checks of `/health` are neither.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ import itertools
 import logging
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Final, TypeAlias
 
 import msgspec
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from evenkeel_contract.names import REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import NOTHING
 from multidict import istr
@@ -24,6 +22,7 @@ from multidict import istr
 from evenkeel_router.api.errors import Refusal, error_body, invalid
 from evenkeel_router.api.inference import Endpoint
 from evenkeel_router.api.outcomes import OURS, Outcome
+from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.request import refusals
 from evenkeel_router.request.intake import Intake
@@ -32,6 +31,12 @@ from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.request.totals import RequestTotals
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.bodies import INVALID_BODY
+from evenkeel_router.transport.client_request import (
+    Answer,
+    HttpSyntaxError,
+    Request,
+    TransferCodingError,
+)
 from evenkeel_router.transport.replies import JSON, CompleteReply
 
 _log = logging.getLogger(__name__)
@@ -39,10 +44,11 @@ _REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
 _WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _ENDPOINTS: Final = {endpoint.value: endpoint for endpoint in Endpoint}
 _MODELS: Final = "/v1/models"
-_OTHER_PATH: Final = "other"  # a path of the client's making never becomes a label or a log field
+_HEALTH: Final = "/health"
+_OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
 
 INTERNAL: Final = "internal"
-"""The label of a fault of this program: not an outcome that anybody may count on."""
+"""The label of a fault of this program, which is none of the outcomes."""
 
 
 RequestSink: TypeAlias = Callable[[RequestState, float], None]
@@ -58,6 +64,7 @@ class Traffic:
         intake: Intake,
         pipeline: Pipeline,
         *,
+        replicas: Replicas,
         totals: RequestTotals,
         fairness: Fairness,
         log: RequestSink,
@@ -66,6 +73,7 @@ class Traffic:
         self._settings = settings
         self._intake = intake
         self._pipeline = pipeline
+        self._replicas = replicas
         self._totals = totals
         self._fairness = fairness
         self._log = log
@@ -74,10 +82,12 @@ class Traffic:
         self._ids = itertools.count(1)
         self._started_unix = intake.started_unix
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: Request) -> Answer:
         """One request."""
-        path = request.raw_path.partition("?")[0]
+        path = request.target.partition("?")[0]
         endpoint = _ENDPOINTS.get(path)
+        if endpoint is None and path == _HEALTH and request.method in ("GET", "HEAD"):
+            return self._health(request)
         request_state = RequestState(
             request_id=self._request_id(request),
             path=path if endpoint is not None or path == _MODELS else _OTHER_PATH,
@@ -101,28 +111,31 @@ class Traffic:
         finally:
             self._finish(request_state)
 
-    def refuse(self, request: web.BaseRequest, error: BaseException | None) -> web.StreamResponse:
-        """A request that the HTTP parser refused; or whatever else aiohttp found no answer to."""
+    def refuse(self, request: Request, error: BaseException) -> Answer:
+        """Answer a request that is not HTTP, or whose handler raised an exception."""
         request_state = RequestState(
             request_id=next_id(self._id_prefix, self._ids), path=_OTHER_PATH, started_s=self._now()
         )
-        if isinstance(error, HttpProcessingError):
-            message = "The request is not valid HTTP; check its request line and its headers."
-            refusal = invalid(message, code="invalid_http")
-            answer = self._refused(request_state, request, refusal, close=True)
+        if isinstance(error, HttpSyntaxError):
+            answer = self._refused(request_state, request, _not_http(error), close=True)
             _log.debug("not HTTP", exc_info=error)
         else:
             answer = self._fault(request_state, request, error)
         self._finish(request_state)
         return answer
 
-    def _models(
-        self, request_state: RequestState, request: web.BaseRequest, path: str
-    ) -> web.StreamResponse:
+    def _health(self, request: Request) -> Answer:
+        """Whether the router takes requests, for load balancers and clients; no credentials. As `/readyz`."""
+        draining, in_sync = self._intake.draining, self._replicas.in_sync
+        status = "draining" if draining else "ok" if in_sync else "starting"
+        body = msgspec.json.encode({"status": status})
+        return CompleteReply(request, status=200 if status == "ok" else 503, body=body)
+
+    def _models(self, request_state: RequestState, request: Request, path: str) -> Answer:
         """What OpenAI's clients ask before anything else; raises `Refusal`."""
         name = path.removeprefix(_MODELS).removeprefix("/") if path.startswith(_MODELS) else None
         if name is None or request.method not in ("GET", "HEAD"):
-            message = f"There is no {request.method} {path[:200]}."
+            message = f"Unknown URL: {request.method} {path[:200]}."
             raise Refusal(Outcome.NOT_FOUND, message, code="unknown_url")
         self._pipeline.identify(request_state, request)
         config = self._settings.config
@@ -145,44 +158,40 @@ class Traffic:
     def _refused(
         self,
         request_state: RequestState,
-        request: web.BaseRequest,
+        request: Request,
         refusal: Refusal,
         *,
         close: bool = False,
-    ) -> web.StreamResponse:
+    ) -> Answer:
         request_state.outcome, request_state.status = refusal.outcome, refusal.status
         return self._whole(
             request_state,
             request,
             refusal.status,
             error_body(refusal),
-            refusal.retry_after,
+            refusal.headers,
             close=close,
         )
 
-    def _fault(
-        self, request_state: RequestState, request: web.BaseRequest, fault: BaseException | None
-    ) -> web.StreamResponse:
-        """A fault of this program: no traceback for the client, a full one for its operators."""
-        _log.error("a fault of the router in request %s", request_state.request_id, exc_info=fault)
+    def _fault(self, request_state: RequestState, request: Request, fault: BaseException) -> Answer:
+        """A fault of this program: the traceback goes to the log, not to the client."""
+        _log.error("the router failed in request %s", request_state.request_id, exc_info=fault)
         self._totals.faults += 1
         request_state.status = 500
-        refusal = Refusal(Outcome.REPLICA_FAILED, "The router failed.", code=INTERNAL)
+        refusal = Refusal(Outcome.REPLICA_FAILED, "Internal error of the router.", code=INTERNAL)
         return self._whole(request_state, request, 500, error_body(refusal), close=True)
 
     def _whole(
         self,
         request_state: RequestState,
-        request: web.BaseRequest,
+        request: Request,
         status: int,
         body: bytes,
-        retry_after: str | None = None,
+        headers: Sequence[tuple[str, str]] = (),
         *,
         close: bool = False,
     ) -> CompleteReply:
-        headers = [(REQUEST_ID_HEADER, request_state.request_id)]
-        if retry_after is not None:
-            headers.append(("retry-after", retry_after))
+        headers = [(REQUEST_ID_HEADER, request_state.request_id), *headers]
         close = close or self._intake.draining
         return CompleteReply(
             request, status=status, body=body, content_type=JSON, headers=headers, close=close
@@ -210,11 +219,24 @@ class Traffic:
         elif request_state.first_byte_s is None and request_state.outcome in OURS:
             seen.never()
 
-    def _request_id(self, request: web.BaseRequest) -> str:
+    def _request_id(self, request: Request) -> str:
         given = request.headers.get(_REQUEST_ID)
         if given is not None and _WELL_FORMED_ID.fullmatch(given):
             return given
         return next_id(self._id_prefix, self._ids)
+
+
+def _not_http(error: HttpSyntaxError) -> Refusal:
+    if isinstance(error, TransferCodingError):
+        return Refusal(
+            Outcome.INVALID_REQUEST,
+            f"The transfer coding {str(error)[:40]!r} is not supported; use chunked or Content-Length.",
+            code="unsupported_transfer_encoding",
+            param="transfer-encoding",
+            status=HTTPStatus.NOT_IMPLEMENTED,
+        )
+    message = "The request is not valid HTTP; check its request line and its headers."
+    return invalid(message, code="invalid_http")
 
 
 def next_id(prefix: str, ids: itertools.count[int]) -> str:

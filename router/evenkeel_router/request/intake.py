@@ -12,7 +12,7 @@ from evenkeel_router.api.inference import Limits
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request.admission import Admission
 from evenkeel_router.request.request_state import RequestState
-from evenkeel_router.transport.bodies import Budget
+from evenkeel_router.transport.bodies import BodyMemory
 
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 
@@ -25,7 +25,7 @@ class Intake:
         self.limits = _limits(config)
         self.limit_parts = limit_parts
         self.admission = Admission(config.limits, limit_parts)
-        self.body_budget = Budget(MAX_BUFFERED_BYTES)
+        self.body_memory = BodyMemory(MAX_BUFFERED_BYTES)
         self.active_requests: set[RequestState] = set()
         """Requests between admission and their end."""
         self.draining = False

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
 from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
@@ -29,7 +28,8 @@ from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.request.totals import ClientTotals, RequestTotals
 from evenkeel_router.settings import Settings
-from evenkeel_router.transport.bodies import Account, read_body
+from evenkeel_router.transport.bodies import TenantMemory, read_body
+from evenkeel_router.transport.client_request import Answer, Request
 
 _AUTHORIZATION = istr("Authorization")
 _IDENTITY = tuple((name, istr(name)) for name in CLIENT_HEADERS)
@@ -66,7 +66,7 @@ class Pipeline:
         self._now = asyncio.get_running_loop().time
 
     def identify(
-        self, request_state: RequestState, request: web.BaseRequest
+        self, request_state: RequestState, request: Request
     ) -> tuple[Client, ClientTotals]:
         """1. The sender, and its totals so far; raises `Refusal`."""
         headers = request.headers
@@ -85,17 +85,17 @@ class Pipeline:
         return client, totals
 
     async def infer(
-        self, request_state: RequestState, request: web.BaseRequest, endpoint: Endpoint
-    ) -> web.StreamResponse:
+        self, request_state: RequestState, request: Request, endpoint: Endpoint
+    ) -> Answer:
         """Serve one request; raises `Refusal`, and `CancelledError` when its client is gone."""
         intake = self._intake
         client, totals = self.identify(request_state, request)
 
         # 2. Parse: what the request asks for, and what is sent on.
-        body_bytes = Account(intake.body_budget, client.tenant_identity)
+        body_memory = TenantMemory(intake.body_memory, client.tenant_identity)
         body = await read_body(
             request,
-            body_bytes,
+            body_memory,
             limit_bytes=self._settings.limits.max_body_bytes,
             timeout_s=self._settings.timing.body_timeout_s,
         )
@@ -121,7 +121,7 @@ class Pipeline:
             finally:
                 self._settle(request_state, client, totals, inference)
         finally:
-            body_bytes.give(held_bytes)
+            body_memory.release(held_bytes)
 
     async def _tokenise(
         self, request_state: RequestState, client: Client, inference: Inference
@@ -138,11 +138,11 @@ class Pipeline:
     async def _forward(
         self,
         request_state: RequestState,
-        request: web.BaseRequest,
+        request: Request,
         client: Client,
         totals: ClientTotals,
         inference: Inference,
-    ) -> web.StreamResponse:
+    ) -> Answer:
         totals.in_flight += 1
         request_state.task = asyncio.current_task()
         self._intake.active_requests.add(request_state)
@@ -180,8 +180,7 @@ class Pipeline:
         """Give back and charge, however the request ended."""
         usage, attempt = request_state.usage, request_state.attempt
         if attempt is not None:
-            reported = request_state.outcome is None or usage == NOTHING
-            attempt.finished(usage, reported=reported)
+            attempt.finished(usage)
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
@@ -208,7 +207,7 @@ class Pipeline:
             prediction.basis.value, prediction.cached_tokens, usage.cached_tokens
         )
 
-    def _note_stripped(self, request: web.BaseRequest, inference: Inference) -> None:
+    def _note_stripped(self, request: Request, inference: Inference) -> None:
         """Count the fields and headers that clients may not send to an engine; none of them is sent on."""
         stripped = self._totals.stripped
         for field in inference.stripped:

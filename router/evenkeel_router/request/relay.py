@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from aiohttp import web
 from evenkeel_contract.names import REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 
@@ -18,12 +17,14 @@ from evenkeel_router.api.errors import Refusal, error_event
 from evenkeel_router.api.event_stream import EventScan
 from evenkeel_router.api.inference import Endpoint
 from evenkeel_router.api.outcomes import Outcome, of_status
+from evenkeel_router.api.replica_errors import replica_error_body
 from evenkeel_router.api.usage import GarbageError, of_reply
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.selection import Match
 from evenkeel_router.request import refusals
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.transport.replies import CompleteReply, Stream
+from evenkeel_router.transport.client_request import Answer, Request
+from evenkeel_router.transport.replies import JSON, CompleteReply, Stream
 from evenkeel_router.transport.upstream import BrokenError, Reply, SilenceError
 
 Begun: TypeAlias = Callable[[int], None]
@@ -48,7 +49,7 @@ class Relay:
         self,
         request_state: RequestState,
         admitted: AdmittedRequest,
-        request: web.BaseRequest,
+        request: Request,
         reply: Reply,
         begun: Begun,
     ) -> None:
@@ -84,7 +85,7 @@ class Relay:
             return NOTHING
         return scan.usage or estimate(self._match, scan.events)
 
-    def end(self, refusal: Refusal) -> web.StreamResponse:
+    def end(self, refusal: Refusal) -> Answer:
         """End a stream that has begun with an error event, if its last event was not sent yet."""
         if not self.scan.done:
             self.request_state.outcome = refusal.outcome
@@ -93,7 +94,7 @@ class Relay:
         return self.stream
 
 
-async def relay_stream(relay: Relay, *, idle_s: float, health: Health) -> web.StreamResponse:
+async def relay_stream(relay: Relay, *, idle_s: float, health: Health) -> Answer:
     """Pass a stream on; raises `FailedAttempt` while nothing was sent, `Refusal` if its client does not read."""
     state, scan, stream = relay.request_state, relay.scan, relay.stream
     stream.when_full(relay.reply.hold)
@@ -125,9 +126,7 @@ async def relay_stream(relay: Relay, *, idle_s: float, health: Health) -> web.St
     return stream
 
 
-def _break_off(
-    relay: Relay, error: BrokenError | SilenceError, health: Health
-) -> web.StreamResponse:
+def _break_off(relay: Relay, error: BrokenError | SilenceError, health: Health) -> Answer:
     """The replica failed in the middle of a stream."""
     if isinstance(error, BrokenError):
         health.broken(relay.request_state.replica, str(error))
@@ -143,7 +142,7 @@ def _break_off(
 def relay_whole(
     state: RequestState,
     admitted: AdmittedRequest,
-    request: web.BaseRequest,
+    request: Request,
     reply: Reply,
     begun: Begun,
     *,
@@ -151,9 +150,11 @@ def relay_whole(
 ) -> CompleteReply:
     """What the client gets for a replica's answer that is no stream; raises `FailedAttempt`."""
     status, body, inference = reply.status, reply.body, admitted.inference
+    content_type = reply.content_type or "application/octet-stream"
     if 400 <= status < 500 and status not in (401, 403) and body is not None:
         state.outcome = of_status(status)
         state.usage = NOTHING
+        body, content_type = replica_error_body(status, body), JSON
     elif status == 200 and body is not None and not inference.stream:
         try:
             reported = of_reply(inference.endpoint, body)
@@ -169,7 +170,7 @@ def relay_whole(
         request,
         status=status,
         body=body,
-        content_type=reply.content_type or "application/octet-stream",
+        content_type=content_type,
         headers=((REQUEST_ID_HEADER, state.request_id),),
         close=close,
     )

@@ -162,5 +162,8 @@ async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
         code="invalid_admin_token",
     )
     return web.Response(
-        status=refusal.status, body=error_body(refusal), content_type="application/json"
+        status=refusal.status,
+        body=error_body(refusal),
+        content_type="application/json",
+        headers=dict(refusal.headers),
     )

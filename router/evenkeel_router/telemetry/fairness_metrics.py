@@ -85,10 +85,10 @@ def _ledger(rooms: Rooms) -> Iterator[Metric]:
     model, now_s = rooms.settings.config.model, asyncio.get_running_loop().time()
     for name, help_text, value in (
         ("ledger_incarnations", "Replica processes that are in no book yet.",
-         sum(1 for _ in rooms.service_ledger.ledger.open_pages())),
+         sum(1 for _ in rooms.service_ledger.ledger.open_accounts())),
         ("ledger_clients", "Clients that the ledger knows.", rooms.service_ledger.fairness.known),
         ("ledger_book", "Number of the book that this router holds.",
-         rooms.service_ledger.ledger.book.rank.height),
+         rooms.service_ledger.ledger.closed_totals.rank.height),
         ("ledger_store_up", "0 while the ledger's store is away.", not rooms.service_ledger.store_trouble),
         ("ledger_uncounted_replicas", "Replicas whose service is in no ledger.",
          sum(1 for _ in rooms.uncounted())),

@@ -209,7 +209,7 @@ class _RouterCollector(Collector):
              self._rooms.replicas.activation.wanted),
             ("prefix_index_entries", "Prefixes in memory, at most prefix.maxBlocks.",
              len(self._rooms.replicas.fleet.index)),
-            ("buffered_bytes", "Bodies of requests in memory.", self._rooms.intake.body_budget.used_bytes),
+            ("buffered_bytes", "Bodies of requests in memory.", self._rooms.intake.body_memory.used_bytes),
             ("requests_in_flight_limit", "What it takes at a time: limits.maxConcurrent.",
              self._rooms.settings.config.limits.max_concurrent),
             ("draining", "1 while the router finishes what it has.", self._rooms.intake.draining),

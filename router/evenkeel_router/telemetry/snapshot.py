@@ -12,13 +12,13 @@ from collections import defaultdict
 from evenkeel_contract import adminstate
 from evenkeel_contract.routerconfig import PrefixMode, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
-from evenkeel_fairshare.ledger.page import (
+from evenkeel_fairshare.ledger.replica_account import (
     DEFICIT,
     RUNNING,
     SERVICE,
     TENANT_DEFICIT,
     WAITING,
-    Page,
+    ReplicaAccount,
 )
 
 from evenkeel_router.api.identity import OTHER, names_of, tenant_identity
@@ -120,7 +120,7 @@ def _prefix(rooms: Rooms) -> adminstate.PrefixState:
     )
 
 
-def _sum(page: Page | None, column: int) -> int:
+def _sum(page: ReplicaAccount | None, column: int) -> int:
     return int(sum(page.clients.column(column))) if page is not None else 0
 
 
@@ -211,8 +211,8 @@ def _ledger(rooms: Rooms) -> adminstate.LedgerState:
     ledger = rooms.service_ledger.ledger
     return adminstate.LedgerState(
         router=ledger.router,
-        book=ledger.book.rank.height,
-        pages=sum(1 for _ in ledger.open_pages()),
+        book=ledger.closed_totals.rank.height,
+        pages=sum(1 for _ in ledger.open_accounts()),
         clients=rooms.service_ledger.fairness.known,
         store=rooms.settings.config.state.store.value,
         store_trouble=rooms.service_ledger.store_trouble,
@@ -257,9 +257,9 @@ def _at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplic
     return tuple(found)
 
 
-def _page(rooms: Rooms, member: Member) -> Page | None:
+def _page(rooms: Rooms, member: Member) -> ReplicaAccount | None:
     """What the ledger knows of the process that answers at a replica."""
-    return rooms.service_ledger.ledger.pages.get(
+    return rooms.service_ledger.ledger.replica_accounts.get(
         rooms.service_ledger.accounting.incarnation(member.name)
     )
 

@@ -1,11 +1,7 @@
-"""Reading a request's body: bounded in size and in time.
+"""Reading a request's body: bounded in size, in time, and in what all bodies together hold in memory.
 
-Place in the flow: head → **body** → parse. Most bodies have arrived with their head, and cost no wait.
-
-The surprising thing: what all requests hold together is bounded too (`Budget`). Without that, as many
-requests as may be in flight, each with the largest body allowed, would be 64 GiB. And compressed bodies are
-unpacked here, not by aiohttp: of a body that is refused it would unpack all the rest, a gigabyte for each megabyte
-that somebody sends, while everybody else waits.
+Compressed bodies are unpacked here in slices, so that a body that unfolds to gigabytes is refused early and delays no
+other request.
 """
 
 from __future__ import annotations
@@ -14,27 +10,25 @@ import asyncio
 import zlib
 from typing import Final, NamedTuple
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_protocol import RequestPayloadError
 from multidict import istr
 
 from evenkeel_router.api.errors import Refusal, invalid
 from evenkeel_router.api.headroom import may_hold_more
 from evenkeel_router.api.outcomes import Outcome
-from evenkeel_router.transport.server import connection_of
+from evenkeel_router.transport.client_request import HttpSyntaxError, Request
 
 INVALID_BODY: Final = "invalid_body"
-"""The code of a body after which nothing on the connection can be trusted."""
+"""The code of a body after which nothing else can be read from the connection."""
 
 _CONTENT_ENCODING: Final = istr("Content-Encoding")
+_EXPECT: Final = istr("Expect")
 _PACKED: Final = ("gzip", "deflate")
 _GZIP_OR_ZLIB: Final = 47  # zlib's wbits: either header, any window
 _SLICE_BYTES: Final = 256 * 1024  # about a millisecond
 
 
-class Budget:
-    """Bytes of bodies in memory. No tenant can take up all of it (`request/admission.py`)."""
+class BodyMemory:
+    """Bytes of bodies in memory, with one limit for all of them. No tenant can use all of it."""
 
     __slots__ = ("_held_bytes", "limit_bytes", "used_bytes")
 
@@ -43,127 +37,121 @@ class Budget:
         self.used_bytes = 0
         self._held_bytes: dict[str, int] = {}  # no zeros
 
-    def take(self, owner: str, size_bytes: int) -> None:
-        """Use some; raises `Refusal`."""
+    def reserve(self, tenant: str, size_bytes: int) -> None:
+        """Use some of it; raises `Refusal`."""
         free_bytes = self.limit_bytes - self.used_bytes - size_bytes
         if free_bytes < 0:
-            message = f"The router holds {self.used_bytes} bytes of requests, as many as it may."
+            message = f"The router already holds {self.used_bytes} bytes of request bodies, which is its limit."
             raise Refusal(Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=1)
-        held_bytes = self._held_bytes.get(owner, 0)
+        held_bytes = self._held_bytes.get(tenant, 0)
         if not may_hold_more(held_bytes, free_bytes):
             message = (
-                f"The tenant's requests hold {held_bytes} bytes in the router, as many as leave room "
-                f"for others."
+                f"The tenant's requests already hold {held_bytes} bytes in the router; "
+                "the rest is kept free for other tenants."
             )
             raise Refusal(Outcome.RATE_LIMITED, message, code="max_buffered", retry_after_s=1)
         self.used_bytes += size_bytes
-        self._held_bytes[owner] = held_bytes + size_bytes
+        self._held_bytes[tenant] = held_bytes + size_bytes
 
-    def give(self, owner: str, size_bytes: int) -> None:
-        """Give some back."""
+    def release(self, tenant: str, size_bytes: int) -> None:
+        """Free what was reserved."""
         self.used_bytes -= size_bytes
-        held_bytes = self._held_bytes.get(owner, 0) - size_bytes
+        held_bytes = self._held_bytes.get(tenant, 0) - size_bytes
         if held_bytes:
-            self._held_bytes[owner] = held_bytes
+            self._held_bytes[tenant] = held_bytes
         else:
-            self._held_bytes.pop(owner, None)
+            self._held_bytes.pop(tenant, None)
 
 
-class Account(NamedTuple):
-    """A budget, and who uses it."""
+class TenantMemory(NamedTuple):
+    """The body memory, for one tenant."""
 
-    budget: Budget
-    owner: str
+    memory: BodyMemory
+    tenant: str
 
-    def take(self, size_bytes: int) -> None:
-        """See `Budget.take`."""
-        self.budget.take(self.owner, size_bytes)
+    def reserve(self, size_bytes: int) -> None:
+        """See `BodyMemory.reserve`."""
+        self.memory.reserve(self.tenant, size_bytes)
 
-    def give(self, size_bytes: int) -> None:
-        """See `Budget.give`."""
-        self.budget.give(self.owner, size_bytes)
+    def release(self, size_bytes: int) -> None:
+        """See `BodyMemory.release`."""
+        self.memory.release(self.tenant, size_bytes)
 
 
 async def read_body(
-    request: web.BaseRequest, account: Account, *, limit_bytes: int, timeout_s: float
+    request: Request, memory: TenantMemory, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
-    """The whole body, unpacked, taken from the budget: give back its length. Raises `Refusal`."""
+    """The whole body, unpacked. Its length stays reserved: release it. Raises `Refusal`."""
     packed = _is_packed(request)
-    if request.content.is_eof():  # as usual: it came with its head
-        body = _arrived(request, account, limit_bytes)
+    if request.body.complete:  # the usual case: it arrived with its head
+        body = _arrived(request, memory, limit_bytes)
     else:
-        body = await _read(request, account, limit_bytes=limit_bytes, timeout_s=timeout_s)
+        body = await _read(request, memory, limit_bytes=limit_bytes, timeout_s=timeout_s)
     if not packed:
         return body
     try:
-        return await _unpack(body, account, limit_bytes)
+        return await _unpack(body, memory, limit_bytes)
     finally:
-        account.give(len(body))
+        memory.release(len(body))
 
 
-def _arrived(request: web.BaseRequest, account: Account, limit_bytes: int) -> bytes:
-    try:
-        body: bytes = request.content.read_nowait()
-    except (RequestPayloadError, HttpProcessingError) as error:
-        raise _misframed(request) from error
+def _arrived(request: Request, memory: TenantMemory, limit_bytes: int) -> bytes:
+    body = request.body.read_nowait()
     if len(body) > limit_bytes:
         raise _too_large(limit_bytes)
-    account.take(len(body))
+    memory.reserve(len(body))
     return body
 
 
 async def _read(
-    request: web.BaseRequest, account: Account, *, limit_bytes: int, timeout_s: float
+    request: Request, memory: TenantMemory, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
     try:
         _check_announced(request, limit_bytes)
         _continue(request)
         async with asyncio.timeout(timeout_s):
-            return await _collect(request, account, limit_bytes)
+            return await _collect(request, memory, limit_bytes)
     except TimeoutError as error:
         message = f"The body did not arrive within {timeout_s:g} s."
         raise invalid(message, code="body_timeout") from error
-    except (RequestPayloadError, HttpProcessingError) as error:
-        raise _misframed(request) from error
+    except HttpSyntaxError as error:
+        raise invalid(
+            "The body does not have the framing that its head announces.", code=INVALID_BODY
+        ) from error
 
 
-def _misframed(request: web.BaseRequest) -> Refusal:
-    request.content.feed_eof()  # or else aiohttp would go on reading it, and log the same error once more
-    return invalid("The body is not framed as its head says.", code=INVALID_BODY)
-
-
-async def _collect(request: web.BaseRequest, account: Account, limit_bytes: int) -> bytes:
+async def _collect(request: Request, memory: TenantMemory, limit_bytes: int) -> bytes:
     pieces: list[bytes] = []
     taken_bytes = 0
     try:
-        while piece := await request.content.readany():
+        while piece := await request.body.read():
             if taken_bytes + len(piece) > limit_bytes:
                 raise _too_large(limit_bytes)
-            account.take(len(piece))
+            memory.reserve(len(piece))
             taken_bytes += len(piece)
             pieces.append(piece)
-    except BaseException:  # the client going away (cancellation) included
-        account.give(taken_bytes)
+    except BaseException:  # cancellation included: the client disconnected
+        memory.release(taken_bytes)
         raise
     return b"".join(pieces)
 
 
-def _is_packed(request: web.BaseRequest) -> bool:
-    """Whether the body is compressed, in a way that is understood; raises `Refusal` otherwise."""
+def _is_packed(request: Request) -> bool:
+    """Whether the body is compressed; raises `Refusal` for an unknown encoding."""
     encodings = request.headers.getall(_CONTENT_ENCODING, ())
     if not encodings:
         return False
     encoding = ", ".join(encodings).strip().lower()
     if encoding not in ("", "identity", *_PACKED):
         message = (
-            f"content-encoding {encoding[:40]!r} is not understood; send {' or '.join(_PACKED)}."
+            f"content-encoding {encoding[:40]!r} is not supported; send {' or '.join(_PACKED)}."
         )
         raise invalid(message, code="unsupported_encoding", param="content-encoding")
     return encoding in _PACKED
 
 
-async def _unpack(packed: bytes, account: Account, limit_bytes: int) -> bytes:
-    """Slice by slice, and others have their turn in between: a kilobyte may unfold to a megabyte."""
+async def _unpack(packed: bytes, memory: TenantMemory, limit_bytes: int) -> bytes:
+    """Slice by slice, with other requests in between: a kilobyte may unfold to a megabyte."""
     stream = zlib.decompressobj(_GZIP_OR_ZLIB)
     pieces: list[bytes] = []
     taken_bytes = 0
@@ -173,39 +161,38 @@ async def _unpack(packed: bytes, account: Account, limit_bytes: int) -> bytes:
             piece = stream.decompress(rest, _SLICE_BYTES)
             rest = stream.unconsumed_tail
             if not piece and not rest and not stream.eof:
-                raise zlib.error("it ends too early")
+                raise zlib.error("it is incomplete")
             if taken_bytes + len(piece) > limit_bytes:
                 raise _too_large(limit_bytes)
-            account.take(len(piece))
+            memory.reserve(len(piece))
             taken_bytes += len(piece)
             pieces.append(piece)
             await asyncio.sleep(0)
         if stream.unused_data:
-            raise zlib.error("something follows it")
+            raise zlib.error("more bytes follow it")
     except zlib.error as error:
-        account.give(taken_bytes)
-        message = f"The body is not compressed as its head says ({error})."
+        memory.release(taken_bytes)
+        message = f"The body cannot be unpacked: {error}."
         raise invalid(message, code=INVALID_BODY) from error
     except BaseException:
-        account.give(taken_bytes)
+        memory.release(taken_bytes)
         raise
     return b"".join(pieces)
 
 
-def _check_announced(request: web.BaseRequest, limit_bytes: int) -> None:
-    """Refuse before reading where the head says enough."""
+def _check_announced(request: Request, limit_bytes: int) -> None:
+    """Refuse before reading, if the head states the length."""
     length = request.content_length
     if length is not None and length > limit_bytes:
         raise _too_large(limit_bytes)
 
 
-def _continue(request: web.BaseRequest) -> None:
-    """Some clients (curl above 1 MiB) send the head and wait to be told."""
-    expected = request.headers.get("Expect", "").lower() == "100-continue"
-    if expected:
-        connection_of(request).write(b"HTTP/1.1 100 Continue\r\n\r\n")
+def _continue(request: Request) -> None:
+    """Ask for the body where the client waits for it, as curl does above 1 MiB."""
+    if request.headers.get(_EXPECT, "").lower() == "100-continue":
+        request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def _too_large(limit_bytes: int) -> Refusal:
-    message = f"The body is larger than {limit_bytes} bytes."
+    message = f"The body is larger than the limit of {limit_bytes} bytes."
     return Refusal(Outcome.TOO_LARGE, message, code="body_too_large")

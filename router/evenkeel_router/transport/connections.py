@@ -1,14 +1,10 @@
-"""Replicas over HTTP/1.1: a pool of connections (`wire.py`).
+"""The pool of connections to replicas over HTTP/1.1. docs/router.md explains why it is not `aiohttp.ClientSession`.
 
-Place in the flow: behind the `Upstream` seam. Why not `aiohttp.ClientSession`: docs/router.md.
+The pool opens at most as many connections, idle ones included, as requests may be in flight. To make room it closes the
+one that was idle for longest. A process without free files raises `ConnectionLimitError`, and no replica counts as lost.
 
-Bounded: no more connections are open, idle ones included, than requests may be in flight. To make room the one
-that was idle for longest is closed, whoever's it is. A process that is out of files says so (`ConnectionLimitError`); no
-replica is taken for lost by that.
-
-The surprising thing: a connection out of the pool may have been closed by the replica a moment ago (SGLang
-closes idle ones after 5 s). If it breaks before the first byte of an answer, the request goes out once
-more to the same replica on a fresh connection, and only then counts as failed.
+A replica may have closed a pooled connection a moment ago (SGLang closes idle ones after 5 s). If such a connection breaks
+before the first byte of an answer, the request is sent once more to the same replica, on a fresh connection.
 """
 
 from __future__ import annotations
@@ -23,6 +19,7 @@ from urllib.parse import urlsplit
 
 from evenkeel_contract.routerconfig import ReplicaConfig
 
+from evenkeel_router.transport.replica_connection import ReplicaConnection, SilenceTimer
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
@@ -32,15 +29,20 @@ from evenkeel_router.transport.upstream import (
     Reply,
     UnansweredError,
 )
-from evenkeel_router.transport.wire import Patience, ReplicaConnection
 
 CONNECT_TIMEOUT_S: Final = 5.0
 IDLE_LIMIT_S: Final = 4.0  # uvicorn closes idle connections after 5 s
 
 
 MAX_OPEN: Final = 4096
-_OUR_OWN: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
-"""What says nothing about the replica: no files, no memory, no port left here."""
+_LOCAL_ERRORS: Final = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOBUFS,
+    errno.ENOMEM,
+    errno.EADDRNOTAVAIL,
+)
+"""Errors of this process, not of the replica: no files, no memory, no ports."""
 
 
 class Connections:
@@ -55,17 +57,17 @@ class Connections:
         self._idle: dict[
             str, deque[ReplicaConnection]
         ] = {}  # by URL; the last one used is on the right
-        self._patience = Patience()
+        self._timer = SilenceTimer()
 
     async def connect(self, replica: ReplicaConfig) -> Exchange:
         """A pooled connection, or a fresh one; raises `ConnectError`, `ConnectionLimitError`."""
         idle = self._idle.get(replica.url)
         if idle:
             fresh_enough_s = self._loop.time() - IDLE_LIMIT_S
-            wire = idle.pop()
-            if wire.idle_since_s >= fresh_enough_s:
-                return _HttpExchange(self, replica, wire)
-            wire.abort()  # then all the others are older still
+            connection = idle.pop()
+            if connection.idle_since_s >= fresh_enough_s:
+                return _HttpExchange(self, replica, connection)
+            connection.abort()  # all others are idle for longer
             while idle:
                 idle.pop().abort()
         return _HttpExchange(self, replica, await self.open(replica))
@@ -78,8 +80,8 @@ class Connections:
         self._opening += 1
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, wire = await self._loop.create_connection(
-                    lambda: ReplicaConnection(self, self._patience, replica.url),
+                _, connection = await self._loop.create_connection(
+                    lambda: ReplicaConnection(self, self._timer, replica.url),
                     url.hostname or "",
                     port,
                     ssl=True if url.scheme == "https" else None,
@@ -88,34 +90,34 @@ class Connections:
             message = f"no connection to {replica.name} within {CONNECT_TIMEOUT_S:g} s"
             raise ConnectError(message) from error
         except OSError as error:
-            kind = ConnectionLimitError if error.errno in _OUR_OWN else ConnectError
+            kind = ConnectionLimitError if error.errno in _LOCAL_ERRORS else ConnectError
             raise kind(f"no connection to {replica.name}: {error}") from error
         finally:
             self._opening -= 1
-        self._open.add(wire)
-        return wire
+        self._open.add(connection)
+        return connection
 
     def close(self) -> None:
-        """Close what is idle, everywhere."""
+        """Close all idle connections."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().abort()
 
-    def give_back(self, wire: ReplicaConnection) -> None:
-        """A wire is free for another request."""
-        self._idle.setdefault(wire.url, deque()).append(wire)
+    def give_back(self, connection: ReplicaConnection) -> None:
+        """A connection is free for another request."""
+        self._idle.setdefault(connection.url, deque()).append(connection)
 
-    def lost(self, wire: ReplicaConnection) -> None:
-        """An idle wire was closed by the replica."""
-        idle = self._idle.get(wire.url)
-        if idle is not None and wire in idle:
-            idle.remove(wire)
+    def lost(self, connection: ReplicaConnection) -> None:
+        """The replica closed an idle connection."""
+        idle = self._idle.get(connection.url)
+        if idle is not None and connection in idle:
+            idle.remove(connection)
             if not idle:
-                del self._idle[wire.url]  # perhaps nobody goes there any more
+                del self._idle[connection.url]  # the replica may be gone for good
 
-    def closed(self, wire: ReplicaConnection) -> None:
-        """A wire was closed, by whomever."""
-        self._open.discard(wire)
+    def closed(self, connection: ReplicaConnection) -> None:
+        """Either side closed the connection."""
+        self._open.discard(connection)
 
     def _make_room(self) -> None:
         """For one more connection; raises `ConnectionLimitError`."""
@@ -126,14 +128,14 @@ class Connections:
         )
         if longest is None:
             raise ConnectionLimitError(
-                f"{len(self._open)} connections to replicas are open, as many as may be"
+                f"{len(self._open)} connections to replicas are open, which is the limit"
             )
         self.lost(longest)
         longest.abort()
 
 
-def _idle_since(wire: ReplicaConnection) -> float:
-    return wire.idle_since_s
+def _idle_since(connection: ReplicaConnection) -> float:
+    return connection.idle_since_s
 
 
 @lru_cache(maxsize=4096)
@@ -147,16 +149,16 @@ def _head(url: str, api_key: str | None, path: str) -> bytes:
 
 
 class _HttpExchange:
-    """One request's hold of a wire."""
+    """One request on a connection."""
 
-    __slots__ = ("_connections", "_replica", "_wire")
+    __slots__ = ("_connection", "_connections", "_replica")
 
     def __init__(
-        self, connections: Connections, replica: ReplicaConfig, wire: ReplicaConnection
+        self, connections: Connections, replica: ReplicaConfig, connection: ReplicaConnection
     ) -> None:
         self._connections = connections
         self._replica = replica
-        self._wire = wire
+        self._connection = connection
 
     async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
         head = [_head(self._replica.url, self._replica.api_key, request.path)]
@@ -165,24 +167,24 @@ class _HttpExchange:
         head.append(b"content-length: %d\r\n\r\n" % len(request.body))
         head.append(request.body)
         data = b"".join(head)
-        if self._wire.reused:
+        if self._connection.reused:
             try:
-                return await self._wire.ask(data, silence_s)
+                return await self._connection.ask(data, silence_s)
             except BrokenError:
-                if self._wire.heard:
+                if self._connection.answered:
                     raise
-            self._wire.abort()
+            self._connection.abort()
             try:
-                self._wire = await self._connections.open(self._replica)
+                self._connection = await self._connections.open(self._replica)
             except (
                 ConnectError,
                 ConnectionLimitError,
-            ) as error:  # it may have had the request: not a mere refusal
+            ) as error:  # the replica may have received the request
                 raise UnansweredError(str(error)) from error
-        return await self._wire.ask(data, silence_s)
+        return await self._connection.ask(data, silence_s)
 
     def break_off(self) -> bool:
-        return self._wire.break_off()
+        return self._connection.break_off()
 
     def close(self) -> None:
-        self._wire.release()
+        self._connection.release()

@@ -1,11 +1,7 @@
 """Answers to clients: a head and a body written at once, or a stream written piece by piece.
 
-Place in the flow: the last thing of the way. Subclasses of aiohttp's `StreamResponse` that write to the
-transport themselves: aiohttp keeps the connection (parsing, keep-alive, lingering), while building its
-headers and waiting for its writer cost a fifth of a proxied request.
-
-The surprising thing: writing never waits. Whoever writes a stream must stop when `Stream.when_full` calls and
-wait for `drain` before writing more, which bounds what a client that does not read can make the router hold.
+Writing never waits. The writer of a stream stops when the hook of `Stream.when_full` is called, and waits for `drain`
+before it writes more. This bounds what the router holds for a client that does not read.
 """
 
 from __future__ import annotations
@@ -16,11 +12,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
-from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import HttpVersion11
-
-from evenkeel_router.transport.server import connection_of
+from evenkeel_router.transport.client_request import Request
 from evenkeel_router.transport.upstream import Sink
 
 JSON: Final = "application/json"
@@ -61,33 +53,14 @@ def _head(
     return f"{head}\r\n".encode("latin-1")
 
 
-class _Written(web.StreamResponse):
-    """What aiohttp needs to know of an answer that is written past it."""
-
-    __slots__ = ("_reusable",)
-
-    def __init__(self, status: int, *, keep_alive: bool) -> None:
-        super().__init__(status=status)
-        self._reusable = keep_alive
-
-    @property
-    def keep_alive(self) -> bool | None:
-        return self._reusable
-
-    @property
-    def prepared(self) -> bool:
-        return True
-
-    async def write_eof(self, data: bytes = b"") -> None:
-        return None
-
-
-class CompleteReply(_Written):
+class CompleteReply:
     """A complete answer."""
+
+    __slots__ = ("_connection", "_data", "keep_alive")
 
     def __init__(
         self,
-        request: web.BaseRequest,
+        request: Request,
         *,
         status: int,
         body: bytes,
@@ -95,82 +68,74 @@ class CompleteReply(_Written):
         headers: Sequence[tuple[str, str]] = (),
         close: bool = False,
     ) -> None:
-        """`close`: end the connection after it, whatever the client wishes."""
-        keep_alive = request.keep_alive and not close
-        super().__init__(status, keep_alive=keep_alive)
+        """`close`: the connection takes no other request."""
+        self._connection = request.connection
+        self.keep_alive = keep_alive = request.keep_alive and not close
         fixed = f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
         head = _head(status, fixed, headers, keep_alive=keep_alive)
         self._data = head if request.method == "HEAD" else head + body
 
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        connection_of(request).write(self._data)
-        return None
+    def finish(self) -> None:
+        """Write it."""
+        self._connection.write(self._data)
 
 
-class Stream(_Written):
+class Stream:
     """An answer of events. HTTP/1.1 gets chunks; HTTP/1.0 gets bytes until the connection ends."""
 
-    __slots__ = ("_chunked", "_finished", "_head", "_protocol", "_writer")
+    __slots__ = ("_chunked", "_connection", "_finished", "_head", "keep_alive")
 
-    def __init__(
-        self, request: web.BaseRequest, *, headers: Sequence[tuple[str, str]] = ()
-    ) -> None:
-        self._chunked = request.version >= HttpVersion11
-        keep_alive = request.keep_alive and self._chunked
-        super().__init__(200, keep_alive=keep_alive)
-        self._writer = request.writer
-        self._protocol = connection_of(request)
+    def __init__(self, request: Request, *, headers: Sequence[tuple[str, str]] = ()) -> None:
+        self._chunked = request.chunks_allowed
+        self._connection = request.connection
+        self.keep_alive = keep_alive = request.keep_alive and self._chunked
         self._finished = False
         fixed = _CHUNKED if self._chunked else _UNFRAMED
         self._head: bytes | None = _head(200, fixed, headers, keep_alive=keep_alive)
 
     @property
     def started(self) -> bool:
-        """Whether the client has been sent anything: from then on the status stands."""
+        """Whether anything was sent; the status is fixed from then on."""
         return self._head is None
 
     def send(self, events: bytes, last: bool = False) -> None:
-        """Write whole events, and with the `last` the end of the stream. To a client that is gone: nothing."""
-        if self._protocol.gone:
+        """Write whole events, and with the `last` the end of the stream; nothing if the client disconnected."""
+        if self._connection.gone:
             return
         data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
         if self._head is not None:
             data, self._head = self._head + data, None
         if last and self._chunked:
             data, self._finished = data + _LAST_CHUNK, True  # one write to the socket less
-        self._protocol.write(data)
+        self._connection.write(data)
 
     @property
     def client(self) -> Sink | None:
-        """Where chunks may be written as they are, once the stream has started; None: nowhere."""
-        return self._protocol if self._chunked and self.started else None
+        """Takes chunks as they are, once the stream has started; None if it has not, or cannot use chunks."""
+        return self._connection if self._chunked and self.started else None
 
     def when_full(self, hold: Callable[[], None] | None) -> None:
-        """Have `hold` called when the client reads too slowly: beyond uvloop's 64 KiB, and what the kernel holds.
+        """Call `hold` when the client reads too slowly: when uvloop's 64 KiB and the kernel's buffers are full.
 
-        Whoever does must take it back: the connection outlives the stream.
+        Set it to None at the end of the stream, because the connection serves other requests after it.
         """
-        self._protocol.on_full = hold
+        self._connection.on_full = hold
 
     @property
     def full(self) -> bool:
         """Whether the client must read before more is written."""
-        return self._protocol.writing_paused
+        return self._connection.writing_paused
 
     async def drain(self) -> None:
-        """Wait until the client has read enough to go on."""
-        await self._writer.drain()
+        """Wait until the client has read enough."""
+        await self._connection.drain()
 
     def finish(self) -> None:
         """The end of the stream, unless `send` wrote it."""
         if self._chunked and not self._finished:
             self._finished = True
-            self._protocol.write(_LAST_CHUNK)
+            self._connection.write(_LAST_CHUNK)
 
     def abort(self) -> None:
         """Drop the client's connection with what it has not read."""
-        if self._protocol.transport is not None:
-            self._protocol.transport.abort()
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        return None
+        self._connection.abort()

@@ -1,16 +1,15 @@
-"""The one seam to replicas: what the pipeline asks of them, how it fails, and a fake.
+"""The interface to replicas: how requests are sent, how they fail, and a fake for tests.
 
     UpstreamError
-      ConnectError       nothing was sent: refused, unreachable, no connection in time
-      NoRoomError        nothing was sent: this process has no room for another connection
-      BrokenError        it was sent, and the connection broke or what came back was not HTTP
-        UnansweredError  the connection broke before anything of an answer came
-      SilenceError       it was sent, and nothing came for too long
-      MovedError         it was sent, and taken back before anything of an answer came
+      ConnectError          not sent: refused, unreachable, or no connection in time
+      ConnectionLimitError  not sent: this process cannot open another connection
+      BrokenError           sent; the connection broke, or the answer was not HTTP
+        UnansweredError     the connection broke before any part of an answer
+      SilenceError          sent; no bytes arrived for too long
+      RelocatedError        sent, and taken back before any part of an answer
 
-Place in the flow: select → **connect → exchange → relay** → account. The errors differ in what may
-follow: a connection that failed charges nobody, a broken one is retried as a retry of the fleet (R11), and
-silence is never retried: the replica may still be working.
+The errors differ in what follows. A failed connection charges no client. A broken one is tried again as a retry of the
+fleet (R11). Silence is never tried again, because the replica may still be working.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 
 
 class UpstreamError(Exception):
-    """A replica could not be asked, or did not answer."""
+    """A request could not be sent to a replica, or got no answer."""
 
 
 class ConnectError(UpstreamError):
@@ -31,7 +30,7 @@ class ConnectError(UpstreamError):
 
 
 class ConnectionLimitError(UpstreamError):
-    """As many connections are open as may be."""
+    """The limit of open connections is reached."""
 
 
 class BrokenError(UpstreamError):
@@ -39,15 +38,15 @@ class BrokenError(UpstreamError):
 
 
 class UnansweredError(BrokenError):
-    """The connection broke before anything of an answer came: the request may only have waited there."""
+    """The connection broke before any part of an answer. The request may only have waited there."""
 
 
 class SilenceError(UpstreamError):
-    """The replica took the request and stayed silent."""
+    """The replica accepted the request and sent nothing."""
 
 
 class RelocatedError(UpstreamError):
-    """The router took the request back from a replica that drains."""
+    """The router took the request back from a draining replica."""
 
 
 class Outgoing(NamedTuple):
@@ -55,22 +54,22 @@ class Outgoing(NamedTuple):
 
     path: str
     headers: Sequence[tuple[str, str]]
-    """Beyond those of every request: content type and length, host, the replica's own key."""
+    """In addition to those of every request: content type and length, host, the replica's own key."""
     body: bytes
 
 
 Feed = Callable[[bytes, bool], None]
-"""Takes the next bytes of a body as they come, and whether they are its last as far as is known."""
+"""Takes the next bytes of a body as they arrive, and whether they are known to be its last."""
 
 Passes = Callable[[bytes], bool]
-"""Whether a chunk of a stream, with its framing, may go to the client as it is; it then counts as fed."""
+"""Whether a chunk of a stream, with its framing, may go to the client as it is. It then counts as fed."""
 
 
 class Sink(Protocol):
     """A client's connection."""
 
     def write(self, data: bytes) -> None:
-        """Send. To one that is gone: nothing."""
+        """Send; do nothing if the client disconnected."""
 
 
 class Reply(Protocol):
@@ -87,16 +86,16 @@ class Reply(Protocol):
         """The whole body; None for a stream of events, which `relay` hands over."""
 
     async def relay(self, feed: Feed, *, idle_s: float) -> bool:
-        """Hand over the stream's bytes as they come, until its end (True) or until `hold` (False).
+        """Hand over the stream's bytes as they arrive, until its end (True) or until `hold` (False).
 
         Raises `BrokenError`, `SilenceError`.
         """
 
     def splice(self, passes: Passes, client: Sink) -> None:
-        """Chunks that `passes` may go straight to the client from now on. A reply need not do it."""
+        """Chunks that `passes` accepts may go straight to the client from now on. A reply need not do it."""
 
     def hold(self) -> None:
-        """End the `relay` under way; the replica is not read until the next one."""
+        """End the running `relay`; the replica is not read until the next one."""
 
 
 class Exchange(Protocol):
@@ -109,10 +108,10 @@ class Exchange(Protocol):
         """
 
     def break_off(self) -> bool:
-        """Take the request back: `ask` raises `RelocatedError`. False, and nothing is done, once an answer began."""
+        """Take the request back: `ask` raises `RelocatedError`. Returns False, and does nothing, once an answer began."""
 
     def close(self) -> None:
-        """The request is over. A replica that is not finished sees the connection close, and aborts."""
+        """The request is over. A replica that has not finished sees the connection close, and aborts."""
 
 
 class Upstream(Protocol):
@@ -124,7 +123,7 @@ class Upstream(Protocol):
 
 @dataclass(slots=True)
 class FakeReply:
-    """A reply made of parts, for tests: each a piece of the body or an error to raise in its place."""
+    """A reply for tests. Each part is a piece of the body, or an error to raise in its place."""
 
     parts: Sequence[bytes | UpstreamError]
     status: int = 200
@@ -160,7 +159,7 @@ Answer = Callable[[ReplicaConfig, Outgoing], FakeReply | UpstreamError]
 
 @dataclass(slots=True)
 class FakeUpstream:
-    """Replicas without sockets: `answer` decides what each request gets. `asked` remembers them all."""
+    """Replicas without sockets. `answer` decides what each request gets, and `asked` records all requests."""
 
     answer: Answer
     asked: list[tuple[str, Outgoing]] = field(default_factory=list)

@@ -18,7 +18,7 @@ from math import inf
 
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.accounts import Accounts
-from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy
 
 from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
 from evenkeel_simulator.engine.batch import Batch, ChargesByPass
@@ -231,14 +231,14 @@ class Engine:
             while True:
                 assert isinstance(request, EngineRequest)
                 outcome = self._try(request, now_s)
-                if outcome is Outcome.ADMITTED:
+                if outcome is AdmissionResult.ADMITTED:
                     admitted.append(request)
                     budget -= request.pending_tokens
                     if budget <= 0 or self._is_closed():
                         # The policy charges what it proposed before the pass is closed.
                         admissions.send(outcome)
                         break
-                elif outcome is Outcome.NO_ROOM:
+                elif outcome is AdmissionResult.NO_ROOM:
                     # SGLang notes it at the batch that runs; the one that this pass makes knows nothing of it.
                     self._full = len(self._batch) > 0
                 request = admissions.send(outcome)
@@ -248,19 +248,19 @@ class Engine:
             admissions.close()
         return admitted
 
-    def _try(self, request: EngineRequest, now_s: float) -> Outcome:
+    def _try(self, request: EngineRequest, now_s: float) -> AdmissionResult:
         cache = self.memory.cache
         cache.unfollow(request)
         extend_tokens = self.memory.claim(request)
         if self._makers is not None and self._makers.work_for(request):
             self.memory.unclaim(request)
             cache.follow(request)
-            return Outcome.LATER
+            return AdmissionResult.LATER
         if not self._rule.fits(request, extend_tokens, self.memory.available):
             self.memory.unclaim(request)
             if self._follows:
                 cache.follow(request)
-            return Outcome.NO_ROOM
+            return AdmissionResult.NO_ROOM
         self.memory.take(request, extend_tokens)
         self._rule.admit(request)
         request.enter(extend_tokens, now_s)
@@ -268,7 +268,7 @@ class Engine:
         if self._makers is not None:
             self._makers.update(request)
         self._accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
-        return Outcome.ADMITTED
+        return AdmissionResult.ADMITTED
 
     # Prefill
 

@@ -1,5 +1,5 @@
 import pytest
-from evenkeel_fairshare.replica.contract import Outcome, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_simulator.experiments.fleet import Fleet
 
@@ -17,7 +17,7 @@ def charged(policy_name: str) -> float:
     refilled = policy.clients()["ns/t/c"].deficit
     request.extend_tokens = 10
     with pytest.raises(StopIteration):
-        admissions.send(Outcome.ADMITTED)
+        admissions.send(AdmissionResult.ADMITTED)
     return max(before, refilled) - policy.clients()["ns/t/c"].deficit
 
 

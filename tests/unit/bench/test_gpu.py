@@ -15,7 +15,7 @@ from evenkeel_simulator.experiments.workload_file import WorkloadSpec, read_spec
 
 from bench.gpu.load import burst, longest_call, paced, shrunk
 from bench.gpu.prompts import Prompts
-from bench.gpu.report import Figures, Measurement, figures_of, table_of, write
+from bench.gpu.report import Measurement, RunResult, figures_of, table_of, write
 from bench.gpu.run import WORKLOADS
 
 VOCABULARY = 1024
@@ -110,7 +110,7 @@ def record(client: str, number: int, *, latency_s: float) -> Record:
     )
 
 
-def figures(policy: str) -> Figures:
+def figures(policy: str) -> RunResult:
     records = [
         *(record("flooder", number, latency_s=50.0) for number in range(10)),
         *(record("ordinary", number, latency_s=1.0 + number) for number in range(3)),
@@ -127,7 +127,7 @@ def figures(policy: str) -> Figures:
     )
 
 
-def test_the_flood_s_latency_is_nobody_else_s() -> None:
+def test_the_flood_s_latency_is_not_the_others() -> None:
     found = figures("DLPM")
     assert found.well_behaved is not None
     assert found.well_behaved.finished == 3
@@ -138,7 +138,7 @@ def test_the_flood_s_latency_is_nobody_else_s() -> None:
     assert found.summary.hit_rate == pytest.approx(0.6)
 
 
-def test_a_run_in_which_no_ordinary_request_ended_says_so() -> None:
+def test_a_run_in_which_no_ordinary_request_ended_is_reported() -> None:
     found = figures_of(
         [record("flooder", 0, latency_s=1.0)],
         workload="w",

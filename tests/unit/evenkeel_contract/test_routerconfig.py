@@ -107,7 +107,10 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     "an open admin port beyond loopback": (
         lambda c: c.update(listen={"host": "0.0.0.0"}),
         [
-            "adminTokenSha256: is required if listen.host ('0.0.0.0') is not a loopback address",
+            (
+                "adminTokenSha256: is required if listen.host ('0.0.0.0') is not a loopback address; "
+                "set it to the SHA-256 of a token"
+            ),
         ],
     ),
     "a key of an unknown client": (

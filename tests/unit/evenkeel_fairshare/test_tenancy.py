@@ -45,11 +45,11 @@ def test_weights_come_from_the_tenant_and_its_named_clients(
     assert TENANCY.weights(identity) == want_weights
 
 
-def test_nobody_configured_means_that_all_weigh_one() -> None:
+def test_without_configuration_all_clients_weigh_one() -> None:
     assert Tenancy().weights(Identity("a", "b", "c")) == Weights(1.0, 1.0)
 
 
-def test_the_flat_weight_is_the_product_and_needs_nobody_else() -> None:
+def test_the_flat_weight_is_the_product_of_both_levels() -> None:
     assert TENANCY.weights(Identity("ml", "search", "chat")).fleet == 12
 
 

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.transport import connections, wire
+from evenkeel_router.transport import connections, replica_connection
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.upstream import (
     BrokenError,
@@ -115,7 +115,7 @@ async def test_a_request_is_taken_back_or_lost_unanswered_only_before_anything_o
         asking = asyncio.create_task(exchange.ask(REQUEST, silence_s=PATIENCE_S))
         await said.wait()
         (connection,) = pool._open
-        await until(lambda: connection.heard is bool(says), "what was said to be read")
+        await until(lambda: connection.answered is bool(says), "the answer to be read")
         assert exchange.break_off() is want
         if not want:
             (replica,) = server.serving.values()
@@ -152,7 +152,7 @@ async def test_what_a_replica_says_unasked_costs_it_the_connection() -> None:
 
 
 async def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_REPLY_BYTES", 10_000)
+    monkeypatch.setattr(replica_connection, "MAX_REPLY_BYTES", 10_000)
 
     async def floods(asked: Asked) -> None:
         await asked.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
@@ -188,7 +188,7 @@ async def test_a_stream_is_read_only_as_fast_as_it_is_taken() -> None:
 
 
 async def test_a_stream_that_comes_slowly_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "LOOK_S", 0.02)
+    monkeypatch.setattr(replica_connection, "CHECK_INTERVAL_S", 0.02)
 
     async def dawdles(asked: Asked) -> None:
         await asked.begin_stream()

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
-from evenkeel_fairshare.ledger import CarryRules, Ledger, ReplicaRow, Sealer, SealingRules, Totals
+from evenkeel_fairshare.ledger import (
+    CarryRules,
+    CompactionRules,
+    Compactor,
+    Ledger,
+    ReplicaRow,
+    Totals,
+)
 from evenkeel_router.ledger.fairness import Fairness, FleetFigures
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
@@ -85,6 +92,43 @@ def test_whoever_got_less_is_owed_the_rest_and_the_others_lead() -> None:
     assert now.lead_s == now.clients[B].lead_s == pytest.approx(24)
     assert now.clients[A].lead_s == 0
     assert now.backlogged == 3
+
+
+def test_a_client_that_was_idle_is_owed_nothing_for_that_time() -> None:
+    world = World()
+    world.tick({A: 0, B: 0})
+    world.tick({A: 0, B: 40})  # a is behind
+    world.tick({A: 0}, waiting=0)
+    for n in range(1, 9):
+        world.tick({B: 40 + 1000 * n})
+    assert world.tick({A: 0, B: 8040}).clients[B].lead_s == 0
+    now = world.tick({A: 75, B: 8065})
+    assert (now.clients[A].lead_s, now.clients[B].lead_s) == (0, 0)
+
+
+def test_a_lead_is_worked_off_while_the_others_are_served() -> None:
+    world = World()
+    world.tick({A: 0, B: 0})
+    leads = [world.tick({A: 30, B: 70}).clients[B].lead_s]
+    for more in (60, 120, 180):
+        now = world.tick({A: 30 + more, B: 70})
+        leads.append(now.clients[B].lead_s)
+    assert leads == sorted(leads, reverse=True)
+    assert leads[-1] == 0
+
+
+def test_a_client_that_left_ahead_comes_back_ahead_by_what_the_others_did_not_make_up() -> None:
+    world = World()
+    world.tick({A: 0, B: 0, C: 0})
+    world.tick({A: 30, B: 70, C: 100})  # b is 45 ahead, a 15 behind; c is level
+    world.tick({B: 70}, waiting=0)
+    world.tick({A: 30, C: 100})
+    assert world.truth._ahead[B] == pytest.approx(45)
+    world.tick({A: 60, C: 130})
+    assert world.truth._ahead[B] == pytest.approx(35), "a was given 30 over a weight of 3"
+    for n in range(1, 6):
+        world.tick({A: 60 + 30 * n, C: 130 + 30 * n})
+    assert B not in world.truth._ahead
 
 
 def test_whoever_waits_and_gets_its_share_asks_for_more_than_that() -> None:
@@ -167,9 +211,9 @@ def test_a_client_that_was_aged_out_has_no_figures_and_its_tenant_keeps_them() -
     world = World()
     world.tick({A: 40, C: 10}, waiting=0)
     world.ledger.closed("replica-0")
-    sealer = Sealer(world.ledger, SealingRules(max_clients=0))
-    sealer.seal(["here"], live=(), now_s=0)
-    sealer.seal(["here"], live=(), now_s=1.0)
+    sealer = Compactor(world.ledger, CompactionRules(max_clients=0))
+    sealer.compact(["here"], live=(), now_s=0)
+    sealer.compact(["here"], live=(), now_s=1.0)
     world.at += 1
     now = world.look()
     assert not now.clients

@@ -10,7 +10,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
-from evenkeel_fairshare.ledger import CarryRules, Figures, Interval, Ledger, Sealer
+from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger
 from evenkeel_router.api.charged import UNPAID, WHOLE, Paid
 from evenkeel_router.api.identity import Client, client_of
 from evenkeel_router.ledger.accounting import Accounting, Booking
@@ -43,10 +43,10 @@ def tell(of: Accounting, incarnation: str, *reports: ClientReport, sequence: int
 
 
 def sent(
-    of: Accounting, replica: str = "r0", client: Client = A, *, worst: float = 10, paid: bool = False,
+    of: Accounting, replica: str = "r0", client: Client = A, *, paid: bool = False,
     now_s: float = 0.0,
 ) -> Booking:  # fmt: skip
-    return of.sends(replica, client, worst=worst, paid=Paid(paid), now_s=now_s)
+    return of.sends(replica, client, paid=Paid(paid), now_s=now_s)
 
 
 def key(of: Accounting, replica: str = "r0", client: Client = A, **how: Any) -> ClientKey:
@@ -98,7 +98,7 @@ def test_policies_without_deficits_are_told_no_seeds_and_leave_no_debts() -> Non
 def test_a_request_is_open_until_it_ends_and_counts_what_it_used() -> None:
     of = books()
     meet(of, "r0", "one")
-    booking = sent(of, worst=1000)
+    booking = sent(of)
     assert of.ledger.served(A.identity).service == 0
     of.ended(booking, Usage(30, 10, 5))
     served = of.ledger.served(A.identity)
@@ -115,23 +115,16 @@ def test_a_retry_pays_its_output_only_and_nothing_pays_nothing() -> None:
     assert of.ledger.served(A.identity).service == 10
 
 
-def test_what_nobody_told_stays_open_so_that_the_interval_holds_it() -> None:
+def test_what_was_used_counts_however_a_request_ended() -> None:
     of = books()
     meet(of, "r0", "one")
-    figures = Figures(of.ledger)
-    of.ended(sent(of, worst=1000), Usage(30, 10, 5))
-    assert figures.interval(A.identity) == Interval(30, 30)
-    of.ended(sent(of, worst=1000), NOTHING)  # refused: nothing was computed
-    assert figures.interval(A.identity) == Interval(30, 30)
-    of.ended(sent(of, worst=1000), Usage(30, 10, 0), told=False)  # it broke off
-    assert figures.interval(A.identity) == Interval(50, 1030)
-    of.ended(sent(of, worst=1000), None)  # it was given up before anything came
-    assert figures.interval(A.identity) == Interval(50, 2030)
+    used = (Usage(30, 10, 5), NOTHING, Usage(30, 10, 0), None)
+    for usage, want in zip(used, (30, 30, 50, 50), strict=True):
+        of.ended(sent(of), usage)
+        assert of.ledger.served(A.identity).service == want
     tell(of, "one", running(A.identity, 0, 4))
-    of.failed(
-        sent(of, worst=1000), Usage(30, 10, 0)
-    )  # it only waited, says a report that may be old
-    assert figures.interval(A.identity) == Interval(50, 3030)
+    of.failed(sent(of), Usage(30, 10, 0))  # by the last report it only waited
+    assert of.ledger.served(A.identity).service == 50
 
 
 def running(client: str, running: int, waiting: int) -> ClientReport:
@@ -162,15 +155,15 @@ def test_what_was_moved_is_paid_once_where_it_began_or_may_have_begun() -> None:
     of = books()
     meet(of, "r0", "one")
     tell(of, "one", running(A.identity, 0, 4))
-    began, never, unheard = (sent(of, worst=100) for _ in range(3))
+    began, never, unheard = (sent(of) for _ in range(3))
     told = RelocationVerdict({began.number: Paid(True)}, frozenset({never.number}))
-    estimate, figures = Usage(30, 10, 0), Figures(of.ledger)
+    estimate, served = Usage(30, 10, 0), of.ledger.served
     assert of.moved(began, told, estimate) == Paid(True)
-    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 200)
+    assert served(A.identity).service == 20
     assert of.moved(never, told, estimate) == UNPAID
-    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 100)
+    assert served(A.identity).service == 20
     assert of.moved(unheard, None, estimate) == Paid(True)
-    assert figures.interval(A.identity) == Interval(40, 40 + 160)
+    assert served(A.identity).service == 40
     assert not of._open
 
 
@@ -178,18 +171,18 @@ def test_output_that_was_paid_where_it_was_taken_back_is_not_paid_where_it_goes(
     of = books()
     meet(of, "r0", "one")
     tell(of, "one", running(A.identity, 0, 4))
-    first = sent(of, worst=100)
+    first = sent(of)
     paid = of.moved(first, RelocationVerdict({first.number: Paid(True, 7)}), Usage(30, 10, 0))
     assert paid == Paid(True, 7)
     assert of.ledger.served(A.identity).service == 20
-    again = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
+    again = of.sends("r0", A, paid=paid, now_s=0.0)
     assert decode(again.key).paid_output_tokens == 7
     of.ended(again, Usage(30, 10, 12))
     assert of.ledger.served(A.identity).service == 20 + 2 * 5
-    once_more = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
+    once_more = of.sends("r0", A, paid=paid, now_s=0.0)
     told = RelocationVerdict({once_more.number: Paid(True, 2)})
     assert of.moved(once_more, told, Usage(30, 10, 0)) == Paid(True, 9)
-    and_again = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
+    and_again = of.sends("r0", A, paid=paid, now_s=0.0)
     told = RelocationVerdict({and_again.number: Paid(True, WHOLE)})
     assert of.moved(and_again, told, Usage(30, 10, 0)) == Paid(True, WHOLE)
 
@@ -225,10 +218,10 @@ def test_a_departed_incarnation_is_closed_when_nothing_is_open_there() -> None:
     booking = sent(of)
     meet(of, "r0", "second", now_s=1.0)
     of.close(2.0, settled=False)
-    assert not of.ledger.pages["first"].closed_by
+    assert not of.ledger.replica_accounts["first"].closed_by
     of.ended(booking, None)
     of.close(3.0, settled=False)
-    assert of.ledger.pages["first"].closed_by == {"here"}
+    assert of.ledger.replica_accounts["first"].closed_by == {"here"}
 
 
 def test_a_replica_that_left_the_configuration_may_come_back_for_a_while() -> None:
@@ -242,7 +235,7 @@ def test_a_replica_that_left_the_configuration_may_come_back_for_a_while() -> No
     assert of.alive == {"one"}
     of.leaves("r0", 50.0)
     of.close(80.0, settled=True)
-    assert of.ledger.pages["one"].closed_by == {"here"}
+    assert of.ledger.replica_accounts["one"].closed_by == {"here"}
 
 
 def test_what_was_given_up_for_good_is_not_counted_again() -> None:
@@ -251,8 +244,8 @@ def test_what_was_given_up_for_good_is_not_counted_again() -> None:
     tell(of, "one", report(A.identity, 5, -5))
     of.leaves("r0", 0.0)
     of.close(30.0, settled=True)
-    sealer = Sealer(of.ledger)
-    assert sealer.seal(["here"], live=(), now_s=30.0)
+    sealer = Compactor(of.ledger)
+    assert sealer.compact(["here"], live=(), now_s=30.0)
     sealer.collect(["here"])
     assert not meet(of, "r0", "one", now_s=31.0)
     assert of.incarnation("r0") == ""
@@ -269,7 +262,9 @@ def test_a_page_of_somebody_else_is_closed_once_nobody_takes_it_for_alive() -> N
     meet(there, "r0", "one")
     tell(there, "one", report(A.identity, 5, -5))
     here.close(0.0, settled=True)
-    assert not here.ledger.pages  # and with nothing heard of the other, nothing is closed either
+    assert (
+        not here.ledger.replica_accounts
+    )  # and with nothing heard of the other, nothing is closed either
     here.ledger.merge(there.ledger.delta())
     here.close(1.0, settled=True)
     assert here.alive == {"one"}
@@ -277,7 +272,7 @@ def test_a_page_of_somebody_else_is_closed_once_nobody_takes_it_for_alive() -> N
     there.close(2.0, settled=True)
     here.ledger.merge(there.ledger.delta(here.ledger.digest()))
     here.close(3.0, settled=False)
-    assert here.ledger.pages["one"].closed_by == {"here", "there"}
+    assert here.ledger.replica_accounts["one"].closed_by == {"here", "there"}
     assert here.alive == {"two"}
 
 
@@ -285,9 +280,9 @@ def test_a_router_that_has_just_started_takes_nobody_for_dead() -> None:
     of = books()
     tell(of, "from a file", report(A.identity, 5, -5))
     of.close(1.0, settled=False)
-    assert not of.ledger.pages["from a file"].closed_by
+    assert not of.ledger.replica_accounts["from a file"].closed_by
     of.close(31.0, settled=True)
-    assert of.ledger.pages["from a file"].closed_by == {"here"}
+    assert of.ledger.replica_accounts["from a file"].closed_by == {"here"}
 
 
 def test_replicas_without_reports_count_by_what_the_router_got() -> None:

@@ -35,7 +35,7 @@ async def test_what_the_departed_left_is_at_hand_and_what_lives_is_not_touched()
 async def wrote_a_book(ledger: Ledger, patience_s: float) -> bool:
     try:
         async with asyncio.timeout(patience_s):
-            while not ledger.book.rank.height:  # noqa: ASYNC110 - the ledger has no event
+            while not ledger.closed_totals.rank.height:  # noqa: ASYNC110 - the ledger has no event
                 await asyncio.sleep(0.01)
     except TimeoutError:
         return False

@@ -136,9 +136,9 @@ async def test_a_store_that_goes_away_is_written_again_when_it_is_back() -> None
 
 def cut_short(part: LedgerDelta) -> LedgerDelta:
     """Its only page lacks a cell."""
-    (page,) = part.pages
+    (page,) = part.replica_accounts
     cut = Rows(page.clients.names, page.clients.cells[:-1])
-    return structs.replace(part, pages=(structs.replace(page, clients=cut),))
+    return structs.replace(part, replica_accounts=(structs.replace(page, clients=cut),))
 
 
 async def test_a_part_that_does_not_hold_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

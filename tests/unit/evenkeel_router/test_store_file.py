@@ -25,8 +25,7 @@ ASIDE = "ledger.new"
 def numbered(number: int, *tenants: str) -> list[LedgerDelta]:
     """A small ledger that says which one it is."""
     of = ledger(str(number))
-    for tenant in tenants:
-        of.levels.levels.raise_to(tenant, 1.0)
+    of.requested({f"{tenant}/client": 1.0 for tenant in tenants})
     return whole(of)
 
 

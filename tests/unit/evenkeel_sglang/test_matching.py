@@ -24,7 +24,7 @@ class Req:
 
 
 class Cache:
-    """Records the matched requests; finds the prefixes that it is given."""
+    """Remembers who was matched; finds what it is told it holds."""
 
     def __init__(self) -> None:
         self.holds = SimpleNamespace(tokens=0)
@@ -68,7 +68,7 @@ def test_a_pass_matches_a_bounded_number_again_in_turns() -> None:
     assert len({rid for part in rounds for rid in part}) == 3 * REMATCHED
 
 
-def test_a_request_that_lacks_a_computed_block_is_matched_in_the_next_pass() -> None:
+def test_requests_that_lack_a_computed_block_are_matched_in_the_next_pass() -> None:
     cache = Cache()
     fill(cache, 2 * REMATCHED)
     maker, follower = req("maker"), req("follower")
@@ -82,7 +82,7 @@ def test_a_request_that_lacks_a_computed_block_is_matched_in_the_next_pass() -> 
     assert "follower" in cache.refresh()
 
 
-def test_a_finished_request_names_those_who_lack_its_output() -> None:
+def test_a_finished_request_names_the_requests_that_lack_its_output() -> None:
     cache = Cache()
     fill(cache, 2 * REMATCHED)
     parent, child = req("parent", tokens=32), req("child", tokens=96)

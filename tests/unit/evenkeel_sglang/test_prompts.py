@@ -1,4 +1,4 @@
-"""The tokenizer files that an engine sends, by its arguments."""
+"""What an engine tells of the way it makes tokens, by its arguments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 FILES = {"tokenizer.json": b"{}", "chat_template.jinja": b"own"}
 
 
-def test_only_the_files_of_the_tokenizers_folder_are_sent(folder: Path) -> None:
+def test_the_tokenizer_s_files_are_reported_and_no_others(folder: Path) -> None:
     assert prompt_facts(arguments(folder)) == facts_of(FILES, page_tokens=16)
     assert prompt_facts(arguments(folder, tokenizer_path=None, page_size=None)) == facts_of(
         FILES, page_tokens=1
@@ -46,8 +46,8 @@ def test_only_the_files_of_the_tokenizers_folder_are_sent(folder: Path) -> None:
 def test_a_template_that_a_flag_names_goes_before_the_models(folder: Path) -> None:
     other = folder / "other.jinja"
     other.write_bytes(b"other")
-    facts = prompt_facts(arguments(folder, chat_template=str(other)))
-    assert facts.files["chat_template.jinja"] == b"other"
+    told = prompt_facts(arguments(folder, chat_template=str(other)))
+    assert told.files["chat_template.jinja"] == b"other"
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_a_template_that_a_flag_names_goes_before_the_models(folder: Path) -> No
 def test_a_reason_is_given_where_a_router_cannot_tokenize(
     folder: Path, changes: dict[str, Any], want: str
 ) -> None:
-    facts = prompt_facts(arguments(folder, **changes))
-    assert facts.trouble.startswith(want)
-    assert not facts.files
+    told = prompt_facts(arguments(folder, **changes))
+    assert told.trouble.startswith(want)
+    assert not told.files
 
 
 def test_a_folder_without_files_and_arguments_of_another_version_are_trouble(

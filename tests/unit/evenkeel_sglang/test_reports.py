@@ -1,4 +1,4 @@
-"""The reports port inside an engine: an answer is a snapshot, also while the scheduler's thread changes its data."""
+"""The reports port inside an engine: what is told is one moment's, whatever the scheduler's thread does meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pages() -> HeldPages:
 
 @pytest.fixture
 def asking(pages: HeldPages) -> Iterator[zmq.Socket[bytes]]:
-    """A router's connection to a server that serves `pages`."""
+    """A router's connection to a server that tells of `pages`."""
     server = ReportServer(
         ReportBook(incarnation="i", policy="DLPM"),
         lambda: ({}, {}),
@@ -39,12 +39,12 @@ def asking(pages: HeldPages) -> Iterator[zmq.Socket[bytes]]:
         yield socket
 
 
-def received_part(socket: zmq.Socket[bytes]) -> PagesPart:
+def told(socket: zmq.Socket[bytes]) -> PagesPart:
     assert socket.poll(20_000), "no answer"
     return decode_part(socket.recv_multipart()[-1])
 
 
-def test_an_answer_is_the_content_after_one_batch(
+def test_the_answer_is_what_the_cache_held_after_one_batch(
     pages: HeldPages, asking: zmq.Socket[bytes]
 ) -> None:
     enough = threading.Event()
@@ -66,7 +66,7 @@ def test_an_answer_is_the_content_after_one_batch(
             if asked >= 50 and len(seen) > 1:  # a busy machine may not let the other run at once
                 break
             asking.send(heldpages.ask())
-            part = received_part(asking)
+            part = told(asking)
             if part.sequence:
                 last = part.sequence - 1
                 assert part.last_unix_s == last
@@ -83,4 +83,4 @@ def test_a_question_that_is_none_is_not_answered_and_the_next_one_is(
 ) -> None:
     asking.send(b"\xc1")
     asking.send(heldpages.ask())
-    assert received_part(asking).sequence == 0
+    assert told(asking).sequence == 0

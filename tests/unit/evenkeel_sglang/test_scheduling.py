@@ -94,7 +94,7 @@ class Loop:
         return [request.rid for request in admitted]
 
     def forward(self, *, is_prefill: bool = False, finish: Iterable[str] = ()) -> None:
-        """One token for each running request; `finish` do so."""
+        """One token for each running request; `finish` names those that end."""
         for request in self.running:
             request.output_ids.append(7)
             request.is_over = request.is_over or request.rid in finish
@@ -117,7 +117,7 @@ def test_a_pass_charges_each_admission_before_it_proposes_the_next() -> None:
     assert loop.step() == ["a0", "a1", "b0", "b1"]
 
 
-def test_everybody_else_sees_a_list() -> None:
+def test_all_other_code_sees_a_list() -> None:
     loop = Loop(slots=0)
     loop.send(req("a0"), req("a1", base=500))
     loop.step()
@@ -254,7 +254,7 @@ def test_fcfs_matches_no_request() -> None:
     assert loop.matched == []
 
 
-def test_a_request_that_was_aborted_after_its_start_is_reported_with_its_output() -> None:
+def test_a_request_aborted_while_running_is_reported_with_its_output() -> None:
     """R11: while it runs, between two passes, and while it waits after a retraction; not what never began."""
     loop = Loop(slots=3)
     running, between, retracted, never = (req(f"a{i}", "a", base=1000 * i) for i in range(4))

@@ -83,7 +83,9 @@ def test_a_cache_that_cannot_be_asked_is_a_misfit(sglang: dict[str, ModuleType])
         seams.check()
 
 
-def test_a_seam_that_fairness_does_not_need_only_says_why(sglang: dict[str, ModuleType]) -> None:
+def test_a_misfit_that_fairness_does_not_need_only_gives_the_reason(
+    sglang: dict[str, ModuleType],
+) -> None:
     seams.check()
     assert seams.misfits(seams.KV_PUBLISH).startswith(f"there is no {seams.KV_PUBLISH.path}")
 

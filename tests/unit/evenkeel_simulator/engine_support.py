@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import ClassVar
 
-from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest
@@ -36,12 +36,12 @@ class Queue(ReplicaPolicy):
         self.queue.append(request)
         return Arrival.QUEUED
 
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         for request in self.order():
             outcome = yield request
-            if outcome is Outcome.NO_ROOM:
+            if outcome is AdmissionResult.NO_ROOM:
                 return
-            if outcome is Outcome.ADMITTED:
+            if outcome is AdmissionResult.ADMITTED:
                 self.queue.remove(request)
 
     def order(self) -> list[Request]:

@@ -28,7 +28,7 @@ def run_to_end(engine: Engine, now_s: float = 0.0) -> float:
     return now_s
 
 
-def test_a_request_alone_takes_prefill_and_decode_steps_as_the_profile_says() -> None:
+def test_a_request_alone_takes_the_profile_s_prefill_and_decode_times() -> None:
     engine = make_engine()
     request = make_request("r", tail=100, output=3)
     engine.submit(request, 0.0)
@@ -329,7 +329,7 @@ def test_a_policy_may_preempt_and_the_preempted_are_computed_again() -> None:
     assert engine.accounts.clients["ns/t/a"].output_tokens == 6
 
 
-def test_output_that_was_paid_elsewhere_is_charged_to_nobody_here() -> None:
+def test_output_that_was_paid_elsewhere_is_not_charged_here() -> None:
     """R11: the first five of ten tokens, whether they come one by one or many at a time."""
     for far in (None, 99.0):
         policy = Queue()

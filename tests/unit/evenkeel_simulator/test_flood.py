@@ -27,7 +27,7 @@ REPLY_STEPS = 1
 
 
 class Seen(NamedTuple):
-    """What the modest client saw, and what was found in the cache of everybody's input."""
+    """What the modest client saw, and what was found in the cache of all input."""
 
     worst_steps: int
     hit_rate: float

@@ -72,7 +72,7 @@ def test_pages_removed_together_share_an_event() -> None:
     assert recorder.take() == [BlockRemoved(hashes[::-1], "GPU")]
 
 
-def test_a_cleared_cache_says_so_and_begins_anew() -> None:
+def test_a_cleared_cache_is_published_and_begins_anew() -> None:
     recorder = KvRecorder(2)
     cache = RadixCache(recorder)
     pages = pages_of(array("I", [1, 2]), 2)

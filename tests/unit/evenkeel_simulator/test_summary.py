@@ -98,7 +98,7 @@ def test_what_was_never_served_is_counted_and_spoils_nothing(tmp_path: Path) -> 
     assert rows[0]["finished_s"] == ""
 
 
-def test_plots_of_an_earlier_run_do_not_outlive_one_that_served_nobody(tmp_path: Path) -> None:
+def test_a_run_that_served_no_request_removes_older_plots(tmp_path: Path) -> None:
     served = [record("r1")]
     assert all(p.exists() for p in plot_run(served, summarise(served, 10.0), tmp_path, title="t"))
     refused = [ended("r1", "refused")]
@@ -118,7 +118,7 @@ def test_a_program_with_a_call_that_was_not_served_has_no_latency() -> None:
     assert program_latencies(calls) == []
 
 
-def test_the_tables_windows_lie_where_requests_were_to_arrive_whoever_was_served() -> None:
+def test_the_tables_windows_follow_the_arrivals() -> None:
     served = [
         record(f"r{n}", client="ab"[n % 2], arrival_s=t, first_token_s=t + 1, finished_s=t + 9 + n)
         for n, t in enumerate(range(0, 310, 10))

@@ -112,7 +112,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_trace(tmp_path / "nowhere.csv")
 
 
-def test_a_trace_without_clients_says_how_to_make_some(tmp_path: Path) -> None:
+def test_a_trace_without_clients_is_refused_with_the_option_that_makes_some(tmp_path: Path) -> None:
     path = write(tmp_path, LINE % (0, "[1,2]"))
     with pytest.raises(TraceError, match="--clients hash:N"):
         programs(read_trace(path), named_clients(path))

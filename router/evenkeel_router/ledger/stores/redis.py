@@ -42,7 +42,7 @@ GONE_AFTER_S: Final = 120.0
 """Twelve saves that did not come. Too short costs a field that its router writes again, nothing else."""
 KEPT_S: Final = 42 * 24 * 3600
 """A hash that nobody saves to vanishes after six weeks: folded incarnations are remembered for that long
-(`ledger.book.MAX_FOLDED`), and an older ledger must not be merged."""
+(`ledger.closed_totals.MAX_FOLDED`), and an older ledger must not be merged."""
 
 
 @dataclass(slots=True)

@@ -88,7 +88,7 @@ def test_the_output_is_charged_at_the_end() -> None:
         (Usage(4, 0, 10), 76.0),  # less
         (Usage(4), 96.0),
         (NOTHING, 100.0),  # refused: it never ran
-        (None, 90.0),  # nobody knows: the estimate stands
+        (None, 90.0),  # unknown: the estimate stays
     ],
 )
 def test_the_replica_s_count_takes_the_place_of_the_estimate(
@@ -100,7 +100,7 @@ def test_the_replica_s_count_takes_the_place_of_the_estimate(
     assert policy.credit("a") == {0: want}
 
 
-def test_what_comes_back_after_a_refill_lifts_nobody_above_a_quantum() -> None:
+def test_a_refund_after_a_refill_lifts_no_credit_above_a_quantum() -> None:
     policy = fleet([0])
     for _ in range(4):  # the third takes it to -40, the fourth finds it refilled
         send(policy, 80, to=[0], weight=2.0)
@@ -113,7 +113,7 @@ def test_what_comes_back_after_a_refill_lifts_nobody_above_a_quantum() -> None:
     assert credit == [160.0, 200.0, 200.0]
 
 
-def test_a_refund_takes_nothing_from_who_stands_above_a_quantum() -> None:
+def test_a_refund_takes_nothing_from_a_credit_above_a_quantum() -> None:
     """A weight can fall while a request runs."""
     policy = fleet([0])
     send(policy, 10, to=[0], weight=5.0)
@@ -208,7 +208,7 @@ def test_a_replica_that_joins_indebted_others_starts_in_debt_too() -> None:
     assert policy.credit("a") == {0: -30.0, 1: -30.0}
 
 
-def test_a_replica_that_joins_nobody_starts_at_nothing() -> None:
+def test_the_first_replica_starts_at_zero() -> None:
     policy = fleet([0])
     send(policy, 130, to=[0])
     policy.left(0)
@@ -226,7 +226,7 @@ def test_a_leaving_replica_takes_its_credit_along() -> None:
     assert policy.credit("a") == {0: 70.0, 1: 70.0}
 
 
-def test_what_ends_after_its_replica_left_is_charged_to_nobody() -> None:
+def test_an_end_after_its_replica_left_is_not_charged() -> None:
     policy = fleet([0, 1])
     request = Dispatch(client="a", input_tokens=10)
     send(policy, 10, longest=[1], to=[0, 1])
@@ -250,7 +250,7 @@ def test_the_client_longest_without_a_dispatch_is_forgotten() -> None:
     assert (policy.credit("a"), policy.credit("b")) == ({0: 80.0}, {})
 
 
-def test_unless_told_the_quantum_is_twenty_thousand_and_ten_thousand_clients_are_known() -> None:
+def test_by_default_the_quantum_is_twenty_thousand_and_ten_thousand_clients_are_known() -> None:
     policy = D2lpm()
     policy.joined(0)
     for client in range(10_001):
@@ -301,6 +301,6 @@ def test_a_quantum_that_is_not_positive_is_refused(quantum: float) -> None:
         D2lpm(worker_quantum=quantum)
 
 
-def test_remembering_nobody_is_refused() -> None:
+def test_a_memory_of_zero_clients_is_refused() -> None:
     with pytest.raises(ValueError, match="max_clients is 0; it must be at least 1"):
         D2lpm(max_clients=0)

@@ -101,7 +101,7 @@ def test_the_options_of_today_are_the_api_s_defaults() -> None:
     assert config.cost == LinearCost(input_weight=1, output_weight=2)
 
 
-def test_ten_thousand_pointers_are_remembered_unless_told() -> None:
+def test_ten_thousand_pointers_are_remembered_by_default() -> None:
     policy = PerClientRoundRobin()
     first = [
         policy.select(Dispatch(str(n), 1), replica_set([0, 1, 2]), IDLE) for n in range(10_001)
@@ -116,6 +116,6 @@ def test_one_pointer_can_be_remembered() -> None:
     assert sequence(PerClientRoundRobin(max_clients=1), "aab", [0, 1, 2]) == [0, 1, 1]
 
 
-def test_per_client_round_robin_refuses_to_remember_nobody() -> None:
+def test_per_client_round_robin_refuses_a_memory_of_zero() -> None:
     with pytest.raises(ValueError, match="max_clients is 0; it must be at least 1"):
         PerClientRoundRobin(max_clients=0)

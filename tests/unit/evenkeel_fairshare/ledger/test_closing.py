@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from evenkeel_fairshare.ledger import CarryRules, EqualWeights, Interval, ReplicaRow, Totals
-from evenkeel_fairshare.ledger.closing import close, counted, finish, interval
-from evenkeel_fairshare.ledger.page import Page
+from evenkeel_fairshare.ledger import CarryRules, EqualWeights, ReplicaRow, Totals
+from evenkeel_fairshare.ledger.closing import close, counted, finish
+from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
 
 ALICE, BOB, CAROL = "ns/t/alice", "ns/t/bob", "ns/u/carol"
 RULES = CarryRules(quantum=100, overshoot=500)
@@ -17,8 +17,8 @@ def totals(service: float) -> Totals:
     return Totals(service=service, normalised=service, tenant_normalised=service, requests=1)
 
 
-def reported(*rows: ReplicaRow) -> Page:
-    page = Page()
+def reported(*rows: ReplicaRow) -> ReplicaAccount:
+    page = ReplicaAccount()
     page.observe(since=0, sequence=1, rows=rows)
     return page
 
@@ -27,42 +27,23 @@ def row(client: str, service: float, deficit: float, **state: float) -> ReplicaR
     return ReplicaRow(client, totals(service), deficit=deficit, waiting=1, **state)
 
 
-def owed(page: Page, rules: CarryRules = RULES) -> dict[str, float]:
+def owed(page: ReplicaAccount, rules: CarryRules = RULES) -> dict[str, float]:
     return dict(finish(close(page, rules, EqualWeights())).clients)
 
 
 def test_what_is_counted_is_the_larger_of_what_was_reported_and_what_all_received():
     page = reported(row(ALICE, 10, 0))
     assert counted(page, ALICE).service == 10
-    page.receive("a", ALICE, totals(7), released=0)
+    page.receive("a", ALICE, totals(7))
     assert counted(page, ALICE).service == 10
-    page.receive("b", ALICE, totals(5), released=0)
+    page.receive("b", ALICE, totals(5))
     assert counted(page, ALICE).service == 12
 
 
 def test_each_figure_is_counted_by_itself():
     page = reported(ReplicaRow(ALICE, Totals(extend_tokens=9, output_tokens=1)))
-    page.receive("a", ALICE, Totals(extend_tokens=2, output_tokens=4), released=0)
+    page.receive("a", ALICE, Totals(extend_tokens=2, output_tokens=4))
     assert counted(page, ALICE)[:3] == (9, 0, 4)
-
-
-def test_the_interval_of_a_crash_ends_at_the_worst_case_of_what_was_open():
-    page = reported(row(ALICE, 10, 0))
-    page.dispatch("a", ALICE, worst=100)
-    assert interval(page, ALICE) == Interval(10, 110)
-    page.receive("a", ALICE, totals(30), released=100)
-    assert interval(page, ALICE) == Interval(30, 30)
-
-
-def test_the_interval_holds_the_truth_whatever_was_reported_and_received():
-    """The replica computed 70 for two requests of at most 50 each; one is over, of the other 12 arrived."""
-    page = reported(row(ALICE, 40, 0))
-    for _ in range(2):
-        page.dispatch("a", ALICE, worst=50)
-    page.receive("a", ALICE, totals(45), released=50)
-    page.receive("a", ALICE, totals(12), released=0)
-    found = interval(page, ALICE)
-    assert found.lower <= 70 <= found.upper
 
 
 def test_a_last_deficit_is_what_was_owed():
@@ -76,41 +57,41 @@ def test_what_was_seeded_goes_back_if_nothing_happened():
 
 def test_service_after_the_last_report_is_owed_too():
     page = reported(row(ALICE, 10, 60), row(BOB, 10, 60))
-    page.receive("a", ALICE, totals(90), released=0)
+    page.receive("a", ALICE, totals(90))
     assert owed(page) == {ALICE: 20, BOB: -60}
 
 
 def test_quanta_that_nobody_saw_are_the_fewest_that_explain_what_was_served():
     """Alice received 990 more: with a debt of 500 at most, she was given 400 meanwhile, and so was Bob."""
     page = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
-    page.receive("a", ALICE, totals(1000), released=0)
+    page.receive("a", ALICE, totals(1000))
     assert owed(page) == {ALICE: 500, BOB: -50}
 
 
 def test_whoever_had_nothing_queued_got_no_quanta():
     page = reported(row(ALICE, 10, 90), row(BOB, 10, -350)._replace(waiting=0))
-    page.receive("a", ALICE, totals(1000), released=0)
+    page.receive("a", ALICE, totals(1000))
     assert owed(page) == {ALICE: 500, BOB: 350}
 
 
 def test_no_more_credit_is_left_behind_than_a_deficit_can_hold():
     page = reported(row(ALICE, 10, 90), row(BOB, 10, 90))
-    page.receive("a", ALICE, totals(1000), released=0)
+    page.receive("a", ALICE, totals(1000))
     assert owed(page) == {ALICE: 500, BOB: -100}
     assert owed(page, CarryRules(quantum=100, overshoot=500, crash_loss=50))[BOB] == -150
 
 
 def test_whoever_was_never_reported_owes_what_was_received():
-    page = Page()
+    page = ReplicaAccount()
     page.promise("a", ALICE, seed=-70, tenant_seed=-20)
-    page.receive("a", ALICE, totals(30), released=0)
+    page.receive("a", ALICE, totals(30))
     closing = finish(close(page, RULES, EqualWeights()))
     assert closing.clients == {ALICE: 30}
     assert closing.tenants == {"ns/t": 30}
 
 
 def test_a_page_without_anybody_leaves_nothing():
-    assert owed(Page()) == {}
+    assert owed(ReplicaAccount()) == {}
 
 
 @dataclass(frozen=True)
@@ -124,7 +105,7 @@ class Weighted:
 
 def test_quanta_are_by_weight():
     page = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
-    page.receive("a", ALICE, totals(1000), released=0)
+    page.receive("a", ALICE, totals(1000))
     closing = finish(close(page, RULES, Weighted()))
     assert closing.clients == {ALICE: 500, BOB: 350 - 400 / 4}
 
@@ -135,7 +116,7 @@ def test_tenants_owe_by_themselves():
         row(BOB, 10, 60)._replace(tenant_deficit=-200, tenant_seed=-10),
         row(CAROL, 10, -70)._replace(tenant_deficit=30),
     )
-    page.receive("a", BOB, totals(15), released=0)
+    page.receive("a", BOB, totals(15))
     assert finish(close(page, RULES, EqualWeights())).tenants == {"ns/t": 195, "ns/u": -30}
 
 
@@ -162,7 +143,7 @@ class TestDraining:
         assert owed(page) == {ALICE: -80}, "the first in the alphabet, whichever came first"
 
     def test_may_begin_before_anything_was_reported(self):
-        page = Page()
+        page = ReplicaAccount()
         page.promise("a", ALICE, seed=50, tenant_seed=0)
         page.mark("a")
         page.observe(since=0, sequence=2, rows=[row(ALICE, 40, 0, seed=50)])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from evenkeel_fairshare.ledger import (
     CarryRules,
+    Compactor,
     Ledger,
     ReplicaRow,
-    Sealer,
     Seed,
     Totals,
     promise,
 )
-from evenkeel_fairshare.ledger.standing import carried, carried_by_tenant
+from evenkeel_fairshare.ledger.balances import carried_balance, carried_balance_of_tenant
 
 ALICE, TENANT = "ns/t/alice", "ns/t"
 RULES = CarryRules(quantum=10_000, overshoot=10_000)
@@ -34,8 +34,8 @@ def report(
 
 def seal(of: Ledger, *live: str) -> None:
     """As the only router."""
-    sealer = Sealer(of)
-    assert sealer.seal([of.router], live=live, now_s=0)
+    sealer = Compactor(of)
+    assert sealer.compact([of.router], live=live, now_s=0)
     sealer.collect([of.router])
 
 
@@ -77,20 +77,20 @@ def test_a_router_that_starts_alone_agrees_with_a_peer_it_meets_later(owed, book
     for one, other in ((here, there), (there, here)):
         one.merge(other.delta(one.digest()))
     for one in (here, there):
-        assert carried(one, ALICE, ["r2", "r3"]) == 0
-        assert carried_by_tenant(one, TENANT, ["r2", "r3"]) == 0
-        assert carried(one, ALICE, ["r3"]) == owed, "r2 leaves what it holds"
+        assert carried_balance(one, ALICE, ["r2", "r3"]) == 0
+        assert carried_balance_of_tenant(one, TENANT, ["r2", "r3"]) == 0
+        assert carried_balance(one, ALICE, ["r3"]) == owed, "r2 leaves what it holds"
 
 
 def test_a_store_that_is_read_late_tells_the_same():
     before, here = past(5000), ledger("router-b")
     seal(before, "r2")
     report(here, "r2", deficit=-4000, seed=-5000)
-    assert carried(here, ALICE, ["r2"]) == 0
+    assert carried_balance(here, ALICE, ["r2"]) == 0
     for part in before.parts():
         here.merge(part)
-    assert carried(here, ALICE, ["r2"]) == 0
-    assert carried(here, ALICE, []) == 4000
+    assert carried_balance(here, ALICE, ["r2"]) == 0
+    assert carried_balance(here, ALICE, []) == 4000
 
 
 def test_a_seed_that_a_router_promised_and_could_not_report_counts_where_the_past_is_known():
@@ -98,7 +98,7 @@ def test_a_seed_that_a_router_promised_and_could_not_report_counts_where_the_pas
     report(here, "gone-too", deficit=-700)
     seal(here, "r2")
     report(here, "r3", deficit=-700, seed=-700)  # promised by a router that crashed at once
-    assert carried(here, ALICE, ["r2", "r3"]) == 0
+    assert carried_balance(here, ALICE, ["r2", "r3"]) == 0
     assert promise(here, ALICE, "r4", live=["r2", "r3", "r4"]).client == 0
 
 
@@ -106,8 +106,8 @@ def test_incarnations_from_before_are_forgotten_when_they_are_folded():
     here = ledger("router-b")
     report(here, "r2", deficit=-300, seed=-5000)
     seal(here, "r2")
-    assert here.book.baselines == {"r2"}
+    assert here.closed_totals.baselines == {"r2"}
     here.closed("r2")
     seal(here)
-    assert not here.book.baselines
+    assert not here.closed_totals.baselines
     assert promise(here, ALICE, "r3", live=["r3"]) == Seed(-300, -300)

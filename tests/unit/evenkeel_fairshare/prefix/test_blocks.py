@@ -36,7 +36,7 @@ def test_a_block_may_be_one_byte() -> None:
     assert len(text_blocks("abc", block_bytes=1)) == 3
 
 
-def test_blocks_are_256_bytes_unless_told() -> None:
+def test_blocks_are_256_bytes_by_default() -> None:
     assert len(text_blocks(b"x" * 1023)) == 3
 
 

@@ -50,7 +50,7 @@ REQUESTS = st.lists(
 
 
 @given(REQUESTS, st.integers(1, 8))
-def test_whoever_comes_rows_are_bounded_never_fall_and_miss_nothing(
+def test_rows_are_bounded_never_fall_and_miss_nothing(
     requests: list[tuple[str, int, int, int]], max_clients: int
 ) -> None:
     accounts = Accounts(COSTS, max_clients=max_clients)
@@ -187,7 +187,7 @@ def test_output_that_was_paid_elsewhere_is_counted_and_not_charged() -> None:
     assert (totals.output_tokens, totals.service) == (7, 3 + 2 * 2)
 
 
-def test_what_was_broken_off_is_told_with_what_it_was_charged_for() -> None:
+def test_aborted_requests_are_counted_with_their_charged_tokens() -> None:
     accounts = Accounts(COSTS)
     for paid, output in ((0, 4), (5, 7), (5, 3)):
         one = admitted(accounts, "ns/t/a")

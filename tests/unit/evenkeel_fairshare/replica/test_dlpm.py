@@ -94,7 +94,7 @@ def test_a_misfit_ends_the_pass():
     policy = dlpm(quantum=1000)
     arrive(policy, request("big", "a", matched=5), request("small", "b"))
     assert admit(policy, misfits=("big",)) == []
-    assert deficit(policy, "b") == 1000, "nobody paid"
+    assert deficit(policy, "b") == 1000, "no client paid"
 
 
 def test_a_misfit_can_be_skipped():
@@ -125,7 +125,7 @@ def test_no_refill_once_all_requests_were_proposed():
 
 
 def test_a_skipped_misfit_blocks_the_refill_of_others():
-    """§1.13 f: the only positive client does not fit, so nobody else is refilled."""
+    """§1.13 f: the only positive client does not fit, so no other is refilled."""
     policy = dlpm(skip_misfit=True)
     spent = request("spent", "b")
     arrive(policy, spent, request("big", "a"), request("more", "b"))
@@ -166,7 +166,7 @@ def test_a_refill_gives_by_weight():
     assert [deficit(policy, client) for client in "ab"] == [300, 100]
 
 
-def test_weights_decide_who_is_positive_first():
+def test_weights_decide_which_client_is_positive_first():
     policy = dlpm()
     arrive(policy, request("a0", "a", seed=-500), request("b0", "b", seed=-900, client_weight=10))
     assert admit(policy, room=1) == ["b0"]
@@ -365,7 +365,7 @@ def test_credit_can_be_brought_along():
     assert [deficit(policy, client) for client in "ab"] == [60, 130]
 
 
-def test_whoever_was_seeded_or_whose_tenant_owes_is_reported_after_leaving():
+def test_seeds_and_debts_are_reported_after_their_client_left():
     policy = dlpm()
     gone = [request("a0", "a", seed=60), request("b0", "b", extend=150)]
     arrive(policy, *gone)
@@ -500,7 +500,7 @@ def test_tenant_weights_divide_the_replica_and_client_weights_the_tenant():
     assert got == {"s/a": 40, "s/b": 80, "t/a": 40}
 
 
-def test_reports_tell_deficits_of_both_levels_and_who_waits():
+def test_reports_have_the_deficits_of_both_levels_and_the_waiting_requests():
     policy = dlpm()
     arrive(policy, request("s0", "s/a", "s"), request("s1", "s/b", "s"))
     admit(policy, room=1)  # and s1 is proposed, for which the tenant is refilled
@@ -525,7 +525,7 @@ def test_a_member_joins_a_level_with_nothing_and_asks_for_one_round():
     )
     assert account.seed == 0
     check_refill(level)
-    assert level.refills == 0, "nobody waits"
+    assert level.refills == 0, "no member waits"
 
 
 # Configuration.
@@ -544,7 +544,7 @@ def test_one_member_may_be_all_that_is_remembered():
     assert set(policy.clients()) == {"a"}
 
 
-def test_the_registry_passes_on_what_it_is_told():
+def test_the_registry_passes_its_configuration_on():
     config = ReplicaPolicyConfig(
         deficits=DeficitRules(quantum=7), cost=LinearCost(input_weight=10), skip_misfit=True
     )

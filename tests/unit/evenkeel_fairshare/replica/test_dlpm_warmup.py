@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
-from evenkeel_fairshare.replica.contract import Outcome
+from evenkeel_fairshare.replica.contract import AdmissionResult
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
@@ -38,8 +38,8 @@ class Replica:
         for _ in range(count):
             conversation = self.policy.admissions(now_s)
             one = next(conversation)
-            with suppress(StopIteration):  # the pass is over where nobody else is proposed
-                conversation.send(Outcome.ADMITTED)
+            with suppress(StopIteration):  # the pass is over if no other is proposed
+                conversation.send(AdmissionResult.ADMITTED)
             conversation.close()
             order.append(one.client)
             self.policy.leave(one, now_s)

@@ -160,7 +160,7 @@ def test_who_leaves_with_neither_debt_nor_credit_gives_up_its_seat():
     assert policy._seats == policy._away == {}
 
 
-def test_reports_tell_balances_and_who_waits():
+def test_reports_have_balances_and_waiting_requests():
     policy = drr()
     arrive(policy, *requests("a", 3), request("b0", "b"))
     admit(policy, room=1)
@@ -246,7 +246,7 @@ def test_a_general_cost_is_charged_by_the_difference():
 
 
 @pytest.mark.parametrize("quantum", [8000.0, 7.0])
-def test_the_registry_passes_on_what_it_is_told(quantum):
+def test_the_registry_passes_its_configuration_on(quantum):
     policy = make_policy("DRR", ReplicaPolicyConfig(deficits=DeficitRules(quantum=quantum)))
     arrive(policy, request("a0", "a", extend=5))
     admit(policy)

@@ -61,7 +61,7 @@ def test_a_retracted_request_is_the_first_among_its_equals():
         assert admit(policy) == ["first", "second"]
 
 
-def test_who_needs_matches_says_so():
+def test_only_policies_that_sort_by_match_ask_for_matches():
     assert {name: make_policy(name).matches_prefix for name in POLICIES} == {
         "FCFS": False,
         "LPM": True,
@@ -73,7 +73,7 @@ def test_who_needs_matches_says_so():
     }
 
 
-def test_policies_without_fairness_hold_nothing_against_anybody_and_preempt_nobody():
+def test_policies_without_fairness_keep_no_deficits_and_preempt_none():
     for policy in (Fcfs(), Lpm()):
         four(policy)
         assert all(state.deficit == 0 for state in policy.clients().values())

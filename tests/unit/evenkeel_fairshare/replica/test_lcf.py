@@ -33,7 +33,7 @@ def test_with_the_lift_they_take_turns():
 
 
 @WITHOUT_LIFT
-def test_who_left_the_queue_last_lifts_nobody_into_an_empty_one(make):
+def test_the_client_that_left_last_lifts_none_into_an_empty_queue(make):
     policy = make()
     arrive(policy, request("a0", "a"))
     admit(policy)
@@ -41,7 +41,7 @@ def test_who_left_the_queue_last_lifts_nobody_into_an_empty_one(make):
     assert policy.clients()["b"].deficit == 0
 
 
-def test_nobody_is_forgotten():
+def test_no_client_is_forgotten():
     policy = Lcf(sweep_above=1)
     for number in range(20):
         arrive(policy, gone := request(f"r{number}", f"c{number}"))

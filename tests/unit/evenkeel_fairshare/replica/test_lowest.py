@@ -52,7 +52,7 @@ def test_telling_what_is_known_changes_nothing():
     assert len(lowest._heap) == 1
 
 
-def test_a_fall_counts_once_it_is_told():
+def test_a_fall_counts_after_add():
     one, other = waiting(5), waiting(2)
     lowest = holding(one, other)
     one.rank = 1
@@ -70,7 +70,7 @@ def test_who_stops_waiting_drops_out_and_may_come_back():
     assert lowest.find() is one
 
 
-def test_nobody_waiting_is_nobody():
+def test_without_waiting_items_nothing_is_found():
     one = waiting(1)
     lowest = holding(one)
     one.waiting = 0
@@ -123,7 +123,7 @@ def test_who_dropped_out_in_a_clean_up_may_come_back():
         max_size=200,
     )
 )
-def test_it_finds_what_looking_at_everybody_finds(changes):
+def test_it_finds_what_a_search_of_all_finds(changes):
     items = [Ranked(rank=0, tie=number) for number in range(8)]
     lowest: Lowest[Ranked] = Lowest()
     for change, number, amount in changes:

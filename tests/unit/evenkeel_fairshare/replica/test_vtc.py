@@ -77,7 +77,7 @@ def test_a_newcomer_is_lifted_to_the_least_that_waits():
     assert counters(policy) == {"a": 300, "b": 300, "c": 300}
 
 
-def test_a_lift_lowers_nobody():
+def test_a_lift_lowers_no_counter():
     policy = Vtc()
     arrive(policy, request("a0", "a", extend=700), request("b0", "b"), request("b1", "b"))
     assert admit(policy, room=2) == ["a0", "b0"]
@@ -103,7 +103,7 @@ def test_running_requests_do_not_keep_a_client_from_being_lifted():
     assert counters(policy) == {"a": 400, "b": 400}
 
 
-def test_into_an_empty_queue_a_client_is_lifted_to_who_left_it_last():
+def test_into_an_empty_queue_a_client_is_lifted_to_the_last_that_left():
     policy = Vtc()
     first, last = request("a0", "a", extend=500), request("b0", "b", extend=200)
     arrive(policy, first, last)
@@ -229,7 +229,7 @@ def test_memory_stays_in_proportion_to_those_that_are_there():
         assert len(policy.clients()) <= 11
 
 
-def test_reports_tell_the_counter_and_who_waits():
+def test_reports_have_the_counter_and_the_waiting_requests():
     policy = Vtc()
     arrive(policy, request("one"), request("two"))
     admit(policy, room=1)
@@ -315,13 +315,13 @@ def test_the_artifact_lifts_to_others_that_wait():
     assert counters(policy) == {"a": 500, "b": 500}
 
 
-def test_among_equals_the_artifact_takes_who_was_seen_first():
+def test_among_equals_the_artifact_takes_the_client_seen_first():
     policy = artifact()
     arrive(policy, *(request(id, id) for id in "cab"))
     assert admit(policy) == ["c", "a", "b"]
 
 
-def test_the_artifact_forgets_nobody():
+def test_the_artifact_forgets_no_client():
     policy = ArtifactVtc(sweep_above=2)
     for client in "abcde":
         one = request(client, client)
@@ -332,7 +332,7 @@ def test_the_artifact_forgets_nobody():
 
 
 @pytest.mark.parametrize("artifact", [False, True])
-def test_the_registry_passes_on_what_it_is_told(artifact):
+def test_the_registry_passes_its_configuration_on(artifact):
     config = ReplicaPolicyConfig(cost=LinearCost(input_weight=10))
     policy = policies(longest_first=True, artifact=artifact)["VTC"](config)
     assert isinstance(policy, ArtifactVtc) is artifact

@@ -31,7 +31,7 @@ def admitted(policy: PredictedVtc, **fields) -> Request:
     return one
 
 
-def test_nothing_is_foreseen_before_the_first_is_over():
+def test_nothing_is_predicted_before_the_first_is_over():
     policy = PredictedVtc()
     one = admitted(policy)
     assert counter(policy) == 100
@@ -47,7 +47,7 @@ def test_the_mean_of_the_last_five_is_prepaid():
     assert counter(policy) - before == 100 + 30 * 2  # the mean is 30.2
 
 
-def test_what_comes_as_foreseen_costs_no_more_and_what_goes_beyond_is_charged_as_it_comes():
+def test_predicted_output_costs_no_more_and_output_beyond_is_charged_as_it_comes():
     policy = PredictedVtc()
     serve(policy, 10)
     one = admitted(policy)
@@ -59,7 +59,7 @@ def test_what_comes_as_foreseen_costs_no_more_and_what_goes_beyond_is_charged_as
     assert counter(policy) == before + 4 * 2
 
 
-def test_a_piece_that_begins_foreseen_and_ends_beyond_is_charged_for_what_is_beyond():
+def test_a_piece_that_is_partly_predicted_is_charged_for_the_rest():
     policy = PredictedVtc()
     serve(policy, 10)
     one = admitted(policy)
@@ -94,7 +94,7 @@ def test_what_is_given_back_moves_the_client_forward_in_the_queue():
     assert admit(policy) == ["a1", "b1", "b2"]
 
 
-def test_no_more_is_foreseen_than_there_may_be():
+def test_a_prediction_is_at_most_the_limit():
     policy = PredictedVtc()
     serve(policy, 900)
     before = counter(policy)
@@ -110,7 +110,7 @@ def test_an_engine_that_knows_better_is_believed():
     assert counter(policy) - before == 100 + 7 * 2
 
 
-def test_clients_are_foreseen_each_by_its_own():
+def test_each_client_is_predicted_by_its_own_requests():
     policy = PredictedVtc()
     serve(policy, 50)
     admitted(policy, client="b")
@@ -144,7 +144,7 @@ def test_after_a_retraction_nothing_that_was_made_is_charged_twice():
     assert counter(policy) - before == 130 + 2 * 2
 
 
-def test_who_is_aborted_while_waiting_says_nothing_of_lengths():
+def test_a_request_aborted_while_waiting_does_not_count_as_a_length():
     policy = PredictedVtc()
     serve(policy, 10)
     gone = request("gone")

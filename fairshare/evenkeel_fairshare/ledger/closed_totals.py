@@ -1,13 +1,8 @@
-"""The book: what all departed incarnations add up to, in a bounded form (design R3, R6).
+"""Closed totals: what all departed incarnations add up to, in bounded memory (design R3, R6).
 
-Place in the flow: pages that every router has closed → **book** → derived figures. A page says what one
-incarnation gave to each client; nobody can afford to keep pages of incarnations that are gone. Folding them
-into one sum is where merging goes wrong: two sums that share an incarnation cannot be joined. So a book is never
-joined. It is written by one router at a time, numbered, and the higher number wins as a whole; the pages that
-it folded are kept until every router holds a book that contains them (`sealing`).
-
-The surprising thing: everything that is not a maximum happens here and only here: folding and ageing clients
-out. That keeps every other part of the ledger a semilattice.
+Two sums that share an incarnation cannot be joined. So closed totals are never joined: one router at a time writes the next
+numbered version, and the higher number replaces the lower as a whole. Replica accounts that a version contains are kept until every
+router holds it (`compaction`). Folding and ageing out happen only here; all other parts of the ledger merge by maximum.
 """
 
 from __future__ import annotations
@@ -15,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from evenkeel_fairshare.ledger.page import TOTALS, Totals
-from evenkeel_fairshare.ledger.table import Rows, Table
+from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
+from evenkeel_fairshare.ledger.replica_account import TOTALS, Totals
 
 # A row of the book, for clients and tenants alike: number of the book that wrote it, totals, then
 CARRIED: Final = 1 + TOTALS
@@ -39,10 +34,10 @@ class Rank(NamedTuple):
     sealer: str = ""
 
 
-EMPTY_BOOK: Final = Rank()
+NOTHING_CLOSED: Final = Rank()
 
 
-class BookRow(NamedTuple):
+class ClosedRow(NamedTuple):
     """One client or tenant in the book."""
 
     totals: Totals = Totals()
@@ -51,7 +46,7 @@ class BookRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BookDelta:
+class ClosedTotalsDelta:
     """What changed in the book after `base`; the whole book if `base` is None."""
 
     rank: Rank
@@ -68,14 +63,14 @@ class BookDelta:
 
 
 @dataclass(slots=True)
-class Book:
+class ClosedTotals:
     """One numbered book. Only `sealing` writes to it."""
 
-    rank: Rank = EMPTY_BOOK
-    lineage: list[Rank] = field(default_factory=lambda: [EMPTY_BOOK])
+    rank: Rank = NOTHING_CLOSED
+    lineage: list[Rank] = field(default_factory=lambda: [NOTHING_CLOSED])
     """The books it grew from, itself last."""
-    clients: Table = field(default_factory=lambda: Table(totals=0, state=TOTALS + 2))
-    tenants: Table = field(default_factory=lambda: Table(totals=0, state=TOTALS + 2))
+    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=TOTALS + 2))
+    tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=TOTALS + 2))
     """Carried credit or debt of tenants, and the totals of their clients that were aged out."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Clients aged out within the lineage, and the height at which."""
@@ -88,17 +83,17 @@ class Book:
     A level that only rises. Never more than the truth: quanta that no report shows are not in it.
     """
 
-    def client(self, client: str) -> BookRow:
+    def client(self, client: str) -> ClosedRow:
         """A client's row; zeros if it has none."""
         return _row(self.clients, client)
 
-    def tenant(self, tenant: str) -> BookRow:
+    def tenant(self, tenant: str) -> ClosedRow:
         """A tenant's row; zeros if it has none."""
         return _row(self.tenants, tenant)
 
-    def copy(self) -> Book:
+    def copy(self) -> ClosedTotals:
         """The same, to be changed while this one is read."""
-        return Book(
+        return ClosedTotals(
             rank=self.rank,
             lineage=list(self.lineage),
             clients=self.clients.copy(),
@@ -113,15 +108,15 @@ class Book:
         """Whether this book grew from that one, as far as it remembers."""
         return rank in self.lineage
 
-    def delta(self, has: Rank) -> BookDelta | None:
+    def delta(self, has: Rank) -> ClosedTotalsDelta | None:
         """What somebody who holds `has` needs; None if that is not older than this book."""
         if has >= self.rank:
             return None
         # Nobody grew from another book than the empty one, so to an empty-handed asker a delta and the whole
         # are the same rows; but only the whole can also be taken by somebody who holds a book by then.
-        base = has if has != EMPTY_BOOK and self.contains(has) else None
+        base = has if has != NOTHING_CLOSED and self.contains(has) else None
         height = base.height if base else -1
-        return BookDelta(
+        return ClosedTotalsDelta(
             rank=self.rank,
             base=base,
             lineage=tuple(self.lineage),
@@ -133,11 +128,11 @@ class Book:
             baselines=tuple(sorted(self.baselines)),
         )
 
-    def adopt(self, delta: BookDelta) -> Book | None:
+    def adopt(self, delta: ClosedTotalsDelta) -> ClosedTotals | None:
         """The newer book that `delta` leads to; None if it leads to none from here."""
         if delta.rank <= self.rank or (delta.base is not None and delta.base != self.rank):
             return None
-        book = self if delta.base is not None else Book()
+        book = self if delta.base is not None else ClosedTotals()
         book.rank, book.lineage = delta.rank, list(delta.lineage)
         # Before the new rows: a client that was aged out may have come back in the same delta.
         book.clients.drop(delta.dropped)
@@ -160,8 +155,8 @@ class Book:
             self.folded = dict(by_height[-MAX_FOLDED:])
 
 
-def _row(table: Table, name: str) -> BookRow:
+def _row(table: MergeTable, name: str) -> ClosedRow:
     cells = table.get(name)
     if cells is None:
-        return BookRow()
-    return BookRow(Totals(*cells[1 : 1 + TOTALS]), cells[CARRIED], cells[IDLE_LEVEL])
+        return ClosedRow()
+    return ClosedRow(Totals(*cells[1 : 1 + TOTALS]), cells[CARRIED], cells[IDLE_LEVEL])

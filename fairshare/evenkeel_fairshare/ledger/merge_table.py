@@ -1,12 +1,10 @@
-"""Tables: names → rows of numbers, merged so that order, repetition and loss do not matter (design R3).
+"""Names → rows of numbers that merge in any order, also repeated or with losses (design R3).
 
-Place in the flow: reports and peers' messages → **tables** → pages and book → derived figures. A row is
-(version, totals…, state…). Its join takes the maximum of every total, and the state of the row that comes
-later: by version, among equal versions by value. Both are semilattices, so the join of rows is commutative,
-associative and idempotent whatever the rows hold, and so is the join of tables.
+A row is (version, totals…, state…). Its join takes the maximum of every total, and the state of the later row: by version,
+among equal versions by value. Both are semilattices, so the join of rows is commutative, associative and idempotent.
 
-The surprising thing: cells lie in one flat array of doubles, not in objects, because a fleet may hold millions
-of rows; and the dictionary of slots is kept in the order of change, so that what changed last is found first.
+Cells are in one flat array of doubles, because a fleet may hold millions of rows. The dictionary of slots is in the order of change, so the latest
+changes are found first.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class Rows:
         ]
 
 
-class Table:
+class MergeTable:
     """Rows of `1 + totals + state` doubles by name."""
 
     __slots__ = ("_cells", "_in_order", "_newest", "_nothing", "_slots", "_totals", "width")
@@ -68,7 +66,7 @@ class Table:
 
     def __eq__(self, other: object) -> bool:
         """Equal content; the order of change does not count."""
-        if not isinstance(other, Table):
+        if not isinstance(other, MergeTable):
             return NotImplemented
         return self._slots.keys() == other._slots.keys() and all(
             self[name] == other[name] for name in self._slots
@@ -91,9 +89,9 @@ class Table:
         start = self._slots.get(name)
         return default if start is None else self._cells[start + column]
 
-    def copy(self) -> Table:
+    def copy(self) -> MergeTable:
         """The same rows; much quicker than putting them."""
-        other = Table(totals=self._totals, state=self.width - 1 - self._totals)
+        other = MergeTable(totals=self._totals, state=self.width - 1 - self._totals)
         other._slots, other._cells = self._slots.copy(), self._cells[:]
         other._newest, other._in_order = self._newest, self._in_order
         return other

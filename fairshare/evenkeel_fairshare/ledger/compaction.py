@@ -1,19 +1,17 @@
-"""Sealing: folding closed pages into the next book, and forgetting what nobody needs (design R3, R6).
+"""Compaction: folds closed replica accounts into the next closed totals, and gives memory back (design R3, R6).
 
-Place in the flow: ledger + members + clock → **sealing** → a new book, which travels with deltas. One of the routers
-seals, the one whose name comes first. A page goes through three stages:
+The router whose name comes first writes. A replica account goes through three stages:
 
-1. Every member closed it (`Page.closed_by`): nobody will change it any more, and with each member's mark came
-   that member's account, so the sealer's copy is complete.
-2. The sealer folds it into the next book. Figures skip folded pages from then on.
-3. Every member holds that book, or one that grew from it: the page is dropped.
+1. Every member closed it (`ReplicaAccount.closed_by`). It does not change any more, and each member's mark came with
+   that member's own account, so the writer's copy is complete.
+2. The writer folds it into the next closed totals. All sums skip it from then on.
+3. Every member holds these closed totals, or later ones: the account is dropped.
 
-A newcomer seals only when every member has said itself that it knows of the newcomer: from then on no member drops
-a page that the newcomer does not hold.
+A newcomer writes only when every member has reported that it lists the newcomer: from then on no member drops an account that the
+newcomer does not hold.
 
-The surprising thing: two sealers at once (lists of members that differ for a while) lose nothing. The higher rank
-wins as a whole; the loser's pages are still there, because it could not drop them, and are folded again. A member
-that is not heard of stops folding; memory then grows with the scale events of that time, and nothing else suffers.
+Two writers at once (their lists of members differ for a while) lose nothing: the higher rank wins as a whole, the other's accounts
+could not be dropped and are folded again. While a member is silent nothing is folded, and memory grows with the scale events of that time.
 """
 
 from __future__ import annotations
@@ -22,23 +20,29 @@ from collections.abc import Collection, Generator
 from dataclasses import dataclass
 from operator import add
 
-from evenkeel_fairshare.ledger.book import ACTIVE, EMPTY_BOOK, Book, BookRow, Rank
+from evenkeel_fairshare.ledger.closed_totals import (
+    ACTIVE,
+    NOTHING_CLOSED,
+    ClosedRow,
+    ClosedTotals,
+    Rank,
+)
 from evenkeel_fairshare.ledger.closing import STRIDE, Closing, counted, finish
 from evenkeel_fairshare.ledger.ledger import Ledger
-from evenkeel_fairshare.ledger.page import (
+from evenkeel_fairshare.ledger.replica_account import (
     DEFICIT,
     NORMALISED,
     RUNNING,
     SEED,
     WAITING,
-    Page,
+    ReplicaAccount,
     Totals,
     tenant_of,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SealingRules:
+class CompactionRules:
     """When memory is given back."""
 
     idle_s: float = 3600.0
@@ -47,19 +51,19 @@ class SealingRules:
     """Clients in the book; beyond that idle clients are aged out although they owe something."""
 
 
-class Sealer:
+class Compactor:
     """Seals books for one router, when it is its turn."""
 
-    def __init__(self, ledger: Ledger, rules: SealingRules | None = None) -> None:
+    def __init__(self, ledger: Ledger, rules: CompactionRules | None = None) -> None:
         self._ledger = ledger
-        self._rules = rules or SealingRules()
+        self._rules = rules or CompactionRules()
         self._active: set[str] | None = None
         """Clients marked active in the book; None until read from it."""
         self._idle_since_s: dict[str, float] = {}
         """Clients marked idle, in the order in which this process found them so."""
         self._quanta = QuantaSeen(ledger)
 
-    def seal(self, members: Collection[str], *, live: Collection[str], now_s: float) -> bool:
+    def compact(self, members: Collection[str], *, live: Collection[str], now_s: float) -> bool:
         """`steps` without a pause; whether a book was written."""
         return finish(self.steps(members, live=live, now_s=now_s))
 
@@ -80,10 +84,10 @@ class Sealer:
         if ledger.router != min(members, default="") or not self._all_follow(members):
             self._active = None  # whoever seals now will change it
             return False
-        rank = ledger.book.rank  # what is folded below is not in this one
+        rank = ledger.closed_totals.rank  # what is folded below is not in this one
         foldable = [
             name
-            for name, page in ledger.open_pages()
+            for name, page in ledger.open_accounts()
             if name not in live and page.closed_by >= set(members)
         ]
         if self._active is None:
@@ -95,7 +99,7 @@ class Sealer:
         try:
             draft = yield from self._draft(foldable, touched, live, now_s)
             book = yield from draft.written(Rank(rank.height + 1, ledger.router), foldable)
-            if ledger.book.rank == rank:
+            if ledger.closed_totals.rank == rank:
                 self._publish(book, draft.forgotten)
                 written = True
         finally:
@@ -109,9 +113,9 @@ class Sealer:
         ledger = self._ledger
         ledger.members = frozenset(members)
         lowest = min((self._followed_height(member) for member in members), default=-1)
-        for name in list(ledger.pages):
-            if ledger.book.folded.get(name, lowest + 1) <= lowest:
-                ledger.forget_page(name)
+        for name in list(ledger.replica_accounts):
+            if ledger.closed_totals.folded.get(name, lowest + 1) <= lowest:
+                ledger.forget_account(name)
         ledger.forget_routers(members)
 
     def _all_follow(self, members: Collection[str]) -> bool:
@@ -125,40 +129,38 @@ class Sealer:
 
     def _followed_height(self, member: str) -> int:
         rank = self._ledger.adopted.get(member)
-        return rank.height if rank is not None and self._ledger.book.contains(rank) else -1
+        return rank.height if rank is not None and self._ledger.closed_totals.contains(rank) else -1
 
     def _draft(
         self, foldable: list[str], touched: set[str], live: Collection[str], now_s: float
     ) -> Generator[None, None, Draft]:
         ledger = self._ledger
-        draft = Draft(ledger.book)
+        draft = Draft(ledger.closed_totals)
         quanta = yield from self._quanta.since_last_book(touched, live)
         for tenant, amount in quanta.items():
             draft.given[tenant] = draft.given.get(tenant, 0.0) + amount
         for name in foldable:
             # Closed by all, so nobody changes it any more.
             closing = yield from ledger.closing_steps(name)
-            yield from draft.fold(ledger.pages[name], closing)
+            yield from draft.fold(ledger.replica_accounts[name], closing)
         yield from self._mark_activity(draft, touched, live, now_s)
         yield from self._age_out(draft, live, now_s)
         return draft
 
-    def _publish(self, book: Book, forgotten: list[str]) -> None:
+    def _publish(self, book: ClosedTotals, forgotten: list[str]) -> None:
         """In one go: a book that is half written must not travel."""
         ledger = self._ledger
-        first = ledger.book.rank == EMPTY_BOOK
-        older = ledger.pages.keys() if first else ledger.book.baselines
+        first = ledger.closed_totals.rank == NOTHING_CLOSED
+        older = ledger.replica_accounts.keys() if first else ledger.closed_totals.baselines
         book.baselines = frozenset(older) - book.folded.keys()
-        ledger.book = book
+        ledger.closed_totals = book
         ledger.adopted[ledger.router] = book.rank
         ledger.stale.update(forgotten)  # their service is in their tenants' rows now
-        for client in forgotten:
-            ledger.levels.lifts.forget(client)
 
     def _take_over(self, now_s: float) -> Generator[None, None, None]:
-        book = self._ledger.book
+        book = self._ledger.closed_totals
         active = {client for client in book.clients if book.client(client).idle_level == ACTIVE}
-        working = yield from self._working(set(self._ledger.pages))
+        working = yield from self._working(set(self._ledger.replica_accounts))
         self._idle_since_s = {
             name: now_s for name in book.clients if name not in active and name not in working
         }
@@ -169,7 +171,7 @@ class Sealer:
     def _working(self, incarnations: Collection[str]) -> Generator[None, None, set[str]]:
         """Clients with work at one of them."""
         working: set[str] = set()
-        for name, page in list(self._ledger.open_pages()):
+        for name, page in list(self._ledger.open_accounts()):
             if name in incarnations:
                 working.update(page.clients.positive(WAITING))
                 working.update(page.clients.positive(RUNNING))
@@ -200,7 +202,7 @@ class Sealer:
     def _age_out(
         self, draft: Draft, live: Collection[str], now_s: float
     ) -> Generator[None, None, None]:
-        """Forget clients that are not ahead and went without what they owe: nobody gains by being forgotten."""
+        """Forget clients that are idle for long enough to have missed what they owe: being forgotten gains them nothing."""
         ledger, rules = self._ledger, self._rules
         for client, since_s in list(self._idle_since_s.items()):
             if now_s - since_s < rules.idle_s:
@@ -211,7 +213,7 @@ class Sealer:
             else:
                 self._idle_since_s[client] = now_s  # to be looked at again, after the others
             yield
-        surplus = len(draft.book.clients) - len(draft.forgotten) - rules.max_clients
+        surplus = len(draft.closed_totals.clients) - len(draft.forgotten) - rules.max_clients
         if surplus > 0:
             idle = []
             for name in list(self._idle_since_s):
@@ -226,12 +228,9 @@ class Sealer:
     def _is_quits(self, draft: Draft, client: str, live: Collection[str]) -> bool:
         ledger, row = self._ledger, draft.client(client)
         # Up to the last book: a client that did nothing since then was idle at least until then.
-        waited_for = draft.book.given.get(tenant_of(client), 0.0) - row.idle_level
-        served = ledger.served_figure(client, NORMALISED)
-        return (
-            row.carried <= waited_for * ledger.weights.client(client)
-            and ledger.levels.lead(tenant_of(client), client, lambda _: served) <= 0
-            and not _seeded(ledger, client, live)
+        waited_for = draft.closed_totals.given.get(tenant_of(client), 0.0) - row.idle_level
+        return row.carried <= waited_for * ledger.weights.client(client) and not _seeded(
+            ledger, client, live
         )
 
 
@@ -239,7 +238,7 @@ def _seeded(ledger: Ledger, client: str, live: Collection[str]) -> bool:
     """Whether a live incarnation started the client from elsewhere: the book holds the other half of that."""
     return any(
         page.charged_seed(client, unpromised=ledger.knows_seeds_of(name))
-        for name, page in ledger.open_pages()
+        for name, page in ledger.open_accounts()
         if name in live
     )
 
@@ -261,7 +260,7 @@ class QuantaSeen:
         """What is known by now does not count."""
         self._weights = self._ledger.weights
         self._most = {}
-        for name, page in list(self._ledger.open_pages()):
+        for name, page in list(self._ledger.open_accounts()):
             yield from self._look(name, page, list(page.clients))
 
     def since_last_book(
@@ -272,7 +271,7 @@ class QuantaSeen:
             yield from self.begin()  # quanta of before and after a change of weights do not compare
             return {}
         rise: dict[str, float] = {}
-        for name, page in list(self._ledger.open_pages()):
+        for name, page in list(self._ledger.open_accounts()):
             if name in live:
                 here = [client for client in touched if client in page.clients]
                 quanta = yield from self._look(name, page, here)
@@ -284,7 +283,7 @@ class QuantaSeen:
         return rise
 
     def _look(
-        self, name: str, page: Page, clients: list[str]
+        self, name: str, page: ReplicaAccount, clients: list[str]
     ) -> Generator[None, None, dict[str, float]]:
         rise: dict[str, float] = {}
         for n, client in enumerate(clients):
@@ -303,25 +302,25 @@ class QuantaSeen:
 class Draft:
     """The next book, until it is written."""
 
-    def __init__(self, book: Book) -> None:
-        self.book = book
-        self.clients: dict[str, BookRow] = {}
+    def __init__(self, book: ClosedTotals) -> None:
+        self.closed_totals = book
+        self.clients: dict[str, ClosedRow] = {}
         """Rows that change."""
         self.given = dict(book.given)
         self.forgotten: list[str] = []
-        self._tenants: dict[str, BookRow] = {}
+        self._tenants: dict[str, ClosedRow] = {}
 
-    def client(self, client: str) -> BookRow:
+    def client(self, client: str) -> ClosedRow:
         """A client's row as it will be."""
-        return self.clients.get(client) or self.book.client(client)
+        return self.clients.get(client) or self.closed_totals.client(client)
 
-    def fold(self, page: Page, closing: Closing) -> Generator[None, None, None]:
+    def fold(self, page: ReplicaAccount, closing: Closing) -> Generator[None, None, None]:
         """Take over what a departed incarnation leaves behind."""
         for n, client in enumerate(list(page.names())):
             if n % STRIDE == STRIDE - 1:
                 yield
             row = self.client(client)
-            self.clients[client] = BookRow(
+            self.clients[client] = ClosedRow(
                 totals=Totals(*map(add, row.totals, counted(page, client))),
                 carried=row.carried + closing.clients.get(client, 0.0),
                 # A debt that comes now was not waited for yet.
@@ -336,7 +335,7 @@ class Draft:
 
     def rest(self, client: str) -> bool:
         """A client has none; whether it is in the book at all."""
-        if client not in self.clients and client not in self.book.clients:
+        if client not in self.clients and client not in self.closed_totals.clients:
             return False
         self.clients[client] = self.client(client)._replace(idle_level=self._level_of(client))
         return True
@@ -347,9 +346,9 @@ class Draft:
         self.clients.pop(client, None)
         self.forgotten.append(client)
 
-    def written(self, rank: Rank, folded: list[str]) -> Generator[None, None, Book]:
+    def written(self, rank: Rank, folded: list[str]) -> Generator[None, None, ClosedTotals]:
         """The next book."""
-        book, n = self.book.copy(), 0
+        book, n = self.closed_totals.copy(), 0
         for table, rows in ((book.clients, self.clients), (book.tenants, self._tenants)):
             for name, row in rows.items():
                 table.put(name, (rank.height, *row.totals, row.carried, row.idle_level))
@@ -366,7 +365,7 @@ class Draft:
         return book
 
     def _add_to_tenant(self, tenant: str, totals: Totals, owed: float) -> None:
-        row = self._tenants.get(tenant) or self.book.tenant(tenant)
+        row = self._tenants.get(tenant) or self.closed_totals.tenant(tenant)
         self._tenants[tenant] = row._replace(
             totals=Totals(*map(add, row.totals, totals)), carried=row.carried + owed
         )

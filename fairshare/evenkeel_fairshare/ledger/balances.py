@@ -1,15 +1,11 @@
-"""Standing: what clients and tenants still owe the others, and what a new replica starts them from (R5, R6).
+"""What clients and tenants still owe the others, and what a new replica starts them from (R5, R6).
 
-Place in the flow: ledger + live incarnations → **standing** → seeds in client keys, lead in metrics. Nothing here
-changes the ledger but `promise`.
+The carried balance of a member is Σ seeds of all incarnations − Σ final deficits of the departed ones: debt that no live
+replica holds, or credit that none grants. A replica that meets a client for the first time takes the balance over, within the
+range that deficits have. Only `promise` changes the ledger.
 
-What a member carries is Σ seeds of all incarnations − Σ final deficits of the departed ones: debts that no live
-replica holds any more, credit that none grants any more. A replica that meets a client for the first time takes
-over what it carries, up to the range that deficits have anyway.
-
-The surprising thing: service totals do not occur. A deficit, its seed and the service in between tell the same
-(W = seed + K·Q − q), and K, the quanta a replica gave out, is the same for all who are backlogged. docs/design/0003
-proves the bound.
+Service totals do not occur: a deficit, its seed and the service in between hold the same information, and the quanta that a replica gave
+out are the same for all backlogged clients. docs/design/0003 proves the bound.
 """
 
 from __future__ import annotations
@@ -20,12 +16,12 @@ from math import nan
 
 from evenkeel_fairshare.ledger.closing import CarryRules
 from evenkeel_fairshare.ledger.ledger import Ledger
-from evenkeel_fairshare.ledger.page import (
+from evenkeel_fairshare.ledger.replica_account import (
     DEFICIT,
     PROMISED,
     TENANT_DEFICIT,
     TENANT_PROMISED,
-    Page,
+    ReplicaAccount,
     tenant_of,
 )
 
@@ -38,10 +34,10 @@ class Seed:
     tenant: float
 
 
-def carried(ledger: Ledger, client: str, live: Collection[str]) -> float:
+def carried_balance(ledger: Ledger, client: str, live: Collection[str]) -> float:
     """What a client carries: positive is debt. Weighted tokens."""
-    total = ledger.book.client(client).carried
-    for incarnation, page in ledger.open_pages():
+    total = ledger.closed_totals.client(client).carried
+    for incarnation, page in ledger.open_accounts():
         if incarnation in live:
             total += page.charged_seed(client, unpromised=ledger.knows_seeds_of(incarnation))
         else:
@@ -49,10 +45,10 @@ def carried(ledger: Ledger, client: str, live: Collection[str]) -> float:
     return total
 
 
-def carried_by_tenant(ledger: Ledger, tenant: str, live: Collection[str]) -> float:
+def carried_balance_of_tenant(ledger: Ledger, tenant: str, live: Collection[str]) -> float:
     """What a tenant carries: positive is debt. Weighted tokens."""
-    total = ledger.book.tenant(tenant).carried
-    for incarnation, page in ledger.open_pages():
+    total = ledger.closed_totals.tenant(tenant).carried
+    for incarnation, page in ledger.open_accounts():
         if incarnation in live:
             total += page.charged_tenant_seed(tenant, unpromised=ledger.knows_seeds_of(incarnation))
         else:
@@ -60,28 +56,28 @@ def carried_by_tenant(ledger: Ledger, tenant: str, live: Collection[str]) -> flo
     return total
 
 
-def standing(ledger: Ledger, client: str, live: Collection[str]) -> float:
+def position(ledger: Ledger, client: str, live: Collection[str]) -> float:
     """How far a client is ahead of the level of its tenant's clients: what it carries and what replicas hold.
 
     Over its weight. Between two clients of a tenant that are backlogged on all live replicas, differences of
-    standing are differences of service (docs/design/0003, lemma 2).
+    position are differences of service (docs/design/0003, lemma 2).
     """
     held = sum(
         page.clients.cell(client, DEFICIT)
-        for incarnation, page in ledger.open_pages()
+        for incarnation, page in ledger.open_accounts()
         if incarnation in live
     )
-    return (carried(ledger, client, live) - held) / ledger.weights.client(client)
+    return (carried_balance(ledger, client, live) - held) / ledger.weights.client(client)
 
 
-def standing_of_tenant(ledger: Ledger, tenant: str, live: Collection[str]) -> float:
+def position_of_tenant(ledger: Ledger, tenant: str, live: Collection[str]) -> float:
     """How far a tenant is ahead of the level of all tenants. Over its weight."""
     held = sum(
         page.tenants.cell(tenant, TENANT_DEFICIT)
-        for incarnation, page in ledger.open_pages()
+        for incarnation, page in ledger.open_accounts()
         if incarnation in live
     )
-    return (carried_by_tenant(ledger, tenant, live) - held) / ledger.weights.tenant(tenant)
+    return (carried_balance_of_tenant(ledger, tenant, live) - held) / ledger.weights.tenant(tenant)
 
 
 def promise(
@@ -97,12 +93,12 @@ def promise(
     `joiners`: incarnations that joined together; what is carried is spread over those that did not meet the
     client yet. Whole tokens, as the client key carries them.
     """
-    page = ledger.pages.get(incarnation) or Page()
+    page = ledger.replica_accounts.get(incarnation) or ReplicaAccount()
     tenant = tenant_of(client)
     seed = page.seed(client)
     if seed is None:
         seed = _share(
-            carried(ledger, client, live),
+            carried_balance(ledger, client, live),
             ledger.rules,
             ledger.weights.client(client),
             1 + sum(other.seed(client) is None for other in _others(ledger, incarnation, joiners)),
@@ -110,7 +106,7 @@ def promise(
     tenant_seed = page.tenant_seed(tenant)
     if tenant_seed is None:
         tenant_seed = _share(
-            carried_by_tenant(ledger, tenant, live),
+            carried_balance_of_tenant(ledger, tenant, live),
             ledger.rules,
             ledger.weights.tenant(tenant),
             1
@@ -123,7 +119,9 @@ def promise(
     return Seed(seed, tenant_seed)
 
 
-def _noted(page: Page, router: str, client: str, *, seed: float, tenant_seed: float) -> bool:
+def _noted(
+    page: ReplicaAccount, router: str, client: str, *, seed: float, tenant_seed: float
+) -> bool:
     account = page.accounts.get(router)
     if account is None or client not in account.clients:
         return False
@@ -139,5 +137,9 @@ def _share(carried: float, rules: CarryRules, weight: float, joiners: int) -> fl
     return float(-int(within))
 
 
-def _others(ledger: Ledger, incarnation: str, joiners: Collection[str]) -> list[Page]:
-    return [ledger.pages.get(joiner) or Page() for joiner in set(joiners) if joiner != incarnation]
+def _others(ledger: Ledger, incarnation: str, joiners: Collection[str]) -> list[ReplicaAccount]:
+    return [
+        ledger.replica_accounts.get(joiner) or ReplicaAccount()
+        for joiner in set(joiners)
+        if joiner != incarnation
+    ]

@@ -1,11 +1,8 @@
-"""Pages: what is known of one replica incarnation, from itself and from every router (design R3).
+"""What is known of one replica incarnation, from its reports and from every router (design R3).
 
-Place in the flow: reports and routers' accounts → **pages** → closing → book. The replica's own rows are the
-source of truth while it lives; the routers' accounts of what they received from it bound from below what it did
-after its last report.
-
-The surprising thing: a page never learns whether its replica is alive. Whoever asks for figures says which
-incarnations are, and every router writes into `closed_by` when it is done with one for ever.
+The replica's own rows are the source of truth while it lives. The routers' accounts of what they received are a lower bound of
+what it served after its last report. Whether the replica lives is not recorded: each router adds itself to `closed_by` when it is
+done with the incarnation for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from evenkeel_fairshare.ledger.table import Rows, Table
+from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
 
 
 class Totals(NamedTuple):
@@ -48,10 +45,8 @@ RUNNING: Final = 4 + TOTALS
 TENANT_DEFICIT: Final = 1
 TENANT_SEED: Final = 2
 
-# A router's row for a client: version, totals received, worst case dispatched and taken back, seed promised.
-DISPATCHED: Final = 1 + TOTALS
-RELEASED: Final = 2 + TOTALS
-PROMISED: Final = 3 + TOTALS
+# A router's row for a client: version, totals received, seed promised.
+PROMISED: Final = 1 + TOTALS
 
 # A router's row for a tenant: version, seed promised.
 TENANT_PROMISED: Final = 1
@@ -85,20 +80,20 @@ def tenant_of(client: str) -> str:
 
 
 @dataclass(slots=True)
-class Account:
+class RouterAccount:
     """What one router incarnation received from one replica incarnation; only that router writes it."""
 
-    clients: Table = field(default_factory=lambda: Table(totals=TOTALS + 2, state=1))
-    tenants: Table = field(default_factory=lambda: Table(totals=0, state=1))
-    marks: Table = field(default_factory=lambda: Table(totals=0, state=4))
+    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=TOTALS, state=1))
+    tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=1))
+    marks: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=4))
     """The replica's rows when the router stopped sending there; empty if it never did."""
-    tenant_marks: Table = field(default_factory=lambda: Table(totals=0, state=2))
+    tenant_marks: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=2))
     head: float = 0.0
     """Every change up to this version is here."""
 
-    def delta(self, router: str, base: float) -> AccountDelta:
+    def delta(self, router: str, base: float) -> RouterAccountDelta:
         """What changed after version `base`."""
-        return AccountDelta(
+        return RouterAccountDelta(
             router,
             base,
             self.head,
@@ -108,7 +103,7 @@ class Account:
             self.tenant_marks.since(base),
         )
 
-    def merge(self, delta: AccountDelta) -> list[str]:
+    def merge(self, delta: RouterAccountDelta) -> list[str]:
         """Join what another router knows of the account; the clients whose rows changed."""
         changed = self.clients.merge(delta.clients) + self.marks.merge(delta.marks)
         self.tenants.merge(delta.tenants)
@@ -119,7 +114,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class AccountDelta:
+class RouterAccountDelta:
     """What changed in an account after version `base`, complete up to `head`."""
 
     router: str
@@ -130,9 +125,11 @@ class AccountDelta:
     marks: Rows
     tenant_marks: Rows
 
-    def split(self, rows: int) -> Iterator[AccountDelta]:
-        """The same in deltas of at most `rows` rows of clients, as `PageDelta.split`."""
-        nothing = AccountDelta(self.router, self.base, self.base, Rows(), Rows(), Rows(), Rows())
+    def split(self, rows: int) -> Iterator[RouterAccountDelta]:
+        """The same in deltas of at most `rows` rows of clients, as `ReplicaAccountDelta.split`."""
+        nothing = RouterAccountDelta(
+            self.router, self.base, self.base, Rows(), Rows(), Rows(), Rows()
+        )
         *pieces, last = self.clients.split(rows)
         *marks, last_marks = self.marks.split(rows)
         for piece in pieces:
@@ -143,7 +140,7 @@ class AccountDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class PageDelta:
+class ReplicaAccountDelta:
     """What changed in a page. The replica's rows are those after its sequence `base`, complete to `head`."""
 
     incarnation: str
@@ -151,10 +148,10 @@ class PageDelta:
     head: float
     clients: Rows
     tenants: Rows
-    accounts: tuple[AccountDelta, ...]
+    accounts: tuple[RouterAccountDelta, ...]
     closed_by: tuple[str, ...]
 
-    def split(self, rows: int) -> Iterator[PageDelta]:
+    def split(self, rows: int) -> Iterator[ReplicaAccountDelta]:
         """The same in deltas of about `rows` rows. Only the last of several claims to be complete up to `head`.
 
         So merge them in this order, and none after one that was lost: else what was lost is not asked for again.
@@ -176,7 +173,7 @@ class PageDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class PageDigest:
+class ReplicaAccountDigest:
     """How much of a page somebody has."""
 
     head: float = 0.0
@@ -185,14 +182,14 @@ class PageDigest:
 
 
 @dataclass(slots=True)
-class Page:
+class ReplicaAccount:
     """One incarnation."""
 
-    clients: Table = field(default_factory=lambda: Table(totals=TOTALS, state=4))
-    tenants: Table = field(default_factory=lambda: Table(totals=0, state=2))
+    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=TOTALS, state=4))
+    tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=2))
     head: float = 0.0
     """The replica's sequence number up to which its rows are complete."""
-    accounts: dict[str, Account] = field(default_factory=dict)
+    accounts: dict[str, RouterAccount] = field(default_factory=dict)
     closed_by: set[str] = field(default_factory=set)
     """Routers that send nothing there any more and have nothing open there."""
     changes: int = 0
@@ -211,23 +208,17 @@ class Page:
         self.changes += bool(changed)
         return changed
 
-    def account(self, router: str) -> Account:
+    def account(self, router: str) -> RouterAccount:
         """The account of one router, opened when first asked for."""
         account = self.accounts.get(router)
         if account is None:
-            account = self.accounts[router] = Account()
+            account = self.accounts[router] = RouterAccount()
         return account
 
-    def receive(self, router: str, client: str, totals: Totals, *, released: float) -> None:
-        """Add to what `router` received, and take `released` back from the worst case it dispatched."""
+    def receive(self, router: str, client: str, totals: Totals) -> None:
+        """Add to what `router` received."""
         account = self._changed(router)
-        amounts = [*enumerate(totals, start=1), (RELEASED, released)]
-        account.clients.add(client, account.head, amounts)
-
-    def dispatch(self, router: str, client: str, *, worst: float) -> None:
-        """`router` sent a request that can cost `worst` at most."""
-        account = self._changed(router)
-        account.clients.add(client, account.head, ((DISPATCHED, worst),))
+        account.clients.add(client, account.head, list(enumerate(totals, start=1)))
 
     def promise(self, router: str, client: str, *, seed: float, tenant_seed: float) -> None:
         """`router` told this incarnation, through client keys, where `client` starts (R5)."""
@@ -321,12 +312,12 @@ class Page:
                     seen.add(name)
                     yield name
 
-    def digest(self) -> PageDigest:
+    def digest(self) -> ReplicaAccountDigest:
         """How much of the page is here."""
         heads = {router: account.head for router, account in self.accounts.items()}
-        return PageDigest(self.head, heads, frozenset(self.closed_by))
+        return ReplicaAccountDigest(self.head, heads, frozenset(self.closed_by))
 
-    def delta(self, incarnation: str, has: PageDigest) -> PageDelta | None:
+    def delta(self, incarnation: str, has: ReplicaAccountDigest) -> ReplicaAccountDelta | None:
         """What somebody who has `has` lacks; None if nothing."""
         accounts = tuple(
             account.delta(router, base)
@@ -338,9 +329,11 @@ class Page:
         tenants = self.tenants.since(has.head)
         if not (accounts or closed or clients or tenants or self.head > has.head):
             return None
-        return PageDelta(incarnation, has.head, self.head, clients, tenants, accounts, closed)
+        return ReplicaAccountDelta(
+            incarnation, has.head, self.head, clients, tenants, accounts, closed
+        )
 
-    def merge(self, delta: PageDelta) -> list[str]:
+    def merge(self, delta: ReplicaAccountDelta) -> list[str]:
         """Join what another router knows; the clients whose rows changed."""
         changed = self.clients.merge(delta.clients)
         self.tenants.merge(delta.tenants)
@@ -356,7 +349,7 @@ class Page:
         if self.head >= base:  # otherwise what lies between is missing, and is asked for again
             self.head = max(self.head, head)
 
-    def _changed(self, router: str) -> Account:
+    def _changed(self, router: str) -> RouterAccount:
         """The account of one router, which is about to change."""
         account = self.accounts.get(router) or self.account(router)
         account.head += 1

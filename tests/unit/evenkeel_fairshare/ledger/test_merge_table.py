@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from evenkeel_fairshare.ledger.table import Table
+from evenkeel_fairshare.ledger.merge_table import MergeTable
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ AMOUNTS = st.lists(
 def test_adding_to_a_row_is_putting_the_row_with_the_sums(
     changes: list[tuple[str, list[tuple[int, float]]]], since: int
 ) -> None:
-    added, put = Table(totals=TOTALS, state=STATE), Table(totals=TOTALS, state=STATE)
+    added, put = MergeTable(totals=TOTALS, state=STATE), MergeTable(totals=TOTALS, state=STATE)
     for version, (name, amounts) in enumerate(changes, start=1):
         added.add(name, version, amounts)
         row = list(put.get(name) or [0.0] * put.width)
@@ -32,7 +32,7 @@ def test_adding_to_a_row_is_putting_the_row_with_the_sums(
 
 @pytest.mark.parametrize("amount", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_not_added(amount: float) -> None:
-    table = Table(totals=TOTALS, state=STATE)
+    table = MergeTable(totals=TOTALS, state=STATE)
     with pytest.raises(ValueError, match="not finite"):
         table.add("a", 1.0, [(1, 1.0), (2, amount)])
     assert "a" not in table

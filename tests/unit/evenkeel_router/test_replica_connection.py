@@ -41,7 +41,7 @@ async def test_what_looks_like_a_chunk_inside_a_chunk_is_not_one() -> None:
     reads = [chunk[:at], framed(EVENT), chunk[at + len(framed(EVENT)) :]]
     client = await streamed([STREAM_HEAD, framed(EVENT), *reads, END])
     assert client.spliced == 0
-    assert client.scan.broken == "the replica's stream holds no events"
+    assert client.scan.broken == "the replica's stream contains no events"
 
 
 async def test_nothing_goes_on_after_the_last_chunk() -> None:

@@ -7,11 +7,11 @@ from evenkeel_fairshare.ledger import (
     ReplicaRow,
     Seed,
     Totals,
+    position,
+    position_of_tenant,
     promise,
-    standing,
-    standing_of_tenant,
 )
-from evenkeel_fairshare.ledger.standing import carried
+from evenkeel_fairshare.ledger.balances import carried_balance
 
 from tests.support.ledger_worlds import ledger
 
@@ -23,14 +23,14 @@ def left_behind(deficit: float, tenant_deficit: float = 0.0, to: Ledger | None =
     row = ReplicaRow(
         ALICE, Totals(service=1), deficit=deficit, tenant_deficit=tenant_deficit, waiting=1
     )
-    here.observe(f"gone-{len(here.pages)}", since=0, sequence=1, rows=[row])
+    here.observe(f"gone-{len(here.replica_accounts)}", since=0, sequence=1, rows=[row])
     return here
 
 
 def test_a_new_replica_takes_over_what_a_departed_one_left():
     here = left_behind(-300, -120)
     assert promise(here, ALICE, "new", live=["new"]) == Seed(-300, -120)
-    assert carried(here, ALICE, ["new"]) == 0
+    assert carried_balance(here, ALICE, ["new"]) == 0
     assert promise(here, BOB, "new", live=["new"]) == Seed(0, -120), "the tenant was promised that"
 
 
@@ -72,7 +72,7 @@ def test_the_seed_that_came_first_is_the_one_that_counts():
     promise(here, ALICE, "new", live=["new"])
     applied = ReplicaRow(ALICE, Totals(), deficit=-200, seed=-200)
     here.observe("new", since=0, sequence=1, rows=[applied])
-    assert carried(here, ALICE, ["new"]) == 100
+    assert carried_balance(here, ALICE, ["new"]) == 100
     assert promise(here, ALICE, "new", live=["new"]).client == -200
 
 
@@ -87,7 +87,7 @@ def test_what_another_router_promised_is_not_promised_again():
 def test_the_larger_debt_stands_until_the_replica_says_which_promise_came_first():
     here = ledger("a")
     for router, seed in (("a", -50), ("b", -80)):
-        here.pages.setdefault("new", ledger("x")._page("new")).promise(
+        here.replica_accounts.setdefault("new", ledger("x")._account_of("new")).promise(
             router, ALICE, seed=seed, tenant_seed=seed
         )
     assert promise(here, ALICE, "new", live=["new"]) == Seed(-80, -80)
@@ -98,15 +98,15 @@ def test_seeds_are_whole_tokens_within_the_range():
     assert promise(here, ALICE, "new", live=["new"]).client == -300
 
 
-def test_standing_is_what_is_carried_and_what_replicas_hold():
+def test_position_is_what_is_carried_and_what_replicas_hold():
     here = left_behind(-300, -40)
     row = ReplicaRow(ALICE, Totals(), deficit=-120, tenant_deficit=25, waiting=1)
     here.observe("alive", since=0, sequence=1, rows=[row])
-    assert standing(here, ALICE, ["alive"]) == 300 + 120
-    assert standing_of_tenant(here, "ns/t", ["alive"]) == 40 - 25
+    assert position(here, ALICE, ["alive"]) == 300 + 120
+    assert position_of_tenant(here, "ns/t", ["alive"]) == 40 - 25
 
 
 def test_a_replica_that_was_taken_for_dead_by_mistake_is_alive_again_at_once():
     here = left_behind(-300)
-    assert carried(here, ALICE, []) == 300
-    assert carried(here, ALICE, ["gone-0"]) == 0
+    assert carried_balance(here, ALICE, []) == 300
+    assert carried_balance(here, ALICE, ["gone-0"]) == 0

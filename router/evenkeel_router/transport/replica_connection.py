@@ -1,11 +1,10 @@
-"""One connection to a replica over HTTP/1.1: a small protocol over httptools (llhttp).
+"""One connection to a replica over HTTP/1.1, parsed by httptools (llhttp).
 
-Place in the flow: pool → **wire** → pipeline. What comes for a request that does not stream is collected; the
-bytes of a stream are handed over as they come.
+The answer to a request that does not stream is collected; the bytes of a stream are handed over as they arrive.
 
-The surprising thing: most chunks of a stream never see the parser. Between two chunks, `splice` lets one that
-is all that was read, and in which `passes` sees an event that needs no look inside, go on to the client as it
-is, framing and all. The parser, which knows nothing of it, still stands between two chunks.
+Most chunks of a stream bypass the parser. Between two chunks, `splice` passes a read on to the client as it is, if it is
+exactly one chunk in which `passes` recognises an event that the router need not read. The parser does not notice: before
+and after that read it is between two chunks.
 """
 
 from __future__ import annotations
@@ -29,115 +28,115 @@ from evenkeel_router.transport.upstream import (
 
 MAX_REPLY_BYTES: Final = 64 * 1024 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
-LOOK_S: Final = 0.25
-"""How often silent wires are looked for: a limit may pass by twice as much."""
+CHECK_INTERVAL_S: Final = 0.25
+"""Between two checks for silent replicas. A limit may be exceeded by twice this."""
 _EVENT_STREAM: Final = b"text/event-stream"
 
 
-class _Nobody:
-    """A client that is not there."""
+class _NoClient:
+    """Stands in for a client until a stream has one."""
 
     def write(self, data: bytes) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
-_NOBODY: Final = _Nobody()
+_NO_CLIENT: Final = _NoClient()
 
 
-def _nothing(_: bytes) -> bool:
-    """Passes no chunk."""
+def _pass_nothing(_: bytes) -> bool:
+    """Pass no chunk."""
     return False
 
 
-class Owner(Protocol):
-    """The pool, as a wire sees it."""
+class ConnectionPool(Protocol):
+    """The pool, as a connection sees it."""
 
-    def give_back(self, wire: ReplicaConnection) -> None:
-        """A wire is free for another request."""
+    def give_back(self, connection: ReplicaConnection) -> None:
+        """A connection is free for another request."""
 
-    def lost(self, wire: ReplicaConnection) -> None:
-        """An idle wire was closed by the replica."""
+    def lost(self, connection: ReplicaConnection) -> None:
+        """The replica closed an idle connection."""
 
-    def closed(self, wire: ReplicaConnection) -> None:
-        """A wire was closed, by whomever; may be said twice."""
+    def closed(self, connection: ReplicaConnection) -> None:
+        """Either side closed the connection. May be called twice."""
 
 
-class Patience:
-    """One timer for all wires that wait: a timer for each event of each stream would be seen in its cost."""
+class SilenceTimer:
+    """One timer for all connections that wait. A timer for each event of each stream would cost too much."""
 
     def __init__(self) -> None:
-        self._wires: set[ReplicaConnection] = set()
+        self._connections: set[ReplicaConnection] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, wire: ReplicaConnection) -> None:
-        """A wire has a request."""
-        self._wires.add(wire)
+    def watch(self, connection: ReplicaConnection) -> None:
+        """A connection has a request."""
+        self._connections.add(connection)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._check)
 
-    def end(self, wire: ReplicaConnection) -> None:
-        """It has none any more."""
-        self._wires.discard(wire)
+    def unwatch(self, connection: ReplicaConnection) -> None:
+        """The request is over."""
+        self._connections.discard(connection)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        if self._wires:
+        if self._connections:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(LOOK_S, self._look)
+            self._timer = loop.call_later(CHECK_INTERVAL_S, self._check)
             now_s = loop.time()
-            for wire in self._wires:
-                wire.look(now_s)
+            for connection in self._connections:
+                connection.check_silence(now_s)
 
 
 class ReplicaConnection(asyncio.Protocol):
-    """One connection, and the answer that is coming in on it."""
+    """One connection, and the answer that arrives on it."""
 
-    # Slots, here and in what a chunk goes through, keep what each event touches on few cache lines.
+    # Slots, here and in all classes that a chunk passes, keep the data of each event on few cache lines.
     __slots__ = (
-        "_between", "_busy", "_client", "_closing", "_complete", "_deadline_s", "_error", "_feed",
-        "_framed", "_head_bytes", "_headed", "_held", "_limit_s", "_loop", "_owner", "_parser",
-        "_passes", "_patience", "_paused", "_pieces", "_size", "_stirred", "_transport", "_type",
-        "_waiter", "heard", "idle_since_s", "on_body", "reused", "status", "url",
+        "_active", "_between", "_busy", "_client", "_closing", "_complete", "_deadline_s", "_error",
+        "_feed", "_framed", "_head_bytes", "_headed", "_held", "_limit_s", "_loop", "_parser",
+        "_passes", "_paused", "_pieces", "_pool", "_size", "_timer", "_transport", "_type",
+        "_waiter", "answered", "idle_since_s", "on_body", "reused", "status", "url",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, patience: Patience, url: str) -> None:
+    def __init__(self, pool: ConnectionPool, timer: SilenceTimer, url: str) -> None:
         self.url = url
         self.reused = False
         self.idle_since_s = 0.0
-        self._owner = owner
-        self._patience = patience
+        self._pool = pool
+        self._timer = timer
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._pieces: list[bytes] = []  # always this list:
-        self.on_body = self._pieces.append  # the parser's callback, without a call of ours between
+        self._pieces: list[bytes] = []  # always this list, because
+        self.on_body = self._pieces.append  # it is the parser's callback, which saves a call
         self._parser = httptools.HttpResponseParser(self)
         self._busy = False
         self._waiter: asyncio.Future[bool] | None = None
         self._deadline_s = 0.0
         self._limit_s = 0.0
-        self._stirred = False
+        self._active = False
         self._error: UpstreamError | None = None
-        self._closing = False  # whatever comes, not to be used again
+        self._closing = False  # it takes no other request
         self._paused = False
         self._feed: Feed | None = None
         self._begin()
 
     def _begin(self) -> None:
-        self.heard = False
+        self.answered = False
         self.status = 0
         self._type = b""
-        self._framed = False  # the head says where the body ends
+        self._framed = False  # the head states where the body ends
         self._head_bytes = 0
         self._headed = False
         self._complete = False
         self._pieces.clear()
         self._size = 0
         self._held = False
-        self._between = False  # two chunks, as far as the parser has come
-        self._passes: Passes = _nothing
-        self._client: Sink = _NOBODY
+        self._between = False  # the parser is between two chunks
+        self._passes: Passes = _pass_nothing
+        self._client: Sink = _NO_CLIENT
 
-    # What the exchange and the pipeline see.
+    # For the exchange and the pipeline.
 
     @property
     def content_type(self) -> str:
@@ -148,13 +147,13 @@ class ReplicaConnection(asyncio.Protocol):
         return None if self._streams() else b"".join(self._pieces)
 
     async def ask(self, data: bytes, silence_s: float) -> Reply:
-        """Send a request; returns itself once there is something to say."""
+        """Send a request; returns itself once the answer is complete, or a stream has begun."""
         self._busy = True
         self._begin()
         if self._transport is None:
             raise BrokenError("the replica closed the connection")
         self._transport.write(data)
-        self._patience.begin(self)
+        self._timer.watch(self)
         waiter = self._awaited(silence_s)
         try:
             await waiter
@@ -163,7 +162,7 @@ class ReplicaConnection(asyncio.Protocol):
         return self
 
     async def relay(self, feed: Feed, *, idle_s: float) -> bool:
-        """Hand over what came and what comes."""
+        """Hand over the bytes that arrived, and those that arrive."""
         self._held = False
         self._feed = feed
         self._resume()
@@ -180,12 +179,12 @@ class ReplicaConnection(asyncio.Protocol):
             self._between = False
 
     def splice(self, passes: Passes, client: Sink) -> None:
-        """From now on, whole chunks may go straight to the client."""
+        """From now on, chunks may go straight to the client."""
         self._passes = passes
         self._client = client
 
     def hold(self) -> None:
-        """End the `relay` under way; the replica is not read until the next one."""
+        """End the running `relay`; the replica is not read until the next one."""
         self._held = True
         self._between = False
         if self._transport is not None and not self._paused:
@@ -194,36 +193,39 @@ class ReplicaConnection(asyncio.Protocol):
         self._resolve(False)
 
     def release(self) -> None:
-        """Back to the pool if the answer is whole, closed otherwise."""
-        self._patience.end(self)
+        """Go back to the pool if the answer is complete, close otherwise."""
+        self._timer.unwatch(self)
         self._pieces.clear()
         self._busy = False
-        self._passes, self._client = _nothing, _NOBODY  # the last client may be gone by the next
+        self._passes, self._client = (
+            _pass_nothing,
+            _NO_CLIENT,
+        )  # the client may disconnect before the next request
         if self._complete and not self._closing and self._transport is not None:
             self.reused = True
             self._resume()
             self.idle_since_s = self._loop.time()
-            self._owner.give_back(self)
+            self._pool.give_back(self)
         else:
             self.abort()
 
     def break_off(self) -> bool:
-        """Take the request back, unless something of an answer came."""
+        """Take the request back, unless a part of its answer arrived."""
         if self._waiter is None or self._waiter.done() or self._has_answered():
             return False
-        self._fail(RelocatedError("its replica drains"))
+        self._fail(RelocatedError("the replica drains"))
         return True
 
     def abort(self) -> None:
         """Close at once."""
-        self._owner.closed(self)
+        self._pool.closed(self)
         if self._transport is not None:
             self._transport.abort()
 
-    def look(self, now_s: float) -> None:
-        """Whether the replica has been silent for too long."""
-        if self._stirred:
-            self._stirred = False
+    def check_silence(self, now_s: float) -> None:
+        """Fail the request if the replica has been silent for too long."""
+        if self._active:
+            self._active = False
             self._deadline_s = now_s + self._limit_s
         elif now_s >= self._deadline_s and self._waiter is not None:
             self._fail(SilenceError("the replica did not answer in time"))
@@ -234,27 +236,27 @@ class ReplicaConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        # Once for each event of each stream, and cold each time: the kernel has run since the last one.
+        # Runs once for each event of each stream, with cold caches: the kernel ran in between.
         if self._between and self._passes(data):
-            self._stirred = True
+            self._active = True
             self._client.write(data)
             return
         feed = self._feed
-        if feed is None and not self._busy:  # nobody asked
-            self._owner.lost(self)
+        if feed is None and not self._busy:  # no request is open
+            self._pool.lost(self)
             self.abort()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self.heard = True
+            self.answered = True
             if not self._complete:
                 if feed is not None and self._pieces:
-                    feed(self._joined(), False)  # what came before the garbage
+                    feed(self._joined(), False)  # the bytes before the garbage
                 self._fail(BrokenError(f"the replica's answer is not HTTP: {error}"))
                 return
-            self._closing = True  # the answer is whole; what follows it is nobody's
-        if not data.endswith(b"\n"):  # the beginning of another chunk's size
+            self._closing = True  # the answer is complete; the bytes behind it are ignored
+        if not data.endswith(b"\n"):  # the size of the next chunk has begun
             self._between = False
         if feed is None:
             self._gather(len(data))
@@ -263,9 +265,9 @@ class ReplicaConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._owner.closed(self)
+        self._pool.closed(self)
         if not self._busy:
-            self._owner.lost(self)
+            self._pool.lost(self)
         elif self._headed and not self._framed and exc is None:
             self._complete = True  # the end of the connection was the end of the body
             self._closing = True
@@ -298,7 +300,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._between = True
 
     def on_message_complete(self) -> None:
-        if self.status < 200:  # 100 Continue and the like: the answer is still to come
+        if self.status < 200:  # such as 100 Continue: the answer follows
             self._begin()
             return
         self._complete = True
@@ -306,41 +308,41 @@ class ReplicaConnection(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             self._closing = True
 
-    # Inside.
+    # Internal.
 
     def _streams(self) -> bool:
         return self.status == 200 and self._type.startswith(_EVENT_STREAM)
 
     def _has_answered(self) -> bool:
-        """Whether more came than the head of a stream, which may come before its request is begun."""
+        """Whether more than the head of a stream arrived. The head may arrive before the replica begins the request."""
         if self._feed is not None or self._pieces:
             return True
-        return self.heard and not (self._headed and self._streams())
+        return self.answered and not (self._headed and self._streams())
 
     def _gather(self, size_bytes: int) -> None:
-        """Bytes came that nobody reads as they come: decide whether there is something to say."""
-        self.heard = True
+        """Bytes arrived while no `relay` runs: decide whether `ask` can return."""
+        self.answered = True
         if self._headed:
-            self._size += size_bytes  # with its framing, which makes no difference to a bound
+            self._size += size_bytes  # with its framing, which does not matter for a bound
         else:
             self._head_bytes += size_bytes
         if self._complete or (self._headed and self._pieces and self._streams()):
             if self._waiter is None:
-                self.hold()  # nobody reads just now
+                self.hold()  # no `relay` runs
             self._resolve(True)
         elif self._size > MAX_REPLY_BYTES or self._head_bytes > MAX_HEAD_BYTES:
             self._fail(BrokenError("the replica's answer is too large"))
 
     def _hand_over(self, feed: Feed) -> None:
-        """The body in what was just read goes to the reader."""
-        self._stirred = True
+        """Give the body bytes of the last read to the reader."""
+        self._active = True
         if self._pieces:
             feed(self._joined(), self._complete)
         if self._complete:
             self._resolve(True)
 
     def _joined(self) -> bytes:
-        """The collected bytes, which are then collected no more."""
+        """Take the collected bytes."""
         data = b"".join(self._pieces)
         self._pieces.clear()
         return data
@@ -351,13 +353,13 @@ class ReplicaConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _awaited(self, limit_s: float) -> asyncio.Future[bool]:
-        """What `_resolve` and `_fail` answer. No coroutine: that would be two more for every request."""
+        """A future for `_resolve` and `_fail`. It is no coroutine, which would be two more for every request."""
         if self._waiter is not None:
-            raise RuntimeError("a wire serves one request at a time")
+            raise RuntimeError("a connection serves one request at a time")
         if self._error is not None:
             raise self._error
         self._waiter = self._loop.create_future()
-        self._stirred = False
+        self._active = False
         self._limit_s = limit_s
         self._deadline_s = self._loop.time() + limit_s
         return self._waiter
