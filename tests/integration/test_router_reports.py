@@ -69,7 +69,7 @@ async def test_a_report_of_another_process_means_that_the_replica_was_restarted(
             await until(
                 lambda: router.rooms.replicas.reports["r0"].incarnation == "second", "its report"
             )
-            assert not list(router.rooms.service_ledger.ledger.pages["second"].names())
+            assert not list(router.rooms.service_ledger.ledger.replica_accounts["second"].names())
 
 
 async def test_a_replica_that_is_no_longer_configured_is_no_longer_asked_or_shown() -> None:

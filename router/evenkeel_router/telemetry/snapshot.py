@@ -273,7 +273,7 @@ def _at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplic
 
 
 def _page(rooms: Rooms, member: Member) -> ReplicaAccount | None:
-    """What the ledger knows of the process that answers at a replica."""
+    """The ledger's account of the process that answers at a replica."""
     return rooms.service_ledger.ledger.replica_accounts.get(
         rooms.service_ledger.accounting.incarnation(member.name)
     )
