@@ -16,10 +16,10 @@ from evenkeel_contract.ledgerwire import decode_delta, encode
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import RouterConfig, TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import Sealer
-from evenkeel_router.core.exchange import from_wire, to_wire
-from evenkeel_router.core.identity import client_of
-from evenkeel_router.core.leaving import UNPAID
-from evenkeel_router.edge.reports import PIECE
+from evenkeel_router.api.charged import UNPAID
+from evenkeel_router.api.identity import client_of
+from evenkeel_router.ledger.exchange import from_wire, to_wire
+from evenkeel_router.ledger.reports import PIECE
 from evenkeel_router.state import RouterState
 
 TENANTS = tuple(TenantConfig(namespace="n", name=f"t{n}") for n in range(50))
@@ -53,7 +53,7 @@ def reports(state: RouterState, clients: list[str], replicas: int, at: int) -> I
     ]
     for replica in range(replicas):
         for begin in range(0, len(told), PIECE):
-            state.books.observe(
+            state.accounting.observe(
                 f"incarnation-{replica}",
                 told[begin : begin + PIECE],
                 policy="DLPM",
@@ -75,14 +75,14 @@ def main() -> None:
     ]
     active = everybody[: arguments.active]
     for replica in range(arguments.replicas):
-        state.books.meets(f"r{replica}", f"incarnation-{replica}", policy="DLPM", now_s=0.0)
+        state.accounting.meets(f"r{replica}", f"incarnation-{replica}", policy="DLPM", now_s=0.0)
     sealer, members = Sealer(state.ledger), frozenset({state.ledger.router})
 
     def figures(now_s: float) -> Iterator[None]:
-        return state.truth.steps(state.books.alive, state.weights, now_s)
+        return state.fairness.steps(state.accounting.alive, state.weights, now_s)
 
     def seal(now_s: float) -> Iterator[None]:
-        return sealer.steps(members, live=state.books.alive, now_s=now_s)
+        return sealer.steps(members, live=state.accounting.alive, now_s=now_s)
 
     measure("first reports", reports(state, everybody, arguments.replicas, 1))
     measure("first figures", figures(1.0))
@@ -91,13 +91,16 @@ def main() -> None:
         measure("reports of who is active", reports(state, active, arguments.replicas, at))
         measure("figures", figures(float(at)))
         measure("book", seal(float(at)))
-    state.books.meets("r0", "another", policy="DLPM", now_s=10.0)
-    state.books.close(20.0, settled=True)
+    state.accounting.meets("r0", "another", policy="DLPM", now_s=10.0)
+    state.accounting.close(20.0, settled=True)
     measure("what the departed one left", state.ledger.closing_steps("incarnation-0"))
     clients = [client_of(TENANTS[n % len(TENANTS)], f"c{n}") for n in range(200)]
     measure(
         "seeds for 200 clients, one by one",
-        (state.books.sends("r0", client, worst=1.0, paid=UNPAID, now_s=20.0) for client in clients),
+        (
+            state.accounting.sends("r0", client, worst=1.0, paid=UNPAID, now_s=20.0)
+            for client in clients
+        ),
     )
     measure("the departed one folded into the book", seal(20.0))
     written: list[bytes] = []

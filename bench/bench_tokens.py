@@ -26,7 +26,7 @@ from evenkeel_fairshare.fleet.contract import Dispatch, replica_set
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 from evenkeel_fairshare.prefix.exact import ExactIndex
-from evenkeel_router.edge.modeltokenizers import ModelTokenizer
+from evenkeel_router.prefix.model_tokenizers import ModelTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 PAGE_TOKENS = 16

@@ -16,11 +16,11 @@ import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION
 from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig, dump_router_config
 from evenkeel_router.app import Router, background, running
-from evenkeel_router.core.endpoints import Pod
-from evenkeel_router.edge import kubewatch
-from evenkeel_router.edge.configwatch import SecretSource
-from evenkeel_router.edge.kubeapi import Access, Api, in_cluster, open_api
-from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
+from evenkeel_router.cluster import watch as kubewatch
+from evenkeel_router.cluster.api import Access, Api, in_cluster, open_api
+from evenkeel_router.cluster.config_watch import SecretSource
+from evenkeel_router.cluster.endpoints import Pod
+from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 
 from e2e.kubectl import Kubectl
 from tests.support.fakes import FakeProber

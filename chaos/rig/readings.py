@@ -23,7 +23,7 @@ from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.ledger.closing import counted_figure, interval
 from evenkeel_fairshare.ledger.page import SERVICE
 from evenkeel_fairshare.replica.deficit import WITHHELD
-from evenkeel_router.core.exchange import digest_to_wire, from_wire
+from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
 
 from chaos.rig.arena import OVERSHOOT, QUANTUM, TOKEN, Arena, Router
 from chaos.rig.children import PATIENCE_S

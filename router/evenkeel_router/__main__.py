@@ -26,10 +26,10 @@ from evenkeel_contract.names import ROUTER_CONFIG_KEY
 from evenkeel_contract.routerconfig import RouterConfig
 
 from evenkeel_router.app import Router, background, running
-from evenkeel_router.edge.configwatch import ConfigSource, FileSource, SecretSource, load
-from evenkeel_router.edge.kubeapi import Access, CredentialsError, in_cluster, open_api
-from evenkeel_router.edge.logs import start_logging
-from evenkeel_router.edge.server import connections_for
+from evenkeel_router.cluster.api import Access, CredentialsError, in_cluster, open_api
+from evenkeel_router.cluster.config_watch import ConfigSource, FileSource, SecretSource, load
+from evenkeel_router.telemetry.logs import start_logging
+from evenkeel_router.transport.server import connections_for
 
 _log = logging.getLogger("evenkeel_router")
 _YOUNG_OBJECTS: Final = 50_000

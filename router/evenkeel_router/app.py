@@ -19,32 +19,32 @@ from typing import IO, Any, Final
 from aiohttp import web
 from evenkeel_contract.routerconfig import RouterConfig
 
-from evenkeel_router import metrics
-from evenkeel_router.core.endpoints import Peer
-from evenkeel_router.edge.admin import admin_app, probe_app
-from evenkeel_router.edge.configwatch import ConfigSource
-from evenkeel_router.edge.connections import Connections
-from evenkeel_router.edge.discovery import Discovery, StaticDiscovery
-from evenkeel_router.edge.handlers import Traffic
-from evenkeel_router.edge.health import Watchtower
-from evenkeel_router.edge.kubeapi import Api
-from evenkeel_router.edge.kubediscovery import KubernetesDiscovery
-from evenkeel_router.edge.kvevents import KvEvents
-from evenkeel_router.edge.logs import RequestLog
-from evenkeel_router.edge.peers import Peers
-from evenkeel_router.edge.probe import HttpProber, Prober, prober_session
-from evenkeel_router.edge.promptfacts import AskedFacts
-from evenkeel_router.edge.reports import Reports
-from evenkeel_router.edge.server import TrafficServer, connections_for
-from evenkeel_router.edge.tending import Tending, demand, tell
-from evenkeel_router.edge.tokenising import Tokenising
-from evenkeel_router.edge.upstream import Upstream
-from evenkeel_router.forward import Forwarder
-from evenkeel_router.pipeline import Pipeline
+from evenkeel_router.cluster.api import Api
+from evenkeel_router.cluster.config_watch import ConfigSource
+from evenkeel_router.cluster.discovery import KubernetesDiscovery
+from evenkeel_router.fleet.discovery import Discovery, StaticDiscovery
+from evenkeel_router.fleet.health import HealthMonitor
+from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
+from evenkeel_router.ledger.contacts import Peer
+from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, tell
+from evenkeel_router.ledger.peers import Peers
+from evenkeel_router.ledger.persistence import Persistence
+from evenkeel_router.ledger.reports import Reports
+from evenkeel_router.ledger.stores.configured import store_of
+from evenkeel_router.ledger.stores.contract import LedgerStore
+from evenkeel_router.prefix.kv_events import KvEvents
+from evenkeel_router.prefix.prompt_facts import PromptFactsClient
+from evenkeel_router.prefix.tokenisation import Tokenisation
+from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.handlers import Traffic
+from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.state import RouterState, Timing
-from evenkeel_router.stores.configured import store_of
-from evenkeel_router.stores.contract import LedgerStore
-from evenkeel_router.stores.keeping import Keeping
+from evenkeel_router.telemetry import metrics
+from evenkeel_router.telemetry.admin import admin_app, probe_app
+from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.transport.connections import Connections
+from evenkeel_router.transport.server import TrafficServer, connections_for
+from evenkeel_router.transport.upstream import Upstream
 
 _log = logging.getLogger(__name__)
 BACKLOG: Final = 4096
@@ -56,7 +56,7 @@ LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's ti
 class Router:
     """A running router. Ports are known once it runs: port 0 lets the system choose."""
 
-    def __init__(self, state: RouterState, discovery: Discovery, tokenising: Tokenising) -> None:
+    def __init__(self, state: RouterState, discovery: Discovery, tokenising: Tokenisation) -> None:
         self.state = state
         self.tokenising = tokenising
         self.discovery = discovery
@@ -75,8 +75,8 @@ class Router:
         state.draining = True
         _log.info("draining: %d requests in flight", state.admission.running)
         if not await _until_idle(state, state.config.drain_timeout_s):
-            for flight in list(state.flights):
-                flight.interrupt()
+            for request_state in list(state.active_requests):
+                request_state.interrupt()
             await _until_idle(state, LAST_WORDS_S)
 
 
@@ -100,7 +100,7 @@ async def running(
     """
     state = RouterState(config, timing=timing)
     discovery = _discovery(state, api)
-    tokenising = Tokenising(config.prefix, state.untokenised)
+    tokenising = Tokenisation(config.prefix, state.untokenised)
     router = Router(state, discovery, tokenising)
     async with AsyncExitStack() as stack:
         # 1. What an earlier process knew.
@@ -110,7 +110,7 @@ async def running(
         connections = Connections(lambda: state.config.limits.max_concurrent)
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
-        watchtower = Watchtower(state, prober or HttpProber(session))
+        health_monitor = HealthMonitor(state, prober or HttpProber(session))
 
         stack.enter_context(tokenising)
         await tokenising.load()
@@ -121,13 +121,13 @@ async def running(
         for work in (
             log.run(),
             discovery.run(),
-            watchtower.run(discovery),
-            Reports(state, watchtower).run(),
+            health_monitor.run(discovery),
+            Reports(state, health_monitor).run(),
             peers.run(),
             tokenising.run(),
-            AskedFacts(state, tokenising).run(),
-            KvEvents(state, watchtower, tokenising).run(),
-            Tending(state, peers.members).run(),
+            PromptFactsClient(state, tokenising).run(),
+            KvEvents(state, health_monitor, tokenising).run(),
+            LedgerMaintenance(state, peers.members).run(),
             tell(state),
             demand(state),
         ):
@@ -139,7 +139,7 @@ async def running(
             await asyncio.wait_for(peers.all_asked.wait(), FIRST_READING_S)
 
         # 4. The ports.
-        forwarder = Forwarder(state, upstream or connections, watchtower)
+        forwarder = Forwarder(state, upstream or connections, health_monitor)
         await _open_ports(stack, router, Pipeline(state, forwarder, tokenising), log)
         yield router
 
@@ -149,7 +149,7 @@ async def _read_store(stack: AsyncExitStack, state: RouterState, store: LedgerSt
     now = asyncio.get_running_loop().time
     if (store := store or store_of(state.config, now)) is None:
         return
-    keeping = state.keeping = Keeping(
+    keeping = state.persistence = Persistence(
         state.ledger,
         store,
         interval_s=lambda: state.config.state.save_interval_s,
@@ -233,7 +233,7 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
 
 
 async def _watch_config(
-    state: RouterState, discovery: Discovery, source: ConfigSource, tokenising: Tokenising
+    state: RouterState, discovery: Discovery, source: ConfigSource, tokenising: Tokenisation
 ) -> None:
     def apply(config: RouterConfig) -> None:
         if config.listen != state.config.listen:

@@ -31,24 +31,23 @@ from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_fairshare.replica.deficit import WITHHELD
 
-from evenkeel_router.core.accounting import Accounts, ttft_histogram
-from evenkeel_router.core.admission import Admission
-from evenkeel_router.core.books import Books
-from evenkeel_router.core.candidates import Fleet
-from evenkeel_router.core.endpoints import Peer
-from evenkeel_router.core.following import Follower
-from evenkeel_router.core.identity import Directory
-from evenkeel_router.core.reported import Heard, Seen
-from evenkeel_router.core.request import Limits
-from evenkeel_router.core.tokenised import Untokenised
-from evenkeel_router.core.truth import Truth
-from evenkeel_router.core.weights import ConfiguredWeights
-from evenkeel_router.edge.activation import Activation
-from evenkeel_router.edge.bodies import BODY_TIMEOUT_S, Budget
-from evenkeel_router.edge.server import KEEP_ALIVE_S
-from evenkeel_router.edge.waiting import WaitingRoom
-from evenkeel_router.flight import Flight
-from evenkeel_router.stores.keeping import Keeping
+from evenkeel_router.api.identity import Directory
+from evenkeel_router.api.inference import Limits
+from evenkeel_router.fleet.activation import Activation
+from evenkeel_router.fleet.selection import Fleet
+from evenkeel_router.fleet.wait_queue import WaitQueue
+from evenkeel_router.ledger.accounting import Accounting
+from evenkeel_router.ledger.contacts import Peer, PeerContact, ReplicaReport
+from evenkeel_router.ledger.fairness import Fairness
+from evenkeel_router.ledger.persistence import Persistence
+from evenkeel_router.ledger.weights import ConfiguredWeights
+from evenkeel_router.prefix.kv_follower import Follower
+from evenkeel_router.prefix.tokenised import Untokenised
+from evenkeel_router.request.admission import Admission
+from evenkeel_router.request.request_state import RequestState
+from evenkeel_router.request.totals import RequestTotals, ttft_histogram
+from evenkeel_router.transport.bodies import BODY_TIMEOUT_S, Budget
+from evenkeel_router.transport.server import KEEP_ALIVE_S
 
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 UNKNOWN_MAX_DEBT: Final = 1_000_000.0
@@ -88,17 +87,19 @@ class RouterState:
         self.directory = Directory(config.tenancy, namespace=config.namespace)
         self.limits = _limits(config)
         self.admission = Admission(config.limits)
-        self.accounts = Accounts(cost_of(config.scheduling))
-        self.accounts.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
+        self.totals = RequestTotals(cost_of(config.scheduling))
+        self.totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
         self.budget = Budget(MAX_BUFFERED_BYTES)
-        self.room = WaitingRoom()
+        self.wait_queue = WaitQueue()
         self.replicas: dict[str, ReplicaConfig] = {}
         self.fleet = Fleet(
             policy_of(config.scheduling),
             index_of(config.prefix),
             block_bytes=config.prefix.text_block_bytes,
         )
-        self.activation = Activation(self.fleet, self.room, lambda: self.config, now=time.monotonic)
+        self.activation = Activation(
+            self.fleet, self.wait_queue, lambda: self.config, now=time.monotonic
+        )
         self.untokenised = Untokenised()
         self.weights = ConfiguredWeights(config.tenancy)
         self.ledger = Ledger(
@@ -108,12 +109,14 @@ class RouterState:
         )
         self._sizes: set[tuple[int, int]] = set()
         """(longest prompt, KV pool) of the replicas that ever were."""
-        self.truth = Truth(self.ledger)
+        self.fairness = Fairness(self.ledger)
         self.demand = DemandMeter()
-        self.books = Books(self.ledger, cost=self.accounts.cost, return_s=self.timing.return_s)
-        self.flights: set[Flight] = set()
+        self.accounting = Accounting(
+            self.ledger, cost=self.totals.cost, return_s=self.timing.return_s
+        )
+        self.active_requests: set[RequestState] = set()
         """What is between admission and its end."""
-        self.reports: dict[str, Seen] = {}
+        self.reports: dict[str, ReplicaReport] = {}
         """What each replica's last report says of the replica itself, by name."""
         self.following: dict[str, Follower] = {}
         """Who follows each replica's KV events, by name; in tokens mode."""
@@ -123,9 +126,9 @@ class RouterState:
         """Whether discovery has said at least once which replicas there are."""
         self.peers: tuple[Peer, ...] | None = None
         """The other routers of the service, where discovery finds them; None until it did."""
-        self.peers_known: dict[Peer, Heard] = {}
+        self.peer_contacts: dict[Peer, PeerContact] = {}
         """What every other router was heard to say."""
-        self.keeping: Keeping | None = None
+        self.persistence: Persistence | None = None
         """Who keeps the ledger in a store, if there is one."""
         self.config_faults: tuple[str, ...] = ()
         """Of a newer configuration that did not hold; empty while the newest one runs."""
@@ -141,12 +144,12 @@ class RouterState:
     @property
     def store_trouble(self) -> str:
         """Why the ledger's store is away; empty while it is not."""
-        return (self.keeping.trouble or "") if self.keeping is not None else ""
+        return (self.persistence.trouble or "") if self.persistence is not None else ""
 
     def uncounted(self) -> Iterator[str]:
         """Replicas that take requests and whose service is in no ledger."""
         for member in self.fleet:
-            if member.joined and not self.books.incarnation(member.name):
+            if member.joined and not self.accounting.incarnation(member.name):
                 yield member.name
 
     def apply(self, config: RouterConfig) -> None:
@@ -158,11 +161,11 @@ class RouterState:
         if config.tenancy != before.tenancy:
             self.weights = self.ledger.weights = ConfiguredWeights(config.tenancy)
         if config.scheduling != before.scheduling:
-            self.accounts.cost = self.books.cost = cost_of(config.scheduling)
+            self.totals.cost = self.accounting.cost = cost_of(config.scheduling)
             self._learn_rules()
             self.fleet.replace_policy(policy_of(config.scheduling))
         if config.ttft_threshold_s != before.ttft_threshold_s:
-            self.accounts.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
+            self.totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
         if config.prefix != before.prefix:
             self.fleet.replace_index(
                 index_of(config.prefix),

@@ -23,10 +23,10 @@ from evenkeel_contract.routerconfig import (
     RouterConfig,
     TenantLimits,
 )
+from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.app import Router
-from evenkeel_router.core.outcomes import Outcome
-from evenkeel_router.edge.server import connections_for
 from evenkeel_router.state import MAX_BUFFERED_BYTES
+from evenkeel_router.transport.server import connections_for
 
 from tests.support.nasty import DONE, EVENT, OK, USAGE, Asked, Behaviour, Nasty, fine, nasty
 from tests.support.routers import (
@@ -90,8 +90,8 @@ def error_of(body: bytes) -> dict[str, Any]:
 
 
 def counted(router: Router) -> dict[Outcome, int]:
-    total = router.state.accounts.refused.copy()
-    for totals in router.state.accounts.clients():
+    total = router.state.totals.refused.copy()
+    for totals in router.state.totals.clients():
         total += totals.errors
     return dict(total)
 
@@ -262,7 +262,7 @@ async def test_all_bodies_together_are_bounded() -> None:
         assert response.headers["retry-after"] == "1"
         assert router.state.budget.used_bytes == MAX_BUFFERED_BYTES - 100_000
         router.state.budget.used_bytes = 0
-        tenant = next(iter(router.state.accounts.clients())).tenant_identity
+        tenant = next(iter(router.state.totals.clients())).tenant_identity
         router.state.budget.take(tenant, MAX_BUFFERED_BYTES * 9 // 10)
         response = await client.post("/v1/completions", content=b" " * 200_000)
         assert (response.status_code, error_of(response.content)["code"]) == (429, "max_buffered")
@@ -320,7 +320,7 @@ async def test_an_identity_header_of_an_untrusted_peer_is_ignored_and_counted() 
         key = decode(replica.asked[0].headers["x-smg-routing-key"])
         assert key.identity == "ns/anonymous/anonymous"
         assert "x-evenkeel-client" not in replica.asked[0].headers
-        assert router.state.accounts.stripped == {"identity-header": 1}
+        assert router.state.totals.stripped == {"identity-header": 1}
 
 
 async def test_an_identity_header_of_a_trusted_proxy_is_believed_if_it_makes_sense() -> None:
@@ -366,7 +366,7 @@ async def test_what_would_steer_the_engine_never_reaches_it(path: str) -> None:
         assert decode(key).identity == "ns/anonymous/anonymous"
         assert not smuggled.keys() & sent.keys()
         assert "x-custom-labels" not in asked.headers
-        counted_fields = router.state.accounts.stripped
+        counted_fields = router.state.totals.stripped
         assert counted_fields == dict.fromkeys(
             [*smuggled, "x-smg-routing-key", "x-custom-labels"], 1
         )
@@ -546,7 +546,7 @@ async def test_a_client_that_leaves_with_the_last_event_has_got_everything() -> 
         writer.close()
         await until(lambda: not router.state.admission.running, "the request to be over")
         assert counted(router) == {}
-        assert router.state.accounts.replica("r0").output_tokens == 2
+        assert router.state.totals.replica("r0").output_tokens == 2
 
 
 async def test_a_whole_answer_that_its_client_reads_late_arrives_whole(

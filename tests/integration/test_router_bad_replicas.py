@@ -18,8 +18,8 @@ import httpx
 import pytest
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import LimitsConfig
+from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.app import Router
-from evenkeel_router.core.outcomes import Outcome
 
 from tests.support import nasty as bad
 from tests.support.nasty import DONE, EVENT, OK, Asked, Behaviour, Nasty, fine, nasty
@@ -57,8 +57,8 @@ async def all_of(behaviours: tuple[Behaviour, ...]) -> AsyncIterator[list[Nasty]
 
 
 def outcomes(router: Router) -> Counter[Outcome]:
-    total: Counter[Outcome] = Counter(router.state.accounts.refused)
-    for totals in router.state.accounts.clients():
+    total: Counter[Outcome] = Counter(router.state.totals.refused)
+    for totals in router.state.totals.clients():
         total += totals.errors
     return total
 
@@ -66,7 +66,7 @@ def outcomes(router: Router) -> Counter[Outcome]:
 async def settled(router: Router) -> None:
     """Wait until nothing is in flight, and check that nothing is left behind."""
     await until(lambda: not router.state.admission.running, "the end of all requests")
-    assert not router.state.flights
+    assert not router.state.active_requests
     assert router.state.budget.used_bytes == 0
     await until(lambda: not any(router.state.fleet.outstanding), "all tickets to be given back")
 
@@ -172,7 +172,7 @@ async def test_a_request_is_answered_by_another_replica_and_flagged(
         (first,), (second,) = replicas[0].asked, replicas[1].asked
         keys = [decode(asked.headers["x-smg-routing-key"]) for asked in (first, second)]
         assert [key.retried_by_fleet for key in keys] == [False, True]
-        (totals,) = router.state.accounts.clients()
+        (totals,) = router.state.totals.clients()
         assert (totals.retries, totals.input_tokens.total) == (1, 5)
         assert not outcomes(router)
 
@@ -378,7 +378,7 @@ async def test_connections_are_used_again_and_a_stale_one_costs_no_attempt() -> 
             response = await client.post("/v1/completions", json=BODY | {"user": last})
             assert response.status_code == 200
         await settled(router)
-        (totals,) = router.state.accounts.clients()
+        (totals,) = router.state.totals.clients()
         assert totals.retries == 0
         assert rs[0].connections - before <= 2 + 1  # two for requests; a probe may have come
 
@@ -429,7 +429,7 @@ async def test_requests_that_wait_are_served_when_a_replica_comes() -> None:
             asyncio.create_task(client.post("/v1/completions", json=BODY | {"user": str(n)}))
             for n in range(5)
         ]
-        await until(lambda: len(router.state.room) == 5, "five requests to wait")
+        await until(lambda: len(router.state.wait_queue) == 5, "five requests to wait")
         replica.ready = True
         assert {response.status_code for response in await asyncio.gather(*waiting)} == {200}
         await settled(router)
@@ -440,9 +440,9 @@ async def test_a_client_that_leaves_the_waiting_room_is_forgotten() -> None:
         replica.ready = False
         await routable(router, 0)
         waiting = asyncio.create_task(client.post("/v1/completions", json=BODY))
-        await until(lambda: len(router.state.room) == 1, "a request to wait")
+        await until(lambda: len(router.state.wait_queue) == 1, "a request to wait")
         waiting.cancel()
-        await until(lambda: len(router.state.room) == 0, "it to leave")
+        await until(lambda: len(router.state.wait_queue) == 0, "it to leave")
         await settled(router)
         assert outcomes(router) == {Outcome.CLIENT_GONE: 1}
 
@@ -465,5 +465,5 @@ async def test_the_replica_gets_its_own_key_and_never_the_clients() -> None:
         assert headers["authorization"] == "Bearer sk-replica"
         assert KEY not in str(headers)
         assert "x-custom-labels" not in headers
-        assert router.state.accounts.stripped == {"x-custom-labels": 1}
+        assert router.state.totals.stripped == {"x-custom-labels": 1}
         await settled(router)

@@ -99,7 +99,11 @@ async def test_nothing_is_left_behind_by_clients_that_leave_and_replicas_that_br
         state = router.state
         await until(lambda: not state.admission.running, "the end of all requests")
         await until(lambda: not any(map(state.fleet.load, state.fleet)), "every ticket back")
-        assert (len(state.flights), len(state.room), state.budget.used_bytes) == (0, 0, 0)
-        (totals,) = state.accounts.clients()
+        assert (len(state.active_requests), len(state.wait_queue), state.budget.used_bytes) == (
+            0,
+            0,
+            0,
+        )
+        (totals,) = state.totals.clients()
         assert totals.in_flight == 0
         assert sum(totals.errors.values()) >= results["502"] + results["broke off"]

@@ -13,7 +13,7 @@ from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import LimitsConfig
 from evenkeel_router.app import Router, running
-from evenkeel_router.forward import EXCUSED_PER_ATTEMPT
+from evenkeel_router.request.forward import EXCUSED_PER_ATTEMPT
 
 from tests.support.nasty import Asked, Behaviour, Nasty, fine, nasty
 from tests.support.reporting import Reporter, report, reporter
@@ -85,7 +85,7 @@ async def test_what_brings_down_whoever_begins_it_ends_although_reports_know_it_
     async with fleet(is_lost, is_lost) as (client, router, _, _):
         response = await client.post("/v1/completions", json=BODY)
         assert response.status_code == 502
-        (totals,) = router.state.accounts.clients()
+        (totals,) = router.state.totals.clients()
         assert totals.retries == EXCUSED_PER_ATTEMPT * ATTEMPTS - 1
 
 
@@ -108,7 +108,7 @@ async def test_where_another_process_answers_a_request_is_tried_again() -> None:
         (told,),
     ):
         asking = asyncio.create_task(client.post("/v1/completions", json=BODY))
-        await until(lambda: router.state.books.incarnation("r0") == "of another process", "it")
+        await until(lambda: router.state.accounting.incarnation("r0") == "of another process", "it")
         assert not asking.done()
         replica.ready = True
         assert (await asking).status_code == 200

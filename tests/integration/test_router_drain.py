@@ -12,8 +12,9 @@ import pytest
 from evenkeel_contract.key import decode
 from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.reports import ClientReport
+from evenkeel_router.api.charged import WHOLE
 from evenkeel_router.app import Router, running
-from evenkeel_router.core.leaving import WHOLE, Held
+from evenkeel_router.ledger.relocated import HeldWork
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.server.app import RunningServer, running_server
 
@@ -48,9 +49,9 @@ class Stage:
     incarnation: str
     """Of the slow one."""
 
-    def held(self) -> Held:
+    def held(self) -> HeldWork:
         """What the slow replica has of the client, as the router knows."""
-        return self.router.state.books.held(self.incarnation, CHAT)
+        return self.router.state.accounting.held(self.incarnation, CHAT)
 
     def tell(self, *names: str) -> None:
         """Only these are configured."""
@@ -85,17 +86,17 @@ async def stage(*, stream: bool, speed: float = 0.1) -> AsyncIterator[Stage]:
             asyncio.create_task(client.post(url, json=body | {"prompt": f"{n:04} " * 40}))
             for n in range(ASKED)
         ]
-        on = Stage(router, slow, quick, answers, router.state.books.incarnation("slow"))
+        on = Stage(router, slow, quick, answers, router.state.accounting.incarnation("slow"))
         await until(lambda: on.held().waiting == ASKED - RUN, "a queue")
         yield on
         for answer in answers:
             assert (await answer).status_code == 200, (await answer).text
-        await until(lambda: not router.state.flights, "the end of all requests")
+        await until(lambda: not router.state.active_requests, "the end of all requests")
 
 
 def services(on: Stage) -> tuple[float, float]:
     """What the client paid, and what was computed for it."""
-    cost = on.router.state.accounts.cost
+    cost = on.router.state.totals.cost
     computed = sum(
         cost.input_cost(one.extend_tokens) + cost.output_cost(0, 0, one.output_tokens)
         for server in (on.slow, on.quick)
@@ -115,9 +116,9 @@ async def test_what_waits_goes_elsewhere_and_what_runs_is_finished(stream: bool)
         assert on.admitted(on.slow) == RUN
         assert sum(one.done() for one in done) == ASKED - RUN
     assert on.admitted(on.quick) == ASKED - RUN
-    (totals,) = on.router.state.accounts.clients()
+    (totals,) = on.router.state.totals.clients()
     assert (totals.moves, totals.retries) == (ASKED - RUN, 0)
-    assert on.router.state.accounts.replica("slow").failures == 0
+    assert on.router.state.totals.replica("slow").failures == 0
     await until(lambda: len({*services(on)}) == 1, "everything to be paid once")
 
 
@@ -125,7 +126,7 @@ async def test_where_there_is_no_other_replica_everything_is_served_where_it_is(
     async with stage(stream=True, speed=1.0) as on:
         on.tell()
     assert on.admitted(on.slow) == ASKED
-    (totals,) = on.router.state.accounts.clients()
+    (totals,) = on.router.state.totals.clients()
     assert totals.moves == 0
     await until(lambda: len({*services(on)}) == 1, "everything to be paid once")
 
@@ -180,4 +181,4 @@ async def test_what_began_before_the_replica_noticed_is_not_charged_again() -> N
             assert sorted(key.retried_by_fleet for key in keys) == [False, True, True]
             # One had made five tokens, one had made all of them, which nobody received.
             assert sorted(key.paid_output_tokens for key in keys) == [0, 5, WHOLE]
-            assert not router.state.flights
+            assert not router.state.active_requests

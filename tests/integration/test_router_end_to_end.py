@@ -71,7 +71,7 @@ async def test_the_usage_event_of_a_stream_is_the_clients_only_if_it_asked() -> 
             "/v1/completions",
             completion(stream=True, stream_options={"include_usage": True}),
         )
-        totals = next(router.state.accounts.clients())
+        totals = next(router.state.totals.clients())
         await until(lambda: totals.output_tokens.total == 16, "both streams to be accounted for")
     assert all(json.loads(event)["choices"] for event in plain[:-1])
     assert json.loads(asked[-2])["usage"]["completion_tokens"] == 8
@@ -83,7 +83,7 @@ async def test_a_client_key_reaches_the_replicas_scheduler_on_every_endpoint() -
         await client.post(
             "/generate", json={"text": "Hi", "sampling_params": {"max_new_tokens": 4}}
         )
-        page = router.state.ledger.pages[router.state.books.incarnation("r0")]
+        page = router.state.ledger.pages[router.state.accounting.incarnation("r0")]
         requests = 1 + Totals._fields.index("requests")
         await until(
             lambda: page.clients.cell("ns/acme/chat", requests) == 2, "both requests in the report"
@@ -98,8 +98,8 @@ async def test_requests_with_one_prefix_go_where_it_is_cached() -> None:
         for n in range(6):
             response = await client.post("/v1/completions", json=completion(prompt=f"{prompt}{n}"))
             assert response.status_code == 200
-        sent = {name: totals.requests for name, totals in router.state.accounts.replicas()}
-        totals = next(router.state.accounts.clients())
+        sent = {name: totals.requests for name, totals in router.state.totals.replicas()}
+        totals = next(router.state.totals.clients())
     assert max(sent.values()) == 6
     assert totals.cached_tokens.total > 0.7 * totals.input_tokens.total
 
@@ -150,7 +150,7 @@ async def test_a_client_that_leaves_aborts_its_request_at_the_replica() -> None:
         async with client.stream("POST", "/v1/completions", json=body) as response:
             await anext(response.aiter_bytes())
         await until(lambda: not router.state.admission.running, "the request to be over")
-        totals = next(router.state.accounts.clients())
+        totals = next(router.state.totals.clients())
         assert [outcome.value for outcome in totals.errors] == ["client_gone"]
         await until(
             lambda: not list(server.replica.driver.unfinished()), "the replica to have aborted it"

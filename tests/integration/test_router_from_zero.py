@@ -12,7 +12,7 @@ from evenkeel_contract.adminstate import decode_activation
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import AtZero, LimitsConfig, ReplicaConfig
 from evenkeel_router.app import Router, running
-from evenkeel_router.edge.upstream import FakeReply, FakeUpstream, Outgoing
+from evenkeel_router.transport.upstream import FakeReply, FakeUpstream, Outgoing
 from evenkeel_simulator.server.app import running_server
 
 from tests.support.fakes import FakeProber, replicas
@@ -77,7 +77,7 @@ async def test_requests_are_held_told_of_and_served_by_the_first_replica() -> No
         told = asyncio.create_task(wanted(router, False))
         plain, stream = ask(client), ask(client, stream=True)
         assert await told
-        await until(lambda: len(router.state.room) == 2, "both to be held")
+        await until(lambda: len(router.state.wait_queue) == 2, "both to be held")
         metrics = (await client.get(f"{probes}/metrics")).text
         assert 'evenkeel_router_activation_wanted{model_name="llama"} 1.0' in metrics
         assert 'evenkeel_router_requests_held{model_name="llama"} 2.0' in metrics
@@ -95,10 +95,10 @@ async def test_requests_are_held_told_of_and_served_by_the_first_replica() -> No
 async def test_the_wait_for_the_first_replica_counts_for_no_other_limit() -> None:
     async with at_zero() as (router, client):
         held = ask(client, stream=True)
-        await until(lambda: len(router.state.room) == 1, "it to be held")
-        (flight,) = router.state.flights
-        flight.started_s -= 500  # as if it had been held for so long
-        flight.activation_s += 500
+        await until(lambda: len(router.state.wait_queue) == 1, "it to be held")
+        (request_state,) = router.state.active_requests
+        request_state.started_s -= 500  # as if it had been held for so long
+        request_state.activation_s += 500
         async with first_replica(router):
             assert (await held).status_code == 200
 
@@ -110,12 +110,14 @@ async def test_who_waited_for_a_broken_replica_waits_for_the_first_one_once_that
             assert (await ask(client)).status_code == 200
         await until(lambda: not router.state.fleet.routable, "it to be lost")
         held = ask(client)
-        await until(lambda: len(router.state.room) == 1, "the next one to wait")
+        await until(lambda: len(router.state.wait_queue) == 1, "the next one to wait")
         assert not await wanted(router), "it may come back"
         router.discovery.update(replace(router.state.config, replicas=()))
         assert await wanted(router, False)
-        (flight,), now = router.state.flights, asyncio.get_running_loop().time
-        await until(lambda: now() > flight.started_s + limits.queue_timeout_s + 0.5, "queueTimeout")
+        (request_state,), now = router.state.active_requests, asyncio.get_running_loop().time
+        await until(
+            lambda: now() > request_state.started_s + limits.queue_timeout_s + 0.5, "queueTimeout"
+        )
         async with first_replica(router):
             assert (await held).status_code == 200
 
@@ -126,8 +128,8 @@ async def test_a_client_that_hangs_up_while_it_is_held_wants_nothing_any_more() 
         assert await wanted(router, False)
         held.cancel()
         assert not await wanted(router, True)
-        await until(lambda: not router.state.flights, "the request to be over")
-        totals = next(router.state.accounts.clients())
+        await until(lambda: not router.state.active_requests, "the request to be over")
+        totals = next(router.state.totals.clients())
         assert [outcome.value for outcome in totals.errors] == ["client_gone"]
         assert not router.state.admission.running
 
@@ -171,7 +173,7 @@ async def test_two_clients_leave_the_waiting_room_in_turns() -> None:
             client.headers = httpx.Headers({"Authorization": f"Bearer {key}"} if key else {})
             answers.append(ask(client))
             held = len(answers)
-            await until(lambda: len(router.state.room) == held, "one more to be held")  # noqa: B023
+            await until(lambda: len(router.state.wait_queue) == held, "one more to be held")  # noqa: B023
         router.discovery.update(replace(config, replicas=replicas(1)))
         for one in answers:
             assert (await one).status_code == 200

@@ -17,7 +17,7 @@ from evenkeel_contract.routerconfig import (
     ReplicaConfig,
 )
 from evenkeel_router.app import Router, running
-from evenkeel_router.core.following import Follower, Standing
+from evenkeel_router.prefix.kv_follower import Follower, Standing
 from evenkeel_simulator.server.app import RunningServer, running_server
 
 from tests.support.leaks import leaky
@@ -113,10 +113,10 @@ async def test_what_is_foretold_is_what_replicas_find_under_eviction() -> None:
             await in_sync(router, *servers)
             for at, server in enumerate(servers):
                 assert held(router, f"r{at}") == server.replica.engine.memory.cache.nodes
-        foretold = router.state.accounts.predictions["exact"]
+        foretold = router.state.totals.predictions["exact"]
         assert foretold.error_tokens.total == 0
         assert foretold.predicted_tokens == foretold.reported_tokens > 0
-        assert "estimated" not in router.state.accounts.predictions
+        assert "estimated" not in router.state.totals.predictions
         evicted = sum(follower.counts.removed for follower in router.state.following.values())
         assert evicted, "the pools were meant to be too small"
 
@@ -131,7 +131,7 @@ async def test_a_router_that_comes_late_catches_up_by_replay() -> None:
             assert held(late) == held(first) > 0
             assert follower_of(late).counts.gaps == 0
             foretold = await complete(late, f"7 {WORDS * 5}")
-            assert late.state.accounts.predictions["exact"].predicted_tokens == foretold > 0
+            assert late.state.totals.predictions["exact"].predicted_tokens == foretold > 0
 
 
 async def test_one_that_comes_too_late_is_told_what_the_replica_holds() -> None:
@@ -148,7 +148,7 @@ async def test_one_that_comes_too_late_is_told_what_the_replica_holds() -> None:
             for number in range(18, 30):
                 await complete(late, f"{number} {WORDS * 4}")
                 await in_sync(late, *servers)
-            foretold = late.state.accounts.predictions["exact"]
+            foretold = late.state.totals.predictions["exact"]
             assert foretold.predicted_tokens == foretold.reported_tokens > 0
             assert foretold.error_tokens.total == 0
 
@@ -192,7 +192,7 @@ async def test_one_that_nobody_tells_says_what_it_cannot_know_until_the_cache_is
             )
             await until(lambda: follower.reason == why, "its words")
             await complete(late, f"9 {WORDS}")
-            assert set(late.state.accounts.predictions) == {"estimated"}
+            assert set(late.state.totals.predictions) == {"estimated"}
             async with httpx.AsyncClient() as plain:
                 admin = f"http://127.0.0.1:{late.admin_port}/v1/state"
                 (shown,) = decode_state((await plain.get(admin)).content).replicas
@@ -204,7 +204,7 @@ async def test_one_that_nobody_tells_says_what_it_cannot_know_until_the_cache_is
             assert f"evenkeel_router_replica_kv_in_sync{{{labels}}} 0.0" in page
             await in_sync(late, *servers)
             assert await complete(late, f"9 {WORDS}") == 0
-            assert late.state.accounts.predictions["exact"].error_tokens.total == 0
+            assert late.state.totals.predictions["exact"].error_tokens.total == 0
 
 
 async def test_a_replica_that_was_restarted_is_known_from_the_beginning() -> None:
@@ -227,7 +227,7 @@ async def test_a_replica_that_was_restarted_is_known_from_the_beginning() -> Non
         for _ in range(2):
             await complete(router, f"3 {WORDS * 5}")
             await in_sync(router, second)
-        foretold = router.state.accounts.predictions["exact"]
+        foretold = router.state.totals.predictions["exact"]
         assert foretold.predicted_tokens == foretold.reported_tokens
         assert held(router) == second.replica.engine.memory.cache.nodes
 
@@ -352,7 +352,7 @@ async def test_a_replica_that_publishes_none_is_estimated_and_the_admin_port_say
         await routable(router, 1)
         for _ in range(2):
             await complete(router, WORDS * 5)
-        assert set(router.state.accounts.predictions) == {"estimated"}
+        assert set(router.state.totals.predictions) == {"estimated"}
         async with httpx.AsyncClient() as plain:
             state = await plain.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
         (shown,) = decode_state(state.content).replicas

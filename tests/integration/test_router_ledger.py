@@ -42,7 +42,7 @@ async def ask(
 
 
 def cell(router: Router, replica: str, client: str, column: int) -> float:
-    page = router.state.ledger.pages.get(router.state.books.incarnation(replica))
+    page = router.state.ledger.pages.get(router.state.accounting.incarnation(replica))
     return page.clients.cell(client, column) if page is not None else 0.0
 
 
@@ -62,7 +62,7 @@ async def test_what_a_client_owes_where_a_replica_left_it_owes_where_the_next_on
         served = router.state.ledger.served(CHAT).service
         new = await stack.enter_async_context(running_server(simulated(client_quantum=10)))
         router.discovery.update(replace(config, replicas=(replica_of(new, "new"),)))
-        await until(lambda: router.state.books.incarnation("new") != "", "its first report")
+        await until(lambda: router.state.accounting.incarnation("new") != "", "its first report")
         await routable(router, 1)
         await ask(router, tokens=1)
         await until(lambda: cell(router, "new", CHAT, SEED) != 0, "a report of the seed")
@@ -86,7 +86,7 @@ async def test_a_crashed_incarnation_counts_what_was_reported_or_received_whatev
         await routable(router, 1)
         ledger = router.state.ledger
         await ask(router)
-        incarnation = router.state.books.incarnation("r0")
+        incarnation = router.state.accounting.incarnation("r0")
         await until(lambda: ledger.pages[incarnation].head > 0, "a report")
         reported = ledger.served(CHAT).service
         # The replica ends before it can say what this one cost; the router received it.
@@ -143,7 +143,7 @@ async def test_a_new_weight_counts_from_now_on_and_rewrites_nothing() -> None:
         assert ledger.weights.client(CHAT) == 6
         await ask(router, tokens=60, prompt="another prompt altogether")
         await until(lambda: cell(router, "r0", CHAT, 4) > before.service, "the next report")
-        await until(lambda: not router.state.flights, "the request to end")
+        await until(lambda: not router.state.active_requests, "the request to end")
         after = ledger.served(CHAT)
         more = after.service - before.service
         assert abs(after.normalised - before.normalised - more / 6) < 1e-6
@@ -157,7 +157,7 @@ async def test_what_the_fleet_served_is_in_the_metrics_and_on_the_admin_port() -
         )
         await routable(router, 1)
         await ask(router)
-        truth = router.state.truth
+        truth = router.state.fairness
         await until(lambda: CHAT in truth.now.clients, "figures of the client")
         want = truth.now.clients[CHAT].service
         async with httpx.AsyncClient() as client:

@@ -14,7 +14,7 @@ from evenkeel_contract.routerconfig import PeerConfig, ReplicaConfig, StateConfi
 from evenkeel_fairshare.ledger import Digest, ReplicaRow, Totals
 from evenkeel_fairshare.ledger.page import RUNNING
 from evenkeel_router.app import Router, running
-from evenkeel_router.core.exchange import digest_to_wire
+from evenkeel_router.ledger.exchange import digest_to_wire
 from evenkeel_simulator.server.app import running_server
 
 from tests.support.ledger_worlds import content
@@ -89,7 +89,7 @@ async def test_two_routers_agree_whoever_got_the_requests() -> None:
         assert served == two.state.ledger.served(CHAT)
         assert (served.requests, served.output_tokens) == (3, 120)
         assert {name: len(page.accounts) for name, page in two.state.ledger.pages.items()} == {
-            one.state.books.incarnation("r0"): 1
+            one.state.accounting.incarnation("r0"): 1
         }
 
 

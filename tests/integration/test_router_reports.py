@@ -9,8 +9,8 @@ from evenkeel_contract.reports import (
     ClientReport,
 )
 from evenkeel_router.app import running
-from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
-from evenkeel_router.snapshot import take
+from evenkeel_router.telemetry.snapshot import take
+from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 
 from tests.support.fakes import FakeProber, replicas
 from tests.support.reporting import report, reporter
@@ -82,4 +82,4 @@ async def test_a_replica_that_is_no_longer_configured_is_no_longer_asked_or_show
             router.discovery.update(config_for())
             await until(lambda: not router.state.reports, "its report to be forgotten")
             assert not list(router.state.fleet)
-            assert not list(router.state.accounts.replicas())
+            assert not list(router.state.totals.replicas())

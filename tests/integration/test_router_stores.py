@@ -89,7 +89,7 @@ async def test_a_router_serves_while_redis_is_away_and_is_in_step_once_it_is_the
                 await ask(router)
                 assert (await figures(router))["up", ""] == 0
                 assert "connecting to" in router.state.store_trouble
-                keeping = router.state.keeping
+                keeping = router.state.persistence
                 assert keeping is not None
                 await server.start()
                 await until(lambda: keeping.saved_s is not None, "a save")

@@ -70,7 +70,7 @@ async def test_what_is_foretold_of_a_repeated_prompt_is_what_the_replica_finds()
     async with tokens_fleet() as (router, _), client_of(router) as client:
         for _ in range(3):
             await usage(client, "/v1/completions", prompt=STORY)
-        foretold = router.state.accounts.predictions["estimated"]
+        foretold = router.state.totals.predictions["estimated"]
         pages = (len(encode(STORY)) - 1) // 16
         assert foretold.predicted_tokens == foretold.reported_tokens == 2 * 16 * pages
         assert foretold.error_tokens.total == 0
@@ -89,7 +89,7 @@ async def test_a_prompt_that_cannot_be_tokenised_is_served_by_its_text_with_a_re
         for _ in range(2):
             await usage(client, "/v1/completions", prompt=STORY, session_params={"id": "s"})
         assert {r.value: n for r, n in router.state.untokenised.counts.items()} == {"options": 2}
-        foretold = router.state.accounts.predictions["text"]
+        foretold = router.state.totals.predictions["text"]
         assert foretold.predicted_tokens > 0
         async with httpx.AsyncClient() as plain:
             page = (await plain.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
@@ -113,7 +113,7 @@ async def test_replicas_are_asked_what_they_make_tokens_with() -> None:
         await until(lambda: router.tokenising.tokenizer is not None, "a tokenizer")
         for _ in range(2):
             await usage(client, "/v1/completions", prompt=STORY)
-        foretold = router.state.accounts.predictions["estimated"]
+        foretold = router.state.totals.predictions["estimated"]
         pages = (
             len(encode(STORY)) - 1
         ) // 16  # as the replicas cut them, not as the configuration says

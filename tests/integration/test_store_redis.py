@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from evenkeel_contract.ledgerwire import frame
-from evenkeel_router.stores.contract import StoreError
-from evenkeel_router.stores.redis import RedisStore
+from evenkeel_router.ledger.stores.contract import StoreError
+from evenkeel_router.ledger.stores.redis import RedisStore
 from redis.asyncio import Redis
 
 from tests.support.ledger_worlds import content, full_ledger, ledger, merged, whole

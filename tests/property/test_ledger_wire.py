@@ -11,7 +11,7 @@ from evenkeel_contract.ledgerwire import (
     decode_digest,
 )
 from evenkeel_fairshare.ledger import Delta, Digest, ReplicaRow, Sealer, Totals
-from evenkeel_router.core.exchange import digest_from_wire, digest_to_wire, from_wire, to_wire
+from evenkeel_router.ledger.exchange import digest_from_wire, digest_to_wire, from_wire, to_wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

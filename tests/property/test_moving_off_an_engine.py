@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Request
-from evenkeel_router.core.leaving import UNPAID, Held, Paid, Taken
+from evenkeel_router.api.charged import UNPAID, Paid
+from evenkeel_router.ledger.relocated import HeldWork, TakenBack
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import EngineRequest
@@ -39,13 +40,13 @@ class Router:
 
     drains_s: float
     open: dict[int, EngineRequest] = field(default_factory=dict)
-    taken: list[tuple[Taken, dict[int, EngineRequest]]] = field(default_factory=list)
+    taken: list[tuple[TakenBack, dict[int, EngineRequest]]] = field(default_factory=list)
     told: dict[int, Paid] = field(default_factory=dict)
     """What was taken back, and what of it is paid."""
     waits: bool = False
     """Whether what it took back is not certain yet."""
 
-    def heard(self, held: Held) -> list[EngineRequest]:
+    def heard(self, held: HeldWork) -> list[EngineRequest]:
         """A report: what was taken is told, and what waits is taken; the latter."""
         if self.waits:
             taken, _ = self.taken[-1]
@@ -58,7 +59,7 @@ class Router:
         count = held.waiting_here(len(self.open), len(unanswered))
         if not count:
             return []
-        taken = Taken(held, held.share(len(self.open)), tuple(unanswered[-count:]))
+        taken = TakenBack(held, held.share(len(self.open)), tuple(unanswered[-count:]))
         requests = {number: self.open.pop(number) for number in taken.numbers}
         self.taken.append((taken, requests))
         self.waits = True
@@ -112,9 +113,9 @@ def paid_elsewhere(routers: list[Router], *, output: int = OUTPUT) -> float:
     return totals.service if totals else 0.0
 
 
-def _held(engine: Engine) -> Held:
+def _held(engine: Engine) -> HeldWork:
     totals = engine.accounts.clients[CLIENT]
-    return Held(
+    return HeldWork(
         totals.requests,
         totals.running,
         len(engine.policy),

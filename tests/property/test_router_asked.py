@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
-from evenkeel_router.core.asked import Chat, read
-from evenkeel_router.core.errors import Refusal
-from evenkeel_router.core.request import Endpoint, Limits, parse
-from evenkeel_router.core.tokenised import UntokenisedError
-from evenkeel_router.edge.modeltokenizers import AnyTokenizer, ModelTokenizer, SimulatedTokenizer
+from evenkeel_router.api.errors import Refusal
+from evenkeel_router.api.inference import Endpoint, Limits, parse
+from evenkeel_router.prefix.model_tokenizers import AnyTokenizer, ModelTokenizer, SimulatedTokenizer
+from evenkeel_router.prefix.prompts import Chat, read
+from evenkeel_router.prefix.tokenised import UntokenisedError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

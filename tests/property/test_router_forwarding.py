@@ -10,7 +10,7 @@ import httpx
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import LimitsConfig, ReplicaConfig
 from evenkeel_router.app import running
-from evenkeel_router.edge.upstream import (
+from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
     Exchange,
@@ -94,7 +94,11 @@ async def _one_request(upstream: Scripted, *, stream: bool) -> None:
         state = router.state
         await until(lambda: not state.admission.running, "the request to be over")
         assert not any(state.fleet.outstanding)
-        assert (len(state.room), len(state.flights), state.budget.used_bytes) == (0, 0, 0)
+        assert (len(state.wait_queue), len(state.active_requests), state.budget.used_bytes) == (
+            0,
+            0,
+            0,
+        )
 
         asked = [dict(request.headers)["x-smg-routing-key"] for _, request in upstream.asked]
         assert len(asked) <= 3
@@ -103,7 +107,7 @@ async def _one_request(upstream: Scripted, *, stream: bool) -> None:
         assert [decode(key).retried_by_fleet for key in asked] == [n > 0 for n in range(len(asked))]
         assert upstream.closed == len(asked)
         _check(response, stream=stream)
-        (totals,) = state.accounts.clients()
+        (totals,) = state.totals.clients()
         failed = response.status_code != 200 or b'data: {"error"' in response.content
         assert sum(totals.errors.values()) == failed
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
-from evenkeel_router.core.candidates import Member
-from evenkeel_router.core.following import Follower, Standing
-from evenkeel_router.edge.health import Watchtower
-from evenkeel_router.edge.kvevents import KvEvents
-from evenkeel_router.edge.tokenising import Tokenising
+from evenkeel_router.fleet.health import HealthMonitor
+from evenkeel_router.fleet.selection import Member
+from evenkeel_router.prefix.kv_events import KvEvents
+from evenkeel_router.prefix.kv_follower import Follower, Standing
+from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.state import RouterState
 
 from tests.sglang.engine import ENVIRONMENT, engine_environment
@@ -89,9 +89,9 @@ async def following(replica: ReplicaConfig) -> AsyncIterator[tuple[RouterState, 
     state.replicas["r0"] = replica
     member = state.fleet.add("r0")
     state.fleet.ready(member)
-    with Tokenising(prefix, state.untokenised) as tokenising:
-        watchtower = Watchtower(state, FakeProber())
-        task = asyncio.create_task(KvEvents(state, watchtower, tokenising).run())
+    with Tokenisation(prefix, state.untokenised) as tokenising:
+        health_monitor = HealthMonitor(state, FakeProber())
+        task = asyncio.create_task(KvEvents(state, health_monitor, tokenising).run())
         try:
             await until(lambda: "r0" in state.following, "it to be followed")
             yield state, member

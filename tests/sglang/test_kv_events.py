@@ -18,8 +18,8 @@ from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConf
 from evenkeel_fairshare.fleet.contract import ReplicaSet
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 from evenkeel_router.app import Router
-from evenkeel_router.core.candidates import Member
-from evenkeel_router.core.following import Standing
+from evenkeel_router.fleet.selection import Member
+from evenkeel_router.prefix.kv_follower import Standing
 
 from tests.sglang.engine import Engine, ask, engine_environment, tokens, unused_port
 from tests.support.leaks import Leak, leaky
@@ -73,8 +73,8 @@ async def serve(router: Router, some: Iterator[list[int]], count: int) -> None:
 
 def exactly(router: Router, count: int) -> int:
     """That all predictions were exact in name and in fact; the tokens foretold."""
-    assert set(router.state.accounts.predictions) == {"exact"}
-    foretold = router.state.accounts.predictions["exact"]
+    assert set(router.state.totals.predictions) == {"exact"}
+    foretold = router.state.totals.predictions["exact"]
     assert sum(foretold.error_tokens.counts) == count
     assert foretold.error_tokens.total == 0
     assert foretold.predicted_tokens == foretold.reported_tokens
@@ -181,7 +181,7 @@ class Tally:
     """What was foretold and reported since."""
 
     def __init__(self, router: Router) -> None:
-        self._accounts = router.state.accounts
+        self._accounts = router.state.totals
         self._before = self._now()
 
     def _now(self) -> tuple[int, int, int, float]:

@@ -105,16 +105,18 @@ async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid
             for number in range(ASKED)  # no two begin alike, so no input is found in a cache
         ]
         # The second engine is told of only now: until then everything waits at the first.
-        incarnation = state.books.incarnation("leaves")
-        await until(lambda: state.books.held(incarnation, CHAT).waiting >= ASKED // 2, "a queue")
+        incarnation = state.accounting.incarnation("leaves")
+        await until(
+            lambda: state.accounting.held(incarnation, CHAT).waiting >= ASKED // 2, "a queue"
+        )
         router.discovery.update(replace(config, replicas=(leaves, stays)))
         await until(lambda: state.fleet.routable.bit_count() == 2, "the second engine")
         router.discovery.update(replace(config, replicas=(stays,)))
         usages = await asyncio.gather(*asked)
-        await until(lambda: not state.flights, "the end of all requests")
+        await until(lambda: not state.active_requests, "the end of all requests")
 
         assert {usage["completion_tokens"] for usage in usages} == {OUTPUT}
-        (totals,) = state.accounts.clients()
+        (totals,) = state.totals.clients()
         assert totals.moves >= ASKED // 4
         assert totals.retries == 0
 
@@ -125,7 +127,7 @@ async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid
         assert left.requests - left.aborted >= ASKED - totals.moves
         assert (stayed.requests, stayed.aborted) == (totals.moves, 0)
         # What was computed for nobody, and paid all the same, is free where it was computed again.
-        cost = state.accounts.cost
+        cost = state.totals.cost
         once = sum(
             cost.input_cost(usage["prompt_tokens"])
             + cost.output_cost(0, 0, usage["completion_tokens"])

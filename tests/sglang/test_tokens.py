@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from evenkeel_contract.promptfacts import FILES
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
-from evenkeel_router.core.asked import Chat, read
-from evenkeel_router.core.request import Endpoint
-from evenkeel_router.edge.modeltokenizers import ModelTokenizer
+from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.prefix.model_tokenizers import ModelTokenizer
+from evenkeel_router.prefix.prompts import Chat, read
 
 from tests.sglang.engine import Engine, engine_environment
 from tests.support.routers import KEY, config_for, router_of, until
@@ -173,7 +173,7 @@ async def test_the_router_foretells_what_the_engine_finds_cached(
             text = {"text": "The same long prompt. " * 30, "sampling_params": {"max_new_tokens": 1}}
             for _ in range(2):
                 (await http.post("/generate", json=text)).raise_for_status()
-        foretold = router.state.accounts.predictions["estimated"]
+        foretold = router.state.totals.predictions["estimated"]
         assert foretold.predicted_tokens > 500
         # An answer's own pages are cached as well, and not foretold without events: at most one page a turn here.
         assert 0 <= foretold.reported_tokens - foretold.predicted_tokens <= 3 * PAGE_TOKENS
@@ -200,7 +200,7 @@ async def test_the_engine_tells_the_router_what_it_makes_tokens_with(
                 body = chat | {"model": NAME, "max_tokens": 1}
                 for _ in range(2):
                     (await http.post("/v1/chat/completions", json=body)).raise_for_status()
-        foretold = router.state.accounts.predictions["estimated"]
+        foretold = router.state.totals.predictions["estimated"]
         # Chats share less than they might by chance: what is foretold is what was sent, page by page.
         assert foretold.predicted_tokens == foretold.reported_tokens > 0
         assert not router.state.untokenised.counts

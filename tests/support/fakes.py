@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.edge.probe import EngineSize, Verdict
+from evenkeel_router.fleet.probe import EngineSize, Verdict
 
 
 @dataclass

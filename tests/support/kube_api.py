@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from evenkeel_router.edge.kubeapi import Access, Api, open_api
+from evenkeel_router.cluster.api import Access, Api, open_api
 
 Plain = dict[str, Any]
 

@@ -8,7 +8,7 @@ from evenkeel_contract.ledgerwire import LedgerDelta
 from evenkeel_fairshare.ledger import CarryRules, Ledger, ReplicaRow, Sealer, Totals
 from evenkeel_fairshare.ledger.page import Account, Page
 from evenkeel_fairshare.ledger.table import Table
-from evenkeel_router.core.exchange import from_wire, to_wire
+from evenkeel_router.ledger.exchange import from_wire, to_wire
 
 RULES = CarryRules(quantum=100.0, overshoot=500.0)
 ALICE, BOB = "ns/t/alice", "ns/t/bob%2F"

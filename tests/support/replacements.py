@@ -25,9 +25,9 @@ from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.replica.deficit import WITHHELD, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_router.core.books import Booking, Books
-from evenkeel_router.core.identity import Client, client_of
-from evenkeel_router.core.leaving import UNPAID, Paid
+from evenkeel_router.api.charged import UNPAID, Paid
+from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES
@@ -67,7 +67,7 @@ class Weighed:
 
 
 @dataclass(eq=False)
-class Flight:
+class RequestState:
     """One request at one replica."""
 
     who: str
@@ -91,7 +91,7 @@ class Replica:
         config = EngineConfig(kv_tokens=POOL_TOKENS, admission=AdmissionRule.RESERVATION)
         self.engine = Engine(config, self.policy, PROFILES["a100-llama3.1-8b"], cost=COST)
         self.book = ReportBook(incarnation=name, policy="DLPM")
-        self.flights: dict[str, Flight] = {}
+        self.active_requests: dict[str, RequestState] = {}
 
     @property
     def service(self) -> dict[str, float]:
@@ -110,7 +110,7 @@ class Router:
         rules = CarryRules(quantum=QUANTUM, overshoot=OVERSHOOT, withheld=withheld)
         self.ledger = Ledger(name, rules=rules, weights=Weighed())
         self.ledger.members = members
-        self.books = Books(self.ledger, cost=COST)
+        self.books = Accounting(self.ledger, cost=COST)
         self.policy = D2lpm(worker_quantum=4 * QUANTUM, cost=COST)
         self.replicas: list[Replica] = []
         """By slot."""
@@ -167,20 +167,22 @@ class Router:
             now_s=self._fleet.now_s,
         )  # fmt: skip
         request = self._fleet.request(client, input_tokens, booking.key)
-        flight = Flight(who, input_tokens, request, self, replica, slot, dispatch, booking)
-        replica.flights[request.id] = flight
-        self._fleet.later(self._fleet.lag_s(), self._arrive, flight)
+        request_state = RequestState(
+            who, input_tokens, request, self, replica, slot, dispatch, booking
+        )
+        replica.active_requests[request.id] = request_state
+        self._fleet.later(self._fleet.lag_s(), self._arrive, request_state)
 
-    def ended(self, flight: Flight) -> None:
+    def ended(self, request_state: RequestState) -> None:
         """A request was served."""
-        self._load[flight.slot] -= 1
-        usage = Usage(flight.input_tokens, 0, flight.request.output_tokens)
-        self.policy.finished(flight.dispatch, flight.slot, usage)
-        self.books.ended(flight.booking, usage)
+        self._load[request_state.slot] -= 1
+        usage = Usage(request_state.input_tokens, 0, request_state.request.output_tokens)
+        self.policy.finished(request_state.dispatch, request_state.slot, usage)
+        self.books.ended(request_state.booking, usage)
 
-    def _arrive(self, flight: Flight) -> None:
-        if flight.request.id in flight.replica.flights:
-            flight.replica.engine.submit(flight.request, self._fleet.now_s)
+    def _arrive(self, request_state: RequestState) -> None:
+        if request_state.request.id in request_state.replica.active_requests:
+            request_state.replica.engine.submit(request_state.request, self._fleet.now_s)
 
     def _ask_on(self, replica: Replica) -> None:
         """A report, and on with the next."""
@@ -199,28 +201,30 @@ class Router:
         self._fleet.later(DRAINING_S if drains else REPORT_S, self._ask_on, replica)
 
     def _take_back(self, replica: Replica) -> None:
-        theirs: defaultdict[str, list[Flight]] = defaultdict(list)
-        for flight in replica.flights.values():
-            if flight.router is self and not flight.request.output_tokens:
-                theirs[flight.who].append(flight)
+        theirs: defaultdict[str, list[RequestState]] = defaultdict(list)
+        for request_state in replica.active_requests.values():
+            if request_state.router is self and not request_state.request.output_tokens:
+                theirs[request_state.who].append(request_state)
         for who, unanswered in theirs.items():
             identity = CLIENTS[who].identity
             held = self.books.held(replica.name, identity)
             count = held.waiting_here(self.books.open_at(replica.name, identity), len(unanswered))
-            for flight in unanswered[len(unanswered) - count :]:
-                del replica.flights[flight.request.id]
-                self._fleet.later(self._fleet.lag_s(), self._moved, flight)
+            for request_state in unanswered[len(unanswered) - count :]:
+                del replica.active_requests[request_state.request.id]
+                self._fleet.later(self._fleet.lag_s(), self._moved, request_state)
 
-    def _moved(self, flight: Flight) -> None:
-        flight.replica.engine.abort(flight.request.id, self._fleet.now_s)
-        self._load[flight.slot] -= 1
-        began = flight.request.admitted_s is not None
-        made = flight.request.output_tokens
-        usage = Usage(flight.input_tokens, 0, made) if began else NOTHING
-        self.books.ended(flight.booking, usage, told=not began)
-        before = flight.booking.paid
+    def _moved(self, request_state: RequestState) -> None:
+        request_state.replica.engine.abort(request_state.request.id, self._fleet.now_s)
+        self._load[request_state.slot] -= 1
+        began = request_state.request.admitted_s is not None
+        made = request_state.request.output_tokens
+        usage = Usage(request_state.input_tokens, 0, made) if began else NOTHING
+        self.books.ended(request_state.booking, usage, told=not began)
+        before = request_state.booking.paid
         paid = Paid(True, max(before.output_tokens, made)) if began else before
-        self._fleet.later(DRAINING_S, self.send, flight.who, flight.input_tokens, paid)
+        self._fleet.later(
+            DRAINING_S, self.send, request_state.who, request_state.input_tokens, paid
+        )
 
 
 @dataclass(eq=False)
@@ -296,7 +300,7 @@ class Fleet:
         for router in self.routers:
             self.later(self.rng.random(), router.drain, oldest)
         self.run(4.0)
-        while oldest.flights:
+        while oldest.active_requests:
             self.run(0.2)
         self.living.remove(oldest)
         self.gone.update(oldest.service)
@@ -336,10 +340,10 @@ class Fleet:
 
     def _step(self, replica: Replica) -> None:
         for request in replica.engine.finish().finished:
-            flight = replica.flights.pop(request.id, None)
-            if flight is not None:
-                flight.router.ended(flight)
-                self.later(self.lag_s(), self._ask, flight.who)
+            request_state = replica.active_requests.pop(request.id, None)
+            if request_state is not None:
+                request_state.router.ended(request_state)
+                self.later(self.lag_s(), self._ask, request_state.who)
 
     def _ask(self, who: str) -> None:
         (router,) = self.rng.choices(self.routers, self.ingress)

@@ -19,8 +19,8 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_router.app import Router, running
-from evenkeel_router.edge.upstream import Upstream
 from evenkeel_router.state import Timing
+from evenkeel_router.transport.upstream import Upstream
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.server.app import RunningServer, running_server
 from evenkeel_simulator.server.settings import Settings

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from evenkeel_router.core.sse import EventScan
-from evenkeel_router.edge.upstream import Reply
-from evenkeel_router.edge.wire import Patience, Wire
+from evenkeel_router.api.event_stream import EventScan
+from evenkeel_router.transport.upstream import Reply
+from evenkeel_router.transport.wire import Patience, ReplicaConnection
 
 _T = TypeVar("_T")
 STREAM_HEAD = (
@@ -56,13 +56,13 @@ class Line(asyncio.Transport):
 
 
 class _Pool:
-    def give_back(self, wire: Wire) -> None:
+    def give_back(self, wire: ReplicaConnection) -> None:
         return None
 
-    def lost(self, wire: Wire) -> None:
+    def lost(self, wire: ReplicaConnection) -> None:
         return None
 
-    def closed(self, wire: Wire) -> None:
+    def closed(self, wire: ReplicaConnection) -> None:
         return None
 
 
@@ -98,7 +98,7 @@ class Client:
 async def streamed(reads: Iterable[bytes], holds: Iterable[bool] = ()) -> Client:
     """A client whose stream is over, after these reads from its replica."""
     replica, coming = Line(), iter(reads)
-    wire = Wire(_Pool(), Patience(), "http://replica")
+    wire = ReplicaConnection(_Pool(), Patience(), "http://replica")
     wire.connection_made(replica)
 
     async def reading(waiting: asyncio.Future[_T]) -> _T:

@@ -30,7 +30,7 @@ PATIENCE: Final = timedelta(seconds=10)
 """How long routers may take to say that they stopped sending to what was marked: their watch takes milliseconds, and a
 router that does not answer must not keep a fleet from shrinking. What it still sends there is finished all the same."""
 LETS_GO: Final = frozenset({"draining", "terminating", "ended"})
-"""Why a router sends nothing there, for good (`evenkeel_router/core/endpoints.py`)."""
+"""Why a router sends nothing there, for good (`evenkeel_router/cluster/endpoints.py`)."""
 
 Answers = Sequence[ReplicasState | None]
 """Of every router that is ready; None: it did not answer."""

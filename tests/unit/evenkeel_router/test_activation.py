@@ -9,9 +9,9 @@ import pytest
 from evenkeel_contract.routerconfig import AtZero
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.prefix.index import PrefixIndex
-from evenkeel_router.core.candidates import TERMINATING, Fleet
-from evenkeel_router.edge.activation import Activation
-from evenkeel_router.edge.waiting import WaitingRoom
+from evenkeel_router.fleet.activation import Activation
+from evenkeel_router.fleet.selection import TERMINATING, Fleet
+from evenkeel_router.fleet.wait_queue import WaitQueue
 
 from tests.support.routers import PATIENCE_S, config_for, until
 
@@ -21,7 +21,7 @@ class Scene:
 
     def __init__(self, at_zero: AtZero = AtZero.ACTIVATE) -> None:
         self.fleet = Fleet(LeastLoaded(), PrefixIndex(), block_bytes=16)
-        self.room = WaitingRoom()
+        self.room = WaitQueue()
         self.config = config_for(at_zero=at_zero)
         self.now_s = 0.0
         self.activation = Activation(

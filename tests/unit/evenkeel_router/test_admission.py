@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.routerconfig import LimitsConfig, TenantConfig, TenantLimits
-from evenkeel_router.core.admission import Admission, TokenBucket
-from evenkeel_router.core.errors import Refusal
-from evenkeel_router.core.identity import Client, client_of
-from evenkeel_router.core.outcomes import Outcome
+from evenkeel_router.api.errors import Refusal
+from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.request.admission import Admission, TokenBucket
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,14 +7,14 @@ import resource
 
 import pytest
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.edge import connections, wire
-from evenkeel_router.edge.connections import Connections
-from evenkeel_router.edge.upstream import (
+from evenkeel_router.transport import connections, wire
+from evenkeel_router.transport.connections import Connections
+from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
-    MovedError,
-    NoRoomError,
+    ConnectionLimitError,
     Outgoing,
+    RelocatedError,
     SilenceError,
     UnansweredError,
 )
@@ -120,7 +120,7 @@ async def test_a_request_is_taken_back_or_lost_unanswered_only_before_anything_o
         if not want:
             (replica,) = server.serving.values()
             replica.close()
-        with pytest.raises(MovedError if want else BrokenError) as caught:
+        with pytest.raises(RelocatedError if want else BrokenError) as caught:
             await asking
         assert not isinstance(caught.value, UnansweredError)
         exchange.close()
@@ -212,7 +212,7 @@ async def test_connections_are_bounded_and_the_longest_idle_one_makes_room() -> 
     async with nasty(fine) as one, nasty(fine) as other:
         pool, first, second = Connections(lambda: 2), one.config("r0"), other.config("r1")
         held = [await pool.connect(first) for _ in range(2)]
-        with pytest.raises(NoRoomError, match="2 connections to replicas are open"):
+        with pytest.raises(ConnectionLimitError, match="2 connections to replicas are open"):
             await pool.connect(second)
         for exchange in held:
             await exchange.ask(REQUEST, silence_s=PATIENCE_S)
@@ -244,7 +244,7 @@ async def test_a_process_without_files_left_does_not_blame_the_replica() -> None
     async with nasty(fine) as server:
         resource.setrlimit(resource.RLIMIT_NOFILE, (5, hard))
         try:
-            with pytest.raises(NoRoomError, match="Too many open files"):
+            with pytest.raises(ConnectionLimitError, match="Too many open files"):
                 await Connections().connect(server.config("r0"))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION, ENGINE_KEY_LABEL
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.core.endpoints import EndpointSlice, Found, Peer, Pod, peers, replicas
+from evenkeel_router.cluster.endpoints import EndpointSlice, Pod, peers, replicas
+from evenkeel_router.fleet.selection import DiscoveredReplica
+from evenkeel_router.ledger.contacts import Peer
 
 from tests.support.kube_api import pod, slice_of
 
@@ -17,7 +19,7 @@ A = ReplicaConfig(
 )
 
 
-def found(*slices: dict[str, Any], pods: list[dict[str, Any]]) -> tuple[Found, ...]:
+def found(*slices: dict[str, Any], pods: list[dict[str, Any]]) -> tuple[DiscoveredReplica, ...]:
     return replicas(
         msgspec.convert(slices, tuple[EndpointSlice, ...]),
         {one["metadata"]["name"]: msgspec.convert(one, Pod) for one in pods},
@@ -27,7 +29,7 @@ def found(*slices: dict[str, Any], pods: list[dict[str, Any]]) -> tuple[Found, .
 
 
 def test_a_pod_whose_containers_are_ready_is_a_replica_though_the_pod_is_not() -> None:
-    assert found(slice_of("engines", "a"), pods=[pod("a")]) == (Found(A),)
+    assert found(slice_of("engines", "a"), pods=[pod("a")]) == (DiscoveredReplica(A),)
 
 
 def test_replicas_come_by_name_and_those_of_another_service_not_at_all() -> None:
@@ -52,19 +54,19 @@ def test_replicas_come_by_name_and_those_of_another_service_not_at_all() -> None
     ],
 )
 def test_a_replica_is_withheld_and_the_reason_said(one: dict[str, Any], why: str) -> None:
-    assert found(slice_of("engines", "a"), pods=[one]) == (Found(A, why),)
+    assert found(slice_of("engines", "a"), pods=[one]) == (DiscoveredReplica(A, why),)
 
 
 def test_an_endpoint_that_terminates_is_withheld_before_its_pod_says_so() -> None:
     slice_ = slice_of("engines", "a")
     slice_["endpoints"][0]["conditions"] = {"terminating": True, "serving": True}
-    assert found(slice_, pods=[pod("a")]) == (Found(A, "terminating"),)
+    assert found(slice_, pods=[pod("a")]) == (DiscoveredReplica(A, "terminating"),)
 
 
 def test_a_pod_in_two_slices_is_one_replica_and_ipv4_comes_first() -> None:
     six = slice_of("engines", "a", host="fd00::1", addressType="IPv6")
     six["metadata"] = {**six["metadata"], "name": "engines-0"}
-    assert found(six, slice_of("engines", "a"), pods=[pod("a")]) == (Found(A),)
+    assert found(six, slice_of("engines", "a"), pods=[pod("a")]) == (DiscoveredReplica(A),)
     (only,) = found(six, pods=[pod("a")])
     assert only.replica.url == "http://[fd00::1]:30000"
     assert only.replica.reports == "tcp://[fd00::1]:5559"

@@ -12,13 +12,13 @@ import pytest
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig
 from evenkeel_router.app import Router, running
-from evenkeel_router.edge.upstream import (
+from evenkeel_router.transport.upstream import (
     Answer,
     BrokenError,
     ConnectError,
+    ConnectionLimitError,
     FakeReply,
     FakeUpstream,
-    NoRoomError,
     Outgoing,
     SilenceError,
     UpstreamError,
@@ -97,7 +97,7 @@ async def test_a_refused_connection_is_no_attempt_and_charges_nobody() -> None:
 async def test_without_room_for_a_connection_the_answer_is_503_and_no_replica_is_blamed() -> None:
     class Full(FakeUpstream):
         async def connect(self, replica: ReplicaConfig):  # type: ignore[no-untyped-def]
-            raise NoRoomError("too many open files")
+            raise ConnectionLimitError("too many open files")
 
     upstream = Full(lambda replica, request: FakeReply([OK]))
     async with (
@@ -196,8 +196,8 @@ async def test_the_charge_is_settled_or_taken_back(
     refused = want_charge == 0
     async with behind(lambda *_: answer(), count=1) as (client, router, _):
         await client.post("/v1/completions", json=body | {"prompt": list(range(50))})
-        await until(lambda: not router.state.flights, "the end")
-        (totals,) = router.state.accounts.clients()
+        await until(lambda: not router.state.active_requests, "the end")
+        (totals,) = router.state.totals.clients()
         credit = router.state.fleet.policy.credit(totals.identity)
         assert credit == {0: FIRST_CREDIT - want_charge}
         if refused:
@@ -218,10 +218,8 @@ async def test_a_prediction_is_compared_with_what_the_replica_says_and_with_no_e
 ) -> None:
     async with behind(lambda *_: answer(), count=1) as (client, router, _):
         await client.post("/v1/completions", json=body)
-        await until(lambda: not router.state.flights, "the end")
-        counts = [
-            sum(one.error_tokens.counts) for one in router.state.accounts.predictions.values()
-        ]
+        await until(lambda: not router.state.active_requests, "the end")
+        counts = [sum(one.error_tokens.counts) for one in router.state.totals.predictions.values()]
         assert sum(counts) == want
 
 
@@ -233,7 +231,7 @@ async def test_a_failed_attempt_gives_its_charge_to_the_next() -> None:
 
     async with behind(answer, count=2) as (client, router, _):
         assert (await client.post("/v1/completions", json=BODY)).content == OK
-        (totals,) = router.state.accounts.clients()
+        (totals,) = router.state.totals.clients()
         credit = router.state.fleet.policy.credit(totals.identity)
         assert sorted(credit.values()) == [FIRST_CREDIT - 7, FIRST_CREDIT]
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from evenkeel_fairshare.replica.deficit import WITHHELD
 from evenkeel_router.app import Router, running
-from evenkeel_router.edge.health import SILENT_PROBES, Watchtower
-from evenkeel_router.edge.probe import EngineSize, HttpProber, Verdict, prober_session
-from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
+from evenkeel_router.fleet.health import SILENT_PROBES, HealthMonitor
+from evenkeel_router.fleet.probe import EngineSize, HttpProber, Verdict, prober_session
+from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 from evenkeel_simulator.server.app import running_server
 
 from tests.support.fakes import FakeProber, replicas
@@ -57,7 +57,7 @@ async def test_it_is_said_once_that_nothing_is_routable_and_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     prober = FakeProber({"r0": Verdict.READY})
-    with caplog.at_level(logging.INFO, "evenkeel_router.edge.health"):
+    with caplog.at_level(logging.INFO, "evenkeel_router.fleet.health"):
         async with watched(prober) as router:
             await routable(router, 1)
             for verdict, word in ((Verdict.NOT_READY, "not ready"), (Verdict.GONE, "not there")):
@@ -110,7 +110,7 @@ async def test_news_of_a_replica_that_nobody_knows_are_no_news(
     async with watched(FakeProber()) as router:
         await routable(router, 1)
         lives = [member.lives for member in router.state.fleet]
-        tower = Watchtower(router.state, FakeProber())
+        tower = HealthMonitor(router.state, FakeProber())
         for tell in (tower.refused, tower.broken):
             tell("nobody", "why")
         tower.replaced("nobody")

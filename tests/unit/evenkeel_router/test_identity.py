@@ -12,10 +12,10 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_fairshare.ledger import Seed
-from evenkeel_router.core.errors import Refusal
-from evenkeel_router.core.identity import Claims, Client, Directory, Proxies, tenant_identity
-from evenkeel_router.core.leaving import UNPAID, Paid
-from evenkeel_router.core.outcomes import Outcome
+from evenkeel_router.api.charged import UNPAID, Paid
+from evenkeel_router.api.errors import Refusal
+from evenkeel_router.api.identity import Claims, Client, Directory, Proxies, tenant_identity
+from evenkeel_router.api.outcomes import Outcome
 
 HEADER = "x-evenkeel-client"
 TRUSTED, STRANGER = "10.0.0.7", "203.0.113.9"
@@ -167,7 +167,7 @@ def test_a_tenant_called_anonymous_gives_its_weight_to_all_who_have_no_identity(
 
 
 def test_what_proxies_name_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evenkeel_router.core.identity._MAX_REMEMBERED", 2)
+    monkeypatch.setattr("evenkeel_router.api.identity._MAX_REMEMBERED", 2)
     names = directory()
     first = identified(claims(named=("acme/0",), peer=TRUSTED), names)
     for n in range(1, 4):

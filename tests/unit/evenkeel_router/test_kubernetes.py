@@ -17,15 +17,15 @@ import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION
 from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig, dump_router_config
 from evenkeel_router.app import Router, background, running
-from evenkeel_router.core.endpoints import Pod
-from evenkeel_router.edge import kubewatch
-from evenkeel_router.edge.configwatch import SecretSource
-from evenkeel_router.edge.kubeapi import CredentialsError, in_cluster
-from evenkeel_router.edge.kubewatch import Selection, Watcher
-from evenkeel_router.edge.logs import RequestLog
-from evenkeel_router.edge.probe import Verdict
-from evenkeel_router.edge.upstream import FakeReply, FakeUpstream
-from evenkeel_router.metrics import registry
+from evenkeel_router.cluster import watch as kubewatch
+from evenkeel_router.cluster.api import CredentialsError, in_cluster
+from evenkeel_router.cluster.config_watch import SecretSource
+from evenkeel_router.cluster.endpoints import Pod
+from evenkeel_router.cluster.watch import Selection, Watcher
+from evenkeel_router.fleet.probe import Verdict
+from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.telemetry.metrics import registry
+from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 from prometheus_client import generate_latest
 
 from tests.support.fakes import FakeProber

@@ -6,14 +6,14 @@ import logging
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.core.outcomes import Outcome
-from evenkeel_router.edge import logs
-from evenkeel_router.edge.logs import JsonFormatter, RequestLog, start_logging
-from evenkeel_router.flight import Flight
+from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.request.request_state import RequestState
+from evenkeel_router.telemetry import logs
+from evenkeel_router.telemetry.logs import JsonFormatter, RequestLog, start_logging
 
 
-def flight() -> Flight:
-    return Flight(request_id="id", path="/v1/completions", started_s=1.0)
+def request_state() -> RequestState:
+    return RequestState(request_id="id", path="/v1/completions", started_s=1.0)
 
 
 def lines(output: io.StringIO) -> list[dict[str, object]]:
@@ -23,9 +23,9 @@ def lines(output: io.StringIO) -> list[dict[str, object]]:
 def test_a_line_says_what_became_of_a_request_and_leaves_out_what_did_not() -> None:
     output = io.StringIO()
     log = RequestLog(output)
-    refused = flight()
+    refused = request_state()
     refused.status, refused.outcome = 404, Outcome.NOT_FOUND
-    served = flight()
+    served = request_state()
     served.status, served.first_byte_s, served.usage = 200, 1.5, Usage(9, 4, 2)
     log.add(refused, 0.25)
     log.add(served, 2.0)
@@ -42,15 +42,15 @@ def test_lines_that_come_too_fast_are_dropped_and_counted(monkeypatch: pytest.Mo
     monkeypatch.setattr(logs, "MAX_PENDING", 1)
     output = io.StringIO()
     log = RequestLog(output)
-    log.add(flight(), 0.0)
-    log.add(flight(), 0.0)
+    log.add(request_state(), 0.0)
+    log.add(request_state(), 0.0)
     log.flush()
     assert (len(lines(output)), log.dropped) == (1, 1)
 
 
 def test_without_an_output_nothing_is_collected() -> None:
     log = RequestLog(None)
-    log.add(flight(), 0.0)
+    log.add(request_state(), 0.0)
     log.flush()
     assert log.dropped == 0
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from evenkeel_router.edge.server import ClientConnection, TrafficServer
+from evenkeel_router.transport.server import ClientConnection, TrafficServer
 
 from tests.support.routers import until
 

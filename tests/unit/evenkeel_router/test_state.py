@@ -16,12 +16,12 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, Usage
 from evenkeel_fairshare.ledger import Totals
-from evenkeel_router.core.accounting import Accounts
-from evenkeel_router.core.identity import client_of
-from evenkeel_router.edge.logs import RequestLog
-from evenkeel_router.metrics import registry
-from evenkeel_router.snapshot import take
+from evenkeel_router.api.identity import client_of
+from evenkeel_router.request.totals import RequestTotals
 from evenkeel_router.state import RouterState
+from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.telemetry.metrics import registry
+from evenkeel_router.telemetry.snapshot import take
 from prometheus_client import generate_latest
 
 from tests.support.fakes import replicas
@@ -42,7 +42,7 @@ async def test_a_changed_policy_or_block_size_starts_anew_and_the_rest_stays() -
     assert state.fleet is fleet
     assert state.fleet.policy.name == "RoundRobin"
     assert state.fleet.index is not index
-    assert state.accounts.cost.output_cost(0, 0, 1) == 5
+    assert state.totals.cost.output_cost(0, 0, 1) == 5
     plan = fleet.plan("c", weight=1.0, text=b"x" * 64, input_tokens=1)
     assert fleet.select(plan, EMPTY) is not None
 
@@ -52,15 +52,15 @@ async def test_everybody_who_was_served_is_shown_declared_or_not() -> None:
     state = RouterState(config)
     acme = config.tenancy.tenants[0]
     for client in (client_of(acme, "chat"), client_of(acme, "undeclared")):
-        totals = state.accounts.of(client)
+        totals = state.totals.of(client)
         totals.requests += 1
-        state.accounts.settle(totals, "r0", Usage(10, 4, 2))
+        state.totals.settle(totals, "r0", Usage(10, 4, 2))
         state.ledger.received("r0", client.identity, Totals(service=10.0))
     state.ledger.received("r0", "ns/acme/elsewhere", Totals(service=5.0))
-    for _ in state.truth.steps((), state.weights, 1.0):
+    for _ in state.fairness.steps((), state.weights, 1.0):
         pass
     nobody = client_of(TenantConfig(namespace="ns", name="anonymous"), "anonymous")
-    state.accounts.of(nobody).requests += 1
+    state.totals.of(nobody).requests += 1
     shown = decode_state(encode_state(take(state, 5.0)))
     first, second = shown.tenants
     assert (first.name, first.weight, first.service) == ("acme", 2, 25.0)
@@ -72,10 +72,10 @@ async def test_everybody_who_was_served_is_shown_declared_or_not() -> None:
 
 async def test_those_beyond_the_cap_are_shown_as_one() -> None:
     state = RouterState(config_for())
-    state.accounts = Accounts(state.accounts.cost, max_clients=1)
+    state.totals = RequestTotals(state.totals.cost, max_clients=1)
     tenant = TenantConfig(namespace="ns", name="t")
     for name in ("a", "b", "c"):
-        state.accounts.of(client_of(tenant, name)).requests += 1
+        state.totals.of(client_of(tenant, name)).requests += 1
     shown = take(state, 0.0)
     requests = {c.identity: c.requests for tenant in shown.tenants for c in tenant.clients}
     assert requests["ns/t/a"] == 1
@@ -86,7 +86,7 @@ async def test_those_beyond_the_cap_are_shown_as_one() -> None:
 
 async def test_histograms_are_cumulative_as_the_text_format_wants_them() -> None:
     state = RouterState(config_for())
-    totals = state.accounts.of(client_of(TenantConfig(namespace="ns", name="t"), "a"))
+    totals = state.totals.of(client_of(TenantConfig(namespace="ns", name="t"), "a"))
     for seconds in (0.005, 0.2, 1000.0):
         totals.ttft_s.observe(seconds)
     text = generate_latest(registry(state, RequestLog(None))).decode()

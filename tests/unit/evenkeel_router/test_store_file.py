@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from evenkeel_contract.ledgerwire import LedgerDelta, encode
-from evenkeel_router.stores.contract import StoreError
-from evenkeel_router.stores.file import FileStore
+from evenkeel_router.ledger.stores.contract import StoreError
+from evenkeel_router.ledger.stores.file import FileStore
 
 from tests.support.ledger_worlds import content, full_ledger, ledger, merged, whole
 
@@ -116,7 +116,7 @@ async def test_a_ledger_of_another_version_is_left_out(
 ):
     await saved(tmp_path, 1)
     newer = encode(numbered(2))
-    monkeypatch.setattr("evenkeel_router.stores.file.encode", lambda _: b"\x63" + newer[1:])
+    monkeypatch.setattr("evenkeel_router.ledger.stores.file.encode", lambda _: b"\x63" + newer[1:])
     await saved(tmp_path, 2)
     monkeypatch.undo()
     assert await kept(tmp_path) == ["1"]
@@ -177,8 +177,8 @@ async def test_a_full_disk_keeps_the_last_ledger_and_takes_the_next_once_there_i
 WRITER = """
 import asyncio, resource, signal, sys
 from pathlib import Path
-from evenkeel_router.stores.contract import StoreError
-from evenkeel_router.stores.file import FileStore
+from evenkeel_router.ledger.stores.contract import StoreError
+from evenkeel_router.ledger.stores.file import FileStore
 from tests.unit.evenkeel_router.test_store_file import numbered
 async def main(path, first, limit_bytes):
     store = FileStore(Path(path))

@@ -2,8 +2,8 @@
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.core.request import Endpoint
-from evenkeel_router.core.usage import GarbageError, of_chunk, of_reply
+from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.usage import GarbageError, of_chunk, of_reply
 
 
 @pytest.mark.parametrize(

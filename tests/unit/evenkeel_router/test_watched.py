@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from evenkeel_router.core.endpoints import Pod
-from evenkeel_router.core.watched import MAX_LINE_BYTES, Cache, Expired, Lines, WatchError
+from evenkeel_router.cluster.endpoints import Pod
+from evenkeel_router.cluster.watched import MAX_LINE_BYTES, Cache, Expired, Lines, WatchError
 from hypothesis import given
 from hypothesis import strategies as st
 

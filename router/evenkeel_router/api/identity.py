@@ -1,0 +1,241 @@
+"""Who sends a request: API key, or a header from a trusted proxy, or nobody in particular (design §5.1).
+
+Place in the flow: parse → **identify** → admit. The strongest claim decides alone: a request with a key that
+nobody has is refused, it does not fall back to a weaker one. Where no tenant has any API key the
+`Authorization` header is no claim: OpenAI's clients always send one.
+
+The surprising thing: a key is looked up by its SHA-256, so the table holds no keys, and how long a look-up
+takes says nothing about them. OpenAI's `user` field is never an identity: whoever sends a request wrote it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
+from evenkeel_contract.names import OTHER_CLIENTS
+from evenkeel_contract.routerconfig import Anonymous, TenancyConfig, TenantConfig, TenantLimits
+from evenkeel_fairshare.ledger import Seed
+from evenkeel_fairshare.tenancy import Weights
+
+from evenkeel_router.api.charged import Paid
+from evenkeel_router.api.errors import Refusal, invalid
+from evenkeel_router.api.outcomes import Outcome
+
+ANONYMOUS: Final = "anonymous"
+"""Tenant and client of all requests without an identity. A tenant of that name gives them its weight."""
+DEFAULT_CLIENT: Final = "default"
+"""The client where a header names only a tenant."""
+_MAX_REMEMBERED: Final = 10_000  # undeclared clients and peers; both are built again when forgotten
+
+MAX_CLIENTS: Final = 1000  # with totals (and series) of their own; the rest share one
+OTHER: Final = OTHER_CLIENTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One identity, with all that the rest of the way asks about it, computed once."""
+
+    identity: str
+    """`namespace/tenant/client`, escaped."""
+    tenant_identity: str
+    tenant: str
+    name: str
+    weight: float
+    """What scales Q^w: the tenant's weight times its own."""
+    tenant_weight: float
+    client_weight: float
+    key: str
+    """The client key, as it travels."""
+    limits: TenantLimits
+
+    def keyed(self, seed: Seed, paid: Paid) -> str:
+        """The client key with the seeds of a replica that never saw the client (R5), and what is paid (R11)."""
+        # Behind the weights come the seeds, and `;f` last: the grammar has them in this order.
+        text = self.key
+        if seed.client:
+            text += f";s={seed.client:.0f}"
+        if seed.tenant:
+            text += f";t={seed.tenant:.0f}"
+        if paid.input:
+            text += f";f={paid.output_tokens}" if paid.output_tokens else ";f"
+        return text
+
+
+class Claims(NamedTuple):
+    """What a request says about its sender."""
+
+    authorization: Sequence[str]
+    """Every `Authorization` header."""
+    named: Sequence[tuple[str, str]]
+    """Every identity header, name and value."""
+    peer: str
+    """Address of the other end; empty where it has none."""
+
+
+class Directory:
+    """Who may use the service. Immutable but for what it remembers to be quick."""
+
+    def __init__(self, tenancy: TenancyConfig, *, namespace: str) -> None:
+        self._namespace = namespace
+        self._tenants = {(tenant.namespace, tenant.name): tenant for tenant in tenancy.tenants}
+        self._by_key: Mapping[bytes, Client] = {
+            bytes.fromhex(key.sha256): client_of(tenant, key.client)
+            for tenant in tenancy.tenants
+            for key in tenant.api_keys
+        }
+        self._anonymous = self._shared() if tenancy.anonymous is Anonymous.SHARE else None
+        self._proxies = Proxies(tenancy.trusted_proxies)
+        self._by_name: OrderedDict[str, Client] = OrderedDict()
+
+    def identify(self, claims: Claims) -> Client:
+        """The sender; raises `Refusal`. An identity header from an untrusted peer counts as not sent."""
+        if len(claims.authorization) > 1:
+            raise _duplicate("authorization")
+        if len(claims.named) > 1:
+            raise _duplicate(claims.named[1][0])
+        if claims.authorization and self._by_key:
+            return self._by_api_key(claims.authorization[0])
+        if claims.named and self._proxies.trusts(claims.peer):
+            return self._by_header(*claims.named[0])
+        if self._anonymous is not None:
+            return self._anonymous
+        message = "No identity. Send your API key as 'Authorization: Bearer <key>'."
+        raise Refusal(Outcome.UNAUTHENTICATED, message, code="missing_api_key")
+
+    def declared(self, tenant: TenantConfig) -> list[Client]:
+        """The clients that a tenant names."""
+        return [client_of(tenant, client.name) for client in tenant.clients]
+
+    def spoofed(self, claims: Claims) -> bool:
+        """Whether the request names a client that its sender may not speak for."""
+        return bool(claims.named) and not self._proxies.trusts(claims.peer)
+
+    def _by_api_key(self, authorization: str) -> Client:
+        scheme, _, key = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not key:
+            message = "The Authorization header is not 'Bearer <key>'."
+            raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
+        client = self._by_key.get(digest)
+        if client is None:
+            message = "The API key is not known to this service."
+            raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+        return client
+
+    def _by_header(self, header: str, value: str) -> Client:
+        client = self._by_name.get(value)
+        if client is None:
+            client = self._by_name[value] = self._read(header, value)
+            if len(self._by_name) > _MAX_REMEMBERED:
+                self._by_name.popitem(last=False)
+        return client
+
+    def _read(self, header: str, value: str) -> Client:
+        """`tenant`, `tenant/client` or `namespace/tenant/client`."""
+        if not value.isprintable() or not value.isascii() or " " in value:
+            message = f"The header {header} holds blanks, control or non-ASCII characters."
+            raise invalid(message, code="invalid_header", param=header)
+        parts = value.split("/")
+        if len(parts) > 3 or not all(parts):
+            message = (
+                f"The header {header} is not tenant, tenant/client or namespace/tenant/client."
+            )
+            raise invalid(message, code="invalid_header", param=header)
+        namespace = parts.pop(0) if len(parts) == 3 else self._namespace
+        name = parts[1] if len(parts) == 2 else DEFAULT_CLIENT
+        tenant = self._tenants.get((namespace, parts[0]))
+        if tenant is None:
+            message = f"There is no tenant {parts[0]!r} in namespace {namespace!r}."
+            raise Refusal(Outcome.FORBIDDEN, message, code="unknown_tenant", param=header)
+        try:
+            return client_of(tenant, name)
+        except ClientKeyError as error:
+            message = f"The header {header}: {error}."
+            raise invalid(message, code="invalid_header", param=header) from error
+
+    def _shared(self) -> Client:
+        tenant = self._tenants.get((self._namespace, ANONYMOUS))
+        return client_of(
+            tenant or TenantConfig(namespace=self._namespace, name=ANONYMOUS), ANONYMOUS
+        )
+
+
+class Proxies:
+    """The networks whose identity headers are believed."""
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        self._networks = [ip_network(network, strict=False) for network in networks]
+        self._known: dict[str, bool] = {}
+
+    def trusts(self, peer: str) -> bool:
+        """Whether the address belongs to one of them. No address (a Unix socket) is not trusted."""
+        known = self._known.get(peer)
+        if known is None:
+            if len(self._known) >= _MAX_REMEMBERED:
+                self._known.clear()
+            known = self._known[peer] = self._is_inside(peer)
+        return known
+
+    def _is_inside(self, peer: str) -> bool:
+        try:
+            address = ip_address(peer.partition("%")[0])  # without an IPv6 zone
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped  # how a dual-stack socket shows IPv4
+        return any(address in network for network in self._networks)
+
+
+def client_of(tenant: TenantConfig, name: str) -> Client:
+    """A client of a tenant, declared or not; raises `ClientKeyError` for a name that no key can hold."""
+    declared = {client.name: client.weight for client in tenant.clients}
+    weight = declared.get(name, tenant.default_client_weight)
+    key = ClientKey(
+        namespace=tenant.namespace,
+        tenant=tenant.name,
+        client=name,
+        tenant_weight=tenant.weight,
+        client_weight=weight,
+    )
+    # It must have room for seeds and what is paid, which nobody knows yet.
+    replace(
+        key,
+        seed=-MAX_SEED,
+        tenant_seed=-MAX_SEED,
+        retried_by_fleet=True,
+        paid_output_tokens=MAX_SEED,
+    ).encode()
+    return Client(
+        identity=key.identity,
+        tenant_identity=key.tenant_identity,
+        tenant=tenant.name,
+        name=name,
+        weight=Weights(tenant.weight, weight).fleet,
+        tenant_weight=float(tenant.weight),
+        client_weight=float(weight),
+        key=key.encode(),
+        limits=tenant.limits,
+    )
+
+
+def tenant_identity(tenant: TenantConfig) -> str:
+    """`namespace/tenant`, escaped."""
+    return ClientKey(tenant.namespace, tenant.name, DEFAULT_CLIENT).tenant_identity
+
+
+def names_of(identity: str) -> tuple[str, str]:
+    """(tenant, client) of an identity, as people write them."""
+    tenant, _, name = identity.rpartition("/")
+    return unquote(tenant.rpartition("/")[2]), unquote(name)
+
+
+def _duplicate(header: str) -> Refusal:
+    message = f"More than one header names the sender ({header}); send one."
+    return invalid(message, code="duplicate_header", param=header)

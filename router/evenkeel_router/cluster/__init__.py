@@ -1,0 +1,1 @@
+"""The Kubernetes API as the router reads it: replicas, peers, configuration."""

@@ -1,0 +1,207 @@
+"""EndpointSlices and pods → the replicas and routers that there are. Pure.
+
+Place in the flow: watch → **view** → discovery → health → fleet. A slice says where a pod listens, the pod
+says whether it may be sent anything.
+
+The surprising thing: readiness is that of the *containers*, not that of the pod or of its endpoint. Both wait
+for the readiness gate `evenkeel.dev/InRotation`, which says that a router has the replica in rotation: to
+wait for them here would be to wait for oneself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from evenkeel_contract.names import (
+    ADMIN_PORT_NAME,
+    DRAIN_ANNOTATION,
+    ENGINE_KEY_LABEL,
+    HTTP_PORT_NAME,
+    KV_EVENTS_PORT_NAME,
+    KV_REPLAY_PORT_NAME,
+    REPORTS_PORT_NAME,
+)
+from evenkeel_contract.routerconfig import ReplicaConfig
+
+from evenkeel_router.cluster.watched import Metadata
+from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica
+from evenkeel_router.ledger.contacts import Peer
+
+SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
+"""On every EndpointSlice: its Service."""
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One condition of a pod."""
+
+    type: str = ""
+    status: str = ""
+
+
+class PodStatus(msgspec.Struct, frozen=True):
+    """What kubelet says of a pod."""
+
+    phase: str = ""
+    conditions: tuple[Condition, ...] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """A pod, as far as it is read."""
+
+    metadata: Metadata = Metadata()
+    status: PodStatus = PodStatus()
+
+
+class TargetRef(msgspec.Struct, frozen=True):
+    """What an endpoint stands for."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class EndpointConditions(msgspec.Struct, frozen=True):
+    """Absent means unknown, which is to be read as false."""
+
+    terminating: bool | None = None
+
+
+class Endpoint(msgspec.Struct, frozen=True, rename="camel"):
+    """One pod in a slice."""
+
+    addresses: tuple[str, ...] = ()
+    conditions: EndpointConditions = EndpointConditions()
+    target_ref: TargetRef | None = None
+
+
+class EndpointPort(msgspec.Struct, frozen=True):
+    """A port of all endpoints of a slice."""
+
+    name: str | None = None
+    port: int | None = None
+
+
+class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
+    """A slice, as far as it is read."""
+
+    metadata: Metadata = Metadata()
+    address_type: str = "IPv4"
+    endpoints: tuple[Endpoint, ...] | None = None
+    ports: tuple[EndpointPort, ...] | None = None
+
+    @property
+    def service(self) -> str:
+        """The Service that it belongs to."""
+        return (self.metadata.labels or {}).get(SERVICE_NAME_LABEL, "")
+
+    def port(self, name: str) -> int | None:
+        """The number of a named port."""
+        return next((port.port for port in self.ports or () if port.name == name), None)
+
+
+def replicas(
+    slices: Iterable[EndpointSlice],
+    pods: Mapping[str, Pod],
+    *,
+    service: str,
+    api_key: str | None,
+    api_keys: Mapping[str, str] | None = None,
+) -> tuple[DiscoveredReplica, ...]:
+    """The replicas behind a Service, by name. One that nobody listens for (no HTTP port) is left out.
+
+    `api_keys` are keys by id: the label of a pod says which it asks for; `api_key` is for the others.
+    """
+    found: dict[str, DiscoveredReplica] = {}
+    for slice_, endpoint, target in _of_pods(slices, service):
+        http = slice_.port(HTTP_PORT_NAME)
+        if http is None:
+            continue
+        host = _host(slice_, endpoint)
+        replica = ReplicaConfig(
+            name=target.name,
+            url=f"http://{host}:{http}",
+            reports=_tcp(host, slice_.port(REPORTS_PORT_NAME)),
+            kv_events=_tcp(host, slice_.port(KV_EVENTS_PORT_NAME)),
+            kv_replay=_tcp(host, slice_.port(KV_REPLAY_PORT_NAME)),
+            api_key=(api_keys or {}).get(_key_id(pods.get(target.name)), api_key),
+        )
+        why = withheld(endpoint, target, pods.get(target.name))
+        found.setdefault(target.name, DiscoveredReplica(replica, why))
+    return tuple(found[name] for name in sorted(found))
+
+
+def _tcp(host: str, port: int | None) -> str | None:
+    return None if port is None else f"tcp://{host}:{port}"
+
+
+def _key_id(pod: Pod | None) -> str:
+    return (pod.metadata.labels or {}).get(ENGINE_KEY_LABEL, "") if pod else ""
+
+
+def peers(slices: Iterable[EndpointSlice], *, service: str, own_name: str) -> tuple[Peer, ...]:
+    """The other routers behind a Service, by name; those that are not ready yet, or not any more, too."""
+    found: dict[str, Peer] = {}
+    for slice_, endpoint, target in _of_pods(slices, service):
+        port = slice_.port(ADMIN_PORT_NAME)
+        if port is not None and target.name != own_name:
+            url = f"http://{_host(slice_, endpoint)}:{port}"
+            found.setdefault(target.name, Peer(target.name, url))
+    return tuple(found[name] for name in sorted(found))
+
+
+def withheld(endpoint: Endpoint, target: TargetRef, pod: Pod | None) -> str:
+    """The first reason to send nothing there; empty where there is none."""
+    return next((why for why, holds in _REASONS if holds(endpoint, target, pod or _NO_POD)), "")
+
+
+_NO_POD: Final = Pod()
+_Rule = Callable[[Endpoint, TargetRef, Pod], bool]
+
+
+def _is_unknown(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
+    """Slices and pods come by two watches: the other may be behind, or a name have a new bearer."""
+    return pod.metadata.uid != target.uid
+
+
+def _is_terminating(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None or bool(endpoint.conditions.terminating)
+
+
+def _has_ended(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
+    return pod.status.phase in ("Failed", "Succeeded")
+
+
+def _is_draining(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
+    return DRAIN_ANNOTATION in (pod.metadata.annotations or {})
+
+
+def _containers_are_not_ready(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
+    return Condition("ContainersReady", "True") not in (pod.status.conditions or ())
+
+
+_REASONS: Final[Sequence[tuple[str, _Rule]]] = (
+    ("unknown", _is_unknown),  # nothing below can be told
+    (TERMINATING, _is_terminating),  # never comes back
+    ("ended", _has_ended),  # evicted, say; never comes back either
+    ("draining", _is_draining),  # the operator's wish, while all is well with it
+    ("starting", _containers_are_not_ready),  # or failing: kubelet does not tell apart
+)
+
+
+def _of_pods(
+    slices: Iterable[EndpointSlice], service: str
+) -> Iterable[tuple[EndpointSlice, Endpoint, TargetRef]]:
+    """Endpoints that are pods, in a fixed order: of a pod in two slices (dual stack), IPv4 comes first."""
+    for slice_ in sorted(slices, key=lambda one: (one.address_type, one.metadata.name)):
+        if slice_.service == service:
+            for endpoint in slice_.endpoints or ():
+                target = endpoint.target_ref
+                if target is not None and target.kind == "Pod" and endpoint.addresses:
+                    yield slice_, endpoint, target
+
+
+def _host(slice_: EndpointSlice, endpoint: Endpoint) -> str:
+    address = endpoint.addresses[0]  # consumers of the API are told to use the first only
+    return f"[{address}]" if slice_.address_type == "IPv6" else address

@@ -1,1 +1,0 @@
-"""Decisions about a request, pure."""

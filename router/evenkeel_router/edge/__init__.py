@@ -1,1 +1,0 @@
-"""Sockets, clocks and files around the core."""

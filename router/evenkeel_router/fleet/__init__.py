@@ -1,0 +1,1 @@
+"""The replicas: which exist, which are healthy, which one gets a request, and where requests wait for one."""

@@ -1,0 +1,308 @@
+"""Which replica gets a request: filter → match → pick, over one view of the fleet (design §5.3, §5.4, R2).
+
+Place in the flow: admit → **match** → **select** → forward. Unready and draining replicas are filtered
+first; D2LPM chooses among the others.
+
+The surprising thing: a replica has two lives here. It is *known* while it is configured; it has *joined*
+while its process (and cache) exists. A refused connection ends the second, not the first. Slots go with the
+second: a process that follows another gets another slot, so that what still ends on the one that is gone
+touches nothing of the new one, and because the prefix index sweeps a departed slot out bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
+from evenkeel_fairshare.prefix.blocks import text_blocks
+from evenkeel_fairshare.prefix.exact import ExactIndex
+from evenkeel_fairshare.prefix.index import PrefixIndex
+
+SPARE_SLOTS: Final = (
+    8  # free ones to wait for: the index has swept a slot long before it comes round again
+)
+
+TERMINATING: Final = "terminating"
+"""`Member.withheld` of one whose pod is being deleted."""
+
+
+class Basis(Enum):
+    """What a match rests on; the metrics' label `mode`."""
+
+    TEXT = "text"
+    """Blocks of text that were sent to the replica."""
+    ESTIMATED = "estimated"
+    """Pages of tokens that were sent to it."""
+    EXACT = "exact"
+    """Pages of tokens, and complete news of what the replica holds."""
+
+
+class Pages(NamedTuple):
+    """The first prompt of a request in tokens mode."""
+
+    hashes: Sequence[int]
+    """Of its whole pages."""
+    page_tokens: int
+    tokens: int
+    """Of the prompt."""
+
+    def cached(self, pages: int) -> int:
+        """Tokens that an engine finds cached where it holds `pages`: never the last one, whose output is asked for."""
+        return min(pages, max(0, self.tokens - 1) // self.page_tokens) * self.page_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveredReplica:
+    """A replica that exists."""
+
+    replica: ReplicaConfig
+    withheld: str = ""
+    """Why nothing new may go there, whatever it says of itself; empty: nothing is against it."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One known replica."""
+
+    name: str
+    slot: int | None = None
+    """None: its process is not there."""
+    routable: bool = False
+    withheld: str = ""
+    """Why nothing new may go there, whatever it says of itself; empty: nothing is against it."""
+    lives: int = 0
+    """How often it joined."""
+
+    @property
+    def joined(self) -> bool:
+        """Whether its process is there."""
+        return self.slot is not None
+
+
+class Plan(NamedTuple):
+    """A request, matched: what `select` and every retry need."""
+
+    dispatch: Dispatch
+    matched_blocks: int
+    pages: Pages | None = None
+    """None: it was matched by its text."""
+
+
+class Prediction(NamedTuple):
+    """How many tokens of its prompt a request should find cached at the replica chosen for it."""
+
+    basis: Basis
+    cached_tokens: int
+
+
+class Ticket(NamedTuple):
+    """One request at one replica, from selection to its end."""
+
+    member: Member
+    slot: int
+    life: int
+    plan: Plan
+    prediction: Prediction
+
+
+class Fleet:
+    """The replicas, what each has in flight, and what each holds."""
+
+    def __init__(
+        self, policy: FleetPolicy, index: PrefixIndex | ExactIndex, *, block_bytes: int
+    ) -> None:
+        self.policy = policy
+        self.index = index
+        self._block_bytes = block_bytes
+        self._members: dict[str, Member] = {}
+        self._slots: list[Member | None] = []
+        self._last_slot = -1
+        self.outstanding: list[int] = []
+        """Requests that have not finished, by slot (s_w)."""
+        self.routable: ReplicaSet = EMPTY
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def member(self, name: str) -> Member | None:
+        """The replica of that name, if known."""
+        return self._members.get(name)
+
+    def load(self, member: Member) -> int:
+        """Requests that have not finished at a replica."""
+        return 0 if member.slot is None else self.outstanding[member.slot]
+
+    def blocks(self, member: Member) -> int:
+        """Blocks of prompts that are counted on being cached at a replica."""
+        return 0 if member.slot is None else self.index.held(member.slot)
+
+    @property
+    def deserted(self) -> bool:
+        """Whether there is no replica: none is known but those that will not come back."""
+        return all(member.withheld == TERMINATING for member in self._members.values())
+
+    def why_unroutable(self) -> str:
+        """Why requests have nowhere to go, for a person."""
+        members = list(self._members.values())
+        if not members:
+            return "there is no replica"
+        absent = sum(not member.joined for member in members)
+        withheld = sum(member.joined and bool(member.withheld) for member in members)
+        counts = {
+            "not there": absent,
+            "to get nothing new": withheld,
+            "not ready": len(members) - absent - withheld,
+        }
+        words = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        return f"of {len(members)} replicas {words}"
+
+    def add(self, name: str) -> Member:
+        """A replica is configured. It joins when it first answers."""
+        member = self._members[name] = Member(name)
+        return member
+
+    def remove(self, member: Member) -> None:
+        """A replica is no longer configured. What runs there may finish."""
+        self.lost(member)
+        del self._members[member.name]
+
+    def ready(self, member: Member) -> None:
+        """A replica takes requests; joins if its process is new (R5: no bonus, the policy sees to it)."""
+        if member.slot is None:
+            member.slot = self._free_slot()
+            member.lives += 1
+            self._slots[member.slot] = member
+            self.outstanding[member.slot] = 0
+            self.policy.joined(member.slot)
+        member.routable = True
+        self.routable = ReplicaSet(self.routable | 1 << member.slot)
+
+    def unready(self, member: Member) -> None:
+        """A replica is draining or broken: nothing more goes there, its cache is still good."""
+        member.routable = False
+        if member.slot is not None:
+            self.routable = ReplicaSet(self.routable & ~(1 << member.slot))
+
+    def lost(self, member: Member) -> None:
+        """A replica's process is gone, and its cache with it (R6)."""
+        self.unready(member)
+        if member.slot is not None:
+            self.policy.left(member.slot)
+            self.index.drop(member.slot)
+            self._slots[member.slot] = None
+            member.slot = None
+
+    def replace_policy(self, policy: FleetPolicy) -> None:
+        """A changed policy starts from zero (R8 allows it)."""
+        self.policy = policy
+        for member in self._members.values():
+            if member.slot is not None:
+                policy.joined(member.slot)
+
+    def replace_index(self, index: PrefixIndex | ExactIndex, *, block_bytes: int) -> None:
+        """A changed block size or bound: nothing is known of what replicas hold."""
+        self.index = index
+        self._block_bytes = block_bytes
+
+    def plan(
+        self,
+        client: str,
+        *,
+        weight: float,
+        text: bytes,
+        input_tokens: int,
+        pages: Pages | None = None,
+    ) -> Plan:
+        """Match a prompt against what routable replicas hold: by its `pages`, else by its text."""
+        if not self.policy.matches_prefix:
+            return Plan(Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0)
+        blocks: Sequence[int]
+        if pages is not None:
+            blocks = pages.hashes
+            depth, holders = self.index.match(blocks, self.routable)
+            matched_tokens = pages.cached(depth)
+        else:
+            blocks = text_blocks(text, block_bytes=self._block_bytes)
+            depth, holders = self.index.match(blocks, self.routable)
+            matched_tokens = input_tokens * depth * self._block_bytes // max(1, len(text))
+        dispatch = Dispatch(
+            client=client,
+            input_tokens=input_tokens,
+            weight=weight,
+            longest=holders,
+            matched_tokens=matched_tokens,
+            blocks=blocks,
+        )
+        return Plan(dispatch, depth, pages)
+
+    def select(self, plan: Plan, tried: ReplicaSet) -> Ticket | None:
+        """A replica for the request, none of `tried`; None where no other is routable.
+
+        It counts as outstanding there from now on: give the ticket back with `finished` or `refused`.
+        """
+        routable = ReplicaSet(self.routable & ~tried)
+        if not routable:
+            return None
+        slot = self.policy.select(plan.dispatch, routable, self.outstanding)
+        member = self._slots[slot] if slot is not None else None
+        if member is None or slot is None:
+            raise RuntimeError(f"{self.policy.name} chose slot {slot}, where no replica is")
+        self.outstanding[slot] += 1
+        return Ticket(member, slot, member.lives, plan, self._predict(plan, slot))
+
+    def _predict(self, plan: Plan, slot: int) -> Prediction:
+        """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
+        dispatch, pages = plan.dispatch, plan.pages
+        depth = plan.matched_blocks
+        if depth and not dispatch.longest >> slot & 1:
+            depth = self.index.match(dispatch.blocks, ReplicaSet(1 << slot)).blocks
+        if pages is None:
+            share = depth / plan.matched_blocks if plan.matched_blocks else 0.0
+            return Prediction(Basis.TEXT, round(dispatch.matched_tokens * share))
+        exact = isinstance(self.index, ExactIndex) and self.index.exact(slot)
+        return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, pages.cached(depth))
+
+    def dispatched(self, ticket: Ticket) -> None:
+        """The request is on its way: charge its input, and count on its prompt being cached there."""
+        if self.alive(ticket):
+            self.policy.dispatched(ticket.plan.dispatch, ticket.slot)
+            self.index.insert(ticket.plan.dispatch.blocks, ticket.slot)
+
+    def refused(self, ticket: Ticket) -> None:
+        """The request never got there."""
+        if self.alive(ticket):
+            self.outstanding[ticket.slot] -= 1
+
+    def finished(self, ticket: Ticket, usage: Usage | None) -> None:
+        """The request ended there: settle. Unless its prompt was computed, take back what was counted on.
+
+        `NOTHING` is for what never ran; None where nobody knows what it used: its estimated charge stands.
+        """
+        if not self.alive(ticket):
+            return
+        slot, plan = ticket.slot, ticket.plan
+        self.outstanding[slot] -= 1
+        self.policy.finished(plan.dispatch, slot, usage)
+        if usage is None or not usage.input_tokens:
+            self.index.truncate(plan.dispatch.blocks, plan.matched_blocks, slot)
+
+    def alive(self, ticket: Ticket) -> bool:
+        """Whether the process that it went to is still there."""
+        member = ticket.member
+        return member.slot == ticket.slot and member.lives == ticket.life
+
+    def _free_slot(self) -> int:
+        """A new slot while few are free, else the one that was handed out longest ago, cyclically."""
+        free = [slot for slot, member in enumerate(self._slots) if member is None]
+        if len(free) > SPARE_SLOTS:
+            slot = min(free, key=lambda slot: (slot <= self._last_slot, slot))
+        else:
+            slot = len(self._slots)
+            self._slots.append(None)
+            self.outstanding.append(0)
+        self._last_slot = slot
+        return slot

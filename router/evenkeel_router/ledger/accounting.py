@@ -1,0 +1,334 @@
+"""This router's part in the ledger: which incarnations live, what it sends them, what it gets (design R3, R5, R6, R11).
+
+Place in the flow: probes and reports → **who lives** → seeds in client keys → dispatched → ended → ledger → peers.
+
+An incarnation is known by its reports. It departs when another one answers in its place or when its replica is no
+longer configured; losing a connection is no departure, since the process may be well. It is closed, for ever, when it
+departed and nothing is open there any more; one that only left the configuration could come back, so that waits.
+
+The surprising thing: pages of incarnations that this router never met arrive from peers and stores. It closes those
+too, once nobody takes them for alive: else no page that a router which is gone had known would ever be folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from evenkeel_contract.reports import ClientReport
+from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
+from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, Totals, promise
+from evenkeel_fairshare.ledger.page import REQUESTS, RUNNING, WAITING
+
+from evenkeel_router.api.charged import WHOLE, Paid
+from evenkeel_router.api.identity import Client
+from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict
+
+SEEDED_POLICY: Final = "DLPM"
+"""The replica policy that keeps deficits, and starts them from seeds."""
+NO_SEED: Final = Seed(0.0, 0.0)
+JOINING_S: Final = 10.0
+"""Replicas that come within this time join together (R5): what a client carries is spread over them."""
+
+
+class Booking(NamedTuple):
+    """One request at one incarnation, from its dispatch to its end."""
+
+    incarnation: str
+    """Empty where nobody knows which it is: nothing is booked."""
+    client: Client
+    number: int
+    """Rises from dispatch to dispatch."""
+    key: str
+    """The client key to send."""
+    worst: float
+    """The most that it can cost, weighted tokens."""
+    paid: Paid
+
+
+class Accounting:
+    """One router's ledger. Deterministic; times are handed in."""
+
+    def __init__(self, ledger: Ledger, *, cost: Cost, return_s: float = 30.0) -> None:
+        """`return_s`: how long a replica that left the configuration may come back as if nothing had been."""
+        self.ledger = ledger
+        self.cost = cost
+        self._return_s = return_s
+        self.alive: frozenset[str] = frozenset()
+        """Incarnations that this router or a peer takes for alive."""
+        self._at: dict[str, str] = {}
+        """Replica → the incarnation that answers there."""
+        self._seeded: set[str] = set()
+        self._came_s: dict[str, float] = {}
+        self._left_s: dict[str, float] = {}
+        """Departed and not closed yet; when they may be closed."""
+        self._open: dict[str, dict[str, dict[int, None]]] = {}
+        """By incarnation and client: numbers of what is open there, oldest first. No empty ones."""
+        self._draining: set[str] = set()
+        """Incarnations whose queues are to be moved."""
+        self._incomplete: set[str] = set()
+        """Those of them that have not reported everything since."""
+        self._bookings = 0
+        self._lost: dict[tuple[str, str], tuple[float, frozenset[int]]] = {}
+        """By incarnation and client: as of which report, and which of the open ones were running by it."""
+        self._unreported = 0
+        self._aborted: dict[str, dict[str, tuple[int, int]]] = {}
+        """By incarnation and client: requests that were broken off there once begun, and their output. No zeros."""
+
+    # Who lives.
+
+    def incarnation(self, replica: str) -> str:
+        """What answers there; empty where nobody knows, and then nothing is booked."""
+        return self._at.get(replica, "")
+
+    def meets(self, replica: str, incarnation: str, *, policy: str, now_s: float) -> bool:
+        """A report names who answers at `replica`. Whether it is counted: not if it was closed before."""
+        if self._at.get(replica) != incarnation:
+            self._depart(replica, now_s)
+            if self.is_closed(incarnation):
+                return False
+            self._at[replica] = incarnation
+            self._came_s[incarnation] = now_s
+            self._left_s.pop(incarnation, None)
+            self._draining.discard(incarnation)
+        if policy == SEEDED_POLICY:
+            self._seeded.add(incarnation)
+        self._look_around()
+        return True
+
+    def meets_unreported(self, replica: str, now_s: float) -> None:
+        """A replica without reports joins: what this router gets from it is all that will ever be known."""
+        self._unreported += 1
+        name = f"~{replica}@{self.ledger.router}#{self._unreported}"
+        self.meets(replica, name, policy="", now_s=now_s)
+
+    def drains(self, replica: str) -> None:
+        """This router sends nothing there any more, and lets it finish."""
+        incarnation = self._at.get(replica)
+        if incarnation is not None:
+            self.ledger.drained(incarnation)
+            if incarnation not in self._draining:
+                self._incomplete.add(incarnation)
+            self._draining.add(incarnation)
+
+    def serves(self, replica: str) -> None:
+        """It takes requests, again or for the first time."""
+        self._draining.discard(self.incarnation(replica))
+
+    def is_draining(self, incarnation: str) -> bool:
+        """Whether what waits there is to be moved."""
+        return incarnation in self._draining
+
+    def is_incomplete(self, incarnation: str) -> bool:
+        """Whether it drains and must be asked for all it has to tell: part of that may have come by way of peers."""
+        return incarnation in self._incomplete
+
+    def leaves(self, replica: str, now_s: float) -> None:
+        """No longer configured, or nobody says who answers there."""
+        self._depart(replica, now_s + self._return_s)
+        self._look_around()
+
+    def close(self, now_s: float, *, settled: bool) -> None:
+        """Close what departed and has nothing open. `settled`: whether this router has had time to look around."""
+        for incarnation, at_s in list(self._left_s.items()):
+            if now_s >= at_s and incarnation not in self._open:
+                del self._left_s[incarnation]
+                self.ledger.closed(incarnation)
+        self._look_around()
+        ledger = self.ledger
+        if not ledger.live_of.keys() >= ledger.members - {ledger.router}:
+            return  # somebody has not said yet who is alive
+        for incarnation, page in list(ledger.open_pages()):
+            if (
+                incarnation not in self.alive
+                and incarnation not in self._left_s
+                and ledger.router not in page.closed_by
+                and incarnation not in self._open
+                and (settled or page.closed_by)
+            ):
+                ledger.closed(incarnation)
+        self._lost = {at: lost for at, lost in self._lost.items() if at[0] in self._open}
+        for gone in [name for name in self._came_s if name not in self.alive]:
+            del self._came_s[gone]
+            self._seeded.discard(gone)
+        known = self.alive | self._left_s.keys()
+        self._draining &= known
+        self._incomplete &= known
+        for gone in self._aborted.keys() - known:
+            del self._aborted[gone]
+
+    def _depart(self, replica: str, close_s: float) -> None:
+        incarnation = self._at.pop(replica, None)
+        if incarnation is not None and incarnation not in self._at.values():
+            self._left_s[incarnation] = close_s
+
+    def is_closed(self, incarnation: str) -> bool:
+        """Whether this router gave it up for ever."""
+        page = self.ledger.pages.get(incarnation)
+        if page is not None and self.ledger.router in page.closed_by:
+            return True
+        return incarnation in self.ledger.book.folded
+
+    def _look_around(self) -> None:
+        ledger = self.ledger
+        ledger.live = frozenset(self._at.values())
+        theirs = (live for router, live in ledger.live_of.items() if router in ledger.members)
+        self.alive = ledger.live.union(*theirs) - self._left_s.keys()
+
+    # What replicas say.
+
+    def row(self, report: ClientReport, *, policy: str) -> ReplicaRow:
+        """A client's report as the ledger takes it. Deficits of other policies than DLPM mean something else."""
+        keeps = policy == SEEDED_POLICY
+        return ReplicaRow(
+            report.client,
+            Totals(
+                report.extend_tokens,
+                report.cached_tokens,
+                report.output_tokens,
+                report.service,
+                report.normalised,
+                report.tenant_normalised,
+                report.requests,
+            ),
+            deficit=report.deficit if keeps else 0.0,
+            tenant_deficit=report.tenant_deficit if keeps else 0.0,
+            seed=report.seed if keeps else 0.0,
+            tenant_seed=report.tenant_seed if keeps else 0.0,
+            waiting=report.waiting,
+            running=report.running,
+        )
+
+    def observe(
+        self, incarnation: str, reports: Sequence[ClientReport], *, policy: str, sequence: int,
+        since: int | None,
+    ) -> None:  # fmt: skip
+        """Take a report, or a piece of one: `since` is None for all pieces but the last."""
+        rows = [self.row(report, policy=policy) for report in reports]
+        for report in reports:
+            if report.aborted:
+                aborted = self._aborted.setdefault(incarnation, {})
+                aborted[report.client] = (report.aborted, report.aborted_tokens)
+        if since == 0:
+            self._incomplete.discard(incarnation)
+        # A piece claims to be complete from `sequence` on, which is nothing.
+        base = sequence if since is None else since
+        self.ledger.observe(incarnation, since=base, sequence=sequence, rows=rows)
+
+    # What this router does.
+
+    def sends(
+        self, replica: str, client: Client, *, worst: float, paid: Paid, now_s: float
+    ) -> Booking:
+        """A request is about to be sent that can cost `worst` at most. `paid`: at replicas before (R11)."""
+        incarnation = self.incarnation(replica)
+        # The seed first: whoever was sent to a replica without one counts as started from zero there.
+        key = self._key(client, incarnation, now_s=now_s, paid=paid)
+        self._bookings += 1
+        booking = Booking(incarnation, client, self._bookings, key, worst, paid)
+        if incarnation:
+            at = self._open.setdefault(incarnation, {})
+            at.setdefault(client.identity, {})[booking.number] = None
+            self.ledger.dispatched(incarnation, client.identity, worst=worst)
+        return booking
+
+    def ended(self, booking: Booking, usage: Usage | None, *, told: bool = True) -> None:
+        """A request is over there, having used `usage`; None where nobody knows.
+
+        `told`: by the replica. Where it was not, what the request may have cost beyond that stays open: the
+        replica may have computed what never came here.
+        """
+        if not booking.incarnation:
+            return
+        at = self._open[booking.incarnation]
+        of_client = at[booking.client.identity]
+        del of_client[booking.number]
+        if not of_client:
+            del at[booking.client.identity]
+        if not at:
+            del self._open[booking.incarnation]
+        totals = Totals() if usage is None else self._totals(booking, usage)
+        released = booking.worst if told and usage is not None else totals.service
+        self.ledger.received(
+            booking.incarnation, booking.client.identity, totals, released=released
+        )
+
+    def failed(self, booking: Booking, estimate: Usage) -> Paid:
+        """An attempt failed with nothing to show; whether its input was computed and so paid there (R11)."""
+        computed = self.was_running(booking)
+        self.ended(booking, estimate if computed else None, told=False)
+        return booking.paid._replace(input=True) if computed else booking.paid
+
+    def moved(self, booking: Booking, told: RelocationVerdict | None, estimate: Usage) -> Paid:
+        """A request was taken back from a replica that drains; what of it is paid by now (R11).
+
+        `told`: what its reports say of that; None where none came. In doubt it was: it is booked there then, so
+        that it costs the client the same, and once.
+        """
+        if told is not None and booking.number in told.never:
+            self.ended(booking, NOTHING)
+            return booking.paid
+        self.ended(booking, estimate, told=False)  # of output, what it reports is all there was
+        there = Paid(True) if told is None else told.paid[booking.number]
+        return Paid(True, min(WHOLE, booking.paid.output_tokens + there.output_tokens))
+
+    def held(self, incarnation: str, client: str) -> HeldWork:
+        """What a replica has of a client, by its last report."""
+        page = self.ledger.pages.get(incarnation)
+        if page is None:
+            return HeldWork(0.0, 0.0, 0.0)
+        cell = page.clients.cell
+        aborted = self._aborted.get(incarnation, {}).get(client, (0, 0))
+        return HeldWork(
+            cell(client, REQUESTS), cell(client, RUNNING), cell(client, WAITING), *aborted
+        )
+
+    def open_at(self, incarnation: str, client: str) -> int:
+        """How many of a client's requests this router has open there."""
+        return len(self._open.get(incarnation, {}).get(client, ()))
+
+    def was_running(self, booking: Booking) -> bool:
+        """Whether an open request had begun, as far as the last report tells: replicas admit a client's requests about in the order in which they came.
+
+        Requests that only waited were charged nothing there; to let them pass as paid would give as many free
+        inputs as a client has requests waiting.
+        """
+        page = self.ledger.pages.get(booking.incarnation)
+        if page is None or not page.head:
+            return True  # no report ever: rather nothing charged twice
+        client = booking.client.identity
+        at = (booking.incarnation, client)
+        if self._lost.get(at, (-1.0, ()))[0] != page.head:
+            open_here = self._open[booking.incarnation][client]
+            count = self.held(*at).running_here(len(open_here))
+            self._lost[at] = page.head, frozenset(islice(open_here, count))
+        return booking.number in self._lost[at][1]
+
+    def _key(self, client: Client, incarnation: str, *, now_s: float, paid: Paid) -> str:
+        """The client key for a request to `incarnation`: with its seed until a report shows the client there."""
+        if incarnation not in self._seeded:
+            return client.keyed(NO_SEED, paid)
+        page = self.ledger.pages.get(incarnation)
+        if page is not None and client.identity in page.clients:
+            return client.keyed(NO_SEED, paid)
+        joiners = [name for name, came_s in self._came_s.items() if now_s - came_s < JOINING_S]
+        seed = promise(self.ledger, client.identity, incarnation, live=self.alive, joiners=joiners)
+        return client.keyed(seed, paid)
+
+    def _totals(self, booking: Booking, usage: Usage) -> Totals:
+        client, extend = booking.client, usage.input_tokens - usage.cached_tokens
+        paid_tokens = min(booking.paid.output_tokens, usage.output_tokens)
+        service = self.cost.output_cost(extend, paid_tokens, usage.output_tokens)
+        if not booking.paid.input:
+            service += self.cost.input_cost(extend)
+        return Totals(
+            extend_tokens=extend,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            service=service,
+            normalised=service / client.client_weight,
+            tenant_normalised=service / client.tenant_weight,
+            requests=1 if usage.input_tokens else 0,
+        )

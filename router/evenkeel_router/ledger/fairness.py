@@ -1,0 +1,329 @@
+"""What each client was served, against what it was owed, fleet-wide (design §7, P5).
+
+Place in the flow: ledger → **truth** → metrics, `/v1/state`, `evenkeel top`. Every router computes the same from the
+same ledger, so whoever adds routers up counts everything twice: take the maximum.
+
+Owed is a total as served is: while several clients are backlogged, what they got together, divided anew by their
+shares; to whoever is not backlogged, what it got. Where all is fair, both rise together.
+
+The surprising thing: it is computed in steps, with requests in between, and handed out as one value when it is
+complete: a fleet of 64 replicas and thousands of clients takes longer than any request may wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from evenkeel_fairshare.churn_bounds import Churn, churn_gap
+from evenkeel_fairshare.ledger import Figures, Ledger, standing, standing_of_tenant, tenant_of
+from evenkeel_fairshare.ledger.page import WAITING
+from evenkeel_fairshare.measures import jain_index
+
+from evenkeel_router.api.identity import MAX_CLIENTS, OTHER
+from evenkeel_router.ledger.weights import ConfiguredWeights
+
+WINDOW_S: Final = 60.0
+"""What shares are compared over: the time of a few long requests."""
+AS_OWED: Final = 0.8
+"""Who waited most of the window and was given this part of what it was owed got its share, and asked for more: whose
+requests wait through its own doing. What is missing to 1 is what measuring over a minute may be wrong by."""
+STRIDE: Final = 20
+"""Clients to look at between two moments in which requests may be served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberFigures:
+    """A client or a tenant."""
+
+    service: float = 0.0
+    """What it was given, weighted tokens, since ever."""
+    owed: float = 0.0
+    """What it was owed, likewise; before this router came, what it was given."""
+    requested_per_s: float = 0.0
+    """What it asks for, weighted tokens per second."""
+    lead_s: float = 0.0
+    """How far it is ahead of the least served backlogged member of its level, in seconds of fair service of that
+    level; 0 for whom is not backlogged, since it takes nothing from anybody."""
+    backlogged: bool = False
+
+    def __add__(self, other: MemberFigures) -> MemberFigures:
+        return MemberFigures(
+            service=self.service + other.service,
+            owed=self.owed + other.owed,
+            requested_per_s=self.requested_per_s + other.requested_per_s,
+            lead_s=other.lead_s if self is NOBODY else max(self.lead_s, other.lead_s),
+            backlogged=self.backlogged or other.backlogged,
+        )
+
+
+NOBODY: Final = MemberFigures()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFigures:
+    """The whole fleet."""
+
+    clients: Mapping[str, MemberFigures] = field(default_factory=dict)
+    """By identity; `namespace/tenant/other` for the clients of a tenant that have no entry of their own."""
+    tenants: Mapping[str, MemberFigures] = field(default_factory=dict)
+    window_s: float = 0.0
+    """What share error, Jain's index and rates are over."""
+    share_error: float = 0.0
+    """How much less than owed the worst treated client got while it was backlogged, as a fraction."""
+    lead_s: float = 0.0
+    """The most over the least served backlogged member, the worst of all levels, in seconds of fair service."""
+    jain: float = 1.0
+    """Of given over owed, of those who were backlogged for at least half of the window."""
+    bound_ratio: float = 0.0
+    """Difference of standing of clients backlogged everywhere over what the theorem allows; above 1 something is broken."""
+    backlogged: int = 0
+    """Clients with a request that waits at a replica."""
+    beyond_share: frozenset[str] = frozenset()
+    """Clients that asked for more than their share, and were given that: theirs is no objective of ours."""
+    waiting_within_share: float = 0.0
+    """Requests of all others that wait at replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    at_s: float
+    waiting: frozenset[str]
+    """Clients that were backlogged."""
+    competed: Mapping[str, tuple[float, float]]
+    """Of clients that were backlogged now and at the moment before: what they were owed, and given, since then."""
+    total: float
+    """Given to the whole fleet until now."""
+
+
+@dataclass(slots=True)
+class _Competed:
+    """One client within the window."""
+
+    owed: float = 0.0
+    given: float = 0.0
+    times: int = 0
+
+
+class Fairness:
+    """Figures of one router's ledger, brought up to date by `steps`."""
+
+    def __init__(
+        self, ledger: Ledger, *, window_s: float = WINDOW_S, max_clients: int = MAX_CLIENTS
+    ) -> None:
+        self.now = FleetFigures()
+        """The last complete value."""
+        self._ledger = ledger
+        self._figures = Figures(ledger)
+        self._window_s = window_s
+        self._max_clients = max_clients
+        self._owed: defaultdict[str, float] = defaultdict(float)
+        self._moments: deque[_Moment] = deque()
+        self._competed: defaultdict[str, _Competed] = defaultdict(_Competed)
+        self._total = 0.0
+        self._most_alive = 1
+
+    @property
+    def known(self) -> int:
+        """Clients that were given anything and are not aged out."""
+        return len(self._figures.clients())
+
+    def steps(
+        self, alive: Collection[str], weights: ConfiguredWeights, now_s: float
+    ) -> Iterator[None]:
+        """Compute `now` anew; do something else at every step. `alive`: incarnations taken for alive."""
+        self._most_alive = max(self._most_alive, len(alive))
+        grown: dict[str, float] = {}
+        for client, more in self._figures.refresh():
+            grown[client] = grown.get(client, 0.0) + more
+            if len(grown) % STRIDE == 0:
+                yield
+        waiting: Counter[str] = Counter()
+        queued: defaultdict[str, float] = defaultdict(float)
+        for incarnation, page in list(self._ledger.open_pages()):
+            if incarnation in alive:
+                names = page.clients.positive(WAITING)
+                waiting.update(names)
+                for name in names:
+                    queued[name] += page.clients.cell(name, WAITING)
+                yield
+        self._figures.observe(waiting)
+        yield
+        competed = self._owe(grown, waiting, weights)
+        self._remember(_Moment(now_s, frozenset(waiting), competed, self._total))
+        yield
+        everywhere = {client for client, count in waiting.items() if count == len(alive)}
+        ratio = yield from self._bound_ratio(everywhere, alive)
+        found = yield from self._conclude(waiting, weights, ratio)
+        within = (count for name, count in queued.items() if name not in found.beyond_share)
+        self.now = replace(found, waiting_within_share=sum(within))
+
+    def _owe(
+        self, grown: Mapping[str, float], waiting: Collection[str], weights: ConfiguredWeights
+    ) -> dict[str, tuple[float, float]]:
+        """What was given since the last time, as it should have been given."""
+        before = self._moments[-1].waiting if self._moments else ()
+        shares = weights.shares(client for client in waiting if client in before)
+        together = sum(grown.get(client, 0.0) for client in shares)
+        competed = {
+            client: (share * together, grown.get(client, 0.0)) for client, share in shares.items()
+        }
+        for client, (owed, _) in competed.items():
+            self._owed[client] += owed
+        for client, more in grown.items():
+            if client not in competed:
+                self._owed[client] += more
+            if client not in self._figures.clients():  # aged out, or never given anything
+                del self._owed[client]
+        self._total += sum(grown.values())
+        return competed
+
+    def _remember(self, moment: _Moment) -> None:
+        """The window moves on."""
+        self._moments.append(moment)
+        for client, (owed, given) in moment.competed.items():
+            sums = self._competed[client]
+            sums.owed += owed
+            sums.given += given
+            sums.times += 1
+        while len(self._moments) > 2 and moment.at_s - self._moments[1].at_s >= self._window_s:
+            self._moments.popleft()
+            # What the oldest moment says happened before it, so before the window.
+            for client, (owed, given) in self._moments[0].competed.items():
+                sums = self._competed[client]
+                sums.owed -= owed
+                sums.given -= given
+                sums.times -= 1
+                if not sums.times:
+                    del self._competed[client]
+
+    def _ratios(self) -> dict[str, float]:
+        """Given over owed, of each client that competed for at least half of the window."""
+        least = (len(self._moments) - 1) / 2
+        return {
+            client: max(0.0, sums.given / sums.owed)
+            for client, sums in self._competed.items()
+            if sums.times >= least and sums.owed > 0
+        }
+
+    def _conclude(
+        self, waiting: Collection[str], weights: ConfiguredWeights, bound_ratio: float
+    ) -> Generator[None, None, FleetFigures]:
+        begin, last, ratios = self._moments[0], self._moments[-1], self._ratios()
+        window_s = last.at_s - begin.at_s
+        rate = _over(last.total - begin.total, window_s)
+        leads = yield from self._leads(waiting, weights, rate)
+        clients = yield from self._members(waiting, leads)
+        return FleetFigures(
+            clients=clients,
+            tenants=self._tenants(clients, leads),
+            window_s=window_s,
+            share_error=max(0.0, 1.0 - min(ratios.values(), default=1.0)),
+            lead_s=max((leads.get(name, 0.0) for name in _backlogged(waiting)), default=0.0),
+            jain=jain_index(list(ratios.values())),
+            bound_ratio=bound_ratio,
+            backlogged=len(waiting),
+            beyond_share=frozenset(name for name, ratio in ratios.items() if ratio >= AS_OWED),
+        )
+
+    def _leads(
+        self, waiting: Collection[str], weights: ConfiguredWeights, rate: float
+    ) -> Generator[None, None, dict[str, float]]:
+        """Seconds by backlogged client and tenant: a lead, times the weights that share the level's rate, over it."""
+        beside: defaultdict[str, float] = defaultdict(float)
+        for client in waiting:
+            beside[tenant_of(client)] += weights.client(client)
+        all_tenants = sum(map(weights.tenant, beside))
+        leads: dict[str, float] = {}
+        for tenant in beside:
+            leads[tenant] = _over(self._figures.lead_of_tenant(tenant) * all_tenants, rate)
+        for n, client in enumerate(waiting):
+            tenant = tenant_of(client)
+            part = weights.tenant(tenant) / all_tenants
+            leads[client] = _over(self._figures.lead(client) * beside[tenant], rate * part)
+            if n % (10 * STRIDE) == 0:
+                yield
+        return leads
+
+    def _members(
+        self, waiting: Collection[str], leads: Mapping[str, float]
+    ) -> Generator[None, None, dict[str, MemberFigures]]:
+        """The most served clients one by one, the others of a tenant together."""
+        known = dict(self._figures.clients())
+        named = set(
+            heapq.nlargest(self._max_clients, known, key=lambda client: known[client].service)
+        )
+        found: dict[str, MemberFigures] = {}
+        for n, client in enumerate({*known, *waiting}):
+            own = MemberFigures(
+                service=known[client].service if client in known else 0.0,
+                owed=self._owed[client] if client in known else 0.0,
+                requested_per_s=self._ledger.requested_rate(client, self._ledger.members),
+                lead_s=leads.get(client, 0.0),
+                backlogged=client in waiting,
+            )
+            name = client if client in named else f"{tenant_of(client)}/{OTHER}"
+            found[name] = found.get(name, NOBODY) + own
+            if n % (5 * STRIDE) == 0:
+                yield
+        return found
+
+    def _tenants(
+        self, clients: Mapping[str, MemberFigures], leads: Mapping[str, float]
+    ) -> dict[str, MemberFigures]:
+        found: dict[str, MemberFigures] = dict.fromkeys(self._ledger.book.tenants, NOBODY)
+        for client, own in clients.items():
+            tenant = tenant_of(client)
+            found[tenant] = found.get(tenant, NOBODY) + own
+        # The book has what was given to clients that were aged out since.
+        return {
+            tenant: replace(
+                own,
+                service=own.service + self._ledger.book.tenant(tenant).totals.service,
+                owed=own.owed + self._ledger.book.tenant(tenant).totals.service,
+                lead_s=leads.get(tenant, 0.0),
+            )
+            for tenant, own in found.items()
+        }
+
+    def _bound_ratio(
+        self, everywhere: Collection[str], alive: Collection[str]
+    ) -> Generator[None, None, float]:
+        """The largest of all levels: difference of standing over what theorem 2 allows."""
+        ledger, rules = self._ledger, self._ledger.rules
+        churn = Churn(
+            replicas=self._most_alive,
+            overshoot=rules.overshoot,
+            quantum=rules.quantum,
+            crash_loss=rules.crash_loss,
+            withheld=rules.withheld,
+        )
+        levels: defaultdict[str, list[str]] = defaultdict(list)
+        for client in everywhere:
+            levels[tenant_of(client)].append(client)
+        worst = 0.0
+        for names, of, weight in (
+            (list(levels), standing_of_tenant, ledger.weights.tenant),
+            *((clients, standing, ledger.weights.client) for clients in levels.values()),
+        ):
+            standings: dict[str, float] = {}
+            for name in names:
+                standings[name] = of(ledger, name, alive)
+                yield
+            most = max(standings, key=standings.__getitem__, default="")
+            least = min(standings, key=standings.__getitem__, default="")
+            if most != least:
+                gap = churn_gap(churn, (weight(most), weight(least)))
+                worst = max(worst, (standings[most] - standings[least]) / gap)
+        return worst
+
+
+def _over(amount: float, rate: float) -> float:
+    return amount / rate if rate > 0 else 0.0
+
+
+def _backlogged(waiting: Collection[str]) -> set[str]:
+    return {*waiting, *map(tenant_of, waiting)}

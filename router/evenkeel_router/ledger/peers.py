@@ -1,0 +1,128 @@
+"""Asking the other routers what they know of who was served what (design R3, contract/ledgerwire.py).
+
+Place in the flow: peer's ledger → delta → **peers** → this ledger. Every router asks every other one each second, with
+a digest of what it has; the answer is what it lacks, in parts that are merged as they come. Nothing is kept per peer
+but who answered there last, so a peer that is away, slow or started anew needs no handling of its own.
+
+The surprising thing: who *answers* at an address names a member; a peer that never answered has no name, and until it
+has one nothing is closed or folded here. A router that is asked and turns out to be this one is no peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+import aiohttp
+from evenkeel_contract.ledgerwire import (
+    LEDGER_PATH,
+    LENGTH_BYTES,
+    LedgerMessageError,
+    decode_delta,
+    encode,
+)
+
+from evenkeel_router.ledger.contacts import Peer, PeerContact
+from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
+from evenkeel_router.state import RouterState
+
+_log = logging.getLogger(__name__)
+SILENCE_S: Final = 10.0
+"""Longest wait for a piece of an answer: a peer writes one while it serves."""
+MAX_PART_BYTES: Final = 256 * 1024 * 1024
+
+
+class Peers:
+    """Asks all peers, for ever."""
+
+    def __init__(self, state: RouterState, session: aiohttp.ClientSession) -> None:
+        self._state = state
+        self._session = session
+        self._now = asyncio.get_running_loop().time
+        self._tasks: dict[Peer, asyncio.Task[None]] = {}
+        self.known = state.peer_contacts
+        self.all_asked = asyncio.Event()
+        """Set once every peer was asked, with or without an answer."""
+
+    def members(self) -> frozenset[str] | None:
+        """All routers of the service by incarnation; None while a peer is not known by one."""
+        cluster = self._state.config.cluster
+        if cluster is not None and cluster.peers is not None and self._state.peers is None:
+            return None
+        routers = [known.router for known in self.known.values()]
+        return frozenset((self._state.ledger.router, *routers)) if all(routers) else None
+
+    async def run(self) -> None:
+        """Keep one asker for each peer, until cancelled."""
+        try:
+            while True:
+                self._follow()
+                await asyncio.sleep(self._interval_s())
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _interval_s(self) -> float:
+        return self._state.config.state.exchange_interval_s
+
+    def _follow(self) -> None:
+        listed = (Peer(peer.name, peer.url) for peer in self._state.config.state.peers)
+        wanted = dict.fromkeys((*listed, *(self._state.peers or ())))
+        for peer in [peer for peer in self._tasks if peer not in wanted]:
+            self._tasks.pop(peer).cancel()
+            del self.known[peer]
+        for peer in wanted.keys() - self._tasks.keys():
+            self.known[peer] = PeerContact(since_s=self._now())
+            self._tasks[peer] = asyncio.create_task(self._ask_forever(peer, self.known[peer]))
+        if not self.known:
+            self.all_asked.set()
+
+    async def _ask_forever(self, peer: Peer, known: PeerContact) -> None:
+        while True:
+            try:
+                await self._ask(peer, known)
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError, EOFError) as error:
+                trouble = str(error) or type(error).__name__
+                if not known.trouble:
+                    _log.warning("router %s does not say what it knows: %s", peer.name, trouble)
+                known.trouble = trouble
+            else:
+                if known.trouble:
+                    _log.info("router %s answers again", peer.name)
+                known.trouble = ""
+                known.answered_s = self._now()
+            known.asked = True
+            if all(each.asked for each in self.known.values()):
+                self.all_asked.set()
+            await asyncio.sleep(self._interval_s())
+
+    async def _ask(self, peer: Peer, known: PeerContact) -> None:
+        """One question. A part that is lost or does not hold ends it: what follows would hide the gap."""
+        question = encode(digest_to_wire(self._state.ledger.digest()))
+        token = self._state.config.state.peer_token
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+        async with self._session.post(
+            peer.url + LEDGER_PATH, data=question, headers=headers, timeout=timeout
+        ) as response:
+            if response.status != 200:
+                raise ValueError(f"it answered {response.status}")
+            while True:
+                length = await response.content.read(LENGTH_BYTES)
+                if not length:
+                    return
+                rest = await response.content.readexactly(LENGTH_BYTES - len(length))
+                await self._merge(known, response.content, int.from_bytes(length + rest, "little"))
+
+    async def _merge(
+        self, known: PeerContact, content: aiohttp.StreamReader, size_bytes: int
+    ) -> None:
+        if size_bytes > MAX_PART_BYTES:
+            raise LedgerMessageError(f"a part of {size_bytes} bytes is beyond {MAX_PART_BYTES}")
+        delta = from_wire(decode_delta(await content.readexactly(size_bytes)))
+        known.router = delta.router
+        if delta.router != self._state.ledger.router:
+            self._state.ledger.merge(delta)
+        await asyncio.sleep(0)  # a part may hold thousands of rows: requests come first

@@ -1,0 +1,120 @@
+"""Who reads the store at the start and writes it ever after (design R8).
+
+Place in the flow: store → **keeping** → ledger at the start; ledger → **keeping** → store every few seconds and at
+the end. Reading comes first, however long it takes: a ledger saved before would replace what was to be read.
+
+The surprising thing: nothing waits for the store. While it is away requests are served, from what replicas and
+peers know; `trouble` says why it is away, for the state, the metrics and the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from evenkeel_contract.ledgerwire import LedgerDelta
+from evenkeel_fairshare.ledger import Ledger
+
+from evenkeel_router.ledger.exchange import from_wire, to_wire
+from evenkeel_router.ledger.stores.clock import Clock
+from evenkeel_router.ledger.stores.contract import LedgerStore, StoreError
+
+_log = logging.getLogger(__name__)
+FIRST_PAUSE_S: Final = 0.5
+LAST_PAUSE_S: Final = 30.0
+LAST_SAVE_S: Final = 5.0
+"""For the save at the end: whoever stops a router waits for it."""
+
+
+class Persistence:
+    """One ledger and one store."""
+
+    def __init__(
+        self, ledger: Ledger, store: LedgerStore, *, interval_s: Callable[[], float], now: Clock
+    ) -> None:
+        """`interval_s` is asked before every pause, since configurations change."""
+        self._ledger = ledger
+        self._store = store
+        self._interval_s = interval_s
+        self._now = now
+        self.loaded = asyncio.Event()
+        """Set once the store was read."""
+        self.trouble: str | None = None
+        """Why the store is away; None while it is not."""
+        self.began_s = now()
+        self.loaded_s: float | None = None
+        """When it was read."""
+        self.saved_s: float | None = None
+        """When it was last written."""
+
+    async def run(self) -> None:
+        """Read, then write for ever; at the end once more."""
+        try:
+            await self._load()
+            while True:
+                await asyncio.sleep(self._interval_s())
+                await self._save()
+        finally:
+            if self.loaded.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_SAVE_S):
+                        await self._save()
+            await self._store.close()
+
+    async def _load(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                parts = await self._store.load()
+            except StoreError as error:
+                self._complain(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                continue
+            await self._merge(list(parts))
+            self._is_well()
+            self.loaded_s = self._now()
+            self.loaded.set()
+            return
+
+    async def _merge(self, parts: list[LedgerDelta]) -> None:
+        """In order. What follows a part of a page that does not hold would hide the gap: nobody would ask for it."""
+        lost: set[tuple[str, str]] = set()
+        parts.reverse()  # taken off the end, so that what was merged is not held twice
+        while parts:
+            part = parts.pop()
+            pages = {(part.router, page.incarnation) for page in part.pages}
+            if pages & lost:
+                continue
+            try:
+                self._ledger.merge(from_wire(part))
+            except ValueError as error:
+                _log.warning("a part of the stored ledger does not hold: %s", error)
+                lost |= pages
+            await asyncio.sleep(0)  # a part may hold many thousand rows: requests come first
+
+    async def _save(self) -> None:
+        parts = []
+        for part in self._ledger.parts():
+            parts.append(to_wire(part))
+            await asyncio.sleep(0)
+        try:
+            await self._store.save(parts)
+        except StoreError as error:
+            self._complain(error)
+        else:
+            self.saved_s = self._now()
+            self._is_well()
+
+    def _complain(self, error: StoreError) -> None:
+        if self.trouble is None:
+            _log.warning("the ledger's store is away, requests are served on: %s", error)
+        self.trouble = str(error)
+
+    def _is_well(self) -> None:
+        if self.trouble is not None:
+            _log.info("the ledger's store is back")
+        self.trouble = None

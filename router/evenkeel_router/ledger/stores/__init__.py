@@ -1,0 +1,1 @@
+"""Where a router's ledger outlives its process."""

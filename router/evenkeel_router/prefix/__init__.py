@@ -1,0 +1,1 @@
+"""What replicas have cached of a prompt: tokens mode, and the replicas' KV events."""

@@ -1,0 +1,328 @@
+"""KV events of all replicas, over ZeroMQ (contract `kvevents`), in tokens mode.
+
+Place in the flow: replica → **sockets** → prefix/kv_follower → prefix index → match. One task for each life of each replica
+that publishes: it subscribes, has replayed what was published before, and applies what comes, in pieces between
+which requests are served.
+
+The surprising thing: no socket here ever reconnects by itself. ZeroMQ would join the batches of a process and of its
+successor without a seam; so a subscription is one connection, its end is heard of by a monitor, and the next one
+begins with a replay. After silence a replay makes sure that the last batches were not lost: no later one would tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Final
+
+import zmq
+import zmq.asyncio
+from evenkeel_contract.heldpages import PagesPart
+from evenkeel_contract.kvevents import (
+    END_OF_REPLAY,
+    MAX_BATCH_BYTES,
+    KvEventError,
+    read_live,
+    read_replay,
+    replay_question,
+)
+from evenkeel_contract.routerconfig import PrefixMode, ReplicaConfig
+from evenkeel_fairshare.prefix.blocks import unsigned
+from evenkeel_fairshare.prefix.exact import ExactIndex
+from zmq.utils.monitor import parse_monitor_message
+
+from evenkeel_router.fleet.health import HealthMonitor
+from evenkeel_router.fleet.selection import Fleet, Member
+from evenkeel_router.prefix.kv_follower import Follower, Standing
+from evenkeel_router.prefix.kv_pages import pages_wanted
+from evenkeel_router.prefix.tokenisation import Tokenisation
+from evenkeel_router.state import RouterState
+
+_log = logging.getLogger(__name__)
+CONNECT_S: Final = 5.0
+ANSWER_S: Final = 5.0
+"""For the first batch of a replay. SGLang replays between two batches, and looks every 0.1 s."""
+NEXT_S: Final = 1.0
+"""For each further one, or the end: they come in one go. What does not come was dropped by its sender."""
+RETRY_S: Final = 1.0
+KEEP_ALIVE_S: Final = 10.0
+"""A connection whose other end says nothing for so long, asked, is taken for broken."""
+LIVE_BATCHES: Final = 10_000
+"""Waiting to be read; beyond that they are lost, and replayed."""
+REPLAYED_BATCHES: Final = 1000
+PIECE: Final = 2000
+"""Blocks that are applied in one go, about a millisecond: requests come first."""
+
+
+class _Lost(Exception):
+    """The subscription is of no use any more; its text says why."""
+
+
+class _Slot:
+    """A replica's blocks in the index, while this life of it lasts."""
+
+    def __init__(self, fleet: Fleet, member: Member, index: ExactIndex) -> None:
+        self._fleet, self._member, self._index = fleet, member, index
+        self._slot, self._life = member.slot, member.lives
+        self.blocks = 0
+        """Told since somebody looked."""
+
+    @property
+    def slot(self) -> int | None:
+        """Where it is; None once it is over: the slot may be another replica's by now."""
+        member = self._member
+        same = member.slot == self._slot and member.lives == self._life
+        return self._slot if same and self._fleet.index is self._index else None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the index had no room for all that was stored."""
+        slot = self.slot
+        return slot is not None and self._index.crowded(slot)
+
+    def stored(self, hashes: Sequence[int]) -> None:
+        if (slot := self.slot) is not None:
+            self.blocks += len(hashes)
+            self._index.stored(unsigned(hashes), slot)
+
+    def removed(self, hashes: Sequence[int]) -> None:
+        if (slot := self.slot) is not None:
+            self.blocks += len(hashes)
+            self._index.removed(unsigned(hashes), slot)
+
+    def cleared(self) -> None:
+        index, slot = self._index, self.slot
+        # Clearing makes the next insert sweep the whole index; each process begins by saying that it holds nothing.
+        if slot is not None and (index.held(slot) or index.crowded(slot)):
+            index.cleared(slot)
+
+    def synced(self, complete: bool) -> None:
+        if (slot := self.slot) is not None:
+            self._index.set_synced(slot, complete=complete)
+
+
+class KvEvents:
+    """Follows all replicas, for ever."""
+
+    def __init__(
+        self, state: RouterState, health_monitor: HealthMonitor, tokenising: Tokenisation
+    ) -> None:
+        """`health_monitor` is told of a process that took another's place; `tokenising` says how prompts are cut."""
+        self._state = state
+        self._watchtower = health_monitor
+        self._tokenising = tokenising
+        self._context = zmq.asyncio.Context()
+        self._tasks: dict[str, tuple[tuple[ReplicaConfig, _Slot], asyncio.Task[None]]] = {}
+
+    async def run(self) -> None:
+        """Keep one follower for each replica that is there and publishes, until cancelled."""
+        try:
+            while True:
+                self._look()
+                await asyncio.sleep(self._state.timing.report_interval_s)
+        finally:
+            tasks = [task for _, task in self._tasks.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._context.destroy(linger=0)
+
+    def _look(self) -> None:
+        state = self._state
+        wanted = {
+            replica.name: replica for replica in state.replicas.values() if self._publishes(replica)
+        }
+        for name, ((replica, slot), task) in list(self._tasks.items()):
+            if wanted.get(name) != replica or slot.slot is None:
+                task.cancel()
+                del self._tasks[name], state.following[name]
+        index = state.fleet.index
+        for name, replica in wanted.items():
+            member = state.fleet.member(name)
+            if member is None or not member.joined or not isinstance(index, ExactIndex):
+                continue
+            if name not in self._tasks:
+                self._begin(replica, _Slot(state.fleet, member, index))
+            follower, slot = state.following[name], self._tasks[name][0][1]
+            follower.look_for(self._tokenising.page_tokens)
+            if slot.crowded:
+                follower.forgot("the router keeps no more blocks: prefix.maxBlocks is too small")
+
+    def _begin(self, replica: ReplicaConfig, slot: _Slot) -> None:
+        follower = self._state.following[replica.name] = Follower(slot)
+        task = asyncio.create_task(self._follow_forever(replica, slot, follower))
+        self._tasks[replica.name] = (replica, slot), task
+
+    def _publishes(self, replica: ReplicaConfig) -> bool:
+        tokens = self._state.config.prefix.mode is PrefixMode.TOKENS
+        return tokens and replica.kv_events is not None and replica.kv_replay is not None
+
+    async def _follow_forever(
+        self, replica: ReplicaConfig, slot: _Slot, follower: Follower
+    ) -> None:
+        told = ""
+        while True:
+            try:
+                await self._follow(replica, slot, follower)
+            except (_Lost, KvEventError, zmq.ZMQError) as error:
+                follower.disconnected(str(error))
+                if str(error) != told:
+                    told = str(error)
+                    _log.warning("KV events of replica %s: %s", replica.name, told)
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> None:
+        """One subscription, to its end. Raises `_Lost`, `KvEventError`, `zmq.ZMQError`."""
+        with _socket(self._context, zmq.SUB, LIVE_BATCHES) as live, _monitor(live) as monitor:
+            live.setsockopt(zmq.HEARTBEAT_IVL, round(KEEP_ALIVE_S * 500))
+            live.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(KEEP_ALIVE_S * 1000))
+            live.subscribe(b"")
+            live.connect(replica.kv_events or "")
+            await _connected(monitor)
+            follower.connected()
+            await self._catch_up(replica, slot, follower)
+            _log.info(
+                "KV events of replica %s: %s %s",
+                replica.name,
+                follower.standing.value,
+                follower.reason,
+            )
+            watching = asyncio.create_task(_broken(monitor))
+            asking = self._ask(replica, follower)
+            try:
+                while True:
+                    reading = asyncio.create_task(self._read(live, slot, follower))
+                    await asyncio.wait(
+                        (watching, reading, asking), return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if watching.done():
+                        reading.cancel()
+                        raise _Lost("the connection broke")
+                    if asking.done():
+                        # What was being read may be lost with it: the replay brings it.
+                        reading.cancel()
+                        await asyncio.gather(reading, return_exceptions=True)
+                        await self._take_over(asking.result(), slot, follower)
+                        _log.info("replica %s told what it holds", replica.name)
+                        asking = self._ask(
+                            replica, follower, delay_s=self._state.timing.kv_pages_interval_s
+                        )
+                    else:
+                        await reading
+                    await self._catch_up(replica, slot, follower)
+            finally:
+                watching.cancel()
+                asking.cancel()
+
+    def _ask(
+        self, replica: ReplicaConfig, follower: Follower, *, delay_s: float = 0.0
+    ) -> asyncio.Task[list[PagesPart]]:
+        async def answer() -> list[PagesPart]:
+            await asyncio.sleep(delay_s)
+            return await pages_wanted(self._context, replica, follower, timing=self._state.timing)
+
+        return asyncio.create_task(answer())
+
+    async def _take_over(self, parts: Sequence[PagesPart], slot: _Slot, follower: Follower) -> None:
+        """What the replica holds, unless the follower has come to know it meanwhile."""
+        if follower.standing is Standing.IN_SYNC:
+            return
+        follower.take_over(parts[0].sequence, parts[0].last_unix_s)
+        for part in parts:
+            hashes = part.hashes
+            for at in range(0, len(hashes), PIECE):
+                follower.holds(hashes[at : at + PIECE], part.page_tokens)
+                await _breathe(slot)
+        follower.taken_over()
+
+    async def _read(self, live: zmq.asyncio.Socket, slot: _Slot, follower: Follower) -> None:
+        """Apply what comes until something is missing, or nothing came for so long that something may be."""
+        silence_ms = round(self._state.timing.kv_check_interval_s * 1000)
+        while await live.poll(silence_ms):
+            if follower.live(read_live(await live.recv_multipart())):
+                return
+            await _breathe(slot)
+
+    async def _catch_up(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> None:
+        """Replays until nothing is missing."""
+        restarts = follower.counts.restarts
+        while await self._replay(replica, slot, follower):
+            if follower.counts.restarts > restarts and slot.slot is not None:
+                _log.warning("replica %s was restarted: its KV events say so", replica.name)
+                self._watchtower.replaced(replica.name)
+                raise _Lost("its process is another one")
+
+    async def _replay(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> bool:
+        """One replay; whether another must follow. Raises `_Lost` where no answer comes."""
+        with _socket(self._context, zmq.DEALER, REPLAYED_BATCHES) as socket:
+            socket.connect(replica.kv_replay or "")
+            applied = follower.sequence
+            await socket.send_multipart(replay_question(follower.ask()))
+            timeout_s = ANSWER_S
+            while await socket.poll(round(timeout_s * 1000)):
+                timeout_s = NEXT_S
+                batch = read_replay(await socket.recv_multipart())
+                if batch.sequence == END_OF_REPLAY:
+                    return follower.ended()
+                if not follower.replayed(batch):
+                    return True
+                await _breathe(slot)
+        if follower.sequence == applied:
+            raise _Lost("it does not answer where it should replay")
+        return True  # its end was lost, not all of it
+
+
+async def _breathe(slot: _Slot) -> None:
+    if slot.blocks >= PIECE:
+        slot.blocks = 0
+        await asyncio.sleep(0)
+
+
+def _socket(context: zmq.asyncio.Context, kind: int, waiting: int) -> closing[zmq.asyncio.Socket]:
+    """A socket for one connection, with so many messages waiting at most."""
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.RCVHWM, waiting)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_BATCH_BYTES)
+    socket.setsockopt(zmq.RECONNECT_IVL, -1)
+    return closing(socket)
+
+
+@contextmanager
+def _monitor(socket: zmq.asyncio.Socket) -> Iterator[zmq.asyncio.Socket]:
+    monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _BROKEN)
+    try:
+        yield monitor
+    finally:
+        socket.disable_monitor()
+        monitor.close(linger=0)
+
+
+_BROKEN: Final = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+async def _event(monitor: zmq.asyncio.Socket) -> int:
+    return int(parse_monitor_message(await monitor.recv_multipart())["event"])
+
+
+async def _connected(monitor: zmq.asyncio.Socket) -> None:
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            event = await _event(monitor)
+    except TimeoutError:
+        raise _Lost("nobody answers where it should publish") from None
+    if event & _BROKEN:
+        raise _Lost("nobody listens where it should publish")
+
+
+async def _broken(monitor: zmq.asyncio.Socket) -> None:
+    while not await _event(monitor) & _BROKEN:
+        pass

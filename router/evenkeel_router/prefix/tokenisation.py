@@ -1,0 +1,214 @@
+"""Tokenising requests beside the loop (design §5.3, tokens mode).
+
+Place in the flow: parse → admit → **tokenise** → match. What is short is done at once; the rest in threads, where the
+tokenizer lets go of the interpreter. How much may wait there is bounded: beyond that, and for prompts that
+would hold up all others, the text has to do. So nobody's long prompts delay another's short one for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+from evenkeel_contract.promptfacts import FILES, MAX_FACTS_BYTES, PromptFacts
+from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
+from evenkeel_fairshare.prefix.blocks import sglang_blocks
+
+from evenkeel_router.api.inference import Endpoint, Inference
+from evenkeel_router.prefix.model_tokenizers import (
+    AnyTokenizer,
+    ModelTokenizer,
+    SimulatedTokenizer,
+    TokenizerError,
+)
+from evenkeel_router.prefix.prompts import Chat, Prompts, read
+from evenkeel_router.prefix.tokenised import Reason, Tokenised, Untokenised, UntokenisedError
+
+_log = logging.getLogger(__name__)
+INLINE_BYTES: Final = 2048
+"""Tokenised on the loop: about half a millisecond, less than a thread's detour under load."""
+LONGEST_BYTES: Final = 2 * 1024 * 1024
+"""The longest prompt that is tokenised: half a million tokens, about half a second of a thread."""
+WAITING_BYTES: Final = 4 * 1024 * 1024
+"""Prompts being tokenised, all together."""
+THREADS: Final = 2
+
+
+class Tokenisation:
+    """Tokenises for one router; `untokenised` counts what is not."""
+
+    def __init__(self, config: PrefixConfig, untokenised: Untokenised) -> None:
+        self._config = config
+        self.untokenised = untokenised
+        self.tokenizer: AnyTokenizer | None = None
+        """None while there is none."""
+        self.digest = ""
+        """Of the replicas' way that is followed; empty where none is."""
+        self._told_page_tokens: int | None = None
+        self._changed = asyncio.Event()
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenise")
+        self.busy_bytes = 0
+        """Of prompts in the threads."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether requests are matched by tokens at all."""
+        return self._config.mode is PrefixMode.TOKENS
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens of the pages that prompts are cut into: as replicas tell, or as configured."""
+        return self._told_page_tokens or self._config.page_tokens
+
+    def configure(self, config: PrefixConfig) -> None:
+        """A changed configuration: `run` loads another tokenizer, if it is another."""
+        before, self._config = self._config, config
+        if (before.mode, before.tokenizer) != (config.mode, config.tokenizer):
+            self.tokenizer, self.digest = None, ""
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Load what changed configurations name, until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self.load()
+
+    async def load(self) -> None:
+        """Load the tokenizer that the configuration names. What is wrong with it is shown, not raised."""
+        config = self._config
+        if not self.wanted or config.tokenizer is None:
+            return
+        if config.tokenizer == SIMULATOR_TOKENIZER:
+            self.use(SimulatedTokenizer())
+            return
+        try:
+            self.use(await asyncio.to_thread(_load, Path(config.tokenizer)))
+        except (TokenizerError, OSError) as error:
+            self.use(None, f"{config.tokenizer}: {error}")
+
+    @property
+    def asks(self) -> bool:
+        """Whether replicas are to say what they make tokens with."""
+        return self.wanted and self._config.tokenizer is None
+
+    async def adopt(self, facts: PromptFacts) -> None:
+        """Do as a replica does, whose files are all here."""
+        self.digest = facts.digest
+        if facts.trouble:
+            self.use(None, facts.trouble)
+        elif facts.simulated:
+            self.use(SimulatedTokenizer(), page_tokens=facts.page_tokens)
+        else:
+            try:
+                made = await asyncio.to_thread(ModelTokenizer, facts.files)
+                self.use(made, page_tokens=facts.page_tokens)
+            except TokenizerError as error:
+                self.use(None, str(error))
+
+    def use(
+        self, tokenizer: AnyTokenizer | None, trouble: str = "", *, page_tokens: int | None = None
+    ) -> None:
+        """From now on this one; `trouble` says why there is none. Pages as configured unless said otherwise."""
+        self.tokenizer = tokenizer
+        self._told_page_tokens = page_tokens
+        self.untokenised.trust_again()
+        self.untokenised.trouble = trouble
+        if trouble:
+            _log.warning("no tokenizer, prompts are matched by their text: %s", trouble)
+
+    async def of(self, inference: Inference) -> Tokenised | None:
+        """The request's tokens; None: its text has to do, and why is counted."""
+        if not self.wanted:
+            return None
+        try:
+            return await self._of(inference)
+        except UntokenisedError as error:
+            if self.untokenised.count(error.reason):
+                detail = error.detail or self.untokenised.trouble
+                _log.warning(
+                    "a prompt is matched by its text: %s%s (told once; evenkeel_router_untokenised_total counts)",
+                    error.reason.value,
+                    f" ({detail})" if detail else "",
+                )
+            return None
+
+    async def _of(self, inference: Inference) -> Tokenised:
+        tokenizer, size_bytes = self.tokenizer, inference.prompt_bytes
+        if inference.endpoint is Endpoint.EMBEDDINGS:
+            raise UntokenisedError(Reason.EMBEDDINGS)
+        if tokenizer is None:
+            raise UntokenisedError(Reason.NO_TOKENIZER)
+        if len(inference.body) <= INLINE_BYTES:
+            return self._tokenise(tokenizer, inference)
+        if size_bytes > LONGEST_BYTES:
+            raise UntokenisedError(Reason.TOO_LONG)
+        if self.busy_bytes + size_bytes > WAITING_BYTES:
+            raise UntokenisedError(Reason.BUSY)
+        self.busy_bytes += size_bytes
+        loop = asyncio.get_running_loop()
+        work = self._threads.submit(self._tokenise, tokenizer, inference)
+
+        def done(_: object) -> None:  # also when nobody waits any more: its client left
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._give_back, size_bytes)
+
+        work.add_done_callback(done)
+        return await asyncio.wrap_future(work)
+
+    def _give_back(self, size_bytes: int) -> None:
+        self.busy_bytes -= size_bytes
+
+    def _tokenise(self, tokenizer: AnyTokenizer, inference: Inference) -> Tokenised:
+        asked = read(inference.endpoint, inference.body)
+        kind = asked.kind if isinstance(asked, Chat) else "prompt"
+        if self.untokenised.distrusts(kind):
+            raise UntokenisedError(Reason.MISMATCH, f"requests of the kind {kind!r}")
+        prompts = _ids(tokenizer, asked)
+        page_tokens = self.page_tokens
+        return Tokenised(
+            tokens=sum(map(len, prompts)),
+            hashes=_hashes(prompts[0], page_tokens),
+            page_tokens=page_tokens,
+            first_tokens=len(prompts[0]),
+            kind=kind,
+        )
+
+
+def _ids(tokenizer: AnyTokenizer, asked: Prompts | Chat) -> list[list[int]]:
+    try:
+        if isinstance(asked, Chat):
+            return [tokenizer.chat(asked)]
+        return [tokenizer.prompt(one) if isinstance(one, str) else one for one in asked.inputs]
+    except (TypeError, UnicodeEncodeError) as error:  # a lone surrogate, which a template may make
+        raise UntokenisedError(Reason.TEMPLATE) from error
+
+
+def _hashes(ids: list[int], page_tokens: int) -> list[int]:
+    try:
+        return sglang_blocks(ids, page_tokens=page_tokens)
+    except OverflowError as error:  # no token has such an id: the engine will say so
+        raise UntokenisedError(Reason.TEMPLATE) from error
+
+
+def _load(folder: Path) -> ModelTokenizer:
+    """Read a model's folder. Raises `TokenizerError`, `OSError`."""
+    found = {}
+    for name in FILES:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if path.stat().st_size > MAX_FACTS_BYTES:
+            raise TokenizerError(f"{name} is longer than {MAX_FACTS_BYTES} bytes")
+        found[name] = path.read_bytes()
+    return ModelTokenizer(found)

@@ -1,0 +1,207 @@
+"""The traffic port's front: from a request's head to a pipeline, from a refusal to an OpenAI error.
+
+Place in the flow: HTTP parser → **route** → pipeline → **answer** → request log. Every request ends in
+`_finish`, once: counted and logged, whatever became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import re
+import secrets
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from evenkeel_contract.names import REQUEST_ID_HEADER
+from evenkeel_fairshare.fleet.contract import NOTHING
+from multidict import istr
+
+from evenkeel_router.api.errors import Refusal, error_body, invalid
+from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.outcomes import OURS, Outcome
+from evenkeel_router.request.forward import going_away
+from evenkeel_router.request.pipeline import Pipeline
+from evenkeel_router.request.request_state import RequestState
+from evenkeel_router.state import RouterState
+from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.transport.bodies import INVALID_BODY
+from evenkeel_router.transport.replies import JSON, CompleteReply
+
+_log = logging.getLogger(__name__)
+_REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
+_WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_ENDPOINTS: Final = {endpoint.value: endpoint for endpoint in Endpoint}
+_MODELS: Final = "/v1/models"
+_OTHER_PATH: Final = "other"  # a path of the client's making never becomes a label or a log field
+
+INTERNAL: Final = "internal"
+"""The label of a fault of this program: not an outcome that anybody may count on."""
+
+
+class Traffic:
+    """Answers every request of the traffic port."""
+
+    def __init__(self, state: RouterState, pipeline: Pipeline, log: RequestLog) -> None:
+        self._state = state
+        self._pipeline = pipeline
+        self._log = log
+        self._now = asyncio.get_running_loop().time
+        self._id_prefix = secrets.token_hex(6)
+        self._ids = itertools.count(1)
+        self._started_unix = state.started_unix
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """One request."""
+        path = request.raw_path.partition("?")[0]
+        endpoint = _ENDPOINTS.get(path)
+        request_state = RequestState(
+            request_id=self._request_id(request),
+            path=path if endpoint is not None or path == _MODELS else _OTHER_PATH,
+            started_s=self._now(),
+        )
+        try:
+            if self._state.draining:
+                raise going_away()
+            if endpoint is not None and request.method == "POST":
+                return await self._pipeline.infer(request_state, request, endpoint)
+            return self._models(request_state, request, path)
+        except Refusal as refusal:
+            return self._refused(
+                request_state, request, refusal, close=refusal.code == INVALID_BODY
+            )
+        except asyncio.CancelledError:
+            request_state.left()
+            raise
+        except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
+            return self._fault(request_state, request, fault)
+        finally:
+            self._finish(request_state)
+
+    def refuse(self, request: web.BaseRequest, error: BaseException | None) -> web.StreamResponse:
+        """A request that the HTTP parser refused; or whatever else aiohttp found no answer to."""
+        request_state = RequestState(
+            request_id=next_id(self._id_prefix, self._ids), path=_OTHER_PATH, started_s=self._now()
+        )
+        if isinstance(error, HttpProcessingError):
+            message = "The request is not valid HTTP; check its request line and its headers."
+            refusal = invalid(message, code="invalid_http")
+            answer = self._refused(request_state, request, refusal, close=True)
+            _log.debug("not HTTP", exc_info=error)
+        else:
+            answer = self._fault(request_state, request, error)
+        self._finish(request_state)
+        return answer
+
+    def _models(
+        self, request_state: RequestState, request: web.BaseRequest, path: str
+    ) -> web.StreamResponse:
+        """What OpenAI's clients ask before anything else; raises `Refusal`."""
+        name = path.removeprefix(_MODELS).removeprefix("/") if path.startswith(_MODELS) else None
+        if name is None or request.method not in ("GET", "HEAD"):
+            message = f"There is no {request.method} {path[:200]}."
+            raise Refusal(Outcome.NOT_FOUND, message, code="unknown_url")
+        self._pipeline.identify(request_state, request)
+        config = self._state.config
+        model = {
+            "id": config.model,
+            "object": "model",
+            "created": int(self._started_unix),
+            "owned_by": config.namespace,
+        }
+        if name == "":
+            answer: dict[str, object] = {"object": "list", "data": [model]}
+        elif name in (config.model, _quoted(config.model)):
+            answer = dict(model)
+        else:
+            message = f"The model {name[:200]!r} does not exist."
+            raise Refusal(Outcome.NOT_FOUND, message, code="model_not_found", param="model")
+        request_state.status = 200
+        return self._whole(request_state, request, 200, msgspec.json.encode(answer))
+
+    def _refused(
+        self,
+        request_state: RequestState,
+        request: web.BaseRequest,
+        refusal: Refusal,
+        *,
+        close: bool = False,
+    ) -> web.StreamResponse:
+        request_state.outcome, request_state.status = refusal.outcome, refusal.status
+        return self._whole(
+            request_state,
+            request,
+            refusal.status,
+            error_body(refusal),
+            refusal.retry_after,
+            close=close,
+        )
+
+    def _fault(
+        self, request_state: RequestState, request: web.BaseRequest, fault: BaseException | None
+    ) -> web.StreamResponse:
+        """A fault of this program: no traceback for the client, a full one for its operators."""
+        _log.error("a fault of the router in request %s", request_state.request_id, exc_info=fault)
+        self._state.totals.faults += 1
+        request_state.status = 500
+        refusal = Refusal(Outcome.REPLICA_FAILED, "The router failed.", code=INTERNAL)
+        return self._whole(request_state, request, 500, error_body(refusal), close=True)
+
+    def _whole(
+        self,
+        request_state: RequestState,
+        request: web.BaseRequest,
+        status: int,
+        body: bytes,
+        retry_after: str | None = None,
+        *,
+        close: bool = False,
+    ) -> CompleteReply:
+        headers = [(REQUEST_ID_HEADER, request_state.request_id)]
+        if retry_after is not None:
+            headers.append(("retry-after", retry_after))
+        close = close or self._state.draining
+        return CompleteReply(
+            request, status=status, body=body, content_type=JSON, headers=headers, close=close
+        )
+
+    def _finish(self, request_state: RequestState) -> None:
+        """Count and log a request that is over."""
+        totals, duration_s = request_state.totals, self._now() - request_state.started_s
+        if request_state.outcome is not None:
+            errors = self._state.totals.refused if totals is None else totals.errors
+            errors[request_state.outcome] += 1
+        if totals is not None and request_state.usage not in (None, NOTHING):
+            totals.duration_s.observe(duration_s)
+            if request_state.first_byte_s is not None:
+                totals.ttft_s.observe(request_state.first_byte_s - request_state.started_s)
+        if totals is not None and totals.identity not in self._state.fairness.now.beyond_share:
+            self._objective(request_state)
+        self._log.add(request_state, duration_s)
+
+    def _objective(self, request_state: RequestState) -> None:
+        """A request of a client within its share: when its first token came, or that it never did through our fault."""
+        seen = self._state.totals.within_share_ttft_s
+        if request_state.first_byte_s is not None and request_state.usage not in (None, NOTHING):
+            seen.observe(request_state.first_byte_s - request_state.started_s)
+        elif request_state.first_byte_s is None and request_state.outcome in OURS:
+            seen.never()
+
+    def _request_id(self, request: web.BaseRequest) -> str:
+        given = request.headers.get(_REQUEST_ID)
+        if given is not None and _WELL_FORMED_ID.fullmatch(given):
+            return given
+        return next_id(self._id_prefix, self._ids)
+
+
+def next_id(prefix: str, ids: itertools.count[int]) -> str:
+    """A request id: unique among routers by its prefix, within one by its number."""
+    return f"{prefix}-{next(ids):x}"
+
+
+def _quoted(name: str) -> str:
+    """A model's name as a client may spell it in a path."""
+    return name.replace("/", "%2F")

@@ -1,0 +1,178 @@
+"""Logs: one JSON object a line, written by a thread of its own.
+
+Place in the flow: the end of every request, and whatever else is worth a line. Keys, prompts and answers
+never appear; what a client wrote appears only where it was checked (request id, identity).
+
+The surprising thing: request lines bypass `logging`. A record, its formatting and its lock cost as much as
+choosing a replica; here a request appends one tuple, and a writer encodes and writes them in batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import logging.handlers
+import queue
+import sys
+import time
+from collections import deque
+from typing import IO, Any, Final, NamedTuple
+
+import msgspec
+from evenkeel_fairshare.fleet.contract import Usage
+
+from evenkeel_router.api.identity import Client
+from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.request.request_state import RequestState
+
+FLUSH_INTERVAL_S: Final = 1.0
+MAX_PENDING: Final = 50_000
+"""Lines in memory; beyond that, lines are dropped and counted."""
+
+
+class RequestLine(msgspec.Struct, omit_defaults=True):
+    """What is written about one request."""
+
+    time: float
+    request_id: str
+    path: str
+    status: int
+    duration_s: float
+    level: str = ""
+    message: str = ""
+    client: str = ""
+    outcome: str = ""
+    replica: str = ""
+    attempts: int = 0
+    stream: bool = False
+    ttft_s: float = 0.0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _Ended(NamedTuple):
+    """A request that is over, as it is handed to the writer, who makes a line of it."""
+
+    time: float
+    request_id: str
+    path: str
+    status: int
+    started_s: float
+    duration_s: float
+    first_byte_s: float | None
+    client: Client | None
+    outcome: Outcome | None
+    replica: str
+    attempts: int
+    stream: bool
+    usage: Usage | None
+
+    def line(self) -> RequestLine:
+        """What is written about it."""
+        line = RequestLine(
+            self.time, self.request_id, self.path, self.status, round(self.duration_s, 6)
+        )
+        line.level, line.message = "info", "request"
+        line.attempts, line.replica, line.stream = self.attempts, self.replica, self.stream
+        if self.client is not None:
+            line.client = self.client.identity
+        if self.outcome is not None:
+            line.outcome = self.outcome.value
+        if self.first_byte_s is not None:
+            line.ttft_s = round(self.first_byte_s - self.started_s, 6)
+        if self.usage is not None:
+            line.input_tokens, line.cached_tokens, line.output_tokens = self.usage
+        return line
+
+
+class RequestLog:
+    """Collects what requests came to; a thread writes it in batches. Without an output it drops it."""
+
+    def __init__(self, output: IO[str] | None) -> None:
+        self._output = output
+        self._lines: deque[_Ended] = deque()
+        self._encoder = msgspec.json.Encoder()
+        self.dropped = 0
+
+    def add(self, request_state: RequestState, duration_s: float) -> None:
+        """A request is over."""
+        if self._output is None:
+            return
+        if len(self._lines) >= MAX_PENDING:
+            self.dropped += 1
+            return
+        ended = _Ended(
+            time.time(),
+            request_state.request_id,
+            request_state.path,
+            request_state.status,
+            request_state.started_s,
+            duration_s,
+            request_state.first_byte_s,
+            request_state.client,
+            request_state.outcome,
+            request_state.replica,
+            request_state.attempts,
+            request_state.stream,
+            request_state.usage,
+        )
+        self._lines.append(ended)
+
+    async def run(self) -> None:
+        """Write what comes, until cancelled; then what is left."""
+        try:
+            while True:
+                await asyncio.sleep(FLUSH_INTERVAL_S)
+                if self._lines:
+                    await asyncio.to_thread(self.flush)
+        finally:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all lines collected so far."""
+        batch = []
+        with contextlib.suppress(IndexError):  # the loop's thread appends meanwhile
+            while True:
+                batch.append(self._lines.popleft())
+        if batch and self._output is not None:
+            lines = b"\n".join(self._encoder.encode(ended.line()) for ended in batch) + b"\n"
+            self._output.write(lines.decode())
+            self._output.flush()
+
+
+class JsonFormatter(logging.Formatter):
+    """Everything else that is logged, in the same shape."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": record.created,
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            "logger": record.name,
+            **getattr(record, "fields", {}),  # of `extra`, for programs that read logs
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+def start_logging(level: str, output: IO[str] | None = None) -> logging.handlers.QueueListener:
+    """Send all records through a queue to one thread; stop what this returns at the end."""
+    handler = logging.StreamHandler(output if output is not None else sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    root = logging.getLogger()
+    root.setLevel(level.upper())
+    root.handlers[:] = [_Queue(records)]
+    listener = logging.handlers.QueueListener(records, handler)
+    listener.start()
+    return listener
+
+
+class _Queue(logging.handlers.QueueHandler):
+    """Keeps tracebacks: the formatter is on the other side."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record

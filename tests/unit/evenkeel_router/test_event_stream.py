@@ -1,0 +1,207 @@
+"""Event streams, cut anywhere."""
+
+import json
+
+import pytest
+from evenkeel_fairshare.fleet.contract import Usage
+from evenkeel_router.api import event_stream as sse
+from evenkeel_router.api.event_stream import EventScan
+
+CHUNK = b'data: {"choices":[{"text":" a \\"usage\\":{ "}],"usage":null}\n\n'
+USAGE = (
+    b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,'
+    b'"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+STREAM = CHUNK + CHUNK + USAGE + DONE
+
+
+def scan(*, cumulative: bool = False, drops_usage: bool = True) -> EventScan:
+    return EventScan(cumulative=cumulative, drops_usage=drops_usage)
+
+
+@pytest.mark.parametrize("drops_usage", [True, False])
+def test_a_stream_cut_at_every_byte_comes_out_the_same(drops_usage: bool) -> None:
+    want = CHUNK + CHUNK + (b"" if drops_usage else USAGE) + DONE
+    for cut in range(len(STREAM) + 1):
+        scanner = scan(drops_usage=drops_usage)
+        passed = scanner.feed(STREAM[:cut]) + scanner.feed(STREAM[cut:])
+        scanner.close()
+        assert passed == want
+        assert (scanner.done, scanner.broken, scanner.failed) == (True, None, False)
+        assert scanner.usage == Usage(9, 4, 2)
+        assert scanner.events == 2
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_a_stream_fed_byte_by_byte_comes_out_the_same_with_every_newline(newline: bytes) -> None:
+    stream = STREAM.replace(b"\n", newline)
+    scanner = scan(drops_usage=False)
+    passed = b"".join(scanner.feed(stream[i : i + 1]) for i in range(len(stream)))
+    assert passed == stream
+    assert scanner.done
+    assert scanner.broken is None
+    assert scanner.usage == Usage(9, 4, 2)
+
+
+def test_only_whole_events_are_handed_out() -> None:
+    scanner = scan()
+    for cut in range(1, len(CHUNK)):
+        scanner = scan()
+        assert scanner.feed(CHUNK[:cut]) == b""
+        assert scanner.feed(CHUNK[cut:]) == CHUNK
+
+
+def test_several_events_in_one_piece_pass_together() -> None:
+    assert scan().feed(CHUNK * 3) == CHUNK * 3
+
+
+def test_usage_beside_content_stays_where_it_is() -> None:
+    event = b'data: {"choices":[{"text":"a"}], "usage": {"prompt_tokens":3}}\n\n'
+    scanner = scan()
+    assert scanner.feed(event) == event
+    assert scanner.usage == Usage(3, 0, 0)
+
+
+def test_a_usage_event_that_cannot_be_read_is_left_to_the_client() -> None:
+    event = b'data: {"choices":[],"usage":{"prompt_tokens":"many"}}\n\n'
+    scanner = scan()
+    assert scanner.feed(event) == event
+    assert scanner.usage is None
+
+
+def test_events_of_generate_count_up_and_the_last_one_counts() -> None:
+    scanner = scan(cumulative=True)
+    for n in (1, 2):
+        meta = {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": n}
+        event = b"data: " + json.dumps({"text": "x" * n, "meta_info": meta}).encode() + b"\n\n"
+        assert scanner.feed(event) == event
+    assert scanner.usage == Usage(7, 3, 2)
+    slow = scan(cumulative=True)
+    assert slow.feed(event + DONE) == event + DONE  # two at once: the slower path
+    assert slow.usage == Usage(7, 3, 2)
+    garbled = scan(cumulative=True)
+    garbled.feed(b'data: {"text":}\n\n')
+    assert garbled.usage is None
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"HTTP/1.1 200 OK\n\n",
+        b"<html>",
+        b"\x00\x01\x02",
+        b"data: hello\n\n",
+        b'data: {"cut":\n\n',
+        b'data: {"a":1}\nnonsense\n\n',
+        b'data: {"a":1}\n\nnonsense',
+    ],
+)
+def test_garbage_breaks_the_stream_at_once(garbage: bytes) -> None:
+    scanner = scan()
+    passed = scanner.feed(garbage)
+    assert scanner.broken
+    assert b"nonsense" not in passed
+    scanner.close()  # says no more
+
+
+def test_what_comes_before_the_garbage_is_passed_on() -> None:
+    scanner = scan()
+    assert scanner.feed(CHUNK + b"data: hello\n\n" + CHUNK) == CHUNK
+    assert scanner.broken == "an event of the replica's stream is not JSON"
+
+
+def test_comments_and_other_fields_pass() -> None:
+    stream = b": ping\n\nevent: x\nid: 7\nretry: 5\n\n"
+    scanner = scan()
+    assert scanner.feed(stream) == stream
+    assert scanner.broken is None
+    assert scanner.events == 0
+
+
+def test_an_error_event_of_the_replica_passes_and_is_noticed() -> None:
+    event = b'data: {"error":{"message":"aborted"}}\n\n'
+    for data in (event, event + DONE):
+        scanner = scan()
+        assert scanner.feed(data) == data
+        scanner.close()
+        assert scanner.failed
+        assert scanner.broken is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "want"),
+    [
+        (b"", "before its last event"),
+        (CHUNK, "before its last event"),
+        (CHUNK + CHUNK[:20], "in the middle of an event"),
+    ],
+)
+def test_a_stream_that_ends_early_is_broken(sent: bytes, want: str) -> None:
+    scanner = scan()
+    scanner.feed(sent)
+    scanner.close()
+    assert scanner.broken is not None
+    assert want in scanner.broken
+
+
+def test_what_follows_the_end_is_dropped() -> None:
+    scanner = scan()
+    assert scanner.feed(DONE + CHUNK) == DONE
+    assert scanner.feed(CHUNK) == b""
+    assert scanner.broken is None
+
+
+def test_an_endless_event_is_not_collected_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
+    scanner = scan()
+    scanner.feed(b"data: " + b"x" * 50)
+    assert scanner.broken is None
+    scanner.feed(b"x" * 50)
+    assert scanner.broken
+    assert "100 bytes" in scanner.broken
+
+
+def framed(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+@pytest.mark.parametrize("text_bytes", [0, 1, 200, 213, 214, 1000, 4000])
+def test_a_usual_event_alone_in_its_chunk_passes_without_being_taken_apart(text_bytes: int) -> None:
+    event = b'data: {"text":"%b","usage":null}\n\n' % (b"x" * text_bytes)
+    scanner = scan()
+    assert scanner.passes(framed(event))
+    assert scanner.events == 1
+
+
+UNUSUAL = {
+    "half of it": framed(CHUNK)[:-30],
+    "an upper-case size": b"%X\r\n%b\r\n" % (len(CHUNK), CHUNK),
+    "a size with a zero before it": b"0" + framed(CHUNK),
+    "a size that is too small": framed(CHUNK).replace(b"%x" % len(CHUNK), b"%x" % (len(CHUNK) - 1)),
+    "a size that is too large": framed(CHUNK).replace(b"%x" % len(CHUNK), b"%x" % (len(CHUNK) + 1)),
+    "a size with an extension": framed(CHUNK).replace(b"\r\n", b";a=b\r\n", 1),
+    "two chunks": framed(CHUNK) * 2,
+    "two events in a chunk": framed(CHUNK * 2),
+    "two events that look like one": framed(CHUNK.replace(b"usage\\", b"\n\ndata: {")),
+    "a larger event than there are sizes": framed(b"data: {" + b" " * 4096 + CHUNK[7:]),
+    "usage": framed(USAGE),
+    "the end mark": framed(DONE),
+    "a comment": framed(b": ping\n\n"),
+    "lines that end otherwise": framed(CHUNK.replace(b"\n", b"\r\n")),
+    "the last chunk": b"0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("chunk", UNUSUAL.values(), ids=list(UNUSUAL))
+def test_whatever_else_a_chunk_may_be_is_looked_at(chunk: bytes) -> None:
+    scanner = scan()
+    assert not scanner.passes(chunk)
+    assert scanner.events == 0
+
+
+def test_no_chunk_passes_before_half_an_event_after_the_end_or_on_generate() -> None:
+    held, ended, cumulative = scan(), scan(), scan(cumulative=True)
+    held.feed(CHUNK[:10])
+    ended.feed(CHUNK + DONE)
+    assert not any(scanner.passes(framed(CHUNK)) for scanner in (held, ended, cumulative))

@@ -1,0 +1,186 @@
+"""Served against owed, leads, shares and bounds of the whole fleet, out of a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from evenkeel_contract.routerconfig import ClientConfig, TenancyConfig, TenantConfig
+from evenkeel_fairshare.ledger import CarryRules, Ledger, ReplicaRow, Sealer, SealingRules, Totals
+from evenkeel_router.ledger.fairness import Fairness, FleetFigures
+from evenkeel_router.ledger.weights import ConfiguredWeights
+
+A, B, C = "ns/t/a", "ns/t/b", "ns/u/c"
+TENANTS = TenancyConfig(
+    tenants=(
+        TenantConfig(
+            namespace="ns", name="t", weight=1, clients=(ClientConfig(name="a", weight=3),)
+        ),
+        TenantConfig(namespace="ns", name="u", weight=1),
+    )
+)
+WEIGHTS = ConfiguredWeights(TENANTS)
+
+
+class World:
+    """One router, one replica, time in steps of ten seconds."""
+
+    def __init__(self, *, max_clients: int = 1000, replicas: int = 1) -> None:
+        self.ledger = Ledger("here", rules=CarryRules(quantum=100, overshoot=500), weights=WEIGHTS)
+        self.ledger.members = frozenset({"here"})
+        self.alive = [f"replica-{n}" for n in range(replicas)]
+        self.truth = Fairness(self.ledger, max_clients=max_clients)
+        self.at = 0
+
+    def tick(
+        self, served: Mapping[str, float], *, waiting: int = 1, replica: int = 0, held: float = 0.0
+    ) -> FleetFigures:
+        """What everybody was given by a replica until now."""
+        self.at += 1
+        rows = [
+            ReplicaRow(
+                client,
+                Totals(
+                    service=service,
+                    normalised=service / WEIGHTS.client(client),
+                    tenant_normalised=service / WEIGHTS.tenant(client.rpartition("/")[0]),
+                ),
+                deficit=held,
+                waiting=waiting,
+            )
+            for client, service in served.items()
+        ]
+        name = self.alive[replica]
+        self.ledger.observe(name, since=self.ledger.sequence(name), sequence=self.at, rows=rows)
+        return self.look()
+
+    def look(self) -> FleetFigures:
+        for _ in self.truth.steps(self.alive, WEIGHTS, 10.0 * self.at):
+            pass
+        return self.truth.now
+
+
+def test_where_all_is_fair_served_and_owed_rise_together() -> None:
+    world = World()
+    world.tick({A: 0, B: 0, C: 0})
+    now = world.tick({A: 75, B: 25, C: 100})
+    for client, want in ((A, 75), (B, 25), (C, 100)):
+        assert (now.clients[client].service, now.clients[client].owed) == (
+            want,
+            pytest.approx(want),
+        )
+    assert (now.share_error, now.jain, now.lead_s) == (0, 1, 0)
+    assert now.tenants["ns/t"].service == now.tenants["ns/u"].service == 100
+
+
+def test_whoever_got_less_is_owed_the_rest_and_the_others_lead() -> None:
+    world = World()
+    world.tick({A: 0, B: 0, C: 0})
+    now = world.tick({A: 30, B: 70, C: 100})
+    assert now.clients[A].owed == pytest.approx(75)
+    assert now.clients[B].owed == pytest.approx(25)
+    assert now.share_error == pytest.approx(1 - 30 / 75)
+    assert now.jain < 1
+    # b is 70 - 30/3 = 60 ahead; it takes 4 weights * 60 = 240 of the tenant's 10 a second to even out.
+    assert now.lead_s == now.clients[B].lead_s == pytest.approx(24)
+    assert now.clients[A].lead_s == 0
+    assert now.backlogged == 3
+
+
+def test_whoever_waits_and_gets_its_share_asks_for_more_than_that() -> None:
+    world = World()
+    for n in range(7):
+        now = world.tick({A: 75 * n, B: 25 * n, C: 100 * n})
+    assert now.beyond_share == {A, B, C}
+    assert now.waiting_within_share == 0
+
+
+def test_whoever_waits_and_gets_less_than_its_share_is_within_it() -> None:
+    world = World()
+    for n in range(7):
+        now = world.tick({A: 30 * n, B: 70 * n, C: 100 * n})
+    assert now.beyond_share == {B, C}
+    assert now.waiting_within_share == 1
+
+
+def test_whoever_hardly_waits_is_within_its_share_however_much_it_gets() -> None:
+    world = World()
+    for n in range(7):
+        now = world.tick({A: 900 * n, B: 25 * n}, waiting=0)
+    assert now.beyond_share == frozenset()
+
+
+def test_who_is_not_backlogged_is_owed_what_it_got() -> None:
+    world = World()
+    world.tick({A: 0, B: 0}, waiting=0)
+    now = world.tick({A: 90, B: 10}, waiting=0)
+    assert (now.clients[A].owed, now.clients[B].owed) == (90, 10)
+    assert (now.clients[A].lead_s, now.tenants["ns/t"].lead_s) == (0, 0)
+    assert (now.share_error, now.lead_s, now.jain, now.backlogged) == (0, 0, 1, 0)
+
+
+def test_what_was_before_this_router_came_was_owed_as_it_was_given() -> None:
+    world = World()
+    now = world.tick({A: 10, B: 990})
+    assert (now.clients[A].owed, now.clients[B].owed) == (10, 990)
+
+
+def test_shares_are_compared_over_a_window_only() -> None:
+    world = World()
+    world.tick({A: 0, B: 0})
+    world.tick({A: 0, B: 300})
+    assert world.truth.now.share_error == 1
+    for n in range(1, 9):
+        now = world.tick({A: 75 * n, B: 300 + 25 * n})
+    assert now.share_error == 0
+    assert 60 <= now.window_s < 75
+
+
+def test_the_ratio_to_the_bound_is_about_those_who_wait_everywhere() -> None:
+    world = World(replicas=2)
+    served = {A: 0.0, B: 0.0}
+    for replica in (0, 1):
+        world.tick(served, replica=replica)
+    rows = [
+        ReplicaRow(A, Totals(), deficit=-500, waiting=1),
+        ReplicaRow(B, Totals(), 100, waiting=1),
+    ]
+    for name in world.alive:
+        world.ledger.observe(name, since=0, sequence=50, rows=rows)
+    now = world.look()
+    # Standings are 1000/3 and -200; the theorem allows 2·(500 + 300 + 1)/3 + 2·(500 + 100 + 1) and a little.
+    assert 0.2 < now.bound_ratio < 0.4
+    world.ledger.observe(
+        world.alive[1], since=0, sequence=51, rows=[ReplicaRow(B, Totals(), 100, waiting=0)]
+    )
+    assert world.look().bound_ratio == 0
+
+
+def test_clients_beyond_the_bound_of_labels_share_one_of_their_tenant() -> None:
+    world = World(max_clients=1)
+    now = world.tick({A: 5, B: 6, C: 100})
+    assert {name: own.service for name, own in now.clients.items()} == {C: 100, "ns/t/other": 11}
+    assert now.tenants["ns/t"].service == 11
+
+
+def test_a_client_that_was_aged_out_has_no_figures_and_its_tenant_keeps_them() -> None:
+    world = World()
+    world.tick({A: 40, C: 10}, waiting=0)
+    world.ledger.closed("replica-0")
+    sealer = Sealer(world.ledger, SealingRules(max_clients=0))
+    sealer.seal(["here"], live=(), now_s=0)
+    sealer.seal(["here"], live=(), now_s=1.0)
+    world.at += 1
+    now = world.look()
+    assert not now.clients
+    assert world.truth.known == 0
+    assert (now.tenants["ns/t"].service, now.tenants["ns/t"].owed) == (40, 40)
+
+
+def test_requests_are_served_between_the_steps() -> None:
+    world = World()
+    world.tick({f"ns/t/{n}": n for n in range(500)})
+    world.tick({f"ns/t/{n}": 2 * n for n in range(500)})
+    world.at += 1
+    world.ledger.stale.update(f"ns/t/{n}" for n in range(500))
+    assert sum(1 for _ in world.truth.steps(world.alive, WEIGHTS, 99.0)) > 500

@@ -1,0 +1,303 @@
+"""Which incarnations live, what they are told of clients, and what is booked of what they did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from evenkeel_contract.key import ClientKey, decode
+from evenkeel_contract.reports import ClientReport
+from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
+from evenkeel_fairshare.ledger import CarryRules, Figures, Interval, Ledger, Sealer
+from evenkeel_router.api.charged import UNPAID, WHOLE, Paid
+from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.ledger.accounting import Accounting, Booking
+from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict
+
+TENANT = TenantConfig(
+    namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)
+)
+A, B = client_of(TENANT, "a"), client_of(TENANT, "b")
+
+
+def books(router: str = "here") -> Accounting:
+    ledger = Ledger(router, rules=CarryRules(quantum=100, overshoot=500))
+    ledger.members = frozenset({router})
+    return Accounting(ledger, cost=LinearCost(), return_s=30.0)
+
+
+def meet(of: Accounting, replica: str, incarnation: str, now_s: float = 0.0) -> bool:
+    return of.meets(replica, incarnation, policy="DLPM", now_s=now_s)
+
+
+def report(client: str, service: float, deficit: float, seed: float = 0.0) -> ClientReport:
+    return ClientReport(
+        client, 0, 0, 0, service, service, service, 1, deficit, deficit, 0, 0, seed, seed
+    )
+
+
+def tell(of: Accounting, incarnation: str, *reports: ClientReport, sequence: int = 1) -> None:
+    of.observe(incarnation, reports, policy="DLPM", sequence=sequence, since=0)
+
+
+def sent(
+    of: Accounting, replica: str = "r0", client: Client = A, *, worst: float = 10, paid: bool = False,
+    now_s: float = 0.0,
+) -> Booking:  # fmt: skip
+    return of.sends(replica, client, worst=worst, paid=Paid(paid), now_s=now_s)
+
+
+def key(of: Accounting, replica: str = "r0", client: Client = A, **how: Any) -> ClientKey:
+    return decode(sent(of, replica, client, **how).key)
+
+
+def test_what_a_client_owed_where_another_process_answers_now_it_starts_from() -> None:
+    of = books()
+    meet(of, "r0", "first")
+    tell(of, "first", report(A.identity, 70, -60), report(B.identity, 20, -20))
+    meet(of, "r0", "second", now_s=5.0)
+    a, b = key(of, now_s=5.0), key(of, "r0", B)
+    assert (a.seed, b.seed) == (-60, -20)
+    assert a.tenant_seed < 0
+    again = key(of, paid=True, now_s=99.0)
+    assert (again.seed, again.tenant_seed, again.retried_by_fleet) == (-60, a.tenant_seed, True)
+
+
+def test_a_key_has_no_seed_once_the_replica_knows_the_client() -> None:
+    of = books()
+    meet(of, "r0", "first")
+    tell(of, "first", report(A.identity, 70, -60))
+    meet(of, "r0", "second")
+    tell(of, "second", report(A.identity, 0, -60, seed=-60))
+    assert sent(of).key == A.key
+    assert sent(of, paid=True).key == f"{A.key};f"
+
+
+def test_what_is_carried_is_spread_over_those_who_join_together() -> None:
+    of = books()
+    meet(of, "r0", "old")
+    tell(of, "old", report(A.identity, 90, -90))
+    of.meets("r0", "new", policy="DLPM", now_s=100.0)
+    of.meets("r1", "other", policy="DLPM", now_s=101.0)
+    first, second = key(of, "r0", now_s=102.0), key(of, "r1", now_s=102.0)
+    assert (first.seed, second.seed) == (-45, -45)
+
+
+def test_policies_without_deficits_are_told_no_seeds_and_leave_no_debts() -> None:
+    of = books()
+    of.meets("r0", "vtc", policy="VTC", now_s=0.0)
+    of.observe("vtc", [report(A.identity, 90, -9000)], policy="VTC", sequence=1, since=0)
+    of.meets("r0", "next", policy="VTC", now_s=1.0)
+    assert sent(of).key == A.key
+    of.meets("r0", "fair", policy="DLPM", now_s=2.0)
+    assert key(of).seed == 0
+
+
+def test_a_request_is_open_until_it_ends_and_counts_what_it_used() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    booking = sent(of, worst=1000)
+    assert of.ledger.served(A.identity).service == 0
+    of.ended(booking, Usage(30, 10, 5))
+    served = of.ledger.served(A.identity)
+    assert (served.extend_tokens, served.cached_tokens, served.output_tokens) == (20, 10, 5)
+    assert (served.service, served.normalised, served.tenant_normalised) == (30, 7.5, 15)
+    assert served.requests == 1
+
+
+def test_a_retry_pays_its_output_only_and_nothing_pays_nothing() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    for usage in (Usage(30, 10, 5), NOTHING, None):
+        of.ended(sent(of, paid=True), usage)
+    assert of.ledger.served(A.identity).service == 10
+
+
+def test_what_nobody_told_stays_open_so_that_the_interval_holds_it() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    figures = Figures(of.ledger)
+    of.ended(sent(of, worst=1000), Usage(30, 10, 5))
+    assert figures.interval(A.identity) == Interval(30, 30)
+    of.ended(sent(of, worst=1000), NOTHING)  # refused: nothing was computed
+    assert figures.interval(A.identity) == Interval(30, 30)
+    of.ended(sent(of, worst=1000), Usage(30, 10, 0), told=False)  # it broke off
+    assert figures.interval(A.identity) == Interval(50, 1030)
+    of.ended(sent(of, worst=1000), None)  # it was given up before anything came
+    assert figures.interval(A.identity) == Interval(50, 2030)
+    tell(of, "one", running(A.identity, 0, 4))
+    of.failed(
+        sent(of, worst=1000), Usage(30, 10, 0)
+    )  # it only waited, says a report that may be old
+    assert figures.interval(A.identity) == Interval(50, 3030)
+
+
+def running(client: str, running: int, waiting: int) -> ClientReport:
+    return ClientReport(client, 0, 0, 0, 0, 0, 0, 0, 0, 0, waiting, running)
+
+
+def test_of_what_a_crash_ends_only_what_was_running_is_paid_there() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", running(A.identity, 2, 4))
+    bookings = [sent(of) for _ in range(6)]
+    paid = [of.failed(booking, Usage(30, 10, 0)).input for booking in bookings]
+    assert paid == [True, True, False, False, False, False]
+    assert of.ledger.served(A.identity).service == 2 * 20
+    assert not of._open
+
+
+def test_what_was_paid_once_is_paid_although_it_only_waited_the_second_time() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", running(A.identity, 0, 4))
+    assert of.failed(sent(of, paid=True), Usage(30, 10, 0)) == Paid(True)
+    assert of.failed(sent(of), Usage(30, 10, 0)) == UNPAID
+    assert of.ledger.served(A.identity).service == 0
+
+
+def test_what_was_moved_is_paid_once_where_it_began_or_may_have_begun() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", running(A.identity, 0, 4))
+    began, never, unheard = (sent(of, worst=100) for _ in range(3))
+    told = RelocationVerdict({began.number: Paid(True)}, frozenset({never.number}))
+    estimate, figures = Usage(30, 10, 0), Figures(of.ledger)
+    assert of.moved(began, told, estimate) == Paid(True)
+    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 200)
+    assert of.moved(never, told, estimate) == UNPAID
+    assert figures.interval(A.identity) == Interval(20, 20 + 80 + 100)
+    assert of.moved(unheard, None, estimate) == Paid(True)
+    assert figures.interval(A.identity) == Interval(40, 40 + 160)
+    assert not of._open
+
+
+def test_output_that_was_paid_where_it_was_taken_back_is_not_paid_where_it_goes() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", running(A.identity, 0, 4))
+    first = sent(of, worst=100)
+    paid = of.moved(first, RelocationVerdict({first.number: Paid(True, 7)}), Usage(30, 10, 0))
+    assert paid == Paid(True, 7)
+    assert of.ledger.served(A.identity).service == 20
+    again = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
+    assert decode(again.key).paid_output_tokens == 7
+    of.ended(again, Usage(30, 10, 12))
+    assert of.ledger.served(A.identity).service == 20 + 2 * 5
+    once_more = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
+    told = RelocationVerdict({once_more.number: Paid(True, 2)})
+    assert of.moved(once_more, told, Usage(30, 10, 0)) == Paid(True, 9)
+    and_again = of.sends("r0", A, worst=100, paid=paid, now_s=0.0)
+    told = RelocationVerdict({and_again.number: Paid(True, WHOLE)})
+    assert of.moved(and_again, told, Usage(30, 10, 0)) == Paid(True, WHOLE)
+
+
+def test_what_was_broken_off_is_known_from_a_whole_report_that_came_since_the_drain() -> None:
+    """Peers may have heard of the rest: asking for what is new to the ledger would leave it out."""
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", running(A.identity, 1, 0), sequence=5)
+    assert not of.is_incomplete("one")
+    of.drains("r0")
+    assert of.is_incomplete("one")
+    broken_off = msgspec.structs.replace(running(A.identity, 1, 2), aborted=3, aborted_tokens=40)
+    of.observe("one", [broken_off], policy="DLPM", sequence=6, since=5)
+    assert of.is_incomplete("one")
+    tell(of, "one", broken_off, sequence=6)
+    assert not of.is_incomplete("one")
+    assert of.held("one", A.identity) == HeldWork(0, 1, 2, 3, 40)
+    of.drains("r0")
+    assert not of.is_incomplete("one")  # said again
+
+
+def test_where_no_report_ever_came_nothing_is_charged_twice() -> None:
+    of = books()
+    of.meets_unreported("r0", 0.0)
+    assert of.failed(sent(of), Usage(30, 10, 0))
+    assert of.ledger.served(A.identity).service == 20
+
+
+def test_a_departed_incarnation_is_closed_when_nothing_is_open_there() -> None:
+    of = books()
+    meet(of, "r0", "first")
+    booking = sent(of)
+    meet(of, "r0", "second", now_s=1.0)
+    of.close(2.0, settled=False)
+    assert not of.ledger.pages["first"].closed_by
+    of.ended(booking, None)
+    of.close(3.0, settled=False)
+    assert of.ledger.pages["first"].closed_by == {"here"}
+
+
+def test_a_replica_that_left_the_configuration_may_come_back_for_a_while() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", report(A.identity, 5, -5))
+    of.leaves("r0", 10.0)
+    assert of.alive == frozenset()
+    of.close(39.0, settled=True)
+    assert meet(of, "r0", "one", now_s=39.5)
+    assert of.alive == {"one"}
+    of.leaves("r0", 50.0)
+    of.close(80.0, settled=True)
+    assert of.ledger.pages["one"].closed_by == {"here"}
+
+
+def test_what_was_given_up_for_good_is_not_counted_again() -> None:
+    of = books()
+    meet(of, "r0", "one")
+    tell(of, "one", report(A.identity, 5, -5))
+    of.leaves("r0", 0.0)
+    of.close(30.0, settled=True)
+    sealer = Sealer(of.ledger)
+    assert sealer.seal(["here"], live=(), now_s=30.0)
+    sealer.collect(["here"])
+    assert not meet(of, "r0", "one", now_s=31.0)
+    assert of.incarnation("r0") == ""
+    booking = sent(of, now_s=31.0)
+    assert (booking.incarnation, booking.key) == ("", A.key)
+    of.ended(booking, Usage(1, 0, 1))
+    assert of.ledger.served(A.identity).service == 5
+
+
+def test_a_page_of_somebody_else_is_closed_once_nobody_takes_it_for_alive() -> None:
+    here, there = books("here"), books("there")
+    for one in (here, there):
+        one.ledger.members = frozenset({"here", "there"})
+    meet(there, "r0", "one")
+    tell(there, "one", report(A.identity, 5, -5))
+    here.close(0.0, settled=True)
+    assert not here.ledger.pages  # and with nothing heard of the other, nothing is closed either
+    here.ledger.merge(there.ledger.delta())
+    here.close(1.0, settled=True)
+    assert here.alive == {"one"}
+    meet(there, "r0", "two", now_s=2.0)
+    there.close(2.0, settled=True)
+    here.ledger.merge(there.ledger.delta(here.ledger.digest()))
+    here.close(3.0, settled=False)
+    assert here.ledger.pages["one"].closed_by == {"here", "there"}
+    assert here.alive == {"two"}
+
+
+def test_a_router_that_has_just_started_takes_nobody_for_dead() -> None:
+    of = books()
+    tell(of, "from a file", report(A.identity, 5, -5))
+    of.close(1.0, settled=False)
+    assert not of.ledger.pages["from a file"].closed_by
+    of.close(31.0, settled=True)
+    assert of.ledger.pages["from a file"].closed_by == {"here"}
+
+
+def test_replicas_without_reports_count_by_what_the_router_got() -> None:
+    of = books()
+    of.meets_unreported("r0", 0.0)
+    first = of.incarnation("r0")
+    booking = sent(of)
+    assert booking.key == A.key
+    of.ended(booking, Usage(4, 0, 3))
+    of.leaves("r0", 1.0)
+    of.meets_unreported("r0", 2.0)
+    assert of.incarnation("r0") != first
+    assert of.ledger.served(A.identity).service == 10

@@ -1,0 +1,112 @@
+"""What waits at a replica that drains, and what of it began all the same, from what a report can say."""
+
+from __future__ import annotations
+
+import pytest
+from evenkeel_router.api.charged import WHOLE, Paid
+from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict, TakenBack
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize(
+    ("held", "open_here", "unanswered", "want"),
+    [
+        (HeldWork(0, 0, 0), 5, 5, 0),  # the report is from before they came
+        (HeldWork(9, 4, 0), 4, 2, 0),  # everything runs
+        (HeldWork(4, 4, 6), 10, 6, 6),  # all that run have answered
+        (HeldWork(4, 4, 6), 10, 7, 6),  # one of those without an answer computes its input
+        (HeldWork(4, 4, 6), 10, 10, 6),  # nobody is answered before the end
+        (HeldWork(4, 4, 6), 5, 5, 3),  # half of it is another router's
+        (HeldWork(4, 4, 6), 12, 8, 8),  # two came after the report
+    ],
+)
+def test_what_waits_is_what_neither_answered_nor_runs(
+    held: HeldWork, open_here: int, unanswered: int, want: int
+) -> None:
+    assert held.waiting_here(open_here, unanswered) == want
+
+
+def test_a_replica_has_noticed_once_so_many_fewer_wait() -> None:
+    taken = TakenBack(HeldWork(4, 4, 6), 1.0, (7, 8, 9))
+    assert not taken.is_noticed(HeldWork(4, 4, 6))
+    assert not taken.is_noticed(HeldWork(5, 5, 4))
+    assert taken.is_noticed(HeldWork(4, 4, 3))
+    assert TakenBack(HeldWork(4, 4, 1), 1.0, (7, 8, 9)).is_noticed(HeldWork(4, 4, 0))
+
+
+def test_where_others_have_some_too_fewer_that_wait_may_be_fewer_of_theirs() -> None:
+    """Two routers took three each of six: that three are gone says nothing of whose they were."""
+    taken = TakenBack(HeldWork(4, 4, 6), 0.5, (7, 8, 9))
+    assert not taken.is_noticed(HeldWork(4, 4, 3))
+    assert taken.is_noticed(HeldWork(4, 4, 0))
+    assert TakenBack(HeldWork(4, 4, 6), 1.0, (7, 8, 9)).is_noticed(HeldWork(4, 4, 3))
+
+
+def test_half_of_what_began_is_this_routers_where_half_of_what_was_open_is() -> None:
+    taken = TakenBack(HeldWork(4, 4, 6), 0.5, (7, 8, 9))
+    assert taken.told(HeldWork(4, 4, 0)).never == {7, 8, 9}
+    assert taken.told(HeldWork(6, 4, 0)).never == {8, 9}
+    assert taken.told(HeldWork(99, 4, 0)).never == set()
+
+
+def test_what_may_have_begun_counts_as_begun_and_nothing_is_certain_before_the_replica_noticed() -> (
+    None
+):
+    taken = TakenBack(HeldWork(4, 4, 6), 0.4, (7, 8, 9))
+    assert taken.told(HeldWork(5, 4, 0)).never == {8, 9}
+    assert taken.told(HeldWork(6, 4, 6)).never == set()
+
+
+def test_output_that_was_charged_for_what_was_broken_off_is_spread_over_it() -> None:
+    taken = TakenBack(HeldWork(4, 4, 6, 1, 100), 1.0, (7, 8, 9))
+    told = taken.told(HeldWork(6, 4, 3, 3, 111))  # eleven tokens, of two
+    assert told == RelocationVerdict({7: Paid(True, 5), 8: Paid(True, 6)}, frozenset({9}))
+    assert taken.told(HeldWork(4, 4, 3, 1, 100)) == RelocationVerdict({}, frozenset({7, 8, 9}))
+    of_two_routers = TakenBack(HeldWork(4, 4, 6, 1, 100), 0.5, (7, 8, 9))
+    told = of_two_routers.told(HeldWork(6, 4, 0, 3, 111))
+    assert told == RelocationVerdict({7: Paid(True, 6)}, frozenset({8, 9}))
+
+
+def test_what_finished_before_the_replica_noticed_has_paid_for_all_of_its_output() -> None:
+    taken = TakenBack(HeldWork(4, 4, 6, 1, 100), 1.0, (7, 8, 9))
+    told = taken.told(HeldWork(6, 4, 3, 2, 111))
+    assert told == RelocationVerdict({7: Paid(True, WHOLE), 8: Paid(True, 11)}, frozenset({9}))
+
+
+def test_one_that_ran_unseen_in_the_place_of_another_began_too() -> None:
+    """Taken for waiting, since an older one that waits was taken for running: that one still waits."""
+    taken = TakenBack(HeldWork(4, 4, 6), 1.0, (7, 8, 9))
+    assert taken.told(HeldWork(4, 3, 3, 1, 50)) == RelocationVerdict(
+        {7: Paid(True, 50)}, frozenset({8, 9})
+    )
+
+
+def test_a_move_is_settled_once_the_replica_let_go_of_what_had_begun_too() -> None:
+    taken = TakenBack(HeldWork(4, 4, 6), 1.0, (7, 8, 9))
+    assert not taken.is_settled(HeldWork(6, 6, 3, 1, 9))
+    assert taken.is_settled(HeldWork(6, 4, 3, 2, 18))
+    assert taken.is_settled(HeldWork(4, 4, 3))
+    assert not taken.is_settled(HeldWork(6, 4, 4, 2, 18))
+    assert taken.is_settled(HeldWork(6, 0, 0))  # nothing is left there that could be
+
+
+@given(st.data())
+def test_what_began_is_counted_exactly_whatever_the_replica_chose_and_when(
+    data: st.DataObject,
+) -> None:
+    """One router; a replica that admits in any order, before and after the report and before it notices."""
+    requests = data.draw(st.permutations(range(data.draw(st.integers(1, 12)))))
+    run = data.draw(st.integers(0, len(requests)))
+    before = HeldWork(run, run, len(requests) - run)
+    unanswered = sorted(data.draw(st.sets(st.sampled_from(requests[:run]))) if run else ())
+    unanswered = sorted({*unanswered, *requests[run:]})
+    waiting = before.waiting_here(len(requests), len(unanswered))
+    numbers = tuple(unanswered[len(unanswered) - waiting :])
+    later = requests[run : run + data.draw(st.integers(0, len(requests) - run))]
+    began = {*requests[:run], *later}
+    # It notices; then those that it kept are the only ones left, and enter.
+    kept = set(requests) - set(numbers)
+    admitted = len(began | kept)
+    told = TakenBack(before, 1.0, numbers).told(HeldWork(admitted, 0, 0))
+    assert len(told.never) == len(set(numbers) - began)

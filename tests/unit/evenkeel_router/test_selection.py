@@ -1,0 +1,220 @@
+"""The fleet as the router sees it: slots, lives, loads, prefixes."""
+
+import pytest
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
+from evenkeel_fairshare.fleet.d2lpm import D2lpm
+from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
+from evenkeel_fairshare.prefix.exact import ExactIndex
+from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_router.fleet import selection as candidates
+from evenkeel_router.fleet.selection import Basis, Fleet, Member, Pages, Plan, Prediction
+
+TEXT = b"x" * 64
+
+
+def fleet(replicas: int = 2) -> Fleet:
+    made = Fleet(D2lpm(worker_quantum=1000.0), PrefixIndex(), block_bytes=16)
+    for n in range(replicas):
+        made.ready(made.add(f"r{n}"))
+    return made
+
+
+def plan(of: Fleet, text: bytes = TEXT, tokens: int = 10) -> Plan:
+    return of.plan("ns/t/c", weight=1.0, text=text, input_tokens=tokens)
+
+
+def member(of: Fleet, name: str) -> Member:
+    found = of.member(name)
+    assert found is not None
+    return found
+
+
+def test_a_prefix_is_matched_where_it_was_sent() -> None:
+    of = fleet(3)
+    ticket = of.select(plan(of), EMPTY)
+    assert ticket is not None
+    of.dispatched(ticket)
+    again = plan(of, TEXT + b"tail" * 4)
+    assert again.matched_blocks == 4
+    assert again.dispatch.longest == 1 << ticket.slot
+    assert again.dispatch.matched_tokens == 8  # 64 of 80 bytes of 10 tokens
+    second = of.select(again, EMPTY)
+    assert second is not None
+    assert second.member is ticket.member
+    of.finished(ticket, Usage(10, 0, 5))
+    assert plan(of).matched_blocks == 4
+
+
+def test_what_was_never_computed_is_taken_back() -> None:
+    of = fleet(1)
+    ticket = of.select(plan(of), EMPTY)
+    assert ticket is not None
+    of.dispatched(ticket)
+    of.finished(ticket, NOTHING)
+    assert plan(of).matched_blocks == 0
+
+
+def test_selection_counts_what_is_outstanding_and_a_refusal_gives_it_back() -> None:
+    of = fleet()
+    ticket = of.select(plan(of), EMPTY)
+    assert ticket is not None
+    assert of.outstanding == [1, 0]
+    of.refused(ticket)
+    assert of.outstanding == [0, 0]
+    assert of.policy.credit("ns/t/c")[0] > 0  # nothing was charged
+
+
+def test_tried_and_unready_replicas_are_filtered_first() -> None:
+    of = fleet(3)
+    of.unready(member(of, "r1"))
+    ticket = of.select(plan(of), ReplicaSet(1))
+    assert ticket is not None
+    assert ticket.member.name == "r2"
+    assert of.select(plan(of), ReplicaSet(0b101)) is None
+    assert [m.routable for m in of] == [True, False, True]
+
+
+def test_a_lost_replica_forgets_its_cache_and_a_draining_one_does_not() -> None:
+    for lose in (False, True):
+        of = fleet(1)
+        ticket = of.select(plan(of), EMPTY)
+        assert ticket is not None
+        of.dispatched(ticket)
+        of.finished(ticket, Usage(10))
+        (of.lost if lose else of.unready)(ticket.member)
+        assert of.select(plan(of), EMPTY) is None
+        of.ready(ticket.member)
+        assert plan(of).matched_blocks == (0 if lose else 4)
+
+
+def test_what_ran_on_a_lost_process_does_not_touch_the_next_one() -> None:
+    of = fleet(1)
+    old = of.select(plan(of), EMPTY)
+    assert old is not None
+    of.lost(old.member)
+    of.lost(old.member)  # news may come twice
+    of.ready(old.member)
+    assert of.load(old.member) == 0
+    new = of.select(plan(of), EMPTY)
+    assert new is not None
+    assert new.slot != old.slot
+    of.dispatched(old)
+    of.refused(old)
+    of.finished(old, NOTHING)
+    assert of.load(old.member) == 1
+    assert plan(of).matched_blocks == 0
+    of.lost(old.member)
+    assert of.load(old.member) == 0
+
+
+def test_why_nothing_is_routable_is_said_in_numbers() -> None:
+    of = fleet(0)
+    assert of.why_unroutable() == "there is no replica"
+    for n in range(4):
+        of.ready(of.add(f"r{n}"))
+        of.unready(member(of, f"r{n}"))
+    of.lost(member(of, "r0"))
+    member(of, "r1").withheld = "terminating"
+    assert of.why_unroutable() == "of 4 replicas 1 not there, 1 to get nothing new, 2 not ready"
+
+
+def test_slots_are_used_again_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "SPARE_SLOTS", 1)
+    of = fleet(2)
+    slots = []
+    for _ in range(6):
+        of.lost(member(of, "r0"))
+        of.ready(member(of, "r0"))
+        slots.append(member(of, "r0").slot)
+    assert slots == [2, 0, 2, 0, 2, 0]  # never the one that was just left, never r1's
+    of.remove(member(of, "r1"))
+    assert of.member("r1") is None
+    assert member(of, "r0").lives == 7
+
+
+def test_a_policy_that_does_not_match_prefixes_costs_no_hashing() -> None:
+    of = Fleet(LeastLoaded(), PrefixIndex(), block_bytes=16)
+    of.ready(of.add("r0"))
+    made = plan(of)
+    assert made.dispatch.blocks == ()
+    ticket = of.select(made, EMPTY)
+    assert ticket is not None
+    of.dispatched(ticket)
+    of.finished(ticket, NOTHING)
+    assert len(of.index) == 0
+
+
+def test_a_changed_policy_starts_from_zero_with_those_that_are_there() -> None:
+    of = fleet(2)
+    of.add("r2")  # never joined
+    of.replace_policy(D2lpm())
+    ticket = of.select(plan(of), EMPTY)
+    assert ticket is not None
+    of.replace_index(PrefixIndex(), block_bytes=32)
+    assert len(plan(of).dispatch.blocks) == 2
+
+
+def test_a_policy_that_chooses_nobody_is_a_fault() -> None:
+    class Odd(LeastLoaded):
+        def select(self, request: object, routable: object, outstanding: object) -> int | None:
+            return None
+
+    of = Fleet(Odd(), PrefixIndex(), block_bytes=16)
+    of.ready(of.add("r0"))
+    with pytest.raises(RuntimeError, match="LeastLoaded"):
+        of.select(plan(of), EMPTY)
+
+
+PAGES = Pages(hashes=(11, 12, 13, 14), page_tokens=16, tokens=64)
+
+
+def tokens_plan(of: Fleet, pages: Pages = PAGES) -> Plan:
+    return of.plan("ns/t/c", weight=1.0, text=TEXT, input_tokens=pages.tokens, pages=pages)
+
+
+def test_a_prompt_with_pages_is_matched_by_them_and_never_to_its_last_token() -> None:
+    of = fleet()
+    of.replace_index(ExactIndex(), block_bytes=16)
+    ticket = of.select(tokens_plan(of), EMPTY)
+    assert ticket is not None
+    assert ticket.prediction == Prediction(Basis.ESTIMATED, 0)
+    of.dispatched(ticket)
+    again = tokens_plan(of)
+    assert again.matched_blocks == 4
+    assert again.dispatch.matched_tokens == 48  # of 64 tokens the last is computed in any case
+    longer = tokens_plan(of, PAGES._replace(tokens=70))
+    assert longer.dispatch.matched_tokens == 64
+    assert plan(of).matched_blocks == 0  # its text was never sent
+
+
+def test_a_prediction_is_that_of_the_replica_chosen() -> None:
+    of = fleet()
+    index = ExactIndex()
+    of.replace_index(index, block_bytes=16)
+    index.stored([11, 12, 13], 0)
+    index.stored([11], 1)
+    index.set_synced(1, complete=True)
+    longest = of.select(tokens_plan(of), EMPTY)
+    assert longest is not None
+    assert (longest.slot, longest.prediction) == (0, Prediction(Basis.ESTIMATED, 48))
+    other = of.select(tokens_plan(of), ReplicaSet(1))
+    assert other is not None
+    assert (other.slot, other.prediction) == (1, Prediction(Basis.EXACT, 16))
+
+
+def test_by_text_a_prediction_is_a_share_of_the_estimate() -> None:
+    of = fleet()
+    ticket = of.select(plan(of), EMPTY)
+    assert ticket is not None
+    of.dispatched(ticket)
+    of.finished(ticket, Usage(10, 0, 5))
+    again = of.select(plan(of, TEXT + b"tail" * 4), EMPTY)
+    assert again is not None
+    assert again.prediction == Prediction(Basis.TEXT, 8)
+    elsewhere = of.select(plan(of), ReplicaSet(1 << ticket.slot))
+    assert elsewhere is not None
+    assert elsewhere.prediction == Prediction(Basis.TEXT, 0)
+
+
+def test_a_prompt_of_no_tokens_is_cached_nowhere() -> None:
+    assert Pages((), 16, 0).cached(0) == 0

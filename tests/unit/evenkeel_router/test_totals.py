@@ -1,0 +1,77 @@
+"""Totals: what is charged to whom."""
+
+from evenkeel_contract.routerconfig import TenantConfig
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.fleet.contract import Usage
+from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.request.totals import (
+    OTHER,
+    Histogram,
+    RequestTotals,
+    TokenRatio,
+    ttft_histogram,
+)
+
+
+def client(name: str) -> Client:
+    return client_of(TenantConfig(namespace="ns", name="t"), name)
+
+
+def test_a_value_counts_up_to_its_bound() -> None:
+    histogram = Histogram((1, 10))
+    for value in (0.5, 1, 1.5, 10, 11):
+        histogram.observe(value)
+    assert histogram.counts == [2, 2, 1]
+    assert histogram.total == 24
+
+
+def test_service_is_what_was_computed_weighted() -> None:
+    accounts = RequestTotals(LinearCost(1.0, 2.0))
+    totals = accounts.of(client("a"))
+    assert accounts.settle(totals, "r0", Usage(100, 60, 10)) == 40 + 20
+    assert accounts.settle(totals, "r1", Usage(10, 0, 0)) == 10
+    assert totals.input_tokens.total == 110
+    assert totals.cached_tokens.total == 60
+    at = dict(accounts.replicas())
+    assert (at["r0"].input_tokens, at["r0"].cached_tokens, at["r0"].output_tokens) == (100, 60, 10)
+    assert at["r1"].input_tokens == 10
+    accounts.forget_replica("r1")
+    assert list(dict(accounts.replicas())) == ["r0"]
+
+
+def test_clients_beyond_the_cap_share_one_account() -> None:
+    accounts = RequestTotals(LinearCost(), max_clients=2)
+    first = accounts.of(client("a"))
+    accounts.of(client("b"))
+    assert [totals.client for totals in accounts.clients()] == ["a", "b"]
+    late = accounts.of(client("c"))
+    assert late is accounts.of(client("d"))
+    assert accounts.of(client("a")) is first
+    late.requests += 1
+    assert [totals.client for totals in accounts.clients()] == ["a", "b", OTHER]
+
+
+def test_bytes_per_token_are_learnt_from_what_replicas_report() -> None:
+    ratio = TokenRatio()
+    assert ratio.estimate(400) == 100
+    assert ratio.estimate(0) == 1
+    for _ in range(1000):
+        ratio.learn(1000, 500)
+    assert 480 <= ratio.estimate(1000) <= 500
+
+
+def test_the_objectives_threshold_is_a_bound_so_that_good_and_bad_are_told_apart_exactly() -> None:
+    histogram = ttft_histogram(1.7)
+    assert 1.7 in histogram.bounds
+    assert list(histogram.bounds) == sorted(histogram.bounds)
+    for value in (1.7, 1.71):
+        histogram.observe(value)
+    at = list(histogram.bounds).index(1.7)
+    assert histogram.counts[at : at + 2] == [1, 1]
+    assert ttft_histogram(2).bounds == ttft_histogram(None).bounds
+
+
+def test_what_never_came_counts_and_has_no_duration() -> None:
+    histogram = ttft_histogram(None)
+    histogram.never()
+    assert (sum(histogram.counts), histogram.counts[-1], histogram.total) == (1, 1, 0)
