@@ -11,8 +11,9 @@ import logging
 import os
 import sys
 
+from evenkeel_kube.errors import ClusterError
+
 from evenkeel_operator.app import run
-from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.settings import parse_arguments
 
 _log = logging.getLogger(__name__)

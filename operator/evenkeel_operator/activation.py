@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from evenkeel_contract.names import ROUTER_COMPONENT
+from evenkeel_kube.errors import ClusterError
 
-from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
 from evenkeel_operator.cluster.store import Key

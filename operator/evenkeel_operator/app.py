@@ -21,13 +21,14 @@ from random import Random
 from typing import Any, Final
 
 import kopf
+from evenkeel_kube.access import in_pod_or_kubeconfig
+from evenkeel_kube.client import KubeClient, connected
+from evenkeel_kube.errors import ClusterError
 
 from evenkeel_operator import handlers, metrics
 from evenkeel_operator.activation import Activations
 from evenkeel_operator.autoscaler import Autoscaler
 from evenkeel_operator.cluster.apply import Applier
-from evenkeel_operator.cluster.client import KubeClient, connected
-from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.lease import Lease
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import Prometheus, prometheus
@@ -35,7 +36,8 @@ from evenkeel_operator.cluster.refusals import Refusals
 from evenkeel_operator.cluster.routers import Routers, reached
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.cluster.worklist import Worklist
-from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.objects import ALL_KINDS, Object
+from evenkeel_operator.manifests.metadata import MANAGER
 from evenkeel_operator.probes import serving
 from evenkeel_operator.reconcile import RESYNC_S, Means, ServicePass
 from evenkeel_operator.settings import Settings
@@ -62,7 +64,12 @@ class Reached:
 async def run(settings: Settings) -> int:
     """Run until a signal, or until the lease is lost. The exit code."""
     async with (
-        connected() as client,
+        connected(
+            await in_pod_or_kubeconfig(),
+            kinds=ALL_KINDS,
+            manager=MANAGER,
+            on_write=lambda method: metrics.WRITES.labels(method).inc(),
+        ) as client,
         reached() as routers,
         prometheus() as seen,
         serving(settings.probe_host, settings.probe_port) as port,

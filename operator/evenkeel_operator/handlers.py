@@ -12,7 +12,6 @@ from typing import Any, Final
 import kopf
 from evenkeel_contract.names import GROUP, SERVICE_LABEL, VERSION
 
-from evenkeel_operator.cluster.client import login
 from evenkeel_operator.cluster.store import NODE, POD, SCALER, SERVICE, TENANT
 from evenkeel_operator.core.objects import KINDS, Object
 
@@ -30,7 +29,7 @@ def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
     `on_end`: watching ends. What else has tasks stops then: kopf takes them for its own, and would wait 5 s for them.
     """
     found = kopf.OperatorRegistry()
-    kopf.on.login(registry=found)(_login)
+    kopf.on.login(registry=found)(kopf.login_via_client)
 
     async def ends(**_: Any) -> None:
         await on_end()
@@ -47,10 +46,6 @@ def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
     for kind, (group, version, plural) in watched.items():
         kopf.on.event(group, version, plural, registry=found)(_handler(kind, on_event))
     return found
-
-
-def _login(**_: Any) -> kopf.ConnectionInfo:
-    return login()
 
 
 def _handler(kind: str, on_event: OnEvent) -> Any:

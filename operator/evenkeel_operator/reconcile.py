@@ -25,12 +25,12 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
+from evenkeel_kube.client import KubeClient
 
 from evenkeel_operator import metrics
 from evenkeel_operator.activation import Activations
 from evenkeel_operator.autoscaler import Autoscaler
 from evenkeel_operator.cluster.apply import Applier, Outcome
-from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.events import tell
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers

@@ -22,9 +22,9 @@ from evenkeel_contract.names import (
     credentials_name,
     engine_name,
 )
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.errors import Refused
 
-from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.errors import Refused
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from evenkeel_contract.faults import Fault
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.errors import Refused
 
-from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.errors import Refused
 from evenkeel_operator.cluster.refusals import Refusals
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
@@ -95,7 +95,7 @@ class Applier:
             if manifest["kind"] not in REHEARSED:
                 continue
             try:
-                await self._client.apply(seal(manifest), rehearsal=True)
+                await self._client.apply(seal(manifest), dry_run=True)
             except Refused as error:
                 _log.info("%s in %s would be refused: %s", ref_of(manifest), namespace, error)
                 faults.append(

@@ -10,8 +10,9 @@ import uuid
 from datetime import datetime
 from typing import Final
 
-from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.errors import ClusterError
+
 from evenkeel_operator.core.objects import Object
 from evenkeel_operator.manifests.metadata import MANAGER
 

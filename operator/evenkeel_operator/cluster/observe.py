@@ -21,8 +21,8 @@ from evenkeel_contract.names import (
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
 from evenkeel_contract.spec import FairInferenceService
 from evenkeel_contract.spec.common import SecretKeyRef
+from evenkeel_kube.client import KubeClient
 
-from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.store import SCALER, SERVICE, TENANT, Key, Store
 from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref
 from evenkeel_operator.core.secretdata import entry_of

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
 
+from evenkeel_kube.errors import ClusterError
 from prometheus_client import Gauge
 
 from evenkeel_operator import metrics
-from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.store import Key
 
 _log = logging.getLogger(__name__)

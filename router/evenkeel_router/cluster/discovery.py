@@ -17,11 +17,11 @@ from typing import Final
 
 from evenkeel_contract.names import COMPONENT_LABEL, ENGINE_COMPONENT, SERVICE_LABEL
 from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.watch import Selection, Watcher
 
 from evenkeel_router.cluster import endpoints
-from evenkeel_router.cluster.api import Api
 from evenkeel_router.cluster.endpoints import EndpointSlice, Pod
-from evenkeel_router.cluster.watch import Selection, Watcher
 from evenkeel_router.fleet.selection import DiscoveredReplica
 from evenkeel_router.ledger.contacts import Peer
 
@@ -35,7 +35,7 @@ class KubernetesDiscovery:
 
     def __init__(
         self,
-        api: Api,
+        client: KubeClient,
         config: RouterConfig,
         cluster: ClusterConfig,
         *,
@@ -50,8 +50,8 @@ class KubernetesDiscovery:
         self._peers: Sequence[Peer] | None = None
         self._changed = asyncio.Event()
         changed = self._changed.set
-        self._slices = Watcher(api, _slices_of(config.namespace, cluster), changed, rng=rng)
-        self._pods = Watcher(api, _pods_of(config), changed, rng=rng)
+        self._slices = Watcher(client, _slices_of(config.namespace, cluster), changed, rng=rng)
+        self._pods = Watcher(client, _pods_of(config), changed, rng=rng)
 
     async def run(self) -> None:
         """Keep both watches, until cancelled."""

@@ -24,8 +24,8 @@ from evenkeel_contract.names import (
     REPORTS_PORT_NAME,
 )
 from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_kube.cache import Metadata
 
-from evenkeel_router.cluster.watched import Metadata
 from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica
 from evenkeel_router.ledger.contacts import Peer
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from evenkeel_contract.adminstate import ReplicasState, encode_state
-from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_kube.errors import ClusterError
 from evenkeel_operator.cluster.routers import HttpRouters, reached
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core.engines import COST_ANNOTATION, MARK_PREFIX, engines_of

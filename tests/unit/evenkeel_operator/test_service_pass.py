@@ -6,7 +6,7 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
-from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_kube.errors import ClusterError
 from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
 from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import OPTIONAL_KINDS, Object
