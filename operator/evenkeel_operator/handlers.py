@@ -1,7 +1,7 @@
-"""kopf's part: watches. Every event of every kind leads to the same place; nothing is decided here.
+"""kopf's part: the watches. Every event of every kind calls the same function.
 
-As kopf's author advises for level-based operators: `on.event` only, so that kopf keeps no progress in the objects,
-adds no finalizers, and writes nothing.
+Only `on.event` is used, as kopf's author advises for level-based operators: kopf then keeps no progress in objects,
+adds no finalizers and writes nothing. docs/design/kubernetes-client.md explains the rest.
 """
 
 from __future__ import annotations

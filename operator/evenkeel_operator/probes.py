@@ -1,6 +1,6 @@
 """`/livez`, `/readyz` and `/metrics` of the operator.
 
-A standby is ready too: it is where it should be. What it is shows the metric `evenkeel_operator_leader`.
+A standby is ready too. The metric `evenkeel_operator_leader` shows which process leads.
 """
 
 from __future__ import annotations

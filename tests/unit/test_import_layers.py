@@ -85,8 +85,8 @@ CASES = (
     Case(
         "the operator's core reaches a socket through two pure modules",
         [
-            ("evenkeel_operator.core.status", "evenkeel_operator.core.overlay"),
-            ("evenkeel_operator.core.overlay", "evenkeel_contract.faults"),
+            ("evenkeel_operator.core.status", "evenkeel_operator.manifests.pods"),
+            ("evenkeel_operator.manifests.pods", "evenkeel_contract.faults"),
             ("evenkeel_contract.faults", "socket"),
         ],
         "operator-pure",

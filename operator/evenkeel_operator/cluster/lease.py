@@ -83,9 +83,9 @@ class Lease:
             lease = await self._client.get(KIND, self._namespace, self._name)
             if lease is not None and _holder(lease) == self._identity:
                 await self._client.replace(_with_spec(lease, holderIdentity=""))
-                _log.info("%s gave the lease back", self._identity)
+                _log.info("%s released the lease", self._identity)
         except ClusterError as error:
-            _log.warning("the lease was not given back, it runs out by itself: %s", error)
+            _log.warning("cannot release the lease, it will expire: %s", error)
 
     async def _attempt(self) -> bool:
         """Whether the lease is ours now."""

@@ -1,8 +1,4 @@
-"""What a pass sees: one frozen value, gathered before anything is decided.
-
-Place in the pass: **observe** → judge → desired → plan → apply → status. From the store where it knows, from the
-API server where it does not.
-"""
+"""Gather what a pass reads, before anything is decided: from the store, or from the API server if the store lacks it."""
 
 from __future__ import annotations
 
@@ -24,8 +20,7 @@ from evenkeel_contract.spec.common import SecretKeyRef
 from evenkeel_kube.client import KubeClient
 
 from evenkeel_operator.cluster.store import SCALER, SERVICE, TENANT, Key, Store
-from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref
-from evenkeel_operator.core.secretdata import entry_of
+from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entry_of
 from evenkeel_operator.core.tenants import (
     SecretHashes,
     Tenant,
@@ -51,8 +46,8 @@ class Observed:
         return str(self.raw["metadata"]["uid"])
 
     @property
-    def told(self) -> RouterConfig | None:
-        """What routers are told now."""
+    def router_config(self) -> RouterConfig | None:
+        """The routers' present configuration."""
         name = router_name(str(self.raw["metadata"]["name"]))
         data = entry_of(self.children.get(Ref("Secret", name)), ROUTER_CONFIG_KEY)
         return None if data is None else parse_router_config(data)[0]

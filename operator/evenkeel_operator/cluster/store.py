@@ -1,24 +1,91 @@
-"""What the operator has seen of the cluster: a memory that watches keep fresh. No I/O.
+"""What the operator knows of the cluster: a cache that watches keep up to date. No I/O.
 
-Place in the flow: events → **store** → which resources need a pass; observe reads it.
-
-The surprising thing: it is allowed to be wrong. A watch that starts anew does not tell what was deleted meanwhile, so
-everything is listed afresh now and then, and carrying out a plan twice does no harm.
+The cache may be wrong: a watch that starts again does not report deletions in between. So everything is listed again
+at intervals, and carrying out a plan twice does no harm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from evenkeel_contract.names import SERVICE_LABEL
 
-from evenkeel_operator.cluster.table import Table, version_of
 from evenkeel_operator.core.engines import engine_of
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
+from evenkeel_operator.core.pod_failures import is_broken
 from evenkeel_operator.core.tenants import hash_entries
-from evenkeel_operator.core.troubles import is_broken
+
+_Id = TypeVar("_Id", bound=Hashable)
+
+
+class ObjectTable(Generic[_Id]):
+    """Objects by id."""
+
+    def __init__(self, id_of: Callable[[Object], _Id]) -> None:
+        self._id_of = id_of
+        self._items: dict[_Id, Object] = {}
+        self._meanwhile: list[tuple[bool, Object]] | None = None
+        self.is_listed = False
+
+    @property
+    def items(self) -> Mapping[_Id, Object]:
+        """All of them, as far as is known: all that there are once `is_listed`."""
+        return dict(self._items)
+
+    def begin(self) -> None:
+        """A list was asked for."""
+        self._meanwhile = []
+
+    def finish(self, listed: Iterable[Object]) -> None:
+        """The list is there."""
+        self._items = {self._id_of(item): slim(item) for item in listed}
+        for gone, item in self._meanwhile or ():
+            self._put(item, gone=gone)
+        self._meanwhile = None
+        self.is_listed = True
+
+    def put(self, item: Object) -> None:
+        """An answer of the API server to our own write, or to a question."""
+        self.see(item, gone=False)
+
+    def see(self, item: Object, *, gone: bool) -> tuple[bool, Object | None]:
+        """An event: whether it is news, and what was known before."""
+        if self._meanwhile is not None:
+            self._meanwhile.append((gone, item))
+        known = self._items.get(self._id_of(item))
+        return self._put(item, gone=gone), known
+
+    def drop(self, id_: _Id) -> None:
+        """We deleted it ourselves."""
+        self._items.pop(id_, None)
+
+    def _put(self, item: Object, *, gone: bool) -> bool:
+        id_ = self._id_of(item)
+        known = self._items.get(id_)
+        if gone:
+            # A namesake that was made since stays.
+            if known is not None and version_of(known) <= version_of(item):
+                del self._items[id_]
+            return True
+        if known is not None and version_of(known) >= version_of(item):
+            return False  # the echo of our own write, or an old tale
+        self._items[id_] = slim(item)
+        return True
+
+
+def slim(item: Object) -> dict[str, Any]:
+    """Without what is never read here and makes up half of an object."""
+    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    return {**item, "metadata": metadata}
+
+
+def version_of(item: Object) -> int:
+    """Resource versions are decimal and grow (Kubernetes 1.35 says so; with etcd they always did)."""
+    text = str(item["metadata"].get("resourceVersion", ""))
+    return int(text) if text.isdecimal() else 0
+
 
 SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
@@ -52,8 +119,8 @@ class Store:
     """Services, tenants, scalers, what was made for services, and hashes of the keys that tenants name."""
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[str, str], Table[str]] = {}
-        self._children: dict[Key, Table[Ref]] = {}
+        self._tables: dict[tuple[str, str], ObjectTable[str]] = {}
+        self._children: dict[Key, ObjectTable[Ref]] = {}
         self._hashes: dict[tuple[str, str], Hashes] = {}
         self.cordoned: set[str] = set()
         """Nodes that take nothing new."""
@@ -62,13 +129,13 @@ class Store:
         self._broken: set[tuple[str, str]] = set()
         """Namespaces and names of pods of which a container ended or cannot start: no Deployment tells of these."""
 
-    def named(self, kind: str, namespace: str) -> Table[str]:
+    def named(self, kind: str, namespace: str) -> ObjectTable[str]:
         """All services, tenants or scalers of a namespace, by name."""
-        return self._tables.setdefault((kind, namespace), Table(_name_of))
+        return self._tables.setdefault((kind, namespace), ObjectTable(_name_of))
 
-    def children(self, key: Key) -> Table[Ref]:
+    def children(self, key: Key) -> ObjectTable[Ref]:
         """What was made for a service."""
-        return self._children.setdefault(key, Table(ref_of))
+        return self._children.setdefault(key, ObjectTable(ref_of))
 
     def keys(self, kind: str, namespace: str) -> frozenset[Key]:
         """The resources of a kind in a namespace."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -90,3 +91,14 @@ def labels_of(item: Object) -> Mapping[str, str]:
 def annotations_of(item: Object) -> Mapping[str, str]:
     """The object's annotations, perhaps none."""
     return item["metadata"].get("annotations") or {}
+
+
+def entry_of(secret: Object | None, key: str) -> bytes | None:
+    """One entry; None where it is absent, or no base64."""
+    encoded = ((secret or {}).get("data") or {}).get(key)
+    if not isinstance(encoded, str):
+        return None
+    try:
+        return b64decode(encoded, validate=True)
+    except ValueError:
+        return None

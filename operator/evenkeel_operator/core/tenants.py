@@ -1,7 +1,7 @@
-"""Who may use a service: tenants and the hashes of their keys, as routers are told.
+"""The tenants of a namespace and the hashes of their keys, for the RouterConfig.
 
-Place in the pass: tenants + Secrets → **roster** → RouterConfig. A tenant whose spec does not hold keeps what its
-routers know of it, like a service does; a key that two claim admits nobody.
+A tenant with an invalid spec keeps the routers' last valid configuration of it. A key that two tenants claim is
+accepted for neither.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The engine's command line in a container. What it says of the spec is shared with `evenkeel up` (`enginecommand`).
+"""The engine's command line in a container. Flags that follow from the spec are shared with `evenkeel up` (`enginecommand`).
 
-Place in the flow: spec → **arguments** → container. Here stand ports, paths and the key, which a pod has of its own.
+This module adds ports, paths and the key, which differ between pods and local processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which resources wait for a pass: each at most once, none twice at a time, failures ever more rarely.
+"""Resources that wait for a pass: each at most once, never two passes at a time, failures with a back-off.
 
-Place in the flow: events → store → **worklist** → passes. Level-triggered: ten events are one pass.
+Level-triggered: ten events lead to one pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Pass = Callable[[Key], Awaitable[float | None]]
 """Makes one pass; how long until the next one is due without any event, in seconds. None: the resource is gone."""
 
 
-class Worklist:
+class WorkQueue:
     """A queue of keys by due time."""
 
     def __init__(self, *, rng: Random, waiting: Gauge = metrics.WAITING) -> None:
