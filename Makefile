@@ -1,11 +1,11 @@
-# Every target says what it does: `make help`.
+# `make help` lists all targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Changes when what is to be installed changes; `make env` is a no-op otherwise.
+# Older than its sources when packages change; otherwise `make env` does nothing.
 STAMP  := $(VENV)/.installed
 
 .PHONY: help
@@ -26,10 +26,10 @@ up: env  ## Run a fair fleet on this machine (3 replicas, 4 tenants, router on 1
 	$(BIN)/evenkeel up examples/quickstart.yaml $(ARGS)
 
 .PHONY: demo
-demo: env  ## The flood, side by side: round robin + LPM against D2LPM + DLPM (about 3 minutes)
+demo: env  ## Flood a fleet: round robin + LPM against D2LPM + DLPM (about 3 minutes)
 	$(BIN)/evenkeel demo --out out/demo
 
-# The Rust router has an environment of its own: its dependencies are none of ours.
+# The Rust router has its own environment, because Evenkeel does not depend on its packages.
 RIVAL := .venv-sglang-router
 $(RIVAL)/.installed: bench/router/requirements.txt
 	@test -x $(RIVAL)/bin/python || $(PYTHON) -m venv $(RIVAL)
@@ -37,38 +37,38 @@ $(RIVAL)/.installed: bench/router/requirements.txt
 	@touch $@
 
 .PHONY: bench
-bench: env bench-router  ## Every benchmark, one after another (about 40 minutes); ratios against a peer in the same run
+bench: env bench-router  ## Run every benchmark (about 40 minutes); results are ratios to a peer in the same run
 	set -e; for part in bench/bench_*.py; do echo "== $$part"; $(BIN)/python -m bench.$$(basename $$part .py); done
 	$(BIN)/python bench/fleet_comparison.py
 
 .PHONY: mutation
-mutation: env  ## A mutation run over the algorithms (hours); what survives and why: docs/design/mutation.md
+mutation: env  ## Mutation tests of the algorithms (hours); surviving mutants: docs/design/mutation.md
 	$(BIN)/python tests/mutation/run.py
 
 .PHONY: bench-router
-bench-router: env $(RIVAL)/.installed  ## This router against sglang-router on two cores (20 minutes; ARGS=--quick: one)
+bench-router: env $(RIVAL)/.installed  ## Compare the router with sglang-router on two cores (20 minutes; ARGS=--quick: 1 minute)
 	$(BIN)/python -m bench.router.run --venv $(RIVAL) $(ARGS)
 
-# What some tests run for real, and are skipped without: a server of Redis, clocks that jump, Prometheus' judgement of rules.
+# Some tests need a Redis server, libfaketime or promtool, and are skipped without them.
 .PHONY: tools
-tools:  ## Install what some tests need beyond Python (Debian, root; says so and goes on elsewhere)
+tools:  ## Install programs that some tests need (as root on Debian; elsewhere only a message)
 	@if command -v redis-server >/dev/null && command -v promtool >/dev/null && ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends redis-server libfaketime prometheus >/dev/null; \
 	then :; else echo "not installed: redis-server, libfaketime, prometheus; tests that need them are skipped"; fi
 
 .PHONY: test
-test: env lint  ## Lint, types, layers, and every test that needs nothing but this machine (but the slow ones)
+test: env lint  ## Lint, types, layers, and all tests except slow ones and those with the real engine
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not sglang" --durations 10 $(ARGS)
 
 .PHONY: test-slow
-test-slow: env  ## Long random walks through churn
+test-slow: env  ## Slow tests: long random sequences of replicas that join and leave
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang"
 
-# The engine has an environment of its own (6 GB): its dependencies are none of ours.
+# The engine has its own environment (6 GB), because Evenkeel does not depend on its packages.
 ENGINE      := .venv-sglang
 ENGINE_FROM := sglang_plugin/cpu
-# uv, since pip takes ten minutes over it.
+# uv, because pip takes ten minutes.
 ENGINE_INSTALL := $(ENGINE)/bin/uv pip install --quiet --python $(ENGINE)/bin/python
 $(ENGINE)/.installed: $(wildcard $(ENGINE_FROM)/*.txt $(ENGINE_FROM)/*.py $(ENGINE_FROM)/*/*/*.py) pyproject.toml
 	@test -x $(ENGINE)/bin/python || $(PYTHON) -m venv $(ENGINE)
@@ -77,69 +77,69 @@ $(ENGINE)/.installed: $(wildcard $(ENGINE_FROM)/*.txt $(ENGINE_FROM)/*.py $(ENGI
 	$(ENGINE_INSTALL) --no-deps -r $(ENGINE_FROM)/engine.txt $(ENGINE_FROM)/sgl_kernel_stub
 	$(ENGINE_INSTALL) --no-deps --editable .
 	$(ENGINE_INSTALL) --no-deps --target $(ENGINE)/sglang-0.5.21 sglang==0.5.21
-	@# Three processes of each engine import all of it; without bytecode each takes twice the time. Some files are templates.
+	@# Three processes of each engine import all of it, and take twice the time without bytecode. Some files are templates that do not compile.
 	$(ENGINE)/bin/python -m compileall -q -j 0 $(ENGINE)/lib $(ENGINE)/sglang-0.5.21 >/dev/null 2>&1 || true
 	$(ENGINE)/bin/python $(ENGINE_FROM)/tiny_model.py $(ENGINE)/model
 	@touch $@
 
 .PHONY: sglang
-sglang: $(ENGINE)/.installed  ## The real engine for CPU in .venv-sglang, with a tiny model (6 GB, minutes; quick when nothing changed)
+sglang: $(ENGINE)/.installed  ## Create .venv-sglang: the real engine for the CPU, and a tiny model (6 GB, minutes)
 
 .PHONY: up-sglang
-up-sglang: env sglang  ## The same fair fleet on the real engine: 2 replicas of SGLang, 2 tenants, a tiny model
+up-sglang: env sglang  ## Run a fair fleet with the real engine (2 replicas of SGLang, 2 tenants, a tiny model)
 	$(BIN)/evenkeel up examples/sglang.yaml --sglang $(ENGINE) --model $(ENGINE)/model $(ARGS)
 
 .PHONY: test-sglang
-test-sglang: env sglang  ## The plug-in inside the real SGLang on this machine's CPU
+test-sglang: env sglang  ## Test the plug-in inside the real SGLang on the CPU
 	$(BIN)/python -m pytest -m sglang tests/sglang $(ARGS)
 
 .PHONY: chaos
-chaos: env tools  ## Real processes, killed, frozen, cut off and misled under load (20 minutes; root for all of it)
+chaos: env tools  ## Kill, freeze and disconnect processes under load (20 minutes; complete only as root)
 	$(BIN)/python -m pytest chaos --durations 0
 
 .PHONY: chaos-core
-chaos-core: env tools  ## What of it every change has to pass (5 minutes)
+chaos-core: env tools  ## The chaos tests for every change (5 minutes)
 	$(BIN)/python -m pytest chaos -m core --durations 0 $(ARGS)
 
 .PHONY: test-sglang-core
-test-sglang-core: env sglang  ## The same but the long ones (about 5 minutes)
+test-sglang-core: env sglang  ## The tests with SGLang for every change (about 5 minutes)
 	$(BIN)/python -m pytest -m "sglang and not slow" tests/sglang --durations 5 $(ARGS)
 
 .PHONY: lint
-lint: env  ## ruff, mypy --strict, import-linter
+lint: env  ## Run ruff, mypy --strict and import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 .PHONY: format
-format: env  ## Format and fix what can be fixed
+format: env  ## Format the code, and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 .PHONY: crds
-crds: env  ## Write crds/*.yaml anew from the contract (a test fails when they differ)
+crds: env  ## Generate crds/*.yaml from the contract (a test fails if they differ)
 	$(BIN)/python -m crds.generate
 
 .PHONY: monitoring
-monitoring: env  ## Write what chart and operator ship of monitoring/ anew (a test fails when they differ)
+monitoring: env  ## Generate the alerts and dashboards of chart and operator from monitoring/ (a test fails if they differ)
 	$(BIN)/python -m monitoring.generate
 
 .PHONY: lock
-lock: env  ## Resolve constraints.txt anew from pyproject.toml
+lock: env  ## Generate constraints.txt from pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
 	$(BIN)/uv pip compile --quiet --extra dev --python-version 3.11 --universal --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
 
 .PHONY: cluster
-cluster:  ## A real two-node Kubernetes on this machine (root; Go builds it once, about 10 minutes cold)
+cluster:  ## Create a two-node Kubernetes cluster on this machine (root; the first time about 10 minutes)
 	$(PYTHON) -m e2e.rig up
 
 .PHONY: e2e
-e2e: env cluster  ## Tests on a real cluster: that of `make cluster`, or E2E_KUBECONFIG
+e2e: env cluster  ## Test on a cluster: that of `make cluster`, or E2E_KUBECONFIG
 	$(BIN)/python -m pytest e2e
 
 .PHONY: e2e-core
-e2e-core: env  ## The core of it (.ci/run): installs and builds what is missing; says so where that cannot be had
+e2e-core: env  ## The cluster tests for every change; skipped with a message if the machine cannot run a cluster
 	@status=0; $(PYTHON) -m e2e.rig prepare || status=$$?; \
 	if [ $$status -eq 77 ]; then echo "e2e-core: SKIPPED, this machine cannot have a cluster (see above)"; exit 0; fi; \
 	[ $$status -eq 0 ] || exit $$status; \
@@ -147,9 +147,9 @@ e2e-core: env  ## The core of it (.ci/run): installs and builds what is missing;
 	$(PYTHON) -m e2e.rig down; exit $$status
 
 .PHONY: cluster-down
-cluster-down:  ## Tear the cluster down; leaves nothing
+cluster-down:  ## Remove the cluster
 	$(PYTHON) -m e2e.rig down
 
 .PHONY: clean
-clean:  ## Remove what was built (not .venv)
+clean:  ## Remove build results (not .venv)
 	rm -rf build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache mutants

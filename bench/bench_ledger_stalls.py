@@ -18,9 +18,9 @@ from evenkeel_contract.routerconfig import RouterConfig, TenancyConfig, TenantCo
 from evenkeel_fairshare.ledger import Sealer
 from evenkeel_router.api.charged import UNPAID
 from evenkeel_router.api.identity import client_of
+from evenkeel_router.fleet.reports import PIECE
 from evenkeel_router.ledger.exchange import from_wire, to_wire
-from evenkeel_router.ledger.reports import PIECE
-from evenkeel_router.state import RouterState
+from evenkeel_router.telemetry.rooms import Rooms
 
 TENANTS = tuple(TenantConfig(namespace="n", name=f"t{n}") for n in range(50))
 
@@ -38,14 +38,14 @@ def measure(what: str, steps: Iterable[object]) -> None:
     print(f"{what:<44} longest {longest:7.1f} ms   all {total:9.1f} ms", flush=True)
 
 
-def router() -> RouterState:
+def router() -> Rooms:
     tenancy = TenancyConfig(tenants=TENANTS)
-    state = RouterState(RouterConfig(namespace="n", service="s", model="m", tenancy=tenancy))
-    state.ledger.members = frozenset({state.ledger.router})
-    return state
+    rooms = Rooms.make(RouterConfig(namespace="n", service="s", model="m", tenancy=tenancy))
+    rooms.service_ledger.ledger.members = frozenset({rooms.service_ledger.ledger.router})
+    return rooms
 
 
-def reports(state: RouterState, clients: list[str], replicas: int, at: int) -> Iterator[None]:
+def reports(rooms: Rooms, clients: list[str], replicas: int, at: int) -> Iterator[None]:
     """Every replica reports; taken in pieces, as the router does."""
     told = [
         ClientReport(name, at, at, at, 3.0 * at, 3.0 * at, 1.0 * at, at, -5.0 * at, 1.0, at - 1, 0)
@@ -53,7 +53,7 @@ def reports(state: RouterState, clients: list[str], replicas: int, at: int) -> I
     ]
     for replica in range(replicas):
         for begin in range(0, len(told), PIECE):
-            state.accounting.observe(
+            rooms.service_ledger.accounting.observe(
                 f"incarnation-{replica}",
                 told[begin : begin + PIECE],
                 policy="DLPM",
@@ -69,36 +69,45 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=64)
     parser.add_argument("--active", type=int, default=500)
     arguments = parser.parse_args()
-    state = router()
+    rooms = router()
     everybody = [
         client_of(TENANTS[n % len(TENANTS)], f"c{n}").identity for n in range(arguments.clients)
     ]
     active = everybody[: arguments.active]
     for replica in range(arguments.replicas):
-        state.accounting.meets(f"r{replica}", f"incarnation-{replica}", policy="DLPM", now_s=0.0)
-    sealer, members = Sealer(state.ledger), frozenset({state.ledger.router})
+        rooms.service_ledger.accounting.meets(
+            f"r{replica}", f"incarnation-{replica}", policy="DLPM", now_s=0.0
+        )
+    sealer, members = (
+        Sealer(rooms.service_ledger.ledger),
+        frozenset({rooms.service_ledger.ledger.router}),
+    )
 
     def figures(now_s: float) -> Iterator[None]:
-        return state.fairness.steps(state.accounting.alive, state.weights, now_s)
+        return rooms.service_ledger.fairness.steps(
+            rooms.service_ledger.accounting.alive, rooms.service_ledger.weights, now_s
+        )
 
     def seal(now_s: float) -> Iterator[None]:
-        return sealer.steps(members, live=state.accounting.alive, now_s=now_s)
+        return sealer.steps(members, live=rooms.service_ledger.accounting.alive, now_s=now_s)
 
-    measure("first reports", reports(state, everybody, arguments.replicas, 1))
+    measure("first reports", reports(rooms, everybody, arguments.replicas, 1))
     measure("first figures", figures(1.0))
     measure("first book", seal(1.0))
     for at in (2, 3):
-        measure("reports of who is active", reports(state, active, arguments.replicas, at))
+        measure("reports of who is active", reports(rooms, active, arguments.replicas, at))
         measure("figures", figures(float(at)))
         measure("book", seal(float(at)))
-    state.accounting.meets("r0", "another", policy="DLPM", now_s=10.0)
-    state.accounting.close(20.0, settled=True)
-    measure("what the departed one left", state.ledger.closing_steps("incarnation-0"))
+    rooms.service_ledger.accounting.meets("r0", "another", policy="DLPM", now_s=10.0)
+    rooms.service_ledger.accounting.close(20.0, settled=True)
+    measure(
+        "what the departed one left", rooms.service_ledger.ledger.closing_steps("incarnation-0")
+    )
     clients = [client_of(TENANTS[n % len(TENANTS)], f"c{n}") for n in range(200)]
     measure(
         "seeds for 200 clients, one by one",
         (
-            state.accounting.sends("r0", client, worst=1.0, paid=UNPAID, now_s=20.0)
+            rooms.service_ledger.accounting.sends("r0", client, worst=1.0, paid=UNPAID, now_s=20.0)
             for client in clients
         ),
     )
@@ -106,7 +115,7 @@ def main() -> None:
     written: list[bytes] = []
     measure(
         "whole ledger written for a peer",
-        (written.append(encode(to_wire(part))) for part in state.ledger.parts()),
+        (written.append(encode(to_wire(part))) for part in rooms.service_ledger.ledger.parts()),
     )
     other = router()
     measure(

@@ -21,7 +21,7 @@ import matplotlib
 matplotlib.use("Agg")  # no display needed
 
 import matplotlib.pyplot as plt
-from evenkeel_fairshare.churn_bounds import Churn, churn_gap
+from evenkeel_fairshare.bounds import Churn, churn_gap
 from evenkeel_fairshare.ledger import CarryRules, EqualWeights
 
 from tests.support.churn import (

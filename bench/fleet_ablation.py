@@ -3,10 +3,10 @@
     python -m bench.fleet_ablation QUESTION [--workload tot-s1] [--seeds 3] [--processes 2]
 
 Questions are the keys of `QUESTIONS`; each is a list of variants, and each variant a row of a Markdown table:
-means over seeds. `docs/experiments.md` says what the answers were.
+means over seeds. `docs/experiments.md` has the answers.
 
-The surprising thing: some variants change the workload's load or the profile's costs. They say what a result
-hinges on; the comparison itself is `fleet_comparison.py`, with workloads fixed beforehand.
+Some variants change the workload's load or the profile's costs. They show what a result
+depends on; the comparison itself is `fleet_comparison.py`, with workloads fixed beforehand.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Variant:
     kv_tokens: int | None = None
     prefix_cache: bool = True
     load: float = 1.0
-    """Factor on everybody's rate of programs."""
+    """Factor on every client's rate of programs."""
     kv_read: float = 1.0
     """Factor on what a decode step pays for each KV token."""
 

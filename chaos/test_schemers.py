@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from evenkeel_fairshare.churn_bounds import churn_gap
+from evenkeel_fairshare.bounds import churn_gap
 
 from chaos.rig.arena import tenant
 from chaos.rig.load import Client

@@ -341,7 +341,7 @@ def test_scaling_beside_autoscaling_is_refused_by_the_same_rule(
 ) -> None:
     scaling = {"maxReplicas": 4, "prometheus": {"url": "http://prometheus"}}
     assert patched(api, stored, {"spec": {"autoscaling": scaling}}).is_success
-    with pytest.raises(KubectlError, match="cannot stand beside autoscaling; remove one"):
+    with pytest.raises(KubectlError, match="is set together with autoscaling; remove one"):
         kubectl("-n", NAMESPACE, "scale", "fis/llama", "--replicas=4")
 
 

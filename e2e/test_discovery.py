@@ -163,13 +163,13 @@ async def test_replicas_come_are_withheld_and_go_as_the_cluster_says(
     access: Configuration, fleet: Fleet
 ) -> None:
     async with connected(access) as api, following(api) as router:
-        await until(lambda: router.state.in_sync, "the first lists")
+        await until(lambda: router.rooms.replicas.in_sync, "the first lists")
         fleet.add("engine-a")
         fleet.add("engine-b")
         fleet.endpoints("llama-engine", "engine-a", "engine-b")
-        known = router.state.fleet.member
+        known = router.rooms.replicas.fleet.member
         await until(lambda: known("engine-b") is not None, "both replicas")
-        assert not router.state.fleet.routable
+        assert not router.rooms.replicas.fleet.routable
         fleet.containers_ready("engine-a", "True")
         fleet.containers_ready("engine-b", "True")
         await routable(router, 2)
@@ -179,7 +179,7 @@ async def test_replicas_come_are_withheld_and_go_as_the_cluster_says(
         await routable(router, 0)
         drained = known("engine-b")
         assert drained is not None
-        assert drained.withheld == "draining"
+        assert drained.unschedulable == "draining"
         fleet("annotate", "pod", "engine-b", f"{DRAIN_ANNOTATION}-")
         await routable(router, 1)
         fleet("delete", "pod", "engine-b", "--grace-period=0", "--force")
@@ -244,7 +244,8 @@ async def test_other_routers_are_found_through_their_headless_service(
         fleet.add("router-a")
         fleet.endpoints("llama-router-peers", "router-a")
         await until(
-            lambda: [one.name for one in router.state.peers or ()] == ["router-a"], "the peer"
+            lambda: [one.name for one in router.rooms.service_ledger.peers or ()] == ["router-a"],
+            "the peer",
         )
 
 

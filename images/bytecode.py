@@ -1,8 +1,8 @@
-"""`python3 bytecode.py FOLDER INSTALLED`: bytecode for all modules in FOLDER, which will be installed as INSTALLED.
+"""`python3 bytecode.py FOLDER INSTALLED` writes bytecode for the modules in FOLDER, which are installed as INSTALLED.
 
-What `compileall` does, but the same bytes each time. Its files differ from run to run, since how marshal shares
-objects depends on reference counts; version 2 of the format shares nothing. They are never checked against the
-time of a source file (PEP 552), so that times may be set to zero too.
+Unlike `compileall` it writes the same bytes in every run. The current marshal format shares objects by their reference
+counts, which differ between runs, so this uses version 2, which shares none. Python does not compare these files with the
+times of the sources (PEP 552), so the image may set all times to zero.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ def main(folder: Path, installed: Path) -> None:
         source = path.read_bytes()
         try:
             code = compile(source, str(installed / path.relative_to(folder)), "exec")
-        except (
-            SyntaxError,
-            ValueError,
-        ):  # a template, say; Python itself would say so at its import
+        except (SyntaxError, ValueError):  # a template, for example; its import would fail too
             continue
         target = Path(importlib.util.cache_from_source(str(path)))
         target.parent.mkdir(exist_ok=True)

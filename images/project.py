@@ -1,8 +1,8 @@
-"""What an image needs to know of pyproject.toml in the working directory.
+"""Reads pyproject.toml in the working directory for the build of an image.
 
-`python3 project.py requirements EXTRA` prints what an image installs: dependencies alone, without the project, so
-that the layer which holds them lasts until one of them changes. `python3 project.py metadata FOLDER` writes what an
-installer would: name and version, which programs ask for, and by which entry points others find the packages in it.
+`python3 project.py requirements EXTRA` prints the dependencies without the project itself, so that their layer is reused
+until one of them changes. `python3 project.py metadata FOLDER` writes the metadata that an installer would write: name,
+version and entry points.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 
-def main(verb: str, argument: str) -> None:
+def main(command: str, argument: str) -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
-    if verb == "requirements":
+    if command == "requirements":
         sys.stdout.writelines(f"{requirement}\n" for requirement in requirements(project, argument))
     else:
         folder = Path(argument) / f"{project['name']}-{project['version']}.dist-info"
@@ -30,7 +30,7 @@ def requirements(project: dict[str, Any], extra: str) -> list[str]:
 
 
 def entry_points(project: dict[str, Any], folder: Path) -> str:
-    """Those whose package is there."""
+    """The entry points of the packages in `folder`."""
     lines = []
     for group, members in project["entry-points"].items():
         lines.append(f"[{group}]")

@@ -1,8 +1,8 @@
-# The public SGLang image with Evenkeel's plug-in: replicas of runtime SGLang.
+# The public SGLang image with the plug-in of Evenkeel, for replicas of runtime SGLang.
 #
 #     docker build --file images/sglang.Dockerfile --tag registry.example.com/evenkeel/sglang:0.2.0 .
 #
-# The plug-in supports SGLang 0.5.21 and newer (docs/sglang.md). CUDA comes with the base.
+# The plug-in supports SGLang 0.5.21 and newer (docs/sglang.md). The base image contains CUDA.
 ARG BASE=docker.io/lmsysorg/sglang:v0.5.23
 FROM ${BASE}
 WORKDIR /opt/evenkeel
@@ -10,9 +10,9 @@ COPY pyproject.toml LICENSE images/project.py ./
 COPY fairshare/evenkeel_fairshare evenkeel_fairshare
 COPY contract/evenkeel_contract evenkeel_contract
 COPY sglang_plugin/evenkeel_sglang evenkeel_sglang
-# The engine is pinned against what it was built with: nothing that is there may change, so what is there is the
-# constraint. Then the plug-in is made known to SGLang, which finds it by its entry point. (An image is not a system:
-# pip on Debian and Ubuntu wants to be told.)
+# The installed packages are the constraint, so none of them changes. `project.py metadata` writes the entry point by
+# which SGLang finds the plug-in. On Debian and Ubuntu pip installs outside a virtual environment only with
+# PIP_BREAK_SYSTEM_PACKAGES.
 RUN export PIP_BREAK_SYSTEM_PACKAGES=1 PIP_DISABLE_PIP_VERSION_CHECK=1 \
  && python3 -m pip list --format=freeze --exclude-editable > there.txt \
  && python3 project.py requirements sglang > wanted.txt \

@@ -1,8 +1,8 @@
-"""`make monitoring`: writes what operator and chart ship, out of alerts/ and dashboards/.
+"""`make monitoring`: writes the files that operator and chart ship from alerts/ and dashboards/.
 
-alerts/service.yaml   → the operator, which makes a PrometheusRule of it for each service
-alerts/operator.yaml  → the chart
-dashboards/*.yaml     → the chart, as Grafana reads them
+alerts/service.yaml   → operator; it makes a PrometheusRule for each service
+alerts/operator.yaml  → chart
+dashboards/*.yaml     → chart, in Grafana's format
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHART: Final = ROOT / "charts/evenkeel/files/monitoring"
 
 
 def files() -> dict[Path, str]:
-    """Path → text, of everything that is shipped."""
+    """Path → text of all generated files."""
     alerts = yaml.safe_load((HERE / "alerts/service.yaml").read_text())
     found = {
         SERVICE_ALERTS: _json(alerts),

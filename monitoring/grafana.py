@@ -1,10 +1,9 @@
-"""A dashboard as Grafana reads it, out of a page of what it shows.
+"""Generates a dashboard in Grafana's format from a short definition.
 
     {title, description, rows: [{title, panels: [{title, unit?, kind?, width?, signed?, description?,
                                                  queries: {legend: PromQL}}]}]}
 
-In queries `$of` stands for the labels of the series of the chosen service. What a panel does not say is the same in
-all of them, and stands here.
+In queries `$of` stands for the labels of the chosen service. This module sets all properties that a panel does not.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ _HEIGHT: Final = 8
 _SCHEMA: Final = 39  # Grafana 10 and newer
 
 
-def dashboard(uid: str, page: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole of it."""
+def dashboard(uid: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the dashboard."""
     return {
         "uid": uid,
-        "title": page["title"],
-        "description": page["description"],
+        "title": source["title"],
+        "description": source["description"],
         "tags": ["evenkeel"],
         "schemaVersion": _SCHEMA,
         "version": 1,
@@ -32,12 +31,12 @@ def dashboard(uid: str, page: Mapping[str, Any]) -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
         "templating": {"list": _variables()},
-        "panels": list(_panels(page["rows"])),
+        "panels": list(_panels(source["rows"])),
     }
 
 
 def _variables() -> list[dict[str, Any]]:
-    # Every router exports it, whatever happens.
+    # Every router always exports this series.
     series = "evenkeel_router_draining"
     return [
         {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"},
@@ -56,7 +55,7 @@ def _choice(name: str, query: str) -> dict[str, Any]:
         "datasource": _SOURCE,
         "query": {"query": query, "refId": name},
         "definition": query,
-        "refresh": 2,  # with the time range
+        "refresh": 2,  # when the time range changes
         "sort": 1,
     }
 

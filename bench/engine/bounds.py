@@ -2,11 +2,11 @@
 
     make sglang && python -m bench.engine.bounds [--minutes 10] [--out out/engine]
 
-Two tenants at 4:1 and four clients, each with more requests waiting than fit, of lengths by chance. The engine's reports are read as often as they come. In every one of them, for whoever waits, at both
+Two tenants at 4:1 and four clients, each with more requests waiting than fit, of lengths by chance. The engine's reports are read as often as they come. In every one of them, for every client that waits, at both
 levels: W = q(t1) + k·Q^u·w - q(t2) with k a whole number, from the first report on (the identity in the proof of theorem 4.1). And over all
 intervals between two of them: the gap of theorem 4.1, with M' = the largest sum of final lengths that ran together (ALGORITHMS §7 A1), by the probe's trace.
 
-The surprising thing: identities are compared with ==. All charges are whole tokens, so floats are exact.
+Identities are compared with ==: all charges are whole tokens, so floats are exact.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from typing import Any
 
 import httpx
 from evenkeel_contract.reports import ClientReport
-from evenkeel_fairshare.bounds import dlpm_backlogged_gap, dlpm_overshoot
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.bounds import dlpm_overshoot
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
+from evenkeel_simulator.laboratory.bounds import dlpm_backlogged_gap
 
 from tests.sglang.engine import Engine, ask, clients_of, probed, tokens, unused_port
 from tests.sglang.ways import events
 
 POOL_TOKENS, RUNNING, QUANTUM = 3072, 16, 1000
 SENDERS, BATCH = 6, 50
-"""Of each client: six calls under way with fifty requests each, so that nobody runs out while the load generator waits for a
-busy machine. Who did would forfeit credit, and the theorem's premise would not hold."""
+"""Of each client: six calls under way with fifty requests each, so that none runs out while the load generator waits for a
+busy machine. One that did would forfeit credit, and the theorem's premise would be false."""
 PREFIX_TOKENS, MOST_TAIL_TOKENS, MOST_OUTPUT_TOKENS = 200, 100, 60
 TENANTS = {"ns/big": 4, "ns/small": 1}
 CLIENTS = {"ns/big/chat": 3, "ns/big/batch": 1, "ns/small/solo": 1, "ns/small/twin": 2}
@@ -114,7 +115,10 @@ class Found:
         weights = {**CLIENTS, **TENANTS}
         return {
             pair: dlpm_backlogged_gap(
-                overshoot, QUANTUM, (weights[one], weights[other]), withheld=WITHHELD
+                overshoot,
+                QUANTUM,
+                (weights[one], weights[other]),
+                deferred_refills=DEFERRED_REFILLS,
             )
             for pair in self.gaps
             for one, other in [pair.split(", ")]

@@ -7,7 +7,7 @@ beside the flooder, whose queue is full when the modest client begins. Each roun
 counted in forward passes of the engine and in CPU time of its scheduler, which do not depend on what else the machine does, and in
 seconds, which do.
 
-The surprising thing: the fair-share ideal is twice the time alone. A client with half of a replica cannot ask for less.
+The fair-share ideal is twice the time alone: a client with half of a replica cannot ask for less.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ from tests.sglang.engine import ROOT, Engine, ask, probed, tokens
 from tests.sglang.ways import Way, ways
 
 WORKLOAD = ROOT / "bench/workloads/engine/flood.yaml"
-AS_PRINTED = "dlpm-as-printed"
-"""DLPM with EVENKEEL_LONGEST_FIRST=0."""
-POLICIES = ("fcfs", "lpm", "dlpm", AS_PRINTED)
+POLICIES = ("fcfs", "lpm", "dlpm")
 UPSTREAM = ("fcfs", "lpm")
 
 
@@ -149,8 +147,8 @@ def summary(
     """Of the modest client's ways; what was cached is of all."""
     steps = [way.steps for way in modest.values()]
     cpu_ms = [way.cpu_ms for way in modest.values()]
-    everybody = [*modest.values(), *flooder.values()]
-    cached = sum(way.cached_tokens for way in everybody)
+    all_ways = [*modest.values(), *flooder.values()]
+    cached = sum(way.cached_tokens for way in all_ways)
     last = max((way.finished_step or 0 for way in flooder.values()), default=0)
     return Run(
         policy=policy,
@@ -161,7 +159,7 @@ def summary(
         p99_cpu_ms=p99(cpu_ms),
         mean_s=mean(times_s),
         p99_s=p99(times_s),
-        hit_rate=cached / (cached + sum(way.extend_tokens for way in everybody)),
+        hit_rate=cached / (cached + sum(way.extend_tokens for way in all_ways)),
         during_flood=sum((way.finished_step or 0) <= last for way in modest.values()),
     )
 
@@ -170,13 +168,9 @@ def measured(policy: str, workload: dict[str, Any], rounds: int) -> list[Run]:
     """Alone and flooded in turns, on one engine."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace"
-        settings = {
-            "EVENKEEL_CLIENT_QUANTUM": str(workload["quantum"]),
-            "EVENKEEL_LONGEST_FIRST": str(int(policy != AS_PRINTED)),
-        }
-        flag = "dlpm" if policy == AS_PRINTED else policy
+        settings = {"EVENKEEL_CLIENT_QUANTUM": str(workload["quantum"])}
         engine = Engine(
-            *("--schedule-policy", flag, "--max-total-tokens", str(workload["pool_tokens"])),
+            *("--schedule-policy", policy, "--max-total-tokens", str(workload["pool_tokens"])),
             *("--max-running-requests", str(workload["running"]), "--disable-overlap-schedule"),
             log=Path(folder) / "log",
             environment=probed(trace, with_plug_in=policy not in UPSTREAM)

@@ -7,7 +7,7 @@ measured, with the queue still about as long as named. All is CPU time of the sc
 matching against the cache; of the whole pass (`get_new_batch_prefill`, with SGLang's own work for the batch in it); and of
 `process_batch_result` for the decode steps in between, where output is charged.
 
-The surprising thing: beyond 128 waiting requests upstream's lpm is fcfs and matches nobody.
+Beyond 128 waiting requests upstream's lpm is fcfs and matches none.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def decode_results_us(trace: Path, waiting: int) -> list[float]:
 
 
 def costs(trace: Path, policy: str, waiting: int) -> Costs:
-    """Without the passes that match everybody for the first time and fill the batch."""
+    """Without the passes that match all for the first time and fill the batch."""
     rows = [event for event in passes(trace, waiting) if event["waiting"] <= waiting]
     rows = rows[: min(MEASURED, waiting // 2)]
 

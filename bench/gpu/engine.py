@@ -1,7 +1,4 @@
-"""One SGLang for a measurement: started, waited for, ended with all it started.
-
-Place in the flow: `run` → **engine** → `python -m sglang.launch_server` in an environment that has it.
-"""
+"""One SGLang for a measurement: started, waited for, ended with all it started."""
 
 from __future__ import annotations
 

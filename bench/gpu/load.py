@@ -1,6 +1,6 @@
 """What is sent: a workload of the fleet's experiments, at the rate that one engine is to be loaded with. Pure.
 
-Place in the flow: workload file → **load** → programs → `sending`. The rates of the files are meant for simulated
+The rates of the files are meant for simulated
 fleets. Of them only the ratio between clients is kept: how much an engine manages is measured first, everything at
 once (`burst`), and arrivals are then set to a multiple of that (`paced`).
 """

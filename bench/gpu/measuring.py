@@ -1,7 +1,4 @@
-"""One engine, one policy: every workload in turn, first as a burst if its capacity is not known yet.
-
-Place in the flow: `run` (an engine's address) → **measuring** → `load`, `sending` → figures.
-"""
+"""One engine, one policy: every workload in turn, first as a burst if its capacity is not known yet."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine that runs, and who asks it."""
+    """An engine that runs, and its client."""
 
     url: str
     session: aiohttp.ClientSession
@@ -74,9 +71,9 @@ async def measure(
     plan: Plan,
     *,
     capacities: dict[str, float],
-    told: Callable[[Figures], None],
+    report: Callable[[Figures], None],
 ) -> list[Figures]:
-    """Every workload; `capacities` (programs/s) gets those that are not in it yet, `told` each result at once."""
+    """Every workload; `capacities` (programs/s) gets those that are not in it yet, `report` each result at once."""
     found = []
     async with open_session() as session:
         engine = Engine(url, session, plan.vocabulary)
@@ -84,7 +81,7 @@ async def measure(
             if name not in capacities:
                 capacities[name] = await _capacity(engine, name, spec, plan)
             found.append(await _measured(engine, name, spec, plan, policy, capacities[name]))
-            told(found[-1])
+            report(found[-1])
     return found
 
 

@@ -1,7 +1,6 @@
-"""What a measurement says at its end: figures for programs, a table and a plot for people.
+"""The results of a measurement: `figures.json` for programs, a table and a plot for people.
 
-Place in the flow: records → **figures** → `figures.json`, `table.md`, `figures.png`. The measures are those of
-`evenkeel simulate`; here they are only gathered.
+The measures are those of `evenkeel simulate`.
 """
 
 from __future__ import annotations

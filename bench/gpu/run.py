@@ -101,7 +101,7 @@ def _measure_all(
             info = httpx.get(f"{url}/server_info", timeout=60, trust_env=False).raise_for_status()
             version = str(info.json()["version"])
             _check_room(info.json(), plan)
-            work = measure(url, policy, plan, capacities=capacities, told=_tell)
+            work = measure(url, policy, plan, capacities=capacities, report=_print)
             runs += asyncio.run(work)
     return version, runs
 
@@ -125,7 +125,7 @@ def _vocabulary(model: Path) -> int:
         raise EngineError(f"--model {model} is not the folder of a model: {error!r}") from error
 
 
-def _tell(found: Figures) -> None:
+def _print(found: Figures) -> None:
     print(table_of([found]).splitlines()[-1], flush=True)
 
 

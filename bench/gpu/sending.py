@@ -1,6 +1,6 @@
 """Sends programs to an engine's `/generate` as token ids, reads the streams, keeps a record of each request.
 
-Place in the flow: `load` → **sending** → records → `report`. Token ids and not text, so that lengths and shared
+Token ids and not text, so that lengths and shared
 prefixes are exactly the workload's, and a turn's prompt holds what the engine really answered.
 """
 
@@ -97,7 +97,7 @@ class Run:
     async def _generate(
         self, client: str, input_ids: Sequence[int], output_tokens: int
     ) -> tuple[float, Mapping[str, Any], Sequence[int]]:
-        """When the first token came, what the engine says of the request, its output."""
+        """When the first token came, the engine's account of the request, its output."""
         body = {
             "input_ids": input_ids,
             "sampling_params": {
@@ -125,7 +125,7 @@ class Run:
 async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
     """As many connections as there are requests, and no limit on how long an answer takes."""
     async with aiohttp.ClientSession(
-        # SGLang closes a connection that is idle for 5 s: who takes it up again just then loses a request.
+        # SGLang closes a connection that is idle for 5 s: a client that reuses it just then loses a request.
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=None),
         read_bufsize=_MAX_LINE_BYTES,

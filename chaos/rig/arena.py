@@ -30,9 +30,8 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     dump_router_config,
 )
-from evenkeel_fairshare.bounds import dlpm_overshoot
-from evenkeel_fairshare.churn_bounds import Churn
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.bounds import Churn, dlpm_overshoot
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 
 from chaos.rig.children import Child, Place
 from chaos.rig.witness import Testimony, testimony
@@ -130,7 +129,10 @@ class Arena:
     def churn(self) -> Churn:
         """What the bounds ask for."""
         return Churn(
-            replicas=self.most_replicas, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=WITHHELD
+            replicas=self.most_replicas,
+            overshoot=OVERSHOOT,
+            quantum=QUANTUM,
+            deferred_refills=DEFERRED_REFILLS,
         )
 
     async def add_replica(

@@ -22,14 +22,16 @@ from evenkeel_contract.ledgerwire import (
 from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.ledger.closing import counted_figure, interval
 from evenkeel_fairshare.ledger.page import SERVICE
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
 
 from chaos.rig.arena import OVERSHOOT, QUANTUM, TOKEN, Arena, Router
 from chaos.rig.children import PATIENCE_S
 from chaos.rig.witness import Testimony
 
-RULES: Final = CarryRules(quantum=float(QUANTUM), overshoot=OVERSHOOT, withheld=WITHHELD)
+RULES: Final = CarryRules(
+    quantum=float(QUANTUM), overshoot=OVERSHOOT, deferred_refills=DEFERRED_REFILLS
+)
 
 PULL_INTERVAL_S: Final = 0.5
 ROUNDING: Final = 1e-6

@@ -1,7 +1,7 @@
-"""The command line: `evenkeel up · top · replay · demo · simulate`.
+"""The command line: `evenkeel up`, `top`, `replay`, `demo` and `simulate`.
 
-The surprising thing: only the verb that was asked for is imported. Between them they need a server stack, a
-plotting library and an HTTP client; `evenkeel --help` needs none and answers at once.
+Only the requested command is imported. Together they need an HTTP client, a plotting library and more;
+`evenkeel --help` needs none of them and answers at once.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final
 
 import typer
 
-VERBS: Final[Mapping[str, tuple[str, str]]] = {
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "up": (
         "evenkeel_cli.up.command",
-        "Run a file's fleet on this machine, and follow the file.",
+        "Run the fleet of a file as local processes, and apply edits.",
     ),
     "top": (
         "evenkeel_cli.top.command",
-        "Show live shares, deficits, hit rates and queues of a fleet.",
+        "Show shares, deficits, hit rates and queues of a fleet.",
     ),
     "replay": (
         "evenkeel_cli.replay.command",
@@ -32,10 +32,10 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "simulate": (
         "evenkeel_cli.simulate",
-        "Run a trace or a workload through a fleet in virtual time.",
+        "Simulate a fleet under a trace or a workload, in virtual time.",
     ),
 }
-"""Verb → the module with the function of that name, and the first line of its help."""
+"""Command → the module with the function of that name, and the first line of its help."""
 
 
 def main() -> None:
@@ -44,33 +44,33 @@ def main() -> None:
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """The application for this command line: the verb it names is real, the others only have a name."""
+    """The application for these arguments: the requested command is complete, the others have only name and help."""
     app = typer.Typer(
         name="evenkeel",
-        help="Fair LLM serving: no client can take another's share.",
+        help="Fair LLM serving: no client can take the share of another.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # boxes leave half of a terminal's 80 columns to the texts
+        rich_markup_mode=None,  # boxes would take half of the 80 columns of a terminal
     )
     app.callback()(_options)
-    asked = next((word for word in arguments if not word.startswith("-")), None)
-    for verb, (module, help_line) in VERBS.items():
-        if verb == asked:
-            app.command(verb)(_function(module, verb))
+    requested = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, (module, help_line) in COMMANDS.items():
+        if name == requested:
+            app.command(name)(_function(module, name))
         else:
-            app.command(verb, help=help_line)(_name_only)
+            app.command(name, help=help_line)(_name_only)
     return app
 
 
-def _function(module: str, verb: str) -> Callable[..., None]:
-    function: Callable[..., None] = getattr(import_module(module), verb)
+def _function(module: str, name: str) -> Callable[..., None]:
+    function: Callable[..., None] = getattr(import_module(module), name)
     return function
 
 
 def _options() -> None:
-    """Fair LLM serving: no client can take another's share."""
+    """Fair LLM serving: no client can take the share of another."""
 
 
 def _name_only() -> None:
-    """Stands for a verb that was not asked for; never called."""
+    """The placeholder for a command that was not requested; never called."""

@@ -1,7 +1,6 @@
-"""A file of resources → a manifest: one service, its tenants, their API keys. Every fault at once.
+"""Reads a file of resources into a manifest: one service, its tenants and their API keys.
 
-Place in the flow: YAML documents → **manifest** → `up`, `demo`. What a cluster would do and one machine cannot
-is no fault: it becomes a warning that names the field (`locally`).
+All faults are reported at once. A field that has no effect on one machine is not a fault: it becomes a warning (`ignored_fields`).
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from evenkeel_contract.spec.common import DnsName, SecretKeyRef
 from evenkeel_contract.validate import salvage_service, salvage_tenant
 from evenkeel_simulator.server.settings import argument_faults
 
-from evenkeel_cli.locally import not_honoured
-from evenkeel_cli.yamlfile import Document, Place, YamlFault, given_twice, parse_documents
+from evenkeel_cli.ignored_fields import ignored_fields
+from evenkeel_cli.yamlfile import Document, Position, YamlFault, given_twice, parse_documents
 
 _Resource = TypeVar("_Resource")
 
@@ -34,7 +33,7 @@ SecretEntries = Mapping[tuple[str, str, str], str]
 
 
 class ManifestFaults(ValueError):
-    """A file that cannot be run; `lines` name every fault: `file:line: document N (…) path: message`."""
+    """The file is invalid; `lines` has every fault: `file:line: document N (…) path: message`."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n".join(lines))
@@ -43,7 +42,7 @@ class ManifestFaults(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretMetadata:
-    """Where a Secret is; all else passes."""
+    """The identity of a Secret; other fields are accepted and ignored."""
 
     OPEN: ClassVar[bool] = True
 
@@ -53,7 +52,7 @@ class SecretMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """A Kubernetes Secret, as far as API keys need it."""
+    """The fields of a Kubernetes Secret that API keys need."""
 
     api_version: str
     kind: str
@@ -66,18 +65,18 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a file asks for, without faults."""
+    """The contents of a valid file."""
 
     service: FairInferenceService
     tenants: tuple[InferenceTenant, ...]
-    """Those that the service serves."""
+    """The tenants that the service serves."""
     secrets: SecretEntries
     warnings: tuple[str, ...]
-    """What is not honoured, each naming its field."""
+    """One sentence for each field without effect."""
 
     @property
     def key_hashes(self) -> KeyHashes:
-        """What a router may know of the API keys."""
+        """The hashes of the API keys, for the router's configuration."""
         return {ref: hashlib.sha256(key.encode()).hexdigest() for ref, key in self.secrets.items()}
 
     def api_keys(self) -> Iterator[tuple[str, str]]:
@@ -103,73 +102,76 @@ def parse_manifest(data: bytes, name: str) -> Manifest:
         documents = parse_documents(data, name)
     except YamlFault as error:
         raise ManifestFaults([str(error)]) from error
-    reading = _Reading(name)
+    reader = _ManifestReader(name)
     for document in documents:
-        reading.add(document)
-    return reading.finish()
+        reader.add(document)
+    return reader.finish()
 
 
 @dataclass(frozen=True, slots=True)
-class _Read(Generic[_Resource]):
-    """A resource as far as it could be read."""
+class _PartialResource(Generic[_Resource]):
+    """A resource with its faults; faulty fields have default values."""
 
     document: Document
     resource: _Resource
     faults: Sequence[Fault]
 
     def without_echoes(self, found: Iterable[Fault]) -> Iterator[Fault]:
-        """Those of `found` that are not about what is faulty already."""
+        """The faults in `found`, except those that follow from an earlier fault."""
         return without_echoes(found, self.faults)
 
 
-class _Reading:
-    """Collects the resources of a file and the faults of each, then what is wrong between them.
+class _ManifestReader:
+    """Collects the resources of a file with their faults, then the faults between them.
 
-    A faulty resource is kept as far as it could be read, so that one reading names every fault.
+    It keeps faulty resources too, so that it can report every fault of the file at once.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.warnings: list[str] = []
         self.secrets: dict[tuple[str, str, str], str] = {}
-        self._found: list[tuple[Place, str]] = []
-        """Every fault: where, and in words."""
-        self._services: list[_Read[FairInferenceService]] = []
-        self._tenants: list[_Read[InferenceTenant]] = []
-        self._some_unknown = False
-        """Whether some document may be the service that is missed."""
-        self._some_nameless = False
-        """Whether some document may be a Secret that is missed."""
-        self._half_read: set[tuple[str, str]] = set()
-        """Secrets (namespace, name) that may hold more than was read."""
+        self._found: list[tuple[Position, str]] = []
+        """Every fault: its position and its message."""
+        self._services: list[_PartialResource[FairInferenceService]] = []
+        self._tenants: list[_PartialResource[InferenceTenant]] = []
+        self._unknown_kind = False
+        """A document has an unknown kind: it may be the missing service."""
+        self._unknown_secret = False
+        """A document may be a missing Secret: its name or its kind is invalid."""
+        self._faulty_secrets: set[tuple[str, str]] = set()
+        """Secrets (namespace, name) with faulty entries."""
 
     def add(self, document: Document) -> None:
-        for place, key in document.repeated:
-            self._found.append((place, f"{self.name}:{place.line}: {given_twice(key)}"))
+        for position, key in document.repeated:
+            message = f"{self.name}:{position.line}: {given_twice(key)}"
+            self._found.append((position, message))
         data = document.data if isinstance(document.data, Mapping) else {}
         kind = data.get("kind")
         faults: Sequence[Fault]
         if kind == "FairInferenceService":
             service, faults = salvage_service(document.data)
-            self._services.append(_Read(document, service, faults))
-            self.warnings += not_honoured(data)
+            self._services.append(_PartialResource(document, service, faults))
+            self.warnings += ignored_fields(data)
         elif kind == "InferenceTenant":
             tenant, faults = salvage_tenant(document.data)
-            self._tenants.append(_Read(document, tenant, faults))
+            self._tenants.append(_PartialResource(document, tenant, faults))
         elif kind == "Secret":
             faults = self._add_secret(document.data)
         else:
             faults = self._other(document, kind)
-            self._some_unknown = self._some_unknown or bool(faults)
+            self._unknown_kind = self._unknown_kind or bool(faults)
             if faults and not {"data", "stringData"}.isdisjoint(data):
-                self._some_nameless = True
+                self._unknown_secret = True
         self._report(document, faults)
 
     def _report(self, document: Document, faults: Iterable[Fault]) -> None:
         for fault in faults:
-            place = document.place_of(fault.path)
-            where = f"{self.name}:{place.line}: document {document.number}{_title(document.data)}"
-            self._found.append((place, f"{where} {fault}"))
+            position = document.position_of(fault.path)
+            where = (
+                f"{self.name}:{position.line}: document {document.number}{_title(document.data)}"
+            )
+            self._found.append((position, f"{where} {fault}"))
 
     def _add_secret(self, data: object) -> Sequence[Fault]:
         secret, faults = salvage(Secret, data)
@@ -187,14 +189,14 @@ class _Reading:
                     entries.setdefault(key, base64.b64decode(text, validate=True).decode())
             except (binascii.Error, UnicodeDecodeError, ValueError):
                 found.append(
-                    Fault(f"data.{key}", "is not text in base64; stringData takes it plain")
+                    Fault(f"data.{key}", "is not text in base64; use stringData for plain text")
                 )
         for key, text in entries.items():
             self.secrets[(*identity, key)] = text
         if any(fault.path.startswith("metadata") for fault in found):
-            self._some_nameless = True
+            self._unknown_secret = True
         elif found:
-            self._half_read.add(identity)
+            self._faulty_secrets.add(identity)
         return found
 
     def _other(self, document: Document, kind: object) -> Sequence[Fault]:
@@ -206,11 +208,11 @@ class _Reading:
             return [Fault("kind", f"must be one of {', '.join(KINDS)}, not {show(kind)}")]
         if guess := did_you_mean(kind, KINDS):
             return [Fault("kind", f"{show(kind)} is unknown{guess}")]
-        self.warnings.append(f"document {document.number}: kind {kind} is passed over")
+        self.warnings.append(f"document {document.number}: kind {kind} is ignored")
         return []
 
     def finish(self) -> Manifest:
-        self._between()
+        self._check_references()
         if self._found:
             self._found.sort(key=lambda found: found[0])  # stable: in the order of the file
             raise ManifestFaults([text for _, text in self._found])
@@ -221,7 +223,7 @@ class _Reading:
             if tenant not in served:
                 self.warnings.append(
                     f"InferenceTenant {tenant.metadata.namespace}/{tenant.metadata.name} is not "
-                    f"served: another namespace, or not taken by spec.tenancy.selector"
+                    f"served: it has another namespace, or spec.tenancy.selector does not match it"
                 )
         return Manifest(
             service=service,
@@ -230,31 +232,33 @@ class _Reading:
             warnings=tuple(self.warnings),
         )
 
-    def _between(self) -> None:
-        if not self._services and not self._some_unknown:
-            self._found.append((Place(0, 0), f"{self.name}: has no FairInferenceService"))
+    def _check_references(self) -> None:
+        if not self._services and not self._unknown_kind:
+            self._found.append((Position(0, 0), f"{self.name}: contains no FairInferenceService"))
         for further in self._services[1:]:
-            message = "a file may hold one FairInferenceService; remove this one"
+            message = "a file may contain one FairInferenceService only; remove this one"
             self._report(further.document, [Fault("kind", message)])
         for first in self._services[:1]:
-            self._report(first.document, first.without_echoes(_not_local(first.resource)))
+            self._report(first.document, first.without_echoes(_argument_faults(first.resource)))
             self._report(first.document, first.without_echoes(self._store(first.resource)))
             self._report(first.document, first.without_echoes(self._token(first.resource)))
         seen: set[tuple[str, str]] = set()
         owners: dict[str, str] = {}
         for read in self._tenants:
-            self._report(read.document, read.without_echoes(self._twice(read.resource, seen)))
+            self._report(
+                read.document, read.without_echoes(self._repeated_name(read.resource, seen))
+            )
             self._report(read.document, read.without_echoes(self._keys(read.resource, owners)))
 
     def _store(self, service: FairInferenceService) -> Iterator[Fault]:
-        """The Secret with the address of the ledger's store must be in the file, too."""
+        """The file must contain the Secret with the address of the ledger's store."""
         redis = service.spec.router.state.redis
         if redis is not None:
             path, namespace = "spec.router.state.redis.urlSecretRef", service.metadata.namespace
             yield from self._missing(path, namespace, redis.url_secret_ref)
 
     def _token(self, service: FairInferenceService) -> Iterator[Fault]:
-        """So must the token that fetching the model needs, where a model is fetched."""
+        """The file must contain the Secret with the token for the model, if a model is fetched."""
         ref = service.spec.model.token_secret_ref
         if ref is not None and service.spec.engine.runtime is Runtime.SGLANG:
             path, namespace = "spec.model.tokenSecretRef", service.metadata.namespace
@@ -263,7 +267,7 @@ class _Reading:
     def _missing(self, path: str, namespace: str, ref: SecretKeyRef) -> Iterator[Fault]:
         secret = (namespace, ref.name)
         known = (*secret, ref.key) in self.secrets
-        if not known and not self._some_nameless and secret not in self._half_read:
+        if not known and not self._unknown_secret and secret not in self._faulty_secrets:
             yield Fault(
                 path,
                 f"no Secret {'/'.join(secret)} with an entry {ref.key!r} in this file; "
@@ -272,7 +276,7 @@ class _Reading:
             )
 
     @staticmethod
-    def _twice(tenant: InferenceTenant, seen: set[tuple[str, str]]) -> Iterator[Fault]:
+    def _repeated_name(tenant: InferenceTenant, seen: set[tuple[str, str]]) -> Iterator[Fault]:
         identity = (tenant.metadata.namespace, tenant.metadata.name)
         if identity in seen:
             message = f"{identity[1]!r} is given twice"
@@ -280,7 +284,7 @@ class _Reading:
         seen.add(identity)
 
     def _keys(self, tenant: InferenceTenant, owners: dict[str, str]) -> Iterator[Fault]:
-        """Faults of a tenant's API keys; `owners` remembers whose a key is."""
+        """Faults of a tenant's API keys; `owners` maps each key to its first user."""
         for index, key in enumerate(tenant.spec.api_keys):
             path = f"spec.apiKeys[{index}].secretRef"
             ref = key.secret_ref
@@ -289,15 +293,15 @@ class _Reading:
                 yield from self._missing(path, tenant.metadata.namespace, ref)
                 continue
             if not text or not text.isascii() or not text.isprintable() or " " in text:
-                yield Fault(path, "the key must be ASCII without blanks or control characters")
+                yield Fault(path, "the key must be ASCII without spaces or control characters")
             owner = owners.setdefault(text, f"{tenant.metadata.name}/{key.name}")
             if owner != f"{tenant.metadata.name}/{key.name}":
-                yield Fault(path, f"holds the same key as {owner}; one key identifies one client")
+                yield Fault(path, f"has the same key as {owner}; one key identifies one client")
 
 
-def _not_local(service: FairInferenceService) -> Iterator[Fault]:
+def _argument_faults(service: FairInferenceService) -> Iterator[Fault]:
     if service.spec.engine.runtime is not Runtime.SIMULATOR:
-        return  # SGLang itself tells of arguments that it refuses
+        return  # SGLang reports invalid arguments when it starts
     for index, message in argument_faults(service.spec.engine.args):
         path = "spec.engine.args" if index is None else f"spec.engine.args[{index}]"
         yield Fault(path, message)

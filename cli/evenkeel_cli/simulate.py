@@ -1,7 +1,7 @@
-"""`evenkeel simulate`: a trace or a workload through a fleet in virtual time.
+"""`evenkeel simulate`: simulates a fleet that serves a trace or a workload, in virtual time.
 
-Writes `requests.csv`, `summary.json`, `service.png` and `latency.png`. Faulty input ends with exit code 2 and
-one sentence that names it.
+It writes `requests.csv`, `summary.json`, `service.png` and `latency.png`. Invalid input ends with exit code 2 and one
+sentence that names it.
 """
 
 from __future__ import annotations
@@ -40,28 +40,30 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from evenkeel_cli.outfolder import make_sure_of
-from evenkeel_cli.screen import report_console
+from evenkeel_cli.output_folder import make_output_folder
+from evenkeel_cli.report_console import report_console
 
 DEFAULT_PROFILE = "a100-llama3.1-8b"
-_BATCH = 256  # requests between two looks at the progress bar
+_BATCH = 256  # requests between two updates of the progress bar
 
 
 _Advance = Callable[[int], None]
 
 
 class UsageError(ValueError):
-    """Options that do not go together."""
+    """Invalid options, or options that exclude each other."""
 
 
 def _option(text: str) -> Any:
-    """An option whose default says nothing."""
+    """An option whose help does not show its default."""
     return typer.Option(help=text, show_default=False)
 
 
-TraceFile = Annotated[Path | None, _option("CSV or Mooncake JSONL, plain or gzip.")]
-WorkloadName = Annotated[str | None, _option("A workload by its name, or a YAML file.")]
-Replicas = Annotated[int | None, _option("Default: the workload's, or 1.")]
+TraceFile = Annotated[Path | None, _option("Trace file: CSV or Mooncake JSONL, plain or gzip.")]
+WorkloadName = Annotated[str | None, _option("Name of a workload, or a YAML file.")]
+Replicas = Annotated[
+    int | None, _option("Number of replicas. Default: that of the workload, or 1.")
+]
 ReplicaPolicyName = Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")]
 FleetPolicyName = Annotated[
     str, typer.Option(help="RoundRobin, PerClientRoundRobin, LeastLoaded or D2LPM.")
@@ -69,35 +71,41 @@ FleetPolicyName = Annotated[
 ProfileName = Annotated[
     str | None,
     _option(
-        f"A profile by its name, or a JSON file. Default: the workload's, or {DEFAULT_PROFILE}."
+        f"Name of a profile, or a JSON file. Default: that of the workload, or {DEFAULT_PROFILE}."
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
-Seed = Annotated[int, typer.Option(help="Of a workload, and of hash:N.")]
+Seed = Annotated[int, typer.Option(help="Random seed of a workload and of hash:N.")]
 Clients = Annotated[
-    str | None, _option("hash:N spreads a trace's sessions over N clients by a hash.")
+    str | None, _option("hash:N assigns the sessions of a trace to N clients by a hash.")
 ]
-Speed = Annotated[float, typer.Option(help="2: the trace arrives in half the time.")]
-KvTokens = Annotated[int | None, _option("KV pool. Default: the workload's or the profile's.")]
-AdmissionName = Annotated[str, typer.Option(help="sglang or reservation.")]
-MaxRunning = Annotated[int | None, _option("Requests in a batch at most. Default: no such bound.")]
+Speed = Annotated[
+    float, typer.Option(help="Speed of arrivals; 2: the trace arrives in half the time.")
+]
+KvTokens = Annotated[
+    int | None, _option("Size of the KV pool. Default: that of the workload or profile.")
+]
+AdmissionName = Annotated[str, typer.Option(help="Admission rule: sglang or reservation.")]
+MaxRunning = Annotated[
+    int | None, _option("Maximum number of running requests. Default: no limit.")
+]
 ShareInBatch = Annotated[
-    bool, typer.Option(help="Let forks wait for the one that computes their prefix.")
+    bool, typer.Option(help="Let requests wait for a running one that computes their prefix.")
 ]
-Quantum = Annotated[float, typer.Option(help="DLPM's Q^u, weighted tokens.")]
-WorkerQuantum = Annotated[float, typer.Option(help="D2LPM's Q^w, weighted tokens.")]
+Quantum = Annotated[float, typer.Option(help="Quantum of DLPM (Q^u), in weighted tokens.")]
+WorkerQuantum = Annotated[float, typer.Option(help="Quantum of D2LPM (Q^w), in weighted tokens.")]
 InputWeight = Annotated[float, typer.Option(help="Weight of an input token.")]
 OutputWeight = Annotated[float, typer.Option(help="Weight of an output token.")]
 LongestFirst = Annotated[
     bool,
-    typer.Option("--longest-first", help="DLPM as replicas run it, not as the paper prints it."),
+    typer.Option("--longest-first", help="Run DLPM as replicas do, not as the paper prints it."),
 ]
 ArtifactRules = Annotated[
-    bool, typer.Option("--artifact-rules", help="Engine and accounts of the VTC paper's artifact.")
+    bool, typer.Option("--artifact-rules", help="Use engine and accounts of the VTC authors' code.")
 ]
-Workloads = Annotated[Path | None, _option("Folder of workload files.")]
+Workloads = Annotated[Path | None, _option("Folder with workload files.")]
 Traces = Annotated[
-    Path, typer.Option(help="Folder of the traces that workloads name.", envvar="EVENKEEL_DATA")
+    Path, typer.Option(help="Folder with the traces of workloads.", envvar="EVENKEEL_DATA")
 ]
 
 
@@ -125,7 +133,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     workloads: Workloads = None,
     traces: Traces = Path(),
 ) -> None:
-    """Run a trace or a workload through a fleet in virtual time."""
+    """Simulate a fleet under a trace or a workload, in virtual time."""
     try:
         spec = _find_spec(workload, trace, workloads)
         setup = Setup(
@@ -161,11 +169,11 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
         raise typer.Exit(2) from error
     _report(summary, out)
     if not summary.finished:
-        raise typer.Exit(1)  # whoever scripts this must not take it for a result
+        raise typer.Exit(1)  # a script must not use this as a result
 
 
 def workloads_folder() -> Path:
-    """Where workloads are found by name: in the package as installed, else in the source tree."""
+    """The folder of named workloads: in the installed package, or else in the source tree."""
     installed = Path(evenkeel_simulator.__file__).parent / "experiments" / "workloads"
     source = Path(evenkeel_simulator.__file__).parents[2] / "bench" / "workloads"
     return installed if installed.is_dir() else source
@@ -174,7 +182,7 @@ def workloads_folder() -> Path:
 def _find_spec(
     workload: str | None, trace: Path | None, workloads: Path | None
 ) -> WorkloadSpec | None:
-    """The workload's spec; None where a trace is to be run."""
+    """The spec of the workload; None for a trace."""
     if (workload is None) == (trace is None):
         raise UsageError("give exactly one of --trace and --workload")
     if workload is None:
@@ -190,14 +198,14 @@ def _find_spec(
 def _refuse_for_workloads(clients: str | None, speed: float) -> None:
     for option, given in (("--clients", clients is not None), ("--speed", speed != 1.0)):
         if given:
-            raise UsageError(f"{option} is for --trace; a workload file says its own")
+            raise UsageError(f"{option} is for --trace only; a workload file has its own")
 
 
 def _find_its_trace(spec: WorkloadSpec, traces: Path) -> None:
     if spec.trace is not None and not (traces / spec.trace.file).is_file():
         raise UsageError(
-            f"the workload's trace {spec.trace.file} is not in {traces.absolute()}; say where it is with "
-            f"--traces FOLDER or EVENKEEL_DATA (where traces come from: docs/experiments.md, Traces)"
+            f"the trace {spec.trace.file} of the workload is not in {traces.absolute()}; set its folder with "
+            f"--traces FOLDER or EVENKEEL_DATA (sources of traces: docs/experiments.md, Traces)"
         )
 
 
@@ -245,7 +253,7 @@ def _progress(total: int | None) -> Iterator[_Advance]:
 
 def _open(out: Path) -> None:
     try:
-        make_sure_of(out)
+        make_output_folder(out)
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror}") from error
 
@@ -261,7 +269,7 @@ def _write(records: list[Record], summary: Summary, out: Path, title: str) -> No
 
 
 def _report(summary: Summary, out: Path) -> None:
-    """What a reader wants to know first; all of it is in summary.json."""
+    """Print the most important figures; summary.json has all of them."""
     console = report_console()
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("client")
@@ -291,22 +299,22 @@ def _report(summary: Summary, out: Path) -> None:
 
 
 def _unserved(summary: Summary) -> Iterator[str]:
-    """What was not served, in sentences."""
+    """One sentence for each kind of request that was not served."""
     if summary.refused:
         yield (
-            f"refused because they do not fit an empty replica: {summary.refused} requests; "
-            "calls that come after them were never sent"
+            f"{summary.refused} requests were refused because they do not fit an empty replica; "
+            "the calls that depend on them were not sent"
         )
     if summary.rejected:
-        yield f"rejected by the replica policy: {summary.rejected} requests"
+        yield f"{summary.rejected} requests were rejected by the replica policy"
     if not summary.requests:
         yield "no request arrived"
     elif not summary.finished:
-        yield "nothing was served, so the figures above mean nothing and there is nothing to plot"
+        yield "no request was served, so the figures above have no meaning, and there are no plots"
     else:
         unserved = [name for name, client in summary.clients.items() if not client.finished]
         if unserved:
-            yield f"clients of whom nothing was served: {', '.join(unserved)}"
+            yield f"clients without a served request: {', '.join(unserved)}"
 
 
 _TIMES = ("ttft_p50", "ttft_p99", "latency_p50", "latency_p99")

@@ -1,7 +1,6 @@
-"""A YAML file → its documents, each with the line of every path, so that a fault can be found and mended.
+"""Reads the documents of a YAML file, with the line of every field for error messages.
 
-Place in the flow: **file** → `manifest` → what runs. Stricter than YAML itself: a key given twice is a fault
-(YAML lets the last one win; here the first does, so that the rest can still be checked), and dates stay text.
+It is stricter than YAML: a repeated key is a fault, and the first value is used to check the rest. Dates stay text.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 
 class YamlFault(ValueError):
-    """A file that cannot be read as YAML; the message begins with the file and the line."""
+    """The file is not valid YAML; the message begins with the file and the line."""
 
 
-class Place(NamedTuple):
-    """Both from 1; 0 stands for the whole file."""
+class Position(NamedTuple):
+    """Line and column from 1; 0 means the whole file."""
 
     line: int
     column: int
@@ -36,19 +35,19 @@ class Document:
     """From 1."""
     data: object
     node: yaml.Node
-    repeated: tuple[tuple[Place, str], ...] = ()
-    """Every key that a mapping holds already, by name."""
+    repeated: tuple[tuple[Position, str], ...] = ()
+    """Every repeated key of a mapping: its position and its name."""
 
-    def place_of(self, path: str) -> Place:
-        """Where the field at `path` is, or the nearest that is there."""
+    def position_of(self, path: str) -> Position:
+        """The position of the field at `path`, or of its nearest ancestor in the file."""
         node = self.node
-        place = _place(node)
+        position = _position(node)
         for step in _steps(path):
             found = _child(node, step)
             if found is None:
                 break
-            place, node = found
-        return place
+            position, node = found
+        return position
 
 
 def read_documents(path: Path) -> list[Document]:
@@ -59,18 +58,18 @@ def read_documents(path: Path) -> list[Document]:
         raise YamlFault(f"{path}: cannot be read: {error.strerror or error}") from error
     documents = parse_documents(data, str(path))
     for document in documents:
-        for place, key in document.repeated:
-            raise YamlFault(f"{path}:{place.line}: {given_twice(key)}")
+        for position, key in document.repeated:
+            raise YamlFault(f"{path}:{position.line}: {given_twice(key)}")
     return documents
 
 
 def given_twice(key: str) -> str:
-    """What is wrong with a repeated key."""
+    """The message for a repeated key."""
     return f"{key!r} is given twice in one mapping"
 
 
 def parse_documents(data: bytes, name: str) -> list[Document]:
-    """All documents of a file's bytes that are not empty; raises `YamlFault` for what is no YAML."""
+    """All documents in a file's bytes that are not empty; raises `YamlFault` for invalid YAML."""
     if len(data) > MAX_BYTES:
         raise YamlFault(f"{name}: is longer than {MAX_BYTES} bytes")
     try:
@@ -79,11 +78,11 @@ def parse_documents(data: bytes, name: str) -> list[Document]:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise YamlFault(f"{name}{line}: {error.problem or error.context}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise YamlFault(f"{name}: is not YAML: {' '.join(str(error).split())}") from error
+        raise YamlFault(f"{name}: is not valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise YamlFault(f"{name}: is nested too deeply") from error
-    except ValueError as error:  # a scalar that looks like a number and is none, such as 0x
-        raise YamlFault(f"{name}: is not YAML: {error}") from error
+    except ValueError as error:  # a scalar that resembles a number, such as 0x
+        raise YamlFault(f"{name}: is not valid YAML: {error}") from error
 
 
 def _documents(data: bytes) -> Iterator[Document]:
@@ -92,7 +91,7 @@ def _documents(data: bytes) -> Iterator[Document]:
         number = 0
         while loader.check_node():
             number += 1
-            node = cast(yaml.Node, loader.get_node())  # there is one, as check_node said
+            node = cast(yaml.Node, loader.get_node())  # check_node found one
             loader.repeated.clear()
             data_of_node = loader.construct_document(node)
             yield Document(number, data_of_node, node, tuple(loader.repeated))
@@ -101,11 +100,11 @@ def _documents(data: bytes) -> Iterator[Document]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML without dates; of keys given twice it keeps the first and notes the others."""
+    """Safe YAML without dates; of a repeated key it keeps the first value and records the others."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
-        self.repeated: list[tuple[Place, str]] = []
+        self.repeated: list[tuple[Position, str]] = []
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         if isinstance(node, yaml.MappingNode):
@@ -117,7 +116,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, value_node in pairs:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if key is not None and key in seen and key != "<<":
-                self.repeated.append((_place(key_node), key))
+                self.repeated.append((_position(key_node), key))
                 continue
             if key is not None:
                 seen.add(key)
@@ -138,18 +137,18 @@ def _steps(path: str) -> Iterator[str | int]:
         yield int(index) if index else name or quoted.strip("'\"")
 
 
-def _place(node: yaml.Node) -> Place:
-    return Place(node.start_mark.line + 1, node.start_mark.column + 1)
+def _position(node: yaml.Node) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def _child(node: yaml.Node, step: str | int) -> tuple[Place, yaml.Node] | None:
-    """Where the entry is, and its value."""
+def _child(node: yaml.Node, step: str | int) -> tuple[Position, yaml.Node] | None:
+    """The position of an entry, and its value."""
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
         if step < len(node.value):
             entry = node.value[step]
-            return _place(entry), entry
+            return _position(entry), entry
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if getattr(key, "value", None) == step:
-                return _place(key), value
+                return _position(key), value
     return None

@@ -1,1 +1,1 @@
-"""What the parts of Evenkeel say to each other: resources, configuration, the client key, reports, names."""
+"""The data that the components exchange: resources, configuration, the client key, reports, names."""

@@ -1,11 +1,13 @@
-"""`GET /v1/state` on the router's admin port: what `evenkeel top` shows. JSON. `GET /v1/replicas` is the part of it that
-the operator asks for, again and again while a replica comes or goes: without clients, of which there may be thousands.
-`GET /v1/activation?wanted=false` waits until a request of a service that stands at zero wants a replica (`true`: until none does),
-and answers after `ACTIVATION_POLL_S` in any case; without `wanted` at once.
+"""JSON answers of the router's admin port.
 
-Totals never fall while a router lives; who wants a rate subtracts two readings and divides by the difference of
-`time_s`. Service, owed service and leads are those of the whole fleet, from the ledger, and the same at every router; all
-else counts what this router did since it started. A field that is added later has a default, so that an older router can be read.
+- `GET /v1/state`: the whole state; `evenkeel top` shows it.
+- `GET /v1/replicas`: the replicas only, without clients, of which there may be thousands. The operator polls it.
+- `GET /v1/activation?wanted=false`: waits until a request needs the first replica of a service at zero. With `wanted=true` it
+  waits until no request does. It answers after `ACTIVATION_POLL_S` at the latest, and at once without `wanted`.
+
+Totals never decrease while a router runs. For a rate, divide the difference of two readings by the difference of `time_s`.
+Service, owed service and leads come from the ledger: they cover the whole fleet and are the same at every router. All other
+figures count what this router did since it started. Each newer field has a default, so that older routers can be read.
 """
 
 from __future__ import annotations
@@ -18,21 +20,21 @@ STATE_PATH: Final = "/v1/state"
 REPLICAS_PATH: Final = "/v1/replicas"
 ACTIVATION_PATH: Final = "/v1/activation"
 ACTIVATION_POLL_S: Final = 25.0
-"""Shorter than the silence that firewalls and proxies between pods put up with."""
+"""Shorter than the idle timeout of common firewalls and proxies."""
 STATE_VERSION: Final = 1
 
 
 class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """A client at one replica: the router's credit, and what the replica last reported."""
+    """A client at one replica: its credit at this router, and the replica's last report."""
 
     replica: str
     credit: float = 0.0
-    """q_{i,w}, weighted tokens; 0 where the fleet policy keeps none."""
+    """q_{i,w} in weighted tokens; 0 if the fleet policy keeps no credit."""
     deficit: float = 0.0
-    """q_i of the replica's policy, weighted tokens. Negative: it was served more than its quantum."""
+    """q_i of the replica policy in weighted tokens. Negative: the client received more than its quantum."""
     tenant_deficit: float = 0.0
     service: float = 0.0
-    """Weighted tokens, since the replica's process started."""
+    """Weighted tokens since the replica's process started."""
     waiting: int = 0
     running: int = 0
 
@@ -52,15 +54,15 @@ class ClientState(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     service: float = 0.0
-    """Weighted tokens that it was given, by all incarnations that ever were."""
+    """Weighted tokens that the client received from all incarnations, past and present."""
     owed: float = 0.0
-    """Weighted tokens that it should have been given."""
+    """Weighted tokens that the client should have received."""
     requested_per_s: float = 0.0
-    """Weighted tokens per second that it asks all routers for."""
+    """Weighted tokens per second that the client requests from all routers."""
     lead_s: float = 0.0
-    """Seconds of fair service by which it is ahead of the least served backlogged client of its tenant."""
+    """Lead over the least served backlogged client of its tenant, in seconds of fair service."""
     backlogged: bool = False
-    """Whether a request of it waits at a replica."""
+    """Whether a request of the client waits at a replica."""
     replicas: tuple[ClientAtReplica, ...] = ()
 
 
@@ -82,48 +84,48 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     joined: bool = False
-    """Its process is there."""
+    """Whether the replica has joined: its process runs and the router can reach it."""
     routable: bool = False
     withheld: str = ""
-    """Why this router sends nothing new there (`draining`, `terminating`, …); empty: nothing is against it."""
+    """Why this router sends no new requests there (`draining`, `terminating`, …); empty if it may."""
     in_flight: int = 0
-    """Requests of this router there (s_w)."""
+    """Requests of this router at the replica (s_w)."""
     requests: int = 0
     failures: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     prefix_blocks: int = 0
-    """Blocks of prompts that the router counts on being cached there."""
+    """Prompt blocks that the router expects in the replica's cache."""
     incarnation: str = ""
-    """Of its last report; empty where it makes none."""
+    """Incarnation in its last report; empty if it sends no reports."""
     policy: str = ""
     waiting: int = 0
     running: int = 0
     report_age_s: float | None = None
     kv_standing: str = ""
-    """How far the view of its cache can be trusted: `InSync`, `Partial`, `Replaying`, `Joining`; empty where none is made."""
+    """State of the view of its cache: `InSync`, `Partial`, `Replaying`, `Joining`; empty if there is no view."""
     kv_reason: str = ""
-    """Why it is not in sync."""
+    """Why the view is not in sync."""
     kv_sequence: int = 0
-    """Batches of KV events applied, of all that its process published."""
+    """Batches of KV events that the router has applied, of those that the replica's process published."""
     kv_gaps: int = 0
-    """Times that a batch did not come and was asked for."""
+    """Number of gaps: a batch was missing and the router requested a replay."""
 
 
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):
-    """How fair the whole fleet is (design §7), over the last minute."""
+    """Fairness figures of the whole fleet over the last minute (design §7)."""
 
     window_s: float = 0.0
     backlogged: int = 0
     """Clients with a request that waits at a replica."""
     share_error: float = 0.0
-    """How much less than owed the worst treated backlogged client got, as a fraction."""
+    """How much less than its owed service the least served backlogged client got, as a fraction."""
     lead_s: float = 0.0
-    """The most over the least served backlogged client, in seconds of fair service."""
+    """Lead of the most over the least served backlogged client, in seconds of fair service."""
     jain: float = 1.0
     bound_ratio: float = 0.0
-    """Above 1 something is broken."""
+    """Measured service difference over its proven bound; above 1 the scheduler has a fault."""
 
 
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,58 +134,58 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     router: str = ""
-    """Its incarnation; empty: it never answered."""
+    """Its incarnation; empty if it never answered."""
     answer_age_s: float | None = None
     trouble: str = ""
 
 
 class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What this router knows of who was served what, and how it keeps that."""
+    """This router's ledger and its store."""
 
     router: str = ""
     """This router's incarnation."""
     book: int = 0
-    """Number of the book that it holds."""
+    """Number of the current closed totals."""
     pages: int = 0
-    """Incarnations of replicas that are in no book yet."""
+    """Replica accounts that are not in the closed totals yet."""
     clients: int = 0
     store: str = ""
     """`Peers`, `File` or `Redis`."""
     store_trouble: str = ""
-    """Why the store is away."""
+    """Why the store cannot be used; empty if it can."""
     uncounted: tuple[str, ...] = ()
-    """Replicas whose service is not counted: they do not report, or were given up before."""
+    """Replicas whose service is not counted: they send no reports, or their account was closed before."""
 
 
 class PredictionState(msgspec.Struct, frozen=True, kw_only=True):
-    """Cached tokens of the requests that ended, by what their match rested on."""
+    """Cached tokens of finished requests, by the source of the prefix match."""
 
     predicted_tokens: int = 0
-    """Those that the router counted on when it chose the replica."""
+    """Tokens that the router expected when it chose the replica."""
     reported_tokens: int = 0
-    """Those that the replica found."""
+    """Tokens that the replica found in its cache."""
     error_tokens: int = 0
-    """The sum of the differences, request by request, whichever was more."""
+    """Sum of the absolute differences per request."""
 
 
 class PrefixState(msgspec.Struct, frozen=True, kw_only=True):
-    """How prompts are matched (design §5.3)."""
+    """Prefix matching (design §5.3)."""
 
     mode: str = "Text"
     tokenizer_trouble: str = ""
-    """Why mode Tokens has no tokenizer, so that texts are matched."""
+    """Why there is no tokenizer in mode Tokens, so that the router matches texts; empty if there is one."""
     untokenised: dict[str, int] = {}
-    """Requests that were matched by their text in mode Tokens, by reason."""
+    """Requests in mode Tokens that the router matched by their text, by reason."""
     predictions: dict[str, PredictionState] = {}
     """By `text`, `estimated` (tokens, without complete events) and `exact`."""
 
 
 class RouterState(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer."""
+    """The answer of `/v1/state`."""
 
     version: int
     time_s: float
-    """Seconds of a clock that never goes back."""
+    """Seconds of a monotonic clock."""
     uptime_s: float
     namespace: str
     service: str
@@ -192,11 +194,11 @@ class RouterState(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     in_flight: int = 0
     held: int = 0
-    """Waiting for any replica to be routable."""
+    """Requests that wait for a routable replica."""
     prefix_blocks: int = 0
-    """The sum over all replicas: a block that two of them hold counts twice."""
+    """Sum over all replicas; a block at two replicas counts twice."""
     config_faults: tuple[str, ...] = ()
-    """Of a newer configuration that did not hold: the last good one runs."""
+    """Faults of the newest configuration if it is invalid; the last valid one is in use."""
     replicas: tuple[ReplicaState, ...] = ()
     tenants: tuple[TenantState, ...] = ()
     fleet: FleetState = FleetState()
@@ -217,11 +219,11 @@ class ActivationState(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     wanted: bool = False
-    """A request waits for the first replica of a service that stands at zero."""
+    """Whether a request waits for the first replica of a service at zero."""
 
 
 class StateError(ValueError):
-    """An answer that is not a router's state, or of an unknown version."""
+    """An answer that is not a router's state, or has an unknown version."""
 
 
 _Answer = TypeVar("_Answer", RouterState, ReplicasState, ActivationState)
@@ -257,5 +259,7 @@ def _decoded(decoder: msgspec.json.Decoder[_Answer], data: bytes) -> _Answer:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise StateError(f"not a router's state: {error}") from error
     if state.version != STATE_VERSION:
-        raise StateError(f"version {state.version} of a router's state is not {STATE_VERSION}")
+        raise StateError(
+            f"version {state.version} of a router's state is not supported; expected {STATE_VERSION}"
+        )
     return state

@@ -1,7 +1,6 @@
-"""What a field may hold beyond its type: marks for `typing.Annotated`, read by `decode` and by the CRD.
+"""Constraints on one field, for `typing.Annotated`. `decode` and the CRD generator read them.
 
-Place in the flow: hint and marks → **decode** → rules across fields (`validate`). A mark sees one value and
-nothing else; what needs two fields is a rule.
+A constraint checks a single value. A check of two fields is a rule in `validate`.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from evenkeel_contract.faults import Fault, did_you_mean, show
 
 
 class Constraint(Protocol):
-    """One demand on one value that has the right type."""
+    """A check of one value that has the right type."""
 
     def faults(self, value: object, path: str) -> Iterator[Fault]:
-        """What is wrong with `value`, which stands at `path`."""
+        """Yield the faults of `value`, found at `path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,9 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The whole text must match; `words` says what that means to a person.
+    """A regular expression that the whole text must match; `words` describes it in messages.
 
-    Written so that RE2 reads it alike (the API server): classes are ASCII, no look-around.
+    The API server uses RE2, so patterns use ASCII classes and no look-around.
     """
 
     regex: str
@@ -74,7 +73,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Bounds of a text in UTF-8 bytes, or of a list in entries."""
+    """Bounds of the length of a text in UTF-8 bytes, or of a list in entries."""
 
     minimum: int = 1
     maximum: int | None = None
@@ -93,7 +92,7 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class UniqueBy:
-    """A list whose entries are told apart by the given fields (a list map of Kubernetes)."""
+    """A list whose entries have unique values in the given fields (a list map of Kubernetes)."""
 
     keys: tuple[str, ...]
 
@@ -114,13 +113,13 @@ class UniqueBy:
                 )
 
 
-# No netmask in dots, no zone: neither the API server nor a proxy's own list knows them.
+# No dotted netmask and no zone: the API server and proxies do not accept them.
 _CIDR: Final = re.compile(r"[0-9a-fA-F.:]{2,45}(/(0|[1-9][0-9]{0,2}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Cidr:
-    """Networks such as 10.0.0.0/8; a single address stands for itself."""
+    """A network such as 10.0.0.0/8, or a single address."""
 
     def faults(self, value: object, path: str) -> Iterator[Fault]:
         assert isinstance(value, str)
@@ -139,7 +138,7 @@ class Cidr:
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A moment as Kubernetes writes it: 2026-01-31T12:00:00Z."""
+    """A time as Kubernetes writes it: 2026-01-31T12:00:00Z."""
 
     def faults(self, value: object, path: str) -> Iterator[Fault]:
         assert isinstance(value, str)
@@ -149,7 +148,7 @@ class Timestamp:
                 return
         except ValueError:
             pass
-        yield Fault(path, f"{show(value)} is not a moment like 2026-01-31T12:00:00Z")
+        yield Fault(path, f"{show(value)} is not a time like 2026-01-31T12:00:00Z")
 
 
 _TIMESTAMP: Final = re.compile(
@@ -163,7 +162,7 @@ _BAD_ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An absolute address of one of the schemes, without fragment; with `bare`, no path, query or user."""
+    """An absolute URL with one of the schemes and no fragment; with `bare`, without path, query and user."""
 
     schemes: tuple[str, ...] = ("http", "https")
     bare: bool = False

@@ -1,11 +1,8 @@
-"""Plain data ↔ frozen dataclasses, by type hints, naming every fault with its path.
+"""Converts plain data to frozen dataclasses and back, and reports every fault with its path.
 
-Place in the flow: YAML, JSON or an object of the cluster → **decode** → rules across fields → use. Fields are
-`snake_case` in Python and `camelCase` on the wire.
-
-The surprising thing: a faulty field does not stop the rest. `salvage` puts a harmless value in its place, so
-that the rules across fields still run and one reading names all faults (`without_echoes` drops the verdicts
-about made-up values). No input raises; only a dataclass that cannot be decoded does, at the first use.
+Fields are `snake_case` in Python and `camelCase` on the wire. An invalid field does not stop decoding: `salvage`
+replaces it by a neutral value, so that the rules across fields still run and all faults come at once
+(`without_echoes` drops faults about replaced values). No input raises an exception.
 """
 
 from __future__ import annotations
@@ -36,23 +33,23 @@ from evenkeel_contract.faults import Fault, did_you_mean, kind, show, without_ec
 
 _T = TypeVar("_T")
 
-MAX_DEPTH: Final = 64  # of an opaque value; ends the endless ones that YAML anchors can build
-MAX_ENTRIES: Final = 100_000  # of all opaque values together; ends those that anchors multiply
+MAX_DEPTH: Final = 64  # of an opaque value; YAML anchors can build endless ones
+MAX_ENTRIES: Final = 100_000  # of all opaque values together; YAML anchors can multiply them
 
 
 class Scalar(Protocol):
-    """A value with a spelling of its own (a duration, a quantity)."""
+    """A value with its own text format (a duration, a quantity)."""
 
     EXAMPLE: ClassVar[str]
     PATTERN: ClassVar[str]
-    """A superset of its spellings as text; the whole text must match."""
+    """A regular expression that every valid text matches as a whole."""
 
     @classmethod
     def from_plain(cls, data: object) -> Self:
-        """Read one; raises `ValueError` with a message that follows the path."""
+        """Read one; raises `ValueError` with a message that is shown after the path."""
 
     def to_plain(self) -> str | int:
-        """The spelling that was read."""
+        """The text that was read."""
 
 
 class Shape(Enum):
@@ -70,7 +67,7 @@ class Shape(Enum):
 
 
 def shape_of(hint: Any) -> tuple[Shape, Any]:  # noqa: PLR0911 - one return per shape
-    """The shape of a hint, and what is inside: the arguments of Annotated, T, or the class itself."""
+    """The shape of a hint, and its inner hint: the arguments of Annotated, T, or the class itself."""
     origin = get_origin(hint)
     if origin is Annotated:
         return Shape.CONSTRAINED, get_args(hint)
@@ -91,18 +88,18 @@ def shape_of(hint: Any) -> tuple[Shape, Any]:  # noqa: PLR0911 - one return per 
 
 
 def is_scalar(hint: Any) -> bool:
-    """Whether a hint is a class with a spelling of its own."""
+    """Whether a hint is a class with its own text format."""
     return hasattr(hint, "from_plain")
 
 
 def decode(cls: type[_T], data: object, path: str = "") -> tuple[_T | None, tuple[Fault, ...]]:
-    """`data` as a `cls`: the value without faults, or None with at least one."""
+    """Decode `data` as a `cls`: a value and no faults, or None and at least one fault."""
     value, faults = salvage(cls, data, path)
     return (None if faults else value), faults
 
 
 def salvage(cls: type[_T], data: object, path: str = "") -> tuple[_T, tuple[Fault, ...]]:
-    """Like `decode`, but always with a value: defaults, or empty ones, stand in for what is faulty."""
+    """Like `decode`, but always returns a value: defaults or neutral values replace invalid fields."""
     decoder = _Decoder()
     value = cast(_T, decoder.value(cls, data, path))
     return value, tuple(decoder.faults)
@@ -132,13 +129,13 @@ def to_camel(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a dataclass, as the wire sees it."""
+    """One field of a dataclass, with its wire name."""
 
     name: str
     wire: str
     hint: Any
     default: Callable[[], object] | None
-    """None where the field is required."""
+    """None if the field is required."""
 
 
 @cache
@@ -162,7 +159,7 @@ def _default_of(field: dataclasses.Field[Any]) -> Callable[[], object] | None:
 
 
 class _Decoder:
-    """One reading; collects faults in the order of the document's type."""
+    """Decodes one document; collects faults in the order of the dataclass's fields."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -183,7 +180,7 @@ class _Decoder:
         self.faults.append(Fault(path, message))
 
     def value(self, hint: Any, data: object, path: str) -> object:
-        """`data` as `hint` says, or a harmless value and a fault."""
+        """Decode `data` by `hint`; on a fault, record it and return a neutral value."""
         shape, inner = shape_of(hint)
         return self._readers[shape](inner, data, path)
 
@@ -230,7 +227,9 @@ class _Decoder:
             if isinstance(key, str) and key in fields:
                 continue
             guess = did_you_mean(key, fields) if isinstance(key, str) else ""
-            self.fault(_join(path, key), f"unknown field{guess or f'; known are {_some(fields)}'}")
+            self.fault(
+                _join(path, key), f"unknown field{guess or f'; known fields are {_some(fields)}'}"
+            )
 
     def _list(self, hint: Any, data: object, path: str) -> object:
         if not isinstance(data, list | tuple):
@@ -253,10 +252,8 @@ class _Decoder:
     def _opaque(self, data: object, path: str, depth: int) -> object:
         self.entries += 1
         if depth > MAX_DEPTH or self.entries > MAX_ENTRIES:
-            if self.entries <= MAX_ENTRIES + 1:  # once, not for every entry that follows
-                self.fault(
-                    path, f"is deeper than {MAX_DEPTH} levels or above {MAX_ENTRIES} entries"
-                )
+            if self.entries <= MAX_ENTRIES + 1:  # once, not for each further entry
+                self.fault(path, f"must have at most {MAX_DEPTH} levels and {MAX_ENTRIES} entries")
             return None
         if isinstance(data, Mapping):
             for key in data:
@@ -308,7 +305,7 @@ _WORDS: Final[Mapping[type, str]] = {
 
 
 def neutral(hint: Any) -> object:
-    """A value of the hinted type that stands in for a faulty one: empty, zero, the first, the example."""
+    """A value that replaces an invalid one: empty, zero, the first enum member, or the example."""
     shape, inner = shape_of(hint)
     makers: Mapping[Shape, Callable[[], object]] = {
         Shape.CONSTRAINED: lambda: neutral(inner[0]),

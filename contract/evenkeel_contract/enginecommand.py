@@ -1,7 +1,6 @@
-"""The engine's flags, from the spec: what the operator puts into a container, and `evenkeel up` into a process.
+"""Builds the engine's flags from the spec, for the operator's containers and the processes of `evenkeel up`.
 
-Place in the flow: spec → **flags** → `manifests/command.py` of the operator, `up/plan.py` of the command line. A new
-flag belongs into OWNED_FLAGS too (a test compares). Ports, hosts and where files lie are the caller's to say.
+Each flag must also be in OWNED_FLAGS (a test compares them). The caller adds ports, hosts and file paths.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_fla
 from evenkeel_contract.routerconfig import PAGE_TOKENS
 from evenkeel_contract.spec import Model, ServiceSpec
 
-# The module, not the `sglang` script: it loads plug-ins before it parses its arguments.
+# The module, not the `sglang` script: the module loads plug-ins before it parses its arguments.
 SGLANG_MODULE: Final = "sglang.launch_server"
 
-# Routers hash whole pages.
+# Tokens of a page; routers hash whole pages.
 PAGE_SIZE: Final = PAGE_TOKENS
 
 COMMON_FLAGS: Final = (
@@ -26,7 +25,7 @@ COMMON_FLAGS: Final = (
     "--enable-cache-report",
     "--sleep-on-idle",  # without it an idle scheduler burns a core
 )
-"""What routers and operators count on, whatever runs."""
+"""Flags that routers and the operator need with every runtime."""
 CPU_FLAGS: Final = (
     "--device=cpu",
     "--attention-backend=torch_native",
@@ -34,18 +33,18 @@ CPU_FLAGS: Final = (
     "--grammar-backend=none",
     "--dtype=float32",
 )
-"""SGLang without a GPU: no kernels are needed, Llama and its like are served."""
+"""SGLang without a GPU. These settings need no kernels and serve models such as Llama."""
 CPU_ENVIRONMENT: Final[Mapping[str, str]] = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "TORCHDYNAMO_DISABLE": "1",  # no compiler
-    "OMP_NUM_THREADS": "1",  # two engines on two cores would fight over them
+    "OMP_NUM_THREADS": "1",  # two engines on two cores would compete for the cores
 }
 OFFLINE_ENVIRONMENT: Final[Mapping[str, str]] = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-"""For a model from a folder: nothing is asked of Hugging Face."""
+"""For a model in a local folder: no requests go to Hugging Face."""
 
 
 def sglang_flags(spec: ServiceSpec, *, model: str, tensor_parallel: int) -> Iterator[str]:
-    """`model`: what SGLang loads, a repository's name or a path (`hub_name`); `tensor_parallel`: GPUs per replica."""
+    """`model`: a repository name or a path that SGLang loads (`hub_name`); `tensor_parallel`: GPUs per replica."""
     yield f"--model-path={model}"
     revision = hub_revision(spec.model)
     if revision:
@@ -59,16 +58,16 @@ def sglang_flags(spec: ServiceSpec, *, model: str, tensor_parallel: int) -> Iter
 def kv_events_flag(
     *, host: str, port: int, replay_port: int, kept_batches: int | None = None
 ) -> str:
-    """What SGLang is told of where it publishes and replays KV events; host `*`: everywhere.
+    """SGLang's flag for publishing and replaying KV events; host `*` means all interfaces.
 
-    `kept_batches`: how many can be replayed, where that is not to be SGLang's 10 000.
+    `kept_batches`: batches kept for replay; None means SGLang's default of 10 000.
     """
     events: dict[str, str | bool | int] = {
         "publisher": "zmq",
         "endpoint": f"tcp://{_to_bind(host)}:{port}",
         "replay_endpoint": f"tcp://{host}:{replay_port}",
     }
-    if host != "*":  # SGLang would connect to it
+    if host != "*":  # otherwise SGLang connects instead of binding
         events["bind"] = True
     if kept_batches is not None:
         events["buffer_steps"] = kept_batches
@@ -76,13 +75,13 @@ def kv_events_flag(
 
 
 def _to_bind(host: str) -> str:
-    """0.5.21 knows no `bind`: it binds where it sees `*` or `::`. This is the same IPv4 address, to the socket as well."""
+    """The same IPv4 address, written with `::`: SGLang 0.5.21 has no `bind` and binds only if it sees `*` or `::`."""
     is_ipv4 = host.count(".") == 3 and host.replace(".", "").isdigit()
     return f"[::ffff:{host}]" if is_ipv4 else host
 
 
 def simulator_flags(spec: ServiceSpec) -> Iterator[str]:
-    """The simulator's flags, but for ports."""
+    """The simulator's flags, without ports."""
     yield f"--model={spec.model.name}"
     yield f"--replica-policy={spec.scheduling.replica_policy.value}"
     yield f"--client-quantum={spec.scheduling.client_quantum}"
@@ -92,7 +91,7 @@ def simulator_flags(spec: ServiceSpec) -> Iterator[str]:
 
 
 def engine_environment(spec: ServiceSpec, *, reports_port: int | None) -> dict[str, str]:
-    """What the plug-in inside SGLang is told; the simulator has flags for it."""
+    """Environment of the SGLang plug-in. The simulator has flags for the same settings."""
     scheduling = spec.scheduling
     return EngineSettings(
         client_quantum=scheduling.client_quantum,
@@ -110,7 +109,7 @@ def hub_name(model: Model) -> str | None:
 
 
 def hub_revision(model: Model) -> str | None:
-    """Its branch, tag or commit, where the source names one."""
+    """Its branch, tag or commit, if the source names one."""
     return (model.source.partition("@")[2] or None) if hub_name(model) else None
 
 

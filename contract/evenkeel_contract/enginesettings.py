@@ -1,7 +1,7 @@
-"""What the plug-in inside SGLang is told: environment variables, and the name of the schedule policy.
+"""Settings of the SGLang plug-in: environment variables and the name of the schedule policy.
 
-Written by whoever starts an engine (operator, `evenkeel up`), read by the plug-in. Variables and not flags, since
-SGLang hands its scheduler processes only the flags it knows itself.
+The operator and `evenkeel up` write them, the plug-in reads them. They are variables because SGLang passes only its
+own flags to its scheduler processes.
 """
 
 from __future__ import annotations
@@ -15,48 +15,45 @@ QUANTUM_VARIABLE: Final = "EVENKEEL_CLIENT_QUANTUM"
 INPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_INPUT_TOKEN_WEIGHT"
 OUTPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_OUTPUT_TOKEN_WEIGHT"
 REJOIN_VARIABLE: Final = "EVENKEEL_REJOIN"
-LONGEST_FIRST_VARIABLE: Final = "EVENKEEL_LONGEST_FIRST"
 WARMUP_VARIABLE: Final = "EVENKEEL_WARMUP_S"
 REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
 INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
 
 WARMUP_S: Final = 3.0
-"""Routers find a new replica within two seconds of one another, and so do its clients."""
+"""Seconds. All routers find a new replica within two seconds of each other, and so do its clients."""
 REJOINS: Final = ("KeepDebt", "Paper")
 _UPSTREAM: Final = frozenset({"fcfs", "lpm"})
-"""Names that SGLang has a policy of its own for."""
+"""Names of SGLang's own policies."""
 
 
 def schedule_policy_flag(replica_policy: str) -> str:
-    """The value of SGLang's `--schedule-policy` for a policy of the API, say `dlpm` for `DLPM`.
+    """The value of SGLang's `--schedule-policy` for a policy of the API, such as `dlpm` for `DLPM`.
 
-    Upstream's FCFS and LPM keep no accounts, so Evenkeel's own have names of their own.
+    SGLang's own FCFS and LPM keep no accounts, so Evenkeel's versions have different names.
     """
     name = replica_policy.lower()
     return f"evenkeel-{name}" if name in _UPSTREAM else name
 
 
 class EngineSettingsError(ValueError):
-    """A variable that cannot be used; the message names it and what it may be."""
+    """An invalid variable; the message names it and its valid values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """One engine's scheduling. Raises `EngineSettingsError`."""
+    """Scheduling settings of one engine. Raises `EngineSettingsError`."""
 
     client_quantum: float = 8000.0
     """Q^u, weighted tokens."""
     input_token_weight: float = 1.0
     output_token_weight: float = 2.0
     rejoin: str = "KeepDebt"
-    longest_first: bool = True
-    """DLPM: after a refill go back to the longest match; false: go on with the walk, as the paper prints it."""
     warmup_s: float = WARMUP_S
-    """DLPM: how long a new replica withholds rounds; 0: never, as the paper has it."""
+    """DLPM: seconds for which a new replica defers refills. 0: never, as in the paper."""
     reports_port: int | None = None
-    """None: no reports."""
+    """Port for reports; None disables them."""
     incarnation: str = ""
-    """Of the process, for tests; empty: a fresh one."""
+    """Incarnation of the process, for tests; empty: a new one."""
 
     def __post_init__(self) -> None:
         for variable, value in (
@@ -80,15 +77,13 @@ class EngineSettings:
             )
 
     def to_environment(self) -> dict[str, str]:
-        """The variables that `from_environment` reads back."""
+        """The variables that `from_environment` reads."""
         environment = {
             QUANTUM_VARIABLE: repr(self.client_quantum),
             INPUT_WEIGHT_VARIABLE: repr(self.input_token_weight),
             OUTPUT_WEIGHT_VARIABLE: repr(self.output_token_weight),
             REJOIN_VARIABLE: self.rejoin,
         }
-        if not self.longest_first:
-            environment[LONGEST_FIRST_VARIABLE] = "0"
         if self.warmup_s != WARMUP_S:
             environment[WARMUP_VARIABLE] = repr(self.warmup_s)
         if self.reports_port is not None:
@@ -99,7 +94,7 @@ class EngineSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> EngineSettings:
-        """Read the variables; those that are absent or empty keep their defaults."""
+        """Read the variables; absent or empty ones keep their defaults."""
         defaults = cls()
         port = environment.get(REPORTS_PORT_VARIABLE, "")
         return cls(
@@ -111,18 +106,10 @@ class EngineSettings:
                 environment, OUTPUT_WEIGHT_VARIABLE, defaults.output_token_weight
             ),
             rejoin=environment.get(REJOIN_VARIABLE) or defaults.rejoin,
-            longest_first=_switch(environment, LONGEST_FIRST_VARIABLE, defaults.longest_first),
             warmup_s=_number(environment, WARMUP_VARIABLE, defaults.warmup_s),
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
         )
-
-
-def _switch(environment: Mapping[str, str], variable: str, default: bool) -> bool:
-    text = environment.get(variable) or str(int(default))
-    if text not in ("0", "1"):
-        raise EngineSettingsError(f"{variable} is {text!r}; it must be 0 or 1")
-    return text == "1"
 
 
 def _number(environment: Mapping[str, str], variable: str, default: float) -> float:

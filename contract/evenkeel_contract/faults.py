@@ -1,4 +1,4 @@
-"""Faults: what is wrong, where, and how to mend it. Values, never exceptions, so that all come at once."""
+"""Faults: the path of an invalid value and a message with the fix. They are values, so that all are reported at once."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-_SHOWN: Final = 60  # characters of a faulty value that a message repeats
-_GUESSED: Final = 80  # a longer name is no slip of the finger, and comparing it costs its length
+_SHOWN: Final = 60  # characters of an invalid value that a message repeats
+_GUESSED: Final = 80  # longest name to compare with known names; the cost grows with its length
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with a document."""
+    """One invalid value in a document."""
 
     path: str
-    """Like `spec.engine.replicas` or `spec.clients[2].name`; empty for the document itself."""
+    """Such as `spec.engine.replicas` or `spec.clients[2].name`; empty for the document itself."""
     message: str
     about: tuple[str, ...] = ()
-    """Other paths that a rule compared; where one of them is faulty itself, this fault may be its echo."""
+    """Other paths that the rule compared. If one of them is invalid, this fault may follow from that."""
     kept: bool = False
-    """The value is what was given, so that nothing which compares it is an echo of this."""
+    """The value was not replaced, so faults that compare it are real."""
 
     def __str__(self) -> str:
         return f"{self.path or 'document'}: {self.message}"
 
 
 def show(value: object) -> str:
-    """A value for a message: short, on one line, whatever it is (a huge int has no `repr`)."""
+    """Format a value for a message, short and on one line (a huge int has no `repr`)."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return "a huge number"
     if value is None:
@@ -55,7 +55,7 @@ def kind(value: object) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` where some known word is close, else nothing."""
+    """`; did you mean X?` if a known word is similar, else an empty text."""
     if len(word) > _GUESSED:
         return ""
     by_fold = {name.casefold(): name for name in known if name.isprintable()}
@@ -64,9 +64,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def without_echoes(found: Iterable[Fault], earlier: Iterable[Fault]) -> Iterator[Fault]:
-    """Those of `found` that do not touch anything that `earlier` already calls faulty.
+    """Yield the faults of `found` that do not depend on a value that `earlier` reports as invalid.
 
-    A rule runs on salvaged values too; where one of its inputs was made up, its verdict says nothing.
+    Rules also run on salvaged values. If an input of a rule was replaced, its result means nothing.
     """
     faulty = {fault.path for fault in earlier if not fault.kept}
     holding = {above for path in faulty for above in _ancestors(path)}

@@ -1,12 +1,8 @@
-"""What a replica's cache holds, told to a router that came too late for its KV events. MessagePack.
+"""The content of a replica's cache, for a router that missed its KV events (docs/design/kv-events.md). MessagePack.
 
-Place in the flow: a replica's batches → `HeldPages` → reports port → a router's exact view. A router sends a
-`PagesQuestion` where it else sends a `ReportRequest`, and gets as many `PagesPart`s as it takes. What it does
-with them is told in docs/design/kv-events.md.
-
-The surprising thing: nobody asks the cache. What is told is what the published batches add up to, which is by
-definition what a router holds that has applied all of them, whatever kind of cache it is; and counting along costs an
-engine less than walking its tree. The time stamp of the last batch proves which history the number belongs to.
+A router sends a `PagesQuestion` to the reports port and receives one or more `PagesPart`s. The content is the sum of the
+published batches, not a walk over the cache. So it equals the state of a router that applied all batches, with any kind of
+cache, at less cost. The time stamp of the last batch identifies the history that the batch number belongs to.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ MAX_PART_BYTES: Final = PART_PAGES * _HASH_BYTES + 4096
 
 
 class PagesQuestion(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
-    """A router's question."""
+    """A router's request."""
 
     version: int
 
@@ -42,17 +38,17 @@ class PagesPart(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
 
     version: int
     sequence: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-    """Batches published before, which is the number of the next one: it and all after it are to be applied."""
+    """Number of batches published so far, which is the number of the next batch to apply."""
     last_unix_s: float
-    """The time stamp of the batch before it."""
+    """Time stamp of the last published batch."""
     page_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
-    """Tokens of a page; 0 where none was ever stored."""
+    """Tokens of a page; 0 if no page was ever stored."""
     part: Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARTS)]
     parts: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTS)]
     pages: Annotated[bytes, msgspec.Meta(max_length=PART_PAGES * _HASH_BYTES)] = b""
-    """Hashes as KV events tell them, 8 bytes each, signed, little endian; parents before children."""
+    """Hashes as in KV events, 8 bytes each, signed, little endian; parents before children."""
     trouble: str = ""
-    """Why this replica cannot tell; empty where it can."""
+    """Why this replica cannot answer; empty if it can."""
 
     @property
     def hashes(self) -> array[int]:
@@ -64,7 +60,7 @@ class PagesPart(msgspec.Struct, frozen=True, array_like=True, tag="pages"):
 
 
 class Held(NamedTuple):
-    """What a cache held after a batch."""
+    """Content of a cache after a batch."""
 
     sequence: int
     last_unix_s: float
@@ -73,11 +69,11 @@ class Held(NamedTuple):
 
 
 class HeldPages:
-    """What the batches that a replica has published add up to: told by one thread, asked by any."""
+    """The sum of the batches that a replica has published. One thread writes, any thread reads."""
 
     def __init__(self) -> None:
         self.trouble = ""
-        """Why nobody tells it of batches; empty where somebody does."""
+        """Why no batches are recorded; empty if they are."""
         self._lock = threading.Lock()
         self._pages: dict[int, None] = {}  # in the order of their storing
         self._batches = 0
@@ -85,7 +81,7 @@ class HeldPages:
         self._page_tokens = 0
 
     def published(self, time_unix_s: float, events: Iterable[Any]) -> None:
-        """The next batch, with its time stamp. Its events are those of `kvevents`, or SGLang's of the same names."""
+        """Record the next batch. Its events are those of `kvevents`, or SGLang's with the same names."""
         with self._lock:
             self._batches += 1
             self._last_unix_s = time_unix_s
@@ -105,18 +101,18 @@ class HeldPages:
                 self._pages.pop(page, None)
 
     def take(self) -> Held:
-        """A copy. Whoever publishes waits for it: 8 ms for a million pages."""
+        """Copy the content. The publishing thread waits meanwhile: 8 ms for a million pages."""
         with self._lock:
             return Held(self._batches, self._last_unix_s, self._page_tokens, list(self._pages))
 
 
 def ask() -> bytes:
-    """What a router sends."""
+    """Encode a router's request."""
     return _encoder.encode(PagesQuestion(PAGES_VERSION))
 
 
 def answer(held: HeldPages) -> Iterator[bytes]:
-    """What a replica sends, one message after another."""
+    """Encode a replica's answer, one message per part."""
     trouble = held.trouble
     sequence, last_unix_s, page_tokens, hashes = held.take()
     if len(hashes) > MAX_PARTS * PART_PAGES:
@@ -145,16 +141,16 @@ def decode_part(data: bytes) -> PagesPart:
     try:
         part = _part.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ReportError(f"not what a replica's cache holds: {error}") from error
+        raise ReportError(f"not the content of a replica's cache: {error}") from error
     if part.version != PAGES_VERSION:
-        raise ReportError(f"version {part.version} is not {PAGES_VERSION}")
+        raise ReportError(f"version {part.version} is not supported; expected {PAGES_VERSION}")
     if len(part.pages) % _HASH_BYTES:
-        raise ReportError(f"{len(part.pages)} bytes are no hashes of {_HASH_BYTES}")
+        raise ReportError(f"{len(part.pages)} bytes are not a multiple of {_HASH_BYTES}")
     return part
 
 
 def follows(part: PagesPart, first: PagesPart, place: int) -> bool:
-    """Whether a part is the one with the number `place` of the answer that begins with `first`."""
+    """Whether `part` is part number `place` of the answer that begins with `first`."""
     return part.part == place and _head(part) == _head(first)
 
 

@@ -1,14 +1,14 @@
-"""The client key: the only thing that travels into the engine's scheduler (design §4, end).
+"""The client key: the only data that a router passes to the engine's scheduler (design §4, end).
 
 Grammar, one line of ASCII, at most `MAX_KEY_BYTES`:
 
     ek1 ; <namespace>/<tenant>/<client> ; w=<tenant weight>,<client weight>
         [ ; s=<seed> ] [ ; t=<tenant seed> ] [ ; f [ =<paid output> ] ]
 
-Names are percent-escaped outside `A-Z a-z 0-9 . _ -`, weights are integers from 1 to `MAX_WEIGHT`, seeds are
-whole numbers of weighted tokens (R5), `f` says that the fleet's own doing caused this retry, so that its input is
-paid, and so many of its output tokens, as the fleet took it back when they were computed elsewhere (R11). There are
-no blanks. Fields come in this order, so every key has exactly one spelling.
+Names are percent-escaped outside `A-Z a-z 0-9 . _ -`. Weights are integers from 1 to `MAX_WEIGHT`. Seeds are whole
+numbers of weighted tokens (R5). `f` marks a retry that the fleet caused, such as a relocation: the client has already
+paid its input, and as many output tokens as given (R11). A key has no blanks and its fields have this order, so each
+key has exactly one encoding.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
-MAX_KEY_BYTES: Final = 1024  # well below the 8 KiB that HTTP servers allow for all headers
+MAX_KEY_BYTES: Final = 1024  # well below 8 KiB, the usual limit of HTTP servers for all headers
 MAX_NAME_BYTES: Final = 253  # a Kubernetes name's limit, in UTF-8 before escaping
 MAX_WEIGHT: Final = 1_000_000
-MAX_SEED: Final = 2**53  # beyond that a float no longer counts single tokens
+MAX_SEED: Final = 2**53  # above it a float cannot represent every integer
 
 _PREFIX: Final = "ek1"
 _NAME: Final = r"(?:[A-Za-z0-9._-]|%[0-9A-F]{2})+"
@@ -32,12 +32,12 @@ _KEY: Final = re.compile(
 
 
 class ClientKeyError(ValueError):
-    """A client key that cannot be written or read; the message names the part."""
+    """An invalid client key; the message names the part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """Who a request belongs to and how it is to be charged."""
+    """The client of a request and its parameters for scheduling and charging."""
 
     namespace: str
     tenant: str
@@ -45,16 +45,16 @@ class ClientKey:
     tenant_weight: int = 1
     client_weight: int = 1
     seed: int = 0
-    """Where the client starts at a replica that never saw it, weighted tokens; negative is debt. 0: none."""
+    """Initial deficit of the client at a replica that does not know it, in weighted tokens. Negative is debt."""
     tenant_seed: int = 0
-    """Where its tenant starts at a replica that never saw the tenant: a replica keeps two deficits (R9)."""
+    """Initial deficit of the tenant at a replica that does not know the tenant (R9), in weighted tokens."""
     retried_by_fleet: bool = False
     paid_output_tokens: int = 0
-    """Of a retry: output that was computed and charged where the fleet took it back."""
+    """Output tokens of a retry that another replica has already computed and charged."""
 
     @property
     def tenant_identity(self) -> str:
-        """`namespace/tenant`, each part escaped, so that two tenants never share one."""
+        """`namespace/tenant`, each part escaped, so that it is unique."""
         return f"{_escape(self.namespace)}/{_escape(self.tenant)}"
 
     @property
@@ -63,7 +63,7 @@ class ClientKey:
         return f"{self.tenant_identity}/{_escape(self.client)}"
 
     def encode(self) -> str:
-        """The key's one spelling; raises `ClientKeyError`."""
+        """The key as text; raises `ClientKeyError`."""
         for part, name in (
             ("namespace", self.namespace),
             ("tenant", self.tenant),
@@ -75,12 +75,14 @@ class ClientKey:
             ("client weight", self.client_weight),
         ):
             if not 1 <= weight <= MAX_WEIGHT:
-                raise ClientKeyError(f"{part} {weight} is not from 1 to {MAX_WEIGHT}")
+                raise ClientKeyError(f"{part} must be from 1 to {MAX_WEIGHT}, not {weight}")
         for part, amount in (("seed", self.seed), ("tenant seed", self.tenant_seed)):
             if abs(amount) > MAX_SEED:
-                raise ClientKeyError(f"{part} {amount} is beyond ±{MAX_SEED}")
+                raise ClientKeyError(f"{part} must be from -{MAX_SEED} to {MAX_SEED}, not {amount}")
         if not 0 <= self.paid_output_tokens <= MAX_SEED * self.retried_by_fleet:
-            raise ClientKeyError(f"paid output {self.paid_output_tokens} is not that of a retry")
+            raise ClientKeyError(
+                f"paid output {self.paid_output_tokens} is only valid for a retry by the fleet"
+            )
         seed = f";s={self.seed}" if self.seed else ""
         seed += f";t={self.tenant_seed}" if self.tenant_seed else ""
         retried = ";f" if self.retried_by_fleet else ""
@@ -94,19 +96,19 @@ class ClientKey:
 
 
 UNKNOWN: Final = ClientKey(namespace="-", tenant="-", client="unknown")
-"""Whom a request without a readable key belongs to at an engine, at weight 1 and without a seed: it fails
-closed, since all such requests share one client's share. No Kubernetes name is `-`, so no tenant is meant."""
+"""The client of all requests without a readable key at an engine, with weight 1 and no seed. They share the share of
+one client. `-` is not a Kubernetes name, so this is not a real tenant."""
 
 
 def decode(text: str) -> ClientKey:
-    """Read a key; raises `ClientKeyError`. `decode(k.encode()) == k` for every key that encodes."""
+    """Read a key; raises `ClientKeyError`. `decode(k.encode()) == k` for every valid key."""
     if len(text) > MAX_KEY_BYTES:
         raise ClientKeyError(f"key of {len(text)} bytes is longer than {MAX_KEY_BYTES}")
     if not text.startswith(f"{_PREFIX};"):
         raise ClientKeyError(f"not a client key of version {_PREFIX}")
     match = _KEY.fullmatch(text)
     if match is None:
-        raise ClientKeyError("client key does not follow its grammar")
+        raise ClientKeyError("client key has an invalid format")
     *names, tenant_weight, client_weight, seed, tenant_seed, retried, paid = match.groups()
     namespace, tenant, client = names
     key = ClientKey(
@@ -120,8 +122,8 @@ def decode(text: str) -> ClientKey:
         retried_by_fleet=retried is not None,
         paid_output_tokens=int(paid or 0),
     )
-    if key.encode() != text:  # one spelling: `%41` for `A`, say, is refused
-        raise ClientKeyError("client key is not in its one spelling")
+    if key.encode() != text:  # one encoding: `%41` for `A` is refused
+        raise ClientKeyError("client key is not in its canonical encoding")
     return key
 
 

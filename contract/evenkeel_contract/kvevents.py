@@ -1,12 +1,11 @@
-"""KV events: what a replica's cache stored and dropped, as SGLang 0.5.21 and newer say it. Bytes are MessagePack.
+"""KV events: the blocks that a replica's cache stored and dropped, in the format of SGLang 0.5.21 and newer (MessagePack).
 
-Place in the flow: replica's cache → batches, **here** → a router's exact view of it. Live batches come over PUB
-and SUB as frames `[topic, sequence (8 bytes, big endian), batch]`; a batch is `[timestamp, events, rank]`, each event a
-map whose `type` names it. A ROUTER replays what is still kept: asked with `[empty, first sequence]` it answers
-`[empty, topic, sequence, batch]` for each and then, with the sequence -1, that this was all.
+Live batches use PUB and SUB with frames `[topic, sequence (8 bytes, big endian), batch]`. A batch is
+`[timestamp, events, rank]`; each event is a map with a `type`. A ROUTER socket replays kept batches: on a request
+`[empty, first sequence]` it sends `[empty, topic, sequence, batch]` for each, and at the end a message with sequence -1.
 
-The surprising thing: a reader takes less than a writer gives. Token ids are passed over, since hashes say all that a router
-needs, and events, fields and ranks that nobody knows yet are no fault: engines are upgraded before routers.
+A reader skips token ids, because hashes are sufficient. It also skips unknown events, fields and ranks, because engines are
+upgraded before routers.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 GPU: Final = "GPU"
-"""The medium that a router follows: what the engine's device memory holds. SGLang also says `CPU_PINNED` and others."""
+"""The medium that a router follows: the engine's device memory. SGLang also reports `CPU_PINNED` and others."""
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
-"""Of one batch. SGLang's largest are those of a full prefill: 64k tokens are less than half a megabyte."""
+"""Largest batch. SGLang's largest batches are those of a full prefill: 64k tokens are less than half a megabyte."""
 KEPT_BATCHES: Final = 10_000
-"""How many a replica keeps for replay, unless told otherwise: SGLang's `buffer_steps`."""
+"""Default number of batches that a replica keeps for replay: SGLang's `buffer_steps`."""
 SEQUENCE_BYTES: Final = 8
 END_OF_REPLAY: Final = -1
 _MAX_SEQUENCE: Final = 2**63 - 1
@@ -36,7 +35,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True):
 
     block_hashes: list[int]
     parent_block_hash: int | None
-    """Of the block before the first one; None at the root."""
+    """Hash of the block before the first one; None at the root."""
     token_ids: list[int]
     block_size: int
     """Tokens of one block: the engine's page size."""
@@ -59,7 +58,7 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, array_like=True):
-    """What changed since the last batch, as a replica sends it."""
+    """Changes since the last batch, as a replica sends them."""
 
     ts: float
     """Unix time, seconds, by the replica's clock."""
@@ -68,7 +67,7 @@ class EventBatch(msgspec.Struct, array_like=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One event as it is read: every field that any known event has."""
+    """One event as a router reads it, with the fields of all known events."""
 
     type: str = ""
     block_hashes: Blocks = []
@@ -87,12 +86,12 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def clears(self) -> bool:
-        """All blocks did."""
+        """All blocks left device memory."""
         return self.type == "AllBlocksCleared"
 
 
 class ReadBatch(msgspec.Struct, array_like=True, frozen=True):
-    """A batch as it is read."""
+    """A batch as a router reads it."""
 
     time_unix_s: float
     changes: list[Change]
@@ -108,14 +107,14 @@ class _Typed(msgspec.Struct, frozen=True):
 
 
 class Numbered(NamedTuple):
-    """A message of either socket: a batch with its number, or the end of a replay, whose number is -1."""
+    """A message of either socket: a batch with its number, or the end of a replay with number -1."""
 
     sequence: int
     payload: bytes
 
 
 class KvEventError(ValueError):
-    """Frames or a batch that are not what this module describes."""
+    """Frames or a batch with an invalid format."""
 
 
 _KNOWN: Final = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
@@ -128,7 +127,7 @@ _change = msgspec.msgpack.Decoder(Change)
 
 
 def encode_batch(batch: EventBatch) -> bytes:
-    """What a replica sends."""
+    """Encode a batch."""
     return _encoder.encode(batch)
 
 
@@ -145,7 +144,7 @@ def decode_batch(payload: bytes) -> ReadBatch:
 
 
 def _with_unknown_events(payload: bytes) -> ReadBatch | None:
-    """An event that nobody knows may give a known field another type; such events are passed over."""
+    """Read a batch without its unknown events, which may use other types for known fields."""
     try:
         raw = _raw_batch.decode(payload)
         known = [one for one in raw.changes if _typed.decode(one).type in _KNOWN]
@@ -155,41 +154,41 @@ def _with_unknown_events(payload: bytes) -> ReadBatch | None:
 
 
 def encode_sequence(sequence: int) -> bytes:
-    """A number as a frame."""
+    """Encode a number as a frame."""
     return sequence.to_bytes(SEQUENCE_BYTES, "big", signed=True)
 
 
 def live_frames(sequence: int, payload: bytes) -> tuple[bytes, ...]:
-    """A batch as it is published, without a topic."""
+    """The frames of a published batch, with an empty topic."""
     return b"", encode_sequence(sequence), payload
 
 
 def replay_frames(sequence: int, payload: bytes) -> tuple[bytes, ...]:
-    """A batch, or the end, as it is replayed; a ROUTER puts the asker's name in front."""
+    """The frames of a replayed batch or of the end; a ROUTER prepends the recipient's name."""
     return b"", b"", encode_sequence(sequence), payload
 
 
 def replay_question(first: int) -> tuple[bytes, ...]:
-    """Ask, from a DEALER, for all batches from number `first` on."""
+    """The frames of a request, from a DEALER, for all batches from number `first` on."""
     return b"", encode_sequence(first)
 
 
 def read_replay_question(frames: Sequence[bytes]) -> int | None:
-    """The first number asked for; None where it is no such question. Frames without the asker's name."""
+    """The first requested number; None if the frames are invalid. Frames come without the sender's name."""
     if len(frames) != 2 or len(frames[1]) != SEQUENCE_BYTES:
         return None
     return int.from_bytes(frames[1], "big")
 
 
 def read_live(frames: Sequence[bytes]) -> Numbered:
-    """A published batch; raises `KvEventError`."""
+    """Read a published batch; raises `KvEventError`."""
     if len(frames) != 3:
         raise KvEventError(f"a published batch has 3 frames, not {len(frames)}")
     return _numbered(frames[1], frames[2], lowest=0)
 
 
 def read_replay(frames: Sequence[bytes]) -> Numbered:
-    """An answer of a replay, with its topic or, as from SGLang 0.5.21, without; raises `KvEventError`."""
+    """Read a replayed batch, with or without a topic (SGLang 0.5.21 sends none); raises `KvEventError`."""
     if len(frames) not in (3, 4) or frames[0]:
         raise KvEventError(
             f"a replayed batch has 3 or 4 frames, the first one empty, not {len(frames)}"
@@ -202,5 +201,5 @@ def _numbered(sequence: bytes, payload: bytes, *, lowest: int) -> Numbered:
         raise KvEventError(f"a sequence number has {SEQUENCE_BYTES} bytes, not {len(sequence)}")
     number = int.from_bytes(sequence, "big", signed=True)
     if not lowest <= number <= _MAX_SEQUENCE:
-        raise KvEventError(f"{number} is no sequence number")
+        raise KvEventError(f"{number} is not a sequence number")
     return Numbered(number, payload)

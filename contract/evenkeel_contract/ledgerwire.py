@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import msgspec
 
 LEDGER_PATH: Final = "/v1/ledger"
-LEDGER_VERSION: Final = 1
+LEDGER_VERSION: Final = 2
 LENGTH_BYTES: Final = 4
 """In front of each of several messages."""
 
@@ -92,6 +92,7 @@ class BookDelta(msgspec.Struct, frozen=True, array_like=True):
     dropped: dict[str, Count]
     folded: dict[str, Count]
     given: dict[str, Finite]
+    baselines: tuple[str, ...]
 
 
 class DemandDelta(msgspec.Struct, frozen=True, array_like=True):

@@ -1,4 +1,4 @@
-"""Wire names and ports (design §5, §8). One place, so that no two parts can disagree."""
+"""Names and ports that several components use (design §5, §8)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 CLIENT_KEY_HEADER: Final = "x-smg-routing-key"
 CLIENT_KEY_FIELD: Final = "routing_key"
 
-# What clients may not send to an engine unless allowed: they would steer its scheduler or split its cache.
+# Fields and headers that clients may not send to an engine: they control its scheduler or split its cache.
 GUARDED_FIELDS: Final = (
     "routing_key",
     "rid",
@@ -42,7 +42,7 @@ GUARDED_FIELDS: Final = (
 )
 GUARDED_HEADERS: Final = (CLIENT_KEY_HEADER, "x-custom-labels")
 
-# On a cluster: what the operator makes for a service, and what routers find again.
+# Names of the objects that the operator creates for a service and that routers read.
 SERVICE_LABEL: Final = f"{GROUP}/service"
 """On every object of a service: the FairInferenceService's name."""
 COMPONENT_LABEL: Final = f"{GROUP}/component"
@@ -50,17 +50,17 @@ COMPONENT_LABEL: Final = f"{GROUP}/component"
 ENGINE_COMPONENT: Final = "engine"
 ROUTER_COMPONENT: Final = "router"
 ENGINE_KEY_LABEL: Final = f"{GROUP}/engine-key"
-"""On an engine pod: the id of the key that it asks for. During a rotation, engines have different ones."""
+"""On an engine pod: the id of the API key that it requires. During a key rotation, engines have different keys."""
 DRAIN_ANNOTATION: Final = f"{GROUP}/drain"
-"""On an engine pod, with any value: no router sends anything new there (design §6)."""
+"""On an engine pod, with any value: routers send no new requests there (design §6)."""
 IN_ROTATION_GATE: Final = f"{GROUP}/InRotation"
-"""Readiness gate of engine pods: a router has it in rotation."""
+"""Readiness gate of engine pods: true if a router sends requests to the pod."""
 ROUTER_CONFIG_KEY: Final = "router.json"
-"""The entry of the routers' Secret that holds their RouterConfig. One object for configuration and key hashes:
-a router never sees a tenant without its keys, nor a key whose client is not there yet."""
+"""The entry of the routers' Secret that holds their RouterConfig. Configuration and key hashes are one object,
+so that a router never reads a tenant without its keys, or a key without its client."""
 
 OTHER_CLIENTS: Final = "other"
-"""The label `client` of all clients of a tenant that have no series of their own: those beyond the 1000 most served."""
+"""Metric label `client` for all clients that have no own series: those beyond the 1000 most served."""
 
 # Names of container and Service ports: routers take the numbers from EndpointSlices.
 HTTP_PORT_NAME: Final = "http"
@@ -72,30 +72,30 @@ ADMIN_PORT_NAME: Final = "admin"
 
 
 def engine_name(service: str) -> str:
-    """The engines' Deployment and headless Service, whose endpoints are the replicas."""
+    """Name of the engines' Deployment and headless Service. The endpoints of the Service are the replicas."""
     return f"{service}-engine"
 
 
 def router_name(service: str) -> str:
-    """The routers' Deployment and Service, and the Secret that `--config-secret` of a router names."""
+    """Name of the routers' Deployment, their Service and their Secret (`--config-secret`)."""
     return f"{service}-router"
 
 
 def router_peers_name(service: str) -> str:
-    """The routers' headless Service, by which they find each other; not ready ones included."""
+    """Name of the routers' headless Service, by which routers find each other. It includes routers that are not ready."""
     return f"{service}-router-peers"
 
 
 def credentials_name(service: str) -> str:
-    """The Secret with what the operator generates: the engines' keys and the routers' admin token."""
+    """Name of the Secret with the engines' keys and the routers' admin token, which the operator generates."""
     return f"{service}-credentials"
 
 
 def alerts_name(service: str) -> str:
-    """The PrometheusRule."""
+    """Name of the PrometheusRule."""
     return f"{service}-alerts"
 
 
 def accepted_name(service: str) -> str:
-    """The ConfigMap with the spec that runs: the last good one (design §3)."""
+    """Name of the ConfigMap with the spec in use, which is the last valid one (design §3)."""
     return f"{service}-accepted"

@@ -1,11 +1,8 @@
-"""What a replica makes tokens with, told to routers in tokens mode over its reports port. MessagePack.
+"""A replica's tokenizer files, which routers in tokens mode request over its reports port. MessagePack.
 
-A router sends a `PromptQuestion` where it else sends a `ReportRequest`, and gets `PromptFacts`: the model's tokenizer
-files, as they lie where the engine loaded them from. So a router needs neither the model's volume nor
-Hugging Face, and follows the engines when a rollout changes their model.
-
-The surprising thing: a replica that knows no such question says nothing. Plug-ins of before this do not answer
-what they cannot read, so an asker must give up by itself.
+A router sends a `PromptQuestion` and receives `PromptFacts`: the tokenizer files that the engine loaded. So a router
+needs neither the model's volume nor Hugging Face, and follows the engines when a rollout changes their model. An older
+plug-in does not answer this request, so the router needs a timeout.
 """
 
 from __future__ import annotations
@@ -31,17 +28,17 @@ FILES: Final = (
     SPECIAL_TOKENS_FILE,
     OLD_TEMPLATE_FILE,
 )
-"""What of a model's folder makes tokens; all but the first may be missing."""
+"""Files of a model's folder that determine the tokens; all but the first may be missing."""
 MAX_FACTS_BYTES: Final = 256 * 1024 * 1024
-"""Of one answer. The largest vocabularies in use come to some 35 MB of JSON."""
+"""Largest answer. The largest vocabularies in use are about 35 MB of JSON."""
 
 
 class PromptQuestion(msgspec.Struct, frozen=True, array_like=True, tag="prompts"):
-    """A router's question."""
+    """A router's request."""
 
     version: int
     known: str = ""
-    """The digest of what the router holds; files that have it are not sent again."""
+    """Digest of the router's current files; the replica does not send files with this digest again."""
 
 
 class PromptFacts(msgspec.Struct, frozen=True, array_like=True, tag="prompts"):
@@ -49,21 +46,21 @@ class PromptFacts(msgspec.Struct, frozen=True, array_like=True, tag="prompts"):
 
     version: int
     digest: str
-    """Of all that follows; equal digests, equal tokens."""
+    """Digest of all following fields; equal digests mean equal tokens."""
     page_tokens: Annotated[int, msgspec.Meta(ge=1, le=65536)]
-    """Tokens of a page, whose hashes KV events tell."""
+    """Tokens of a page; KV events contain the hashes of pages."""
     simulated: bool = False
-    """It is a simulator, whose rules need no files (`simulatedprompt`)."""
+    """The replica is a simulator, which needs no files (`simulatedprompt`)."""
     trouble: str = ""
-    """Why a router cannot do the same as this engine; empty where it can."""
+    """Why a router cannot tokenise like this engine; empty if it can."""
     files: dict[str, bytes] = {}
-    """By name, of `FILES`."""
+    """Content by name; names are those of `FILES`."""
 
 
 def facts_of(
     files: Mapping[str, bytes], *, page_tokens: int, simulated: bool = False, trouble: str = ""
 ) -> PromptFacts:
-    """An answer, with its digest."""
+    """Build an answer with its digest."""
     digest = hashlib.sha256(repr((page_tokens, simulated, trouble)).encode())
     for name in sorted(files):
         digest.update(b"%b\0%d\0%b" % (name.encode(), len(files[name]), files[name]))
@@ -73,14 +70,14 @@ def facts_of(
 
 
 def answer(facts: PromptFacts, question: PromptQuestion) -> bytes:
-    """What a replica sends."""
+    """Encode a replica's answer."""
     if question.known == facts.digest:
         facts = msgspec.structs.replace(facts, files={})
     return _encoder.encode(facts)
 
 
 def ask(known: str = "") -> bytes:
-    """What a router sends."""
+    """Encode a router's request."""
     return _encoder.encode(PromptQuestion(FACTS_VERSION, known))
 
 
@@ -89,9 +86,9 @@ def decode_facts(data: bytes) -> PromptFacts:
     try:
         facts = _facts.decode(data)
     except _UNREADABLE as error:
-        raise ReportError(f"not what a replica makes tokens with: {error}") from error
+        raise ReportError(f"not a replica's tokenizer files: {error}") from error
     if facts.version != FACTS_VERSION:
-        raise ReportError(f"version {facts.version} is not {FACTS_VERSION}")
+        raise ReportError(f"version {facts.version} is not supported; expected {FACTS_VERSION}")
     return facts
 
 

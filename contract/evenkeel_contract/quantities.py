@@ -1,7 +1,7 @@
-"""Durations, quantities and percentages as Kubernetes spells them: text on the wire, numbers in use.
+"""Durations, quantities and percentages in the text format of Kubernetes, with their numbers.
 
-Each value remembers its spelling, so that what was read is what is written; two values are equal when they
-are spelled alike (`2m` is not `120s`). Units in the field's own words, no floats in a resource.
+Each value keeps its text and writes the same text again. Two values are equal if their texts are equal
+(`2m` differs from `120s`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import ClassVar, Final, Self
 from evenkeel_contract.faults import show
 
 _MAX_DURATION_S: Final = 100 * 365 * 24 * 3600
-_MAX_QUANTITY: Final = 2**63 - 1  # what Kubernetes cuts larger ones to, so itself no size
-MAX_TEXT: Final = 64  # characters of any spelling
+_MAX_QUANTITY: Final = (
+    2**63 - 1
+)  # Kubernetes reduces larger values to this one, so it is not valid itself
+MAX_TEXT: Final = 64  # characters of any value
 _DIGITS: Final = r"[0-9]{1,18}"
 
 _DURATION_PART: Final = re.compile(rf"({_DIGITS}(?:\.[0-9]{{1,9}})?)(ms|s|m|h)")
@@ -38,7 +40,7 @@ _PERCENT: Final = re.compile(r"(100|[1-9]?[0-9])%")
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A length of time above zero, in Go's spelling: `120s`, `1500ms`, `1h30m`."""
+    """A length of time above zero, in Go's format: `120s`, `1500ms`, `1h30m`."""
 
     EXAMPLE: ClassVar[str] = "120s"
     PATTERN: ClassVar[str] = _DURATION.pattern
@@ -52,20 +54,20 @@ class Duration:
         if not isinstance(data, str) or not match:
             raise ValueError(f"must be a duration such as 120s, 1500ms or 5m, not {show(data)}")
         parts = _DURATION_PART.findall(data)
-        # As Go reads it: whole nanoseconds, what is below is cut off part by part.
+        # As in Go: each part is rounded down to whole nanoseconds.
         nanoseconds = sum(int(Fraction(number) * _NANOSECONDS[unit]) for number, unit in parts)
         if not 0 < nanoseconds <= _MAX_DURATION_S * 10**9:
             raise ValueError(f"must be above 0 and at most 100 years, not {show(data)}")
         return cls(data, nanoseconds / 10**9)
 
     def to_plain(self) -> str:
-        """The spelling that was read."""
+        """The text that was read."""
         return self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number above zero with a suffix of Kubernetes: `16Mi`, `100Gi`, `500m`, `3`."""
+    """A number above zero with a Kubernetes suffix: `16Mi`, `100Gi`, `500m`, `3`."""
 
     EXAMPLE: ClassVar[str] = "16Mi"
     PATTERN: ClassVar[str] = _QUANTITY.pattern
@@ -88,23 +90,23 @@ class Quantity:
 
     @property
     def whole(self) -> int:
-        """Rounded up, as Kubernetes does where it needs an integer."""
+        """The value rounded up to an integer, as Kubernetes does."""
         return ceil(self.value)
 
     def to_plain(self) -> str | int:
-        """The spelling that was read."""
+        """The text that was read."""
         return self.spelling
 
 
 @dataclass(frozen=True, slots=True)
 class CountOrPercent:
-    """A whole number (`3`) or a share of another one (`50%`)."""
+    """A whole number (`3`) or a percentage (`50%`)."""
 
     EXAMPLE: ClassVar[str] = "50%"
     PATTERN: ClassVar[str] = _PERCENT.pattern
     spelling: str | int
     count: int | None
-    """None where a percentage was given."""
+    """None for a percentage."""
     percent: int | None
 
     @classmethod
@@ -120,11 +122,11 @@ class CountOrPercent:
         return cls(match[0], None, int(match[1]))
 
     def of(self, total: int) -> float:
-        """The number meant where the whole is `total`; not rounded, may be a fraction."""
+        """The number, if 100 % is `total`. Not rounded."""
         if self.count is not None:
             return float(self.count)
         return total * (self.percent or 0) / 100
 
     def to_plain(self) -> str | int:
-        """The spelling that was read."""
+        """The text that was read."""
         return self.spelling

@@ -1,7 +1,4 @@
-"""Resources → RouterConfig: what the operator and `evenkeel up` both tell a router. Pure.
-
-Place in the flow: resources (validated) + what runs + key hashes → **render** → `dump_router_config`.
-"""
+"""Builds the RouterConfig from validated resources, for the operator and for `evenkeel up`."""
 
 from __future__ import annotations
 
@@ -41,12 +38,11 @@ def router_config(
     admin_token_sha256: str | None = None,
     state: StateConfig | None = None,
 ) -> RouterConfig:
-    """What the routers of `service` are told.
+    """The configuration of the routers of `service`.
 
-    The fleet is a list (`replicas`) or found on a `cluster`. Tenants that the service does not select are
-    left out. An API key whose Secret has no hash in `key_hashes` is left out too: it admits nobody until
-    the Secret is there. Order is by name, so that equal input gives equal bytes. `state` is what a resource cannot
-    say: paths, peers, what a Secret holds.
+    The fleet is a list (`replicas`), or routers discover it (`cluster`). Tenants that the service does not select are
+    left out. So are API keys whose Secret has no hash in `key_hashes`. Entries are sorted by name, so that equal
+    input gives equal bytes. `state` holds settings that no resource has: paths, peers, values of Secrets.
     """
     spec = service.spec
     selected = [tenant for tenant in tenants if serves(service, tenant)]
@@ -84,13 +80,13 @@ def router_config(
 
 
 def serves(service: FairInferenceService, tenant: InferenceTenant) -> bool:
-    """Whether `tenant` shares `service`: same namespace, labels as selected."""
+    """Whether `tenant` may use `service`: the namespace is the same and the selector matches."""
     same_namespace = tenant.metadata.namespace == service.metadata.namespace
     return same_namespace and selects(service.spec.tenancy.selector, tenant.metadata.labels)
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Whether labels fulfil a selector, as Kubernetes reads it; an empty one takes all."""
+    """Whether a selector matches the labels, as in Kubernetes; an empty selector matches all."""
     if any(labels.get(key) != value for key, value in selector.match_labels.items()):
         return False
     for term in selector.match_expressions:
@@ -107,7 +103,7 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
 
 
 def _at_zero(spec: ServiceSpec, *, scaled: bool) -> AtZero:
-    """`scaled`: somebody carries out `spec.autoscaling`, as the operator does on a cluster."""
+    """`scaled`: an operator acts on `spec.autoscaling`, as on a cluster."""
     if spec.autoscaling is not None:
         return AtZero.ACTIVATE if scaled and spec.autoscaling.wakes else AtZero.WAIT
     return AtZero.REFUSE if spec.engine.replicas == 0 else AtZero.WAIT

@@ -1,9 +1,7 @@
-"""What may be asked on a replica's reports port, and the answers: the same for SGLang's plug-in and the simulator.
+"""Requests to a replica's reports port and their answers, for SGLang's plug-in and the simulator.
 
-Place in the flow: a router's question → **here** → `reportbook`, `promptfacts`, `heldpages` → answers.
-
-The surprising thing: who cannot read a question says nothing, since nobody can tell what the asker would make of an
-answer. Replicas of before a kind of question was made do the same, so askers give up by themselves.
+A replica does not answer a request that it cannot read. Older replicas behave the same with newer kinds of requests, so
+the sender needs a timeout.
 """
 
 from __future__ import annotations
@@ -26,16 +24,16 @@ _VERSIONS: Final = {PromptQuestion: FACTS_VERSION, PagesQuestion: PAGES_VERSION}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What a replica has to tell."""
+    """Sources of a replica's answers."""
 
     book: ReportBook
     refresh: Callable[[], None]
-    """Brings the book up to date; called before each report."""
+    """Updates the book; called before each report."""
     prompts: Callable[[], PromptFacts]
     pages: HeldPages
 
     def to(self, question: bytes) -> Iterator[bytes]:
-        """The messages that answer a question, most often one. Raises `ReportError` where it is none, at once."""
+        """The messages that answer a request, usually one. Raises `ReportError` at once if the request is invalid."""
         asked = decode_question(question)
         if isinstance(asked, PagesQuestion):
             return heldpages.answer(self.pages)
@@ -46,7 +44,7 @@ class Answers:
 
 
 def decode_question(data: bytes) -> ReportRequest | PromptQuestion | PagesQuestion:
-    """Read whatever is asked; raises `ReportError`."""
+    """Read any kind of request; raises `ReportError`."""
     try:
         question = _question.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

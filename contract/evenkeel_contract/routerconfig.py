@@ -1,7 +1,7 @@
-"""RouterConfig: what a router is told. Rendered by the operator and by `evenkeel up`, parsed by the router.
+"""RouterConfig: the configuration of a router. The operator and `evenkeel up` write it, the router reads it.
 
-It is a JSON document; the router reloads it when it changes and keeps the last good one when it does not
-hold. Durations are seconds, sizes are bytes.
+It is a JSON document. The router reloads it after a change; if the new one is invalid, the router keeps the last valid
+one. Durations are seconds, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ Name = Annotated[str, Length(1, MAX_NAME_BYTES), PRINTABLE]
 Port = Annotated[int, PORT]
 
 SIMULATOR_TOKENIZER: Final = "simulator"
-"""The `tokenizer` of simulated replicas: rules, no files (`simulatedprompt`)."""
+"""The `tokenizer` of simulated replicas, which needs no files (`simulatedprompt`)."""
 PAGE_TOKENS: Final = 16
-"""What caches are usually cut into, and the simulator's default."""
+"""Usual number of tokens of a page, and the simulator's default."""
 
 
 class FleetPolicyName(Enum):
@@ -53,14 +53,14 @@ class FleetPolicyName(Enum):
 
 
 class PrefixMode(Enum):
-    """How the router sees a prefix (design §5.3)."""
+    """Unit in which the router compares prefixes (design §5.3)."""
 
     TEXT = "Text"
     TOKENS = "Tokens"
 
 
 class StateStore(Enum):
-    """Where the ledger outlives a router (design R8)."""
+    """Where the ledger is kept when a router restarts (design R8)."""
 
     PEERS = "Peers"  # in the other routers and the replicas
     FILE = "File"  # on a volume of one router
@@ -68,15 +68,15 @@ class StateStore(Enum):
 
 
 class AtZero(Enum):
-    """What becomes of a request while there is no replica, nor one on its way to being ready."""
+    """Handling of a request while no replica exists or starts."""
 
-    WAIT = "Wait"  # up to queueTimeoutS: somebody may bring one
-    ACTIVATE = "Activate"  # up to activationTimeoutS, and whoever scales is told
-    REFUSE = "Refuse"  # 503 at once: nobody brings one for a request
+    WAIT = "Wait"  # wait up to queueTimeoutS for a replica
+    ACTIVATE = "Activate"  # wait up to activationTimeoutS and request a replica from the operator
+    REFUSE = "Refuse"  # answer 503 at once
 
 
 class Anonymous(Enum):
-    """What becomes of a request without an identity."""
+    """Handling of a request without an identity."""
 
     REJECT = "Reject"
     SHARE = "Share"  # all of them are one client
@@ -84,7 +84,7 @@ class Anonymous(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenConfig:
-    """Where the router listens. Port 0 lets the system choose."""
+    """Addresses that the router listens on. Port 0 lets the system choose a port."""
 
     host: Annotated[str, Length(1, 253), PRINTABLE] = "127.0.0.1"
     traffic_port: Port = TRAFFIC_PORT
@@ -94,54 +94,54 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingConfig:
-    """The fleet level of DESIGN §3 `spec.scheduling`."""
+    """Settings of the fleet policy, from `spec.scheduling` (design §3)."""
 
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
     input_token_weight: Weight = 1
     output_token_weight: Weight = 2
     worker_quantum: Positive = 20_000
-    """Q^w, weighted tokens."""
+    """Q^w in weighted tokens: how much a client may send to a replica per refill."""
     client_quantum: Positive = 8000
-    """Q^u of the replicas, weighted tokens: the most credit that a client can be carried over with (R5)."""
+    """Q^u of the replicas in weighted tokens: the largest credit that a seed can carry (R5)."""
     max_debt: Positive | None = None
-    """U: how far one batch may take a deficit at a replica, weighted tokens; None: as replicas say."""
+    """U in weighted tokens: the largest charge of one batch to a client; None: the value that replicas report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixConfig:
-    """How prompts are matched."""
+    """How the router matches prompts with cached prefixes."""
 
     mode: PrefixMode = PrefixMode.TEXT
     text_block_bytes: Annotated[int, Range(16, 65536)] = 256
-    """In mode Tokens, of the prompts that are matched by their text all the same."""
+    """Bytes of a block in mode Text, and in mode Tokens for prompts that have no tokens."""
     tokenizer: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
-    """With mode Tokens: the model's folder, an absolute path, or `simulator`. None: replicas are asked for it."""
+    """In mode Tokens: absolute path of the model's folder, or `simulator`. None: the router requests it from replicas."""
     page_tokens: Annotated[int, Range(1, 65536)] = PAGE_TOKENS
-    """Tokens of a page, as the engines cut them (SGLang's `--page-size`)."""
+    """Tokens of a page in the engines' cache (SGLang's `--page-size`)."""
     max_blocks: Annotated[int, Range(2, 2**53)] = 2_000_000
-    """Bound of the index over all replicas; the least recently used go first."""
+    """Most blocks in the prefix index over all replicas; the least recently used are dropped first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    """Bounds of one request and of one client."""
+    """Limits of one request and of one client."""
 
     max_body_bytes: Positive = 16 * 1024 * 1024
     max_output_tokens: Positive = 131_072
-    """A larger `max_tokens` is refused."""
+    """Largest `max_tokens` of a request; the router refuses a larger one."""
     queue_timeout_s: Seconds = 120.0
-    """How long a request may wait while no replica is routable."""
+    """Longest wait of a request while no replica can take it."""
     activation_timeout_s: Seconds = 600.0
-    """How long it may wait for the first replica of a service that stood at zero, with `atZero: Activate`."""
+    """Longest wait of a request for the first replica of a service at zero, with `atZero: Activate`."""
     first_token_timeout_s: Seconds = 120.0
     idle_timeout_s: Seconds = 300.0
     """Longest silence in a stream, from the replica or from a client that does not read."""
     max_concurrent_per_client: Count = 0
-    """0: no bound."""
+    """Most requests of one client in flight at this router. 0: no limit."""
     max_concurrent: Positive = 4096
-    """Requests in flight in the whole router."""
+    """Most requests in flight at this router."""
     max_attempts: Annotated[int, Range(1, 16)] = 3
-    """Dispatches of one request, the first included."""
+    """Most attempts of one request, including the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +163,12 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeyConfig:
-    """An API key by its hash: the router never sees keys at rest."""
+    """An API key by its hash; the configuration does not contain the key itself."""
 
     name: Name
     client: Name
     sha256: Annotated[str, SHA256]
-    """Lower-case hexadecimal SHA-256 of the key."""
+    """SHA-256 of the key in lower-case hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +186,11 @@ class TenantConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenancyConfig:
-    """Who may use the service."""
+    """The clients that may use the service."""
 
     anonymous: Anonymous = Anonymous.REJECT
     trusted_proxies: tuple[Annotated[str, Cidr()], ...] = ()
-    """Networks (CIDR) whose identity headers are believed."""
+    """Networks (CIDR) whose identity headers the router accepts."""
     tenants: Annotated[tuple[TenantConfig, ...], UniqueBy(("namespace", "name"))] = ()
 
 
@@ -200,39 +200,39 @@ class ReplicaConfig:
 
     name: Name
     url: Annotated[str, Url(bare=True)]
-    """`http://host:port`, no path."""
+    """`http://host:port`, without a path."""
     reports: Annotated[str, Url(("tcp",), bare=True)] | None = None
-    """`tcp://host:port` of its reports; None where it makes none."""
+    """`tcp://host:port` of its reports port; None if it has none."""
     kv_events: Annotated[str, Url(("tcp",), bare=True)] | None = None
-    """`tcp://host:port` where it publishes KV events; None where it does not. In mode Tokens."""
+    """`tcp://host:port` of its KV events in mode Tokens; None if it publishes none."""
     kv_replay: Annotated[str, Url(("tcp",), bare=True)] | None = None
-    """`tcp://host:port` where it replays them. Without it nobody can tell what was missed."""
+    """`tcp://host:port` of the replay of KV events. Required with `kv_events`, to fill gaps."""
     api_key: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
-    """Bearer key that the replica asks for."""
+    """Bearer key that the replica requires; None if it requires none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKeyConfig:
-    """A key of the engines by its id."""
+    """An API key of the engines with its id."""
 
     id: Name
-    """What an engine's pod bears as label `evenkeel.dev/engine-key`."""
+    """Id of the key: the value of the pod label `evenkeel.dev/engine-key`."""
     key: Annotated[str, Length(1, 4096), PRINTABLE]
     """The bearer key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """Where replicas and peers are found on a Kubernetes cluster, in the service's namespace."""
+    """Discovery of replicas and peers on a Kubernetes cluster, in the service's namespace."""
 
     engines: Annotated[str, DNS_NAME, Length(1, 253)]
     """The headless Service whose endpoints are the replicas."""
     peers: Annotated[str, DNS_NAME, Length(1, 253)] | None = None
     """The headless Service whose endpoints are the routers of this service, this one included."""
     api_key: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
-    """Bearer key that replicas ask for whose pods do not say which."""
+    """Bearer key for replicas whose pods have no key label."""
     api_keys: Annotated[tuple[EngineKeyConfig, ...], UniqueBy(("id",))] = ()
-    """The keys of those that do. While keys are exchanged, engines have different ones."""
+    """Keys for replicas whose pods have a key label. During a key rotation, engines have different keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,36 +241,36 @@ class PeerConfig:
 
     name: Name
     url: Annotated[str, Url(bare=True)]
-    """`http://host:port` of its admin port, no path."""
+    """`http://host:port` of its admin port, without a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateConfig:
-    """Where the ledger outlives this router (R8). Routers exchange it with their peers whatever the store."""
+    """Where the ledger is kept when this router restarts (R8). With every store, routers exchange it with their peers."""
 
     store: StateStore = StateStore.PEERS
     file: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
-    """Path of the ledger's file; its folder must be there. With store File."""
+    """Path of the ledger's file for store File. Its folder must exist."""
     redis_url: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
-    """`redis://:password@host:port/0`. With store Redis."""
+    """Address of the server for store Redis, such as `redis://:password@host:port/0`."""
     save_interval_s: Seconds = 10.0
     peers: Annotated[tuple[PeerConfig, ...], UniqueBy(("name",))] = ()
-    """All other routers: none of them may be missing, since what all know is forgotten (R3)."""
+    """All other routers. The list must be complete: routers compact totals that all of them have (R3)."""
     peer_token: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
-    """Bearer token for the peers' admin ports."""
+    """Bearer token for the peers' admin ports; None if they require none."""
     exchange_interval_s: Seconds = 1.0
-    """How often every peer is asked for what it knows."""
+    """Interval of the exchange with each peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
-    """Everything a router is told."""
+    """The configuration of a router."""
 
     namespace: Name
     service: Name
     """The FairInferenceService's name."""
     model: Name
-    """The served name; requests for another model are 404."""
+    """Model name that clients send; the router answers 404 for another model."""
     listen: ListenConfig = field(default_factory=ListenConfig)
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     prefix: PrefixConfig = field(default_factory=PrefixConfig)
@@ -278,23 +278,23 @@ class RouterConfig:
     tenancy: TenancyConfig = field(default_factory=TenancyConfig)
     state: StateConfig = field(default_factory=StateConfig)
     replicas: Annotated[tuple[ReplicaConfig, ...], UniqueBy(("name",))] = ()
-    """A static fleet."""
+    """The replicas of a static fleet."""
     cluster: ClusterConfig | None = None
-    """A fleet that is found; excludes `replicas`."""
+    """Discovery of the fleet on a cluster. It excludes `replicas`."""
     at_zero: AtZero = AtZero.WAIT
-    """What becomes of a request while there is no replica."""
+    """Handling of a request while no replica exists or starts."""
     admin_token_sha256: Annotated[str, SHA256] | None = None
-    """Bearer token of the admin port; None leaves it open, for loopback only."""
+    """Hash of the admin port's bearer token. None means no token, which is allowed on loopback only."""
     drain_timeout_s: Seconds = 30.0
     ttft_threshold_s: Annotated[float, Range(above=0)] | None = None
-    """The objective's: a bound of `within_share_ttft_seconds` is exactly there."""
+    """Threshold of `spec.slo.ttft`: a bucket bound of `within_share_ttft_seconds`."""
 
 
 MAX_CONFIG_BYTES: Final = 64 * 1024 * 1024
 
 
 def dump_router_config(config: RouterConfig) -> bytes:
-    """The JSON document, the same bytes for equal configurations, so that a watcher may compare them."""
+    """The JSON document. Equal configurations give equal bytes, so that a watcher can compare them."""
     return msgspec.json.format(msgspec.json.encode(to_plain(config)), indent=2) + b"\n"
 
 
@@ -316,7 +316,7 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
     yield from _ports(config.listen)
     yield from _open_admin(config)
     if config.cluster is not None and config.replicas:
-        yield Fault("replicas", "cannot stand beside cluster, which says where to find them")
+        yield Fault("replicas", "is set together with cluster; remove one of the two")
     yield from _store(config.state)
     yield from _events(config.replicas)
     yield from _tokenizer(config.prefix)
@@ -334,8 +334,10 @@ def check_router_config(config: RouterConfig) -> Iterator[Fault]:
                     about=(f"{path}.clients",),
                 )
             seen = first.setdefault(key.sha256, where)
-            if seen != where:  # a request with it would have two identities
-                yield Fault(f"{where}.sha256", f"is also that of {seen}", about=(f"{seen}.sha256",))
+            if seen != where:  # a request with this key would have two identities
+                yield Fault(
+                    f"{where}.sha256", f"is the same as in {seen}", about=(f"{seen}.sha256",)
+                )
 
 
 def _ports(listen: ListenConfig) -> Iterator[Fault]:
@@ -345,14 +347,18 @@ def _ports(listen: ListenConfig) -> Iterator[Fault]:
         other = taken.setdefault(port, name)
         if port and other != name:
             path = f"listen.{name}Port"
-            yield Fault(path, f"{port} is {other}Port too", about=(f"listen.{other}Port",))
+            yield Fault(
+                path,
+                f"{port} is also {other}Port; use different ports",
+                about=(f"listen.{other}Port",),
+            )
 
 
 def _open_admin(config: RouterConfig) -> Iterator[Fault]:
     if config.admin_token_sha256 is None and not _is_loopback(config.listen.host):
         yield Fault(
             "adminTokenSha256",
-            f"is required where listen.host ({show(config.listen.host)}) is not a loopback address",
+            f"is required if listen.host ({show(config.listen.host)}) is not a loopback address",
             about=("listen.host",),
         )
 
@@ -363,7 +369,7 @@ def _events(replicas: tuple[ReplicaConfig, ...]) -> Iterator[Fault]:
         if (replica.kv_events is None) != (replica.kv_replay is None):
             path = f"replicas[{r}]"
             yield Fault(
-                f"{path}.{lacking}", f"is required beside {given}", about=(f"{path}.{given}",)
+                f"{path}.{lacking}", f"is required with {given}", about=(f"{path}.{given}",)
             )
 
 
@@ -374,14 +380,14 @@ def _store(state: StateConfig) -> Iterator[Fault]:
     if state.store is StateStore.REDIS and url is None:
         yield Fault("state.redisUrl", "is required with store Redis", about=("state.store",))
     if url is not None and not url.startswith(("redis://", "rediss://", "unix://")):
-        # Without the value: it may hold a password.
+        # Without the value, which may contain a password.
         yield Fault("state.redisUrl", "is not an address like redis://:password@host:6379/0")
 
 
 def _tokenizer(prefix: PrefixConfig) -> Iterator[Fault]:
     given = prefix.tokenizer
     if given is not None and given != SIMULATOR_TOKENIZER and not given.startswith("/"):
-        message = f"{show(given)} is neither an absolute path nor {SIMULATOR_TOKENIZER!r}"
+        message = f"must be an absolute path or {SIMULATOR_TOKENIZER!r}, not {show(given)}"
         yield Fault("prefix.tokenizer", message)
 
 

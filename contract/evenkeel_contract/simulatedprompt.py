@@ -1,17 +1,14 @@
-"""What the simulator makes of a prompt: its chat template and its tokenizer. A router in tokens mode does the same.
+"""The simulator's chat template and tokenizer, which a router in tokens mode uses too.
 
-Place in the flow: chat body → `render` → `encode` → token ids → pages, in the simulator and in the router. The template
-is fixed and simple: each message is a role marker, a line break and its text; the prompt ends with the
-assistant's marker. No text is stripped, so a conversation that repeats an earlier answer extends the
-earlier prompt byte by byte, and the cache holds all of it.
+In the template each message is a role marker, a line break and its text; the prompt ends with the assistant's marker. No
+text is stripped, so a conversation that repeats an earlier answer extends the earlier prompt byte by byte.
 
-A token is at most four bytes of text, cut by a fixed rule (below); its id is those bytes as a little-endian
-number, so ids fit 32 bits and decode without a vocabulary. English comes to about three bytes a token.
+A token is at most four bytes of text. Its id is those bytes as a little-endian number, so ids fit 32 bits and decode
+without a vocabulary. English text has about three bytes per token.
 
-The surprising thing: pieces begin anew at every blank before a letter, whatever stands in front of it. So
-`encode(a + b) == encode(a) + encode(b)` whenever `b` begins with a blank and a letter and `a` does not end in
-a blank: a conversation whose next turn repeats prompt and answer extends the cached prefix exactly, as
-byte-level BPE nearly always does.
+A new token begins at every blank before a letter. So `encode(a + b) == encode(a) + encode(b)` if `b` begins with a blank
+and a letter and `a` does not end with a blank. A next turn that repeats prompt and answer therefore extends the cached
+prefix exactly, as byte-level BPE nearly always does.
 """
 
 from __future__ import annotations
@@ -24,11 +21,11 @@ from typing import Final
 import msgspec
 
 _PIECE: Final = re.compile(
-    rb" [A-Za-z]{1,3}"  # a blank and the first letters of the word after it
+    rb" [A-Za-z]{1,3}"  # a blank and the first letters of the next word
     rb"|[A-Za-z]{1,4}"
     rb"|[0-9]{1,3}"
     rb"|[\xc0-\xff][\x80-\xbf]{1,3}"  # one character beyond ASCII
-    rb"| {1,4}(?= )"  # a run of blanks, but for the last one: it binds to what follows
+    rb"| {1,4}(?= )"  # a run of blanks without the last one, which belongs to the next word
     rb"|[\x00-\xff]"
 )
 
@@ -59,13 +56,13 @@ def render(messages: Sequence[ChatMessage]) -> str:
 
 
 def _text(index: int, message: ChatMessage) -> str:
-    if message.content is None:  # an assistant's turn that only called tools
+    if message.content is None:  # an assistant's turn that contains only tool calls
         return ""
     if isinstance(message.content, str):
         return message.content
     for part in message.content:
         if part.type != "text" or part.text is None:
             raise ValueError(
-                f"messages[{index}].content: the model reads text only, not {part.type!r}"
+                f"messages[{index}].content: the model accepts only text, not {part.type!r}"
             )
     return " ".join(part.text or "" for part in message.content)

@@ -1,8 +1,7 @@
-"""The rules across fields of both resources, and the one way to read a resource.
+"""Reads both resources and checks the rules across their fields.
 
-Place in the flow: plain data → `decode` → **rules** → render. Each rule is a function named by the fault it
-finds; it sees a salvaged resource, yields faults with their paths, and never raises. The operator puts them
-into the condition SpecValid, `evenkeel up` prints them.
+Each rule is a function named after the fault that it finds. It reads a salvaged resource, yields faults with their
+paths and never raises. The operator reports them in condition SpecValid; `evenkeel up` prints them.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ OWNED_FLAGS: Final = (
 """Flags of SGLang and of the simulator that Evenkeel sets from the rest of the spec."""
 
 OWNED_ALERT_LABELS: Final = ("alertname", "namespace", "service", "severity")
-"""What tells one alert from another, and by which it is routed."""
+"""Labels that identify and route an alert."""
 
-NO_FLAG_SHORTER_THAN: Final = 4  # of an abbreviated flag; `--h` could still mean anything
+NO_FLAG_SHORTER_THAN: Final = 4  # characters of an abbreviated flag; `--h` is ambiguous
 
 
 def parse_service(data: object) -> tuple[FairInferenceService | None, tuple[Fault, ...]]:
@@ -68,14 +67,15 @@ def parse_tenant(data: object) -> tuple[InferenceTenant | None, tuple[Fault, ...
 
 
 def salvage_service(data: object) -> tuple[FairInferenceService, tuple[Fault, ...]]:
-    """Like `parse_service`, but always with a resource, for rules between resources: its faulty fields are
-    made up, and what a rule finds goes through `without_echoes`.
+    """Like `parse_service`, but always returns a resource, for rules between resources.
+
+    Invalid fields have replacement values; filter the faults of further rules with `without_echoes`.
     """
     return _salvage(FairInferenceService, data, SERVICE_RULES)
 
 
 def salvage_tenant(data: object) -> tuple[InferenceTenant, tuple[Fault, ...]]:
-    """Like `salvage_service`, of an InferenceTenant."""
+    """Like `salvage_service`, for an InferenceTenant."""
     return _salvage(InferenceTenant, data, TENANT_RULES)
 
 
@@ -92,7 +92,7 @@ def replicas_and_autoscaling_are_both_given(service: FairInferenceService) -> It
     if spec.engine.replicas is not None and spec.autoscaling is not None:
         yield Fault(
             "spec.engine.replicas",
-            "cannot stand beside spec.autoscaling; remove one of the two",
+            "is set together with spec.autoscaling; remove one of the two",
             about=("spec.autoscaling",),
         )
 
@@ -102,7 +102,7 @@ def scaling_bounds_are_crossed(service: FairInferenceService) -> Iterator[Fault]
     if scaling is not None and scaling.min_replicas > scaling.max_replicas:
         yield Fault(
             "spec.autoscaling.minReplicas",
-            f"{scaling.min_replicas} is above maxReplicas, {scaling.max_replicas}",
+            f"{scaling.min_replicas} is above maxReplicas {scaling.max_replicas}; lower it or raise maxReplicas",
             about=("spec.autoscaling.maxReplicas",),
         )
 
@@ -114,11 +114,11 @@ def cap_per_client_is_out_of_range(service: FairInferenceService) -> Iterator[Fa
     cap = scaling.max_replicas_per_client
     path = "spec.autoscaling.maxReplicasPerClient"
     if cap.count == 0 or cap.percent == 0:
-        yield Fault(path, "must be above 0: a client's requests would never start a replica")
+        yield Fault(path, "must be above 0, else a client's requests cannot start a replica")
     elif cap.count is not None and cap.count > scaling.max_replicas:
         yield Fault(
             path,
-            f"{cap.count} is above maxReplicas, {scaling.max_replicas}",
+            f"{cap.count} is above maxReplicas {scaling.max_replicas}; lower it or use a percentage",
             about=("spec.autoscaling.maxReplicas",),
         )
 
@@ -128,7 +128,7 @@ def rollout_cannot_move(service: FairInferenceService) -> Iterator[Fault]:
     if rollout.max_surge.of(100) == 0 and rollout.max_unavailable.of(100) == 0:
         yield Fault(
             "spec.engine.rollout.maxSurge",
-            "must be above 0 where maxUnavailable is 0: no replica could ever be exchanged",
+            "must be above 0 if maxUnavailable is 0, else a rollout could not replace any replica",
             about=("spec.engine.rollout.maxUnavailable",),
         )
 
@@ -138,13 +138,15 @@ def arguments_are_owned(service: FairInferenceService) -> Iterator[Fault]:
         path = f"spec.engine.args[{index}]"
         flag = argument.split("=", 1)[0]
         if not flag.startswith("--"):
-            yield Fault(path, f"{show(argument)} is no flag; write --flag=value as one entry")
+            yield Fault(
+                path, f"must be a flag, not {show(argument)}; write --flag=value as one entry"
+            )
         elif owned := _owned(flag):
             yield Fault(path, f"{owned} is set by Evenkeel from the rest of the spec; remove it")
 
 
 def _owned(flag: str) -> str | None:
-    """The owned flag that an engine would read `flag` as: argparse takes unambiguous beginnings."""
+    """The owned flag that the engine reads `flag` as: argparse accepts unambiguous abbreviations."""
     if flag in OWNED_FLAGS:
         return flag
     abbreviates = (owned for owned in OWNED_FLAGS if owned.startswith(flag))
@@ -164,7 +166,7 @@ def cache_cannot_be_shared(service: FairInferenceService) -> Iterator[Fault]:
         source = "spec.autoscaling.maxReplicas" if scaling else "spec.engine.replicas"
         yield Fault(
             "spec.model.cache.accessModes",
-            f"needs ReadWriteMany for up to {most} replicas ({source}): they may run on several nodes",
+            f"must include ReadWriteMany or ReadOnlyMany for {most} replicas ({source}), since they may run on several nodes",
             about=(source,),
         )
 
@@ -174,7 +176,7 @@ def file_store_has_several_routers(service: FairInferenceService) -> Iterator[Fa
     if router.state.store is StateStore.FILE and router.count > 1:
         yield Fault(
             "spec.router.replicas",
-            f"must be 1 with state.store File, not {router.count}; Peers and Redis allow more",
+            f"must be 1 with state.store File, not {router.count}; use Peers or Redis for more routers",
             about=("spec.router.state.store",),
         )
 
@@ -185,13 +187,13 @@ def store_and_its_settings_differ(service: FairInferenceService) -> Iterator[Fau
         if getattr(state, name) is not None and state.store is not store:
             yield Fault(
                 f"spec.router.state.{name}",
-                f"has no use with store {state.store.value}; remove it or set store: {store.value}",
+                f"needs store: {store.value}, not {state.store.value}; remove {name} or set store: {store.value}",
                 about=("spec.router.state.store",),
             )
     if state.store is StateStore.REDIS and state.redis is None:
         yield Fault(
             "spec.router.state.redis",
-            "is required with store Redis: give redis.urlSecretRef",
+            "is required with store Redis; set redis.urlSecretRef",
             about=("spec.router.state.store",),
         )
 
@@ -201,7 +203,7 @@ def exposed_twice(service: FairInferenceService) -> Iterator[Fault]:
     if exposure.ingress is not None and exposure.http_route is not None:
         yield Fault(
             "spec.exposure.httpRoute",
-            "cannot stand beside ingress; remove one of the two",
+            "is set together with spec.exposure.ingress; remove one of the two",
             about=("spec.exposure.ingress",),
         )
 
@@ -210,7 +212,7 @@ def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
     limits = service.spec.router.limits
     if limits.max_body_size.whole > 1024**3:
         path = "spec.router.limits.maxBodySize"
-        yield Fault(path, "must be at most 1Gi: routers keep a request in memory")
+        yield Fault(path, "must be at most 1Gi, since routers keep a request in memory")
     timeouts = {
         "queueTimeout": limits.queue_timeout,
         "firstTokenTimeout": limits.first_token_timeout,
@@ -226,9 +228,9 @@ def selector_values_do_not_fit(service: FairInferenceService) -> Iterator[Fault]
         path = f"spec.tenancy.selector.matchExpressions[{index}].values"
         takes = term.operator.value in ("In", "NotIn")
         if takes and not term.values:
-            yield Fault(path, f"is required with operator {term.operator.value}")
+            yield Fault(path, f"is required with operator {term.operator.value}; add at least one")
         if not takes and term.values:
-            yield Fault(path, f"must be empty with operator {term.operator.value}")
+            yield Fault(path, f"must be empty with operator {term.operator.value}; remove them")
 
 
 def alert_labels_are_no_labels(service: FairInferenceService) -> Iterator[Fault]:
@@ -236,14 +238,15 @@ def alert_labels_are_no_labels(service: FairInferenceService) -> Iterator[Fault]
         path = f"spec.slo.alertLabels[{show(name)}]"
         if re.fullmatch(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", name, re.ASCII) is None:
             yield Fault(
-                path, "is no name that Prometheus takes: letters, digits and _, no digit first"
+                path,
+                "must be a Prometheus label name: letters, digits and _, not starting with a digit",
             )
         if name in OWNED_ALERT_LABELS:
-            yield Fault(path, "is set by Evenkeel; name it otherwise")
+            yield Fault(path, "is set by Evenkeel; choose another name")
 
 
 SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]] = (
-    # In the order of the document's fields, so that faults read from top to bottom.
+    # In the order of the document's fields, so that faults appear from top to bottom.
     cache_cannot_be_shared,
     replicas_and_autoscaling_are_both_given,
     arguments_are_owned,
@@ -263,9 +266,10 @@ def keys_name_unknown_clients(tenant: InferenceTenant) -> Iterator[Fault]:
     names = [client.name for client in tenant.spec.clients]
     for index, key in enumerate(tenant.spec.api_keys):
         if key.client not in names:
+            guess = did_you_mean(key.client, names)
             yield Fault(
                 f"spec.apiKeys[{index}].client",
-                f"{show(key.client)} is not in spec.clients{did_you_mean(key.client, names)}",
+                f"{show(key.client)} is not in spec.clients{guess or '; add it there'}",
                 about=("spec.clients",),
             )
 
@@ -278,7 +282,7 @@ def keys_share_a_secret(tenant: InferenceTenant) -> Iterator[Fault]:
         if seen != index:
             yield Fault(
                 f"spec.apiKeys[{index}].secretRef",
-                f"is also that of spec.apiKeys[{seen}]; one key can identify one client only",
+                f"is the same as in spec.apiKeys[{seen}]; a key can identify only one client",
                 about=(f"spec.apiKeys[{seen}].secretRef",),
             )
 

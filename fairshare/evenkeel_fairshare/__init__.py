@@ -1,6 +1,5 @@
-"""The scheduling algorithms of Evenkeel, pure: no I/O, no clock, no chance, no third-party runtime.
+"""The scheduling algorithms of Evenkeel: no I/O, no clock, no randomness, no runtime dependency but `xxhash`.
 
-Everything that decides who is served lives here, and runs unchanged in the simulator, in the router and
-inside SGLang. Place in the flow: whoever holds a queue or a fleet asks a policy, then tells it what
-happened; the policy never looks.
+They run unchanged in the simulator, in the router and inside SGLang. The owner of a queue or of a fleet asks a policy for a
+decision, then reports what happened.
 """

@@ -1,38 +1,14 @@
-"""The theorems as functions, so that tests, metrics and documents mean the same figure.
+"""How far apart two clients can get in a fleet whose replicas come and go (design R7).
 
-All results are in weighted tokens, or in seconds where the name says so. Every bound holds for admission that
-reserves input + max_output of each request (ALGORITHMS §7 A1); for another admission test, give as
-`memory_tokens` the largest sum of final lengths that ever runs together.
-
-The surprising thing: no function takes the length of the interval. That is what fairness means here.
-
-Two levels (design R9): every DLPM bound holds for tenants with the tenants' weights, and for the clients of
-one tenant with the clients' weights, with the same overshoot: what runs for a tenant is in one memory, however
-many clients it has.
+Proven in docs/design/0003-hierarchical-counters.md; metrics and tests call these functions. Weighted tokens; over
+the weight where it says normalised. No function takes a number of scale events. Without crashes that lose work and
+routers that know different things, the bound is that of a fleet which never changes (DLPM, Theorem 5.1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from evenkeel_fairshare.cost import Cost
-
-
-def vtc_overshoot(
-    *,
-    max_input_tokens: int,
-    memory_tokens: int,
-    input_weight: float = 1.0,
-    output_weight: float = 2.0,
-) -> float:
-    """U of VTC: what a client can receive from its last admission on. VTC, equation 2.
-
-    The paper's max(wp·L, wq·M) supposes wp <= wq. Where input costs more, the request admitted last pays for
-    its input out of memory that then holds no output: wp·L + wq·(M - L).
-    """
-    if input_weight > output_weight:
-        return input_weight * max_input_tokens + output_weight * (memory_tokens - max_input_tokens)
-    return max(input_weight * max_input_tokens, output_weight * memory_tokens)
+from dataclasses import dataclass
+from math import ceil
 
 
 def dlpm_overshoot(
@@ -46,112 +22,63 @@ def dlpm_overshoot(
     return input_weight * max_input_tokens + output_weight * memory_tokens
 
 
-def general_overshoot(cost: Cost, batches: Iterable[Iterable[tuple[int, int]]]) -> float:
-    """U for a general cost h: the most that the requests of one batch add up to. VTC §4.2.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeficitRange:
+    """How far deficits go at replicas, and so what they hand down and are started from (D3). Weighted tokens."""
 
-    `batches`: every set of requests that can run together, each request as (input, output) tokens.
-    """
-    return max(
-        sum(cost.input_cost(size) + cost.output_cost(size, 0, made) for size, made in batch)
-        for batch in batches
+    overshoot: float
+    """U: how far one batch may take a deficit (`dlpm_overshoot`)."""
+    quantum: float
+    """Q^u."""
+    crash_loss: float = 0.0
+    """G: the most of one client's charges that a crash destroys unreported."""
+    deferred_refills: int = 0
+    """Refills that a replica defers while it warms up (`replica.deficit.DEFERRED_REFILLS`): so much lower may a deficit be."""
+
+    def max_credit(self, weight: float = 1.0) -> float:
+        """A: the largest credit. Seeds are whole tokens, so is this."""
+        return ceil(self.quantum * weight) + self.crash_loss
+
+    def max_debt(self, weight: float = 1.0) -> float:
+        """D: the largest debt, U where no refill is deferred."""
+        return self.overshoot + ceil(self.deferred_refills * self.quantum * weight)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Churn(DeficitRange):
+    """A fleet whose replicas come and go. The same values hold at both levels of the tree."""
+
+    replicas: int
+    """W: the most incarnations that live at the same time, those that surge included."""
+    unsettled: int = 0
+    """A: the most joins and departures that a router does not know of yet when it promises a seed."""
+
+    def seed_error(self, weight: float = 1.0) -> float:
+        """How far a promised seed may be off: every event that is not known yet by one range of a deficit.
+
+        Seeds are whole tokens, hence at least one.
+        """
+        return 1.0 + self.unsettled * (self.max_debt(weight) + self.max_credit(weight))
+
+
+def standing_range(churn: Churn, weight: float = 1.0) -> tuple[float, float]:
+    """The least and the most standing that a client can ever have, normalised (theorem 1)."""
+    error = churn.seed_error(weight)
+    return (
+        -(churn.replicas * churn.max_credit(weight) + error) / weight,
+        (churn.replicas * churn.max_debt(weight) + error) / weight,
     )
 
 
-def vtc_counter_spread(overshoot: float, weights: Sequence[float] = (1.0,)) -> float:
-    """Largest minus smallest counter of the clients that wait: U, over the smallest weight. VTC, Lemma 4.3."""
-    return overshoot / min(weights)
+def churn_gap(churn: Churn, weights: tuple[float, float] = (1.0, 1.0)) -> float:
+    """|W_f/w_f - W_g/w_g| of two clients backlogged on every live replica, over any interval (theorem 2).
 
-
-def vtc_backlogged_gap(overshoot: float, weights: Sequence[float] = (1.0,)) -> float:
-    """|W_f/w_f - W_g/w_g| of two backlogged clients: 2U, over the smallest weight of all clients.
-
-    VTC, Theorem 4.4; with weights by the same proof (ALGORITHMS §1.5).
+    Without weights and errors 2·W·(U + Q), as in a fleet that never changes.
     """
-    return 2 * vtc_counter_spread(overshoot, weights)
+    return sum(high - low for low, high in (standing_range(churn, weight) for weight in weights))
 
 
-def vtc_shortfall(overshoot: float, weights: Sequence[float] = (1.0,)) -> float:
-    """W_g/w_g - W_f/w_f of a backlogged client f and any client g: 4U, over the smallest weight of all.
-
-    VTC, Theorem 4.9.
-    """
-    return 4 * vtc_counter_spread(overshoot, weights)
-
-
-def vtc_dispatch_delay_s(overshoot: float, *, clients: int, service_per_s: float) -> float:
-    """How long the next request of a client waits that has none waiting and none running.
-
-    `clients`: all of them; `service_per_s`: the least that the server gives at any time. VTC, Theorem 4.11.
-    """
-    return 2 * (clients - 1) * overshoot / service_per_s
-
-
-def least_gap_of_any_policy(*, memory_tokens: int, output_weight: float = 2.0) -> float:
-    """wq·M: no policy that conserves work and never preempts can promise less. VTC, Theorem 4.8."""
-    return output_weight * memory_tokens
-
-
-def dlpm_deficit_range(
-    overshoot: float, quantum: float, weight: float = 1.0, *, withheld: int = 0
-) -> tuple[float, float]:
-    """(-U, Q·w): a deficit is above the first and at most the second. DLPM, equations 1 and 2.
-
-    For clients that brought no debt along (`Request.seed`). Here and below, `withheld` is for a replica that warms
-    up (`replica.deficit.WITHHELD`; proofs in docs/design/0003): so many quanta more may somebody owe.
-    """
-    return -overshoot - withheld * quantum * weight, quantum * weight
-
-
-def dlpm_service_error(
-    overshoot: float, quantum: float, weight: float = 1.0, *, withheld: int = 0
-) -> float:
-    """|K·Q·w - W| of a backlogged client over K refills that starts from 0. DLPM, Theorem A.1."""
-    return max(quantum * weight, overshoot + withheld * quantum * weight)
-
-
-def dlpm_backlogged_gap(
-    overshoot: float,
-    quantum: float,
-    weights: tuple[float, float] = (1.0, 1.0),
-    *,
-    withheld: int = 0,
-) -> float:
-    """|W_f/w_f - W_g/w_g| of two backlogged clients: 2(U + Q) without weights. DLPM, Theorem 4.1.
-
-    With weights (w_f, w_g): both deficits stay in their ranges and both got the same quanta, which leaves
-    (U + Q·w_f)/w_f + (U + Q·w_g)/w_g. Who comes to a replica that warms up makes up for `withheld` rounds once.
-    """
-    return sum((overshoot + quantum * weight) / weight for weight in weights) + withheld * quantum
-
-
-def dlpm_shortfall(
-    overshoot: float,
-    quantum: float,
-    weights: tuple[float, float] = (1.0, 1.0),
-    *,
-    withheld: int = 0,
-) -> float:
-    """W_g/w_g - W_f/w_f of a backlogged client f and any client g. DLPM, Theorem 4.2.
-
-    The same figure as between backlogged clients, since g gets no more refills than f.
-    """
-    return dlpm_backlogged_gap(overshoot, quantum, weights, withheld=withheld)
-
-
-def dlpm_dispatch_delay_s(
-    overshoot: float,
-    quantum: float,
-    *,
-    clients: int,
-    service_per_s: float,
-    tenants: int = 1,
-    withheld: int = 0,
-) -> float:
-    """How long the next request of a client waits that has none waiting and none running, weights equal.
-
-    DLPM, Theorem A.2: 2(n - 1)(Q + U)/a. With several tenants, n is the number of clients of its own tenant:
-    they get at most 2(n - 1)(Q + U) meanwhile, and every other tenant at most 2(Q + U) more than that, by
-    Theorem 4.2 at each level; together 2(tenants·n - 1)(Q + U).
-    """
-    each = dlpm_shortfall(overshoot, quantum, withheld=withheld)
-    return (tenants * clients - 1) * each / service_per_s
+def churn_gap_from_level(churn: Churn, weights: tuple[float, float] = (1.0, 1.0)) -> float:
+    """The same for an interval that begins when both are new: half as much, if the weights are equal."""
+    (low_f, high_f), (low_g, high_g) = (standing_range(churn, weight) for weight in weights)
+    return max(high_f - low_g, high_g - low_f)

@@ -37,20 +37,3 @@ class LinearCost:
 def flat_output_price(cost: Cost) -> float | None:
     """What every output token costs, whatever came before it; None where that depends on the request."""
     return cost.output_weight if isinstance(cost, LinearCost) else None
-
-
-@dataclass(frozen=True, slots=True)
-class QuadraticCost:
-    """h = a·e + b·o + c·e·o + d·o², the shape profiled in VTC App. B.2 (its constant cancels)."""
-
-    extend: float
-    output: float
-    product: float
-    output_squared: float
-
-    def input_cost(self, extend_tokens: int) -> float:
-        return self.extend * extend_tokens
-
-    def output_cost(self, extend_tokens: int, before: int, after: int) -> float:
-        linear = (self.output + self.product * extend_tokens) * (after - before)
-        return linear + self.output_squared * (after * after - before * before)

@@ -1,15 +1,13 @@
-"""Who a request belongs to, what its owner weighs, and what the backlogged are owed (design §3, R9).
+"""The owner of a request, the weights of tenants and clients, and the shares of backlogged clients (design §3, R9).
 
-Place in the flow: identify → **weights** → key and `Dispatch`; and, beside it, active clients → **shares**
-→ measures. A `Tenancy` is a value: a router that is told new weights swaps in a new one.
+A `Tenancy` is a value: a router replaces it when weights change.
 
-The surprising thing: weights appear in two forms. A *weight* is a property of one client, tenant's times
-its own, that does not change as others come and go; it scales quanta. A *share* is a fraction of the
-fleet among those that are backlogged now, first between tenants, then within each. Q^w must be scaled by
-the weight: a share would shrink with every client that wakes up, and with it the credit that keeps a
-client near its cached prefixes; q_{i,w} ≤ Q^w·weight would hold at no time. The price: a tenant's clients
-together may stay near their prefixes longer than another tenant's single client. That costs fairness
-nothing, as Q^w is in no bound (R2); replicas enforce the tree (R9).
+Weights appear in two forms. A *weight* is a property of one client, its tenant's times its own, and does not change as
+others come and go; it scales quanta. A *share* is a fraction of the fleet among the clients that are backlogged now,
+first between tenants, then within each. Q^w is scaled by the weight: a share would shrink with every client that becomes
+active, and with it the credit that keeps a client near its cached prefixes. The price: a tenant's clients together may
+stay near their prefixes longer than another tenant's single client. That costs no fairness, as Q^w is in no bound (R2);
+replicas enforce the tree (R9).
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a client weighs at each level of the tree."""
+    """A client's weight at each level of the tree."""
 
     tenant: float = 1.0
     client: float = 1.0
@@ -67,7 +65,7 @@ UNKNOWN_TENANT: Final = TenantWeights()
 
 
 class Tenancy:
-    """The weights of all tenants, immutable. Tenants and clients that nobody named weigh 1 and the default."""
+    """The weights of all tenants, immutable. An unknown tenant weighs 1, an unknown client its tenant's default."""
 
     __slots__ = ("_tenants",)
 
@@ -87,7 +85,7 @@ class Tenancy:
         self._tenants: Final = MappingProxyType(copied)
 
     def weights(self, identity: Identity) -> Weights:
-        """What `identity` weighs now."""
+        """The weights of `identity`."""
         tenant = self._tenants.get((identity.namespace, identity.tenant), UNKNOWN_TENANT)
         client = tenant.clients.get(identity.client, tenant.default_client_weight)
         return Weights(tenant.weight, client)

@@ -1,1 +1,1 @@
-"""The D2LPM router: parse → identify → admit → match prefix → select → forward and stream → account."""
+"""The D2LPM router: identify → parse → admit → match prefix → select → forward and stream → account."""

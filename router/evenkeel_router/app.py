@@ -1,6 +1,6 @@
 """The router, put together: what is opened, in which order, and what is closed again.
 
-    state → store → upstream, discovery, health, reports, configwatch → pipeline → ports
+    rooms → store → upstream, discovery, health, reports, config_watch → pipeline → ports
 
 Every resource is a context of one exit stack: opened top to bottom, closed bottom to top, whatever fails.
 The order of the end: readiness goes first, then the requests in flight, then the ports, then the rest.
@@ -23,11 +23,12 @@ from evenkeel_router.cluster.config_watch import ConfigSource
 from evenkeel_router.fleet.discovery import Discovery, StaticDiscovery
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
+from evenkeel_router.fleet.reports import Reports
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, tell
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence
-from evenkeel_router.ledger.reports import Reports
+from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.stores.configured import store_of
 from evenkeel_router.ledger.stores.contract import LedgerStore
 from evenkeel_router.prefix.kv_events import KvEvents
@@ -35,11 +36,14 @@ from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.handlers import Traffic
+from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline
-from evenkeel_router.state import RouterState, Timing
+from evenkeel_router.request.relocation import Relocation
+from evenkeel_router.settings import Settings, Timing
 from evenkeel_router.telemetry import metrics
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.server import TrafficServer, connections_for
 from evenkeel_router.transport.upstream import Upstream
@@ -57,8 +61,8 @@ LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's ti
 class Router:
     """A running router. Ports are known once it runs: port 0 lets the system choose."""
 
-    def __init__(self, state: RouterState, discovery: Discovery, tokenising: Tokenisation) -> None:
-        self.state = state
+    def __init__(self, rooms: Rooms, discovery: Discovery, tokenising: Tokenisation) -> None:
+        self.rooms = rooms
         self.tokenising = tokenising
         self.discovery = discovery
         self.traffic_port = 0
@@ -68,17 +72,17 @@ class Router:
     @property
     def url(self) -> str:
         """Where clients send requests."""
-        return f"http://{self.state.config.listen.host}:{self.traffic_port}"
+        return f"http://{self.rooms.settings.config.listen.host}:{self.traffic_port}"
 
     async def drain(self) -> None:
-        """Refuse what is new, let what runs finish, and end the rest with an error (design §5)."""
-        state = self.state
-        state.draining = True
-        _log.info("draining: %d requests in flight", state.admission.running)
-        if not await _until_idle(state, state.config.drain_timeout_s):
-            for request_state in list(state.active_requests):
+        """Refuse new requests, let those in flight finish, and end the rest with an error (DESIGN section 5)."""
+        intake = self.rooms.intake
+        intake.draining = True
+        _log.info("draining: %d requests in flight", intake.admission.running)
+        if not await _until_idle(intake, self.rooms.settings.config.drain_timeout_s):
+            for request_state in list(intake.active_requests):
                 request_state.interrupt()
-            await _until_idle(state, LAST_WORDS_S)
+            await _until_idle(intake, LAST_WORDS_S)
 
 
 @asynccontextmanager
@@ -99,95 +103,149 @@ async def running(
     cluster; `upstream` and `prober` stand in for the network; `store` is used in place of the configured one;
     `log_output` takes one line for each request (None: none).
     """
-    state = RouterState(config, timing=timing)
-    discovery = _discovery(state, api)
-    tokenising = Tokenisation(config.prefix, state.untokenised)
-    router = Router(state, discovery, tokenising)
+    rooms = Rooms.make(config, timing=timing)
+    settings, replicas, service_ledger = rooms.settings, rooms.replicas, rooms.service_ledger
+    discovery = _discovery(config, service_ledger, api)
+    tokenising = Tokenisation(config.prefix, rooms.prefixes.untokenised)
+    router = Router(rooms, discovery, tokenising)
     async with AsyncExitStack() as stack:
         # 1. What an earlier process knew.
-        await _read_store(stack, state, store)
+        await _read_store(stack, settings, service_ledger, store)
 
         # 2. The way to replicas.
-        connections = Connections(lambda: state.config.limits.max_concurrent)
+        connections = Connections(lambda: settings.limits.max_concurrent)
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
-        health_monitor = HealthMonitor(state, prober or HttpProber(session))
-
+        health = HealthMonitor(settings, replicas, service_ledger, prober or HttpProber(session))
         stack.enter_context(tokenising)
         await tokenising.load()
 
         # 3. What runs beside the requests.
         log = RequestLog(log_output)
-        peers = Peers(state, session)
+        peers = Peers(settings, service_ledger, session)
         for work in (
             log.run(),
             discovery.run(),
-            health_monitor.run(discovery),
-            Reports(state, health_monitor).run(),
+            health.run(discovery),
             peers.run(),
             tokenising.run(),
-            PromptFactsClient(state, tokenising).run(),
-            KvEvents(state, health_monitor, tokenising).run(),
-            LedgerMaintenance(state, peers.members).run(),
-            tell(state),
-            demand(state),
+            *_followers(rooms, health, tokenising),
+            LedgerMaintenance(
+                service_ledger, settings.timing, peers.members, replicas.all_reported
+            ).run(),
+            tell(service_ledger, settings.timing),
+            demand(service_ledger, settings.timing),
         ):
             await stack.enter_async_context(background(work))
         if source is not None:
-            watching = _watch_config(state, discovery, source, tokenising)
+            watching = _watch_config(rooms, discovery, source, tokenising)
             await stack.enter_async_context(background(watching))
         with suppress(TimeoutError):
             await asyncio.wait_for(peers.all_asked.wait(), FIRST_READING_S)
 
         # 4. The ports.
-        forwarder = Forwarder(state, upstream or connections, health_monitor)
-        await _open_ports(stack, router, Pipeline(state, forwarder, tokenising), log)
+        pipeline = _pipeline(rooms, tokenising, upstream or connections, health)
+        await _open_ports(stack, router, pipeline, log)
         yield router
 
 
-async def _read_store(stack: AsyncExitStack, state: RouterState, store: LedgerStore | None) -> None:
-    """Read the ledger and keep it. A store that is away holds nobody up for long."""
+def _followers(
+    rooms: Rooms, health: HealthMonitor, tokenising: Tokenisation
+) -> Sequence[Coroutine[Any, Any, None]]:
+    """What asks replicas about themselves: reports, KV events, what they make tokens with."""
+    settings, replicas, prefixes = rooms.settings, rooms.replicas, rooms.prefixes
+    accounting = rooms.service_ledger.accounting
+    relocation = Relocation(replicas.fleet, accounting, rooms.intake.active_requests)
+    reports = Reports(
+        settings,
+        replicas,
+        rooms.service_ledger,
+        health_monitor=health,
+        listener=relocation,
+    )
+    kv_events = KvEvents(settings, replicas, prefixes, health_monitor=health, tokenising=tokenising)
+    facts = PromptFactsClient(settings, replicas, prefixes, tokenising)
+    return reports.run(), kv_events.run(), facts.run()
+
+
+def _pipeline(
+    rooms: Rooms, tokenising: Tokenisation, upstream: Upstream, health: HealthMonitor
+) -> Pipeline:
+    forwarder = Forwarder(
+        rooms.settings,
+        rooms.replicas,
+        rooms.service_ledger.accounting,
+        upstream=upstream,
+        health=health,
+        is_draining=lambda: rooms.intake.draining,
+    )
+    return Pipeline(
+        rooms.settings,
+        rooms.intake,
+        rooms.replicas,
+        rooms.service_ledger,
+        totals=rooms.totals,
+        forwarder=forwarder,
+        prefixes=rooms.prefixes,
+        tokenising=tokenising,
+    )
+
+
+async def _read_store(
+    stack: AsyncExitStack,
+    settings: Settings,
+    service_ledger: ServiceLedger,
+    store: LedgerStore | None,
+) -> None:
+    """Read the ledger and keep it. A store that does not answer delays the start by a few seconds only."""
     now = asyncio.get_running_loop().time
-    if (store := store or store_of(state.config, now)) is None:
+    if (store := store or store_of(settings.config, now)) is None:
         return
-    keeping = state.persistence = Persistence(
-        state.ledger,
+    persistence = service_ledger.persistence = Persistence(
+        service_ledger.ledger,
         store,
-        interval_s=lambda: state.config.state.save_interval_s,
+        interval_s=lambda: settings.config.state.save_interval_s,
         now=now,
     )
-    await stack.enter_async_context(background(keeping.run()))
+    await stack.enter_async_context(background(persistence.run()))
     with suppress(TimeoutError):
-        await asyncio.wait_for(keeping.loaded.wait(), FIRST_READING_S)
+        await asyncio.wait_for(persistence.loaded.wait(), FIRST_READING_S)
 
 
 async def _open_ports(
     stack: AsyncExitStack, router: Router, pipeline: Pipeline, log: RequestLog
 ) -> None:
-    """Probes first, so that somebody can ask while the rest opens."""
-    state = router.state
-    listen = state.config.listen
-    probes = probe_app(state, metrics.registry(state, log))
+    """Probes first, so that they are answered while the rest opens."""
+    rooms = router.rooms
+    listen = rooms.settings.config.listen
+    probes = probe_app(rooms, metrics.registry(rooms, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
-    router.admin_port = await _serve(stack, admin_app(state), listen.host, listen.admin_port)
-    traffic = Traffic(state, pipeline, log)
-    router.traffic_port = await _serve_traffic(stack, traffic, state)
+    router.admin_port = await _serve(stack, admin_app(rooms), listen.host, listen.admin_port)
+    traffic = Traffic(
+        rooms.settings,
+        rooms.intake,
+        pipeline,
+        totals=rooms.totals,
+        fairness=rooms.service_ledger.fairness,
+        log=log.add,
+    )
+    router.traffic_port = await _serve_traffic(stack, traffic, rooms.settings)
     ports = {
         "traffic": router.traffic_port,
         "probe": router.probe_port,
         "admin": router.admin_port,
     }
     fields = {"fields": {"ports": ports}}
-    _log.info("serving %s on %s", state.config.model, router.url, extra=fields)
+    _log.info("serving %s on %s", rooms.settings.config.model, router.url, extra=fields)
 
 
-async def _serve_traffic(stack: AsyncExitStack, traffic: Traffic, state: RouterState) -> int:
-    listen = state.config.listen
+async def _serve_traffic(stack: AsyncExitStack, traffic: Traffic, settings: Settings) -> int:
+    listen = settings.config.listen
     server = TrafficServer(
         traffic.handle,
         traffic.refuse,
-        keep_alive_s=state.timing.keep_alive_s,
-        max_connections=lambda: connections_for(state.config.limits.max_concurrent),
+        keep_alive_s=settings.timing.keep_alive_s,
+        max_connections=lambda: connections_for(settings.limits.max_concurrent),
     )
     sockets = await asyncio.get_running_loop().create_server(
         server, listen.host, listen.traffic_port, backlog=BACKLOG
@@ -208,8 +266,9 @@ async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: i
     return chosen
 
 
-def _discovery(state: RouterState, api: KubeClient | None) -> Discovery:
-    config = state.config
+def _discovery(
+    config: RouterConfig, service_ledger: ServiceLedger, api: KubeClient | None
+) -> Discovery:
     if config.cluster is None:
         return StaticDiscovery(config)
     if api is None:
@@ -218,7 +277,7 @@ def _discovery(state: RouterState, api: KubeClient | None) -> Discovery:
     from evenkeel_router.cluster.discovery import KubernetesDiscovery
 
     def found_peers(peers: Sequence[Peer]) -> None:
-        state.peers = tuple(peers)
+        service_ledger.peers = tuple(peers)
 
     return KubernetesDiscovery(
         api,
@@ -236,19 +295,21 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
 
 
 async def _watch_config(
-    state: RouterState, discovery: Discovery, source: ConfigSource, tokenising: Tokenisation
+    rooms: Rooms, discovery: Discovery, source: ConfigSource, tokenising: Tokenisation
 ) -> None:
+    settings = rooms.settings
+
     def apply(config: RouterConfig) -> None:
-        if config.listen != state.config.listen:
+        if config.listen != settings.config.listen:
             _log.warning("a changed `listen` takes effect when the router restarts")
-        if _place(config) != _place(state.config):
+        if _place(config) != _place(settings.config):
             _log.warning("another store of the ledger is used when the router restarts")
-        state.apply(config)
+        rooms.apply(config)
         tokenising.configure(config.prefix)
         discovery.update(config)
 
     def complain(faults: tuple[str, ...]) -> None:
-        state.config_faults = faults
+        settings.faults = faults
 
     await source.watch(apply, complain)
 
@@ -270,11 +331,11 @@ def _report_failure(task: asyncio.Task[None]) -> None:
         _log.critical("a background task failed", exc_info=task.exception())
 
 
-async def _until_idle(state: RouterState, timeout_s: float) -> bool:
+async def _until_idle(intake: Intake, timeout_s: float) -> bool:
     """Whether nothing is in flight any more, within the time."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
-    while state.admission.running:
+    while intake.admission.running:
         if loop.time() >= deadline_s:
             return False
         await asyncio.sleep(0.02)

@@ -1,11 +1,14 @@
 """Evenkeel's replica policies inside an unmodified SGLang (design R1, R3, R5, R9–R11).
 
-SGLang loads `plugin.register` through its entry point `sglang.srt.plugins`, in the process that parses the
-command line and in every scheduler process. The flow inside a scheduler:
+SGLang loads `plugin.register` through its entry point `sglang.srt.plugins`, in the process that parses the command line and
+in every scheduler process. A step of a scheduler, file by file:
 
-    calc_priority → **scheduling** (who waits, what is cached) → the policy's pass, request by request
-    add_one_req → admitted or not → the policy charges the input
-    process_batch_result → output tokens and ends → the policy charges the output → reports
+    hooks       calc_priority → begin_pass    add_one_req → tried    process_batch_result → processed
+    scheduling  the policy's view of the queue, its pass, and what each request produced
+    engine      the attributes of SGLang's requests that the plug-in reads
+    matching    how much of each waiting request is cached
+    fairshare   replica/contract: the pass as a conversation    replica/dlpm, deficit: order and charges
+                replica/accounts: what each client was served, for reports
 
-Only `hooks` and `seams` touch SGLang; the rest sees requests through the few attributes in `engine`.
+Only `hooks` and `seams` touch SGLang's functions.
 """

@@ -1,7 +1,6 @@
 """What the plug-in reads off SGLang's request object, in one place, for every supported version.
 
-Place in the flow: hooks → **engine** → scheduling. Names that moved between versions are resolved here; that
-they exist is checked by `seams` before the engine starts.
+Names that moved between versions are resolved here; `seams` checks before the engine starts that they exist.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ class EngineRequest(Protocol):
 
 
 def is_probe(request: EngineRequest) -> bool:
-    """Whether the engine itself asks, to see that it lives."""
+    """Whether it is the engine's own health check."""
     return isinstance(request.rid, str) and request.rid.startswith(HEALTH_CHECK)
 
 
 def was_aborted(request: EngineRequest) -> bool:
-    """Whether it ended, or is about to, otherwise than by finishing."""
+    """Whether it ended, or is about to end, without finishing."""
     reason = request.finished_reason
     return reason is None or reason.to_json()["type"] == "abort"
 

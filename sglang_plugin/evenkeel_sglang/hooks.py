@@ -1,7 +1,7 @@
-"""What SGLang calls at each seam. Nothing is decided here: every hook hands on to `scheduling`.
+"""What SGLang calls at each seam. Nothing is decided here: every hook calls `scheduling`.
 
-One scheduler lives in a process, so the hooks share one `Scheduling`; it is None in processes without one
-(tokenizer, detokenizer) and where another schedule policy was asked for.
+One scheduler runs in a process, so the hooks share one `Scheduling`. It is None in processes without one (tokenizer,
+detokenizer) and under another schedule policy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FLAGS = {schedule_policy_flag(name): name for name in POLICIES}
 """`--schedule-policy` → replica policy."""
 
 pages = HeldPages()
-"""What the published KV events add up to."""
+"""The blocks in the cache, by the published KV events."""
 
 _scheduling: Scheduling | None = None
 
@@ -48,7 +48,7 @@ def add_flags(result: None, parser: ArgumentParser) -> None:
 
 
 def batch_item(item: Any, batch: Any, i: int) -> None:
-    """After `GenerateReqInput.__getitem__`: what is cut out of a call of many prompts is its client's too.
+    """After `GenerateReqInput.__getitem__`: each prompt of a call of many belongs to the call's client.
 
     SGLang copies almost every field but the routing key.
     """
@@ -56,7 +56,7 @@ def batch_item(item: Any, batch: Any, i: int) -> None:
 
 
 def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:
-    """Around `Scheduler.init_schedule_policy`: put Evenkeel's policy in charge if it was asked for."""
+    """Around `Scheduler.init_schedule_policy`: put Evenkeel's policy in charge if the flag names one."""
     global _scheduling
     name = FLAGS.get(scheduler.schedule_policy)
     if name is None:
@@ -70,11 +70,11 @@ def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:
     settings = EngineSettings.from_environment(os.environ)
     _scheduling = make_scheduling(name, settings, scheduler)
     scheduler.policy.evenkeel_scheduler = scheduler
-    # Every tensor-parallel rank decides alike; one of them tells.
+    # Every tensor-parallel rank decides alike; one of them reports.
     if scheduler.server_args.dp_size > 1:
         raise seams.misfit("data-parallel ranks (--dp-size) would each keep deficits of their own")
     if _is_first_rank():
-        _tell(name, settings, server_args=scheduler.server_args, scheduling=_scheduling)
+        _announce(name, settings, server_args=scheduler.server_args, scheduling=_scheduling)
 
 
 def calc_priority(
@@ -104,7 +104,7 @@ def add_request(
 
 
 def new_prefill(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around `Scheduler.get_new_batch_prefill`: the pass ends with it, however it was left."""
+    """Around `Scheduler.get_new_batch_prefill`: the pass ends with it, also after an exception."""
     try:
         return original(scheduler, *args, **kwargs)
     finally:
@@ -135,9 +135,11 @@ def _is_first_rank() -> bool:
     return bool(get_parallel().tp_rank == 0)
 
 
-def _tell(name: str, settings: EngineSettings, *, server_args: Any, scheduling: Scheduling) -> None:
-    """Make it known which policy runs and whom it served."""
-    # Not at the top: samples go where SGLang says, once it has said so.
+def _announce(
+    name: str, settings: EngineSettings, *, server_args: Any, scheduling: Scheduling
+) -> None:
+    """Start reports and metrics, and log the policy."""
+    # Not at the top: SGLang decides first where samples go.
     from evenkeel_sglang import metrics
 
     metrics.active(name)
@@ -175,8 +177,7 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
             ReplicaPolicyConfig(
                 cost=cost,
                 deficits=deficits,
-                longest_first=settings.longest_first,
-                # It ends by the clock, which ranks do not share: they would form different batches.
+                # It ends by the clock, which ranks do not share: their batches would differ.
                 warmup_s=settings.warmup_s if ranks == 1 else 0.0,
             ),
         ),

@@ -1,14 +1,14 @@
-"""How much of every waiting request is cached, without matching all of them before every pass.
+"""How much of each waiting request is cached, without a match of all of them before every pass.
 
-Place in the flow: waiting requests → **matching** → the policy's order. Upstream matches every waiting request
-before each pass and therefore gives up its order beyond 128 of them; here a pass costs what changed:
+Upstream matches every waiting request before each pass, and therefore gives up its order beyond 128 of them. Here a pass
+costs only what changed:
 
-- a match **grows** only when somebody computes a request's next block. Requests are indexed by the hash of the
-  block they lack (which stands for the whole prefix up to it), and whoever has computed a block names them.
-- a match **shrinks** by eviction, which nobody tells. So every pass also matches again the few that were matched
-  longest ago; up to `REMATCHED` waiting requests the matches are therefore exact, as upstream's are.
+- A match **grows** when another request computes the next block that a request lacks. Requests are indexed by the hash of
+  that block, which stands for the whole prefix up to it. A computed block names the requests to match again.
+- A match **shrinks** by eviction, of which there is no notice. So every pass also matches again the few requests that were
+  matched longest ago. Up to `REMATCHED` waiting requests the matches are therefore exact, as upstream's are.
 
-The surprising thing: a stale match costs locality only. Admission matches again, and that is what is charged.
+A stale match costs locality only: admission matches again, and that match is charged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the plug-in adds to SGLang's `/metrics` (design §8): which policy runs, and keys it could not read."""
+"""What the plug-in adds to SGLang's `/metrics` (design §8): the active policy, and unreadable client keys."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from prometheus_client import Counter, Gauge
 
 _ACTIVE: Final = Gauge(
     "evenkeel_engine_policy_active",
-    "1 where Evenkeel's replica policy orders the waiting queue",
+    "1 for the replica policy that orders the waiting queue",
     ["policy"],
     multiprocess_mode="livemax",
 )
 _REFUSED: Final = Counter(
     "evenkeel_engine_client_key_refused",
-    "Requests served as the unknown client, since their client key was missing or malformed",
+    "Requests served as the unknown client because their client key is missing or invalid",
     ["reason"],
 )
 
 
 def active(policy: str) -> None:
-    """`policy` is in charge."""
+    """`policy` orders the waiting queue."""
     _ACTIVE.labels(policy=policy).set(1)
 
 

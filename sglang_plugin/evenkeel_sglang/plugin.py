@@ -1,4 +1,4 @@
-"""SGLang's way in: the entry point `evenkeel` of the group `sglang.srt.plugins`.
+"""SGLang's entry point into the plug-in: `evenkeel` of the group `sglang.srt.plugins`.
 
 Called in every process of an engine before anything is served. Fails closed (see `seams`).
 """
@@ -11,7 +11,7 @@ from evenkeel_sglang import seams
 def register() -> None:
     """Check the seams and register a hook at each. Raises `SeamError`, which ends the process."""
     seams.check()
-    # After the check: both would fail with less to say on a version without them.
+    # After the check: on a version without them both would fail with a less useful message.
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from evenkeel_sglang import hooks
@@ -26,7 +26,7 @@ def register() -> None:
         (seams.ADD_REQUEST, hooks.add_request, HookType.AROUND),
     ):
         HookRegistry.register(seam.path, hook, kind)
-    # No fairness hangs on it, so a misfit stops nothing; routers that come late are told why they see less.
+    # Fairness does not depend on it, so a misfit does not stop the engine; routers that come late get the reason.
     hooks.pages.trouble = seams.misfits(seams.KV_PUBLISH)
     if not hooks.pages.trouble:
         HookRegistry.register(seams.KV_PUBLISH.path, hooks.kv_published, HookType.AFTER)

@@ -1,7 +1,6 @@
-"""What this engine makes tokens with, for routers in tokens mode (contract `promptfacts`).
+"""What this engine tokenizes prompts with, for routers in tokens mode (contract `promptfacts`).
 
-Place in the flow: the engine's arguments → files of its tokenizer → **facts** → reports port. Read when the first
-router asks. Files come from where the engine itself has loaded them: a folder, or Hugging Face's cache.
+Read when the first router asks. Files come from where the engine itself has loaded them: a folder, or Hugging Face's cache.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from evenkeel_contract.promptfacts import FILES, TEMPLATE_FILE, PromptFacts, fac
 
 
 def prompt_facts(server_args: Any) -> PromptFacts:
-    """Of an engine with these arguments (`sglang.srt.server_args.ServerArgs`). Never raises."""
+    """For an engine with these arguments (`sglang.srt.server_args.ServerArgs`). Never raises."""
     page_tokens, files = 1, {}
     try:
         page_tokens = int(server_args.page_size or 1)
@@ -25,7 +24,7 @@ def prompt_facts(server_args: Any) -> PromptFacts:
         OSError,
         ValueError,
     ) as error:  # another version's arguments
-        trouble = f"what this engine makes tokens with cannot be told: {error}"
+        trouble = f"the tokenizer of this engine is unknown: {error}"
     return facts_of({} if trouble else files, page_tokens=page_tokens, trouble=trouble)
 
 

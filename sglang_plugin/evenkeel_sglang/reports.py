@@ -1,9 +1,7 @@
 """The replica's totals per client, on request, from inside SGLang's scheduler process (design R3).
 
-Place in the flow: router's DEALER → **ROUTER socket in a thread of its own** → scheduling's snapshot → answer. What
-the engine makes tokens with, and what its cache holds, is asked here too. A
-thread, since the scheduler's loop sleeps when idle and must not wait for routers when busy. Answers are built
-when asked for: nobody asking costs nothing.
+The same socket answers with which tokenizer the engine uses, and with what its cache holds. It has a thread of its own, since
+the scheduler's loop sleeps when idle and must not wait for routers when busy. Answers are built when a router asks.
 """
 
 from __future__ import annotations
@@ -63,7 +61,9 @@ class ReportServer:
             try:
                 answers = self._answers.to(frames[-1])
             except ReportError as error:
-                logger.warning("evenkeel: a question on the reports port is none: %s", error)
+                logger.warning(
+                    "evenkeel: refused an invalid question on the reports port: %s", error
+                )
                 continue
             for answer in answers:
                 # Everything before the question is the way back: the asker, and an empty frame from a REQ.

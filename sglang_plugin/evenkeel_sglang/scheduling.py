@@ -1,11 +1,10 @@
 """A replica policy in charge of SGLang's waiting queue: one per scheduler process.
 
-Place in the flow: hooks → **scheduling** → policy. It keeps the policy's picture of who waits and who runs equal to
-the engine's, lets the policy's pass decide whom the engine tries next, and tells it what came of each.
+It keeps the policy's view of waiting and running requests equal to the engine's, lets the policy's pass decide which request
+the engine tries next, and reports the result of each try to the policy.
 
-The surprising thing: nothing tells it of arrivals, aborts and retractions. SGLang has a dozen places that
-touch its queue, different ones in every version; before every pass the queue is compared with what the policy
-knows, which is the same for all of them and costs less than sorting it.
+There are no hooks for arrivals, aborts and retractions. SGLang has a dozen places that touch its queue, different ones in
+every version. So before every pass the queue is compared with the policy's view, which costs less than sorting it.
 """
 
 from __future__ import annotations
@@ -70,9 +69,8 @@ class Scheduling:
         refused: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`match` asks the cache for a waiting request's cached tokens; `refused` hears of client keys that
-        could not be read. Of several ranks none may have a policy whose order depends on the clock, or they
-        would not agree."""
+        """`match` asks the cache for a waiting request's cached tokens; `refused` is called for each client key that
+        could not be read. With several ranks no policy may depend on the clock, or their orders would differ."""
         self.policy = policy
         self._accounts = accounts
         self._matching = Matching(match) if policy.matches_prefix else None
@@ -93,7 +91,7 @@ class Scheduling:
             if self._matching is not None:
                 for request, matched_tokens in self._matching.refresh().items():
                     self._waiting[request].matched_tokens = matched_tokens
-        # Whoever the policy does not know by now is a probe.
+        # Requests that the policy does not know by now are probes.
         is_known = len(queue) == len(self._waiting)
         probes = [] if is_known else [request for request in queue if request not in self._waiting]
         self._pass = self._proposals(probes)
@@ -101,20 +99,20 @@ class Scheduling:
         return self._queue
 
     def end_pass(self) -> None:
-        """The engine has stopped asking; the answer to its last question still counts."""
+        """The engine tries no more requests; the result of its last try still counts."""
         if self._pass is not None and self._queue is not None:
             self._pass.close()
             self._queue.disarm()
             self._pass = self._queue = None
 
     def look(self, queue: Sequence[EngineRequest]) -> None:
-        """Between passes: whoever aborts all that wait makes none, and reports would have them wait for ever."""
+        """Between passes: where all waiting requests are aborted no pass follows, and reports would show them as waiting."""
         if len(queue) < len(self._waiting):
             with self._lock:
                 self._reconcile(queue)
 
     def tried(self, request: EngineRequest, *, admitted: bool) -> None:
-        """What came of the request that was proposed last."""
+        """The result of the last proposal."""
         scheduled = self._waiting.get(request)
         if scheduled is None:
             return  # a probe
@@ -124,7 +122,7 @@ class Scheduling:
             scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
 
     def processed(self, batch: Iterable[EngineRequest], *, is_prefill: bool) -> None:
-        """A forward pass over `batch` is through: charge new output, let go of who finished."""
+        """A forward pass over `batch` ended: charge new output, remove finished requests."""
         with self._lock:
             running = [scheduled for request in batch if (scheduled := self._running.get(request))]
             grown = self._charge(running)
@@ -137,7 +135,7 @@ class Scheduling:
                     self._matching.computed(request, prefilled=scheduled in grown)
 
     def snapshot(self) -> tuple[Mapping[str, ClientTotals], Mapping[str, ClientState]]:
-        """What every client was served, and what the policy holds against it. For reports; any thread."""
+        """What every client was served, and its deficits. For reports; any thread."""
         with self._lock:
             for scheduled in self._running.values():
                 self._accounts.settle(scheduled)
@@ -161,7 +159,7 @@ class Scheduling:
                 with self._lock:
                     wanted = self._settle(admissions, wanted)
         finally:
-            # The engine broke off; if the last one went in, its input is to be charged.
+            # The engine ended the pass; if the last request went in, charge its input.
             if wanted is not None and self._answer is Outcome.ADMITTED:
                 with self._lock:
                     self._settle(admissions, wanted)
@@ -170,8 +168,8 @@ class Scheduling:
     def _settle(
         self, admissions: Generator[Request, Outcome, None], wanted: Request
     ) -> Request | None:
-        """Tell the policy what came of its proposal; returns the next one."""
-        # No answer: the engine passed it over for a reason of its own (an adapter that is not loaded yet).
+        """Report the result of a proposal to the policy; returns the next one."""
+        # No answer: the engine skipped it for a reason of its own (an adapter that is not loaded yet).
         outcome = self._answer or Outcome.LATER
         self._answer = None
         if outcome is Outcome.ADMITTED:
@@ -237,7 +235,7 @@ class Scheduling:
         self.policy.leave(scheduled, self._clock())
 
     def _charge(self, running: Iterable[Scheduled]) -> set[Scheduled]:
-        """Charge output that is new, once per token; returns who has some."""
+        """Charge new output, once per token; returns the requests that have some."""
         grown: dict[int, list[Scheduled]] = {}  # by tokens due: one, but for speculative decoding
         for scheduled in running:
             new_tokens = len(scheduled.engine.output_ids) - scheduled.output_tokens
@@ -268,7 +266,7 @@ class Scheduling:
         )
 
     def _key(self, text: str | None) -> ClientKey:
-        """The owner; a request without a readable key is the unknown client's, at weight 1 (fails closed)."""
+        """The client key; a request without a readable one belongs to the unknown client, at weight 1 (fails closed)."""
         if text is None:
             self.refused("missing")
             return UNKNOWN

@@ -1,7 +1,7 @@
-"""The places in SGLang that the plug-in hooks into, and the check that they are what it was written for.
+"""The functions of SGLang that the plug-in hooks into, and the check that they are as it expects.
 
-SGLang only logs a hook that does not fit and runs on with a policy of its own. An engine that silently serves
-without fairness is the one outcome that must not be, so the check comes first and ends the process.
+SGLang only logs a hook that does not fit and runs on with a policy of its own. An engine must not silently serve without
+fairness, so the check comes first and ends the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SUPPORTED: Final = "0.5.21 and newer (0.5.21 and 0.5.23 are tested)"
 
 
 class SeamError(SystemExit):
-    """This SGLang is not one the plug-in fits. Not an `Exception`, so that no handler of SGLang's swallows it."""
+    """This SGLang does not fit the plug-in. Not an `Exception`, so that no handler of SGLang's swallows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def check() -> None:
 
 
 def misfits(seam: Seam) -> str:
-    """Why a seam is not what the plug-in was written for; empty if it is."""
+    """Why a seam does not fit the plug-in; empty if it does."""
     try:
         found = pkgutil.resolve_name(seam.path)
     except (ImportError, AttributeError) as error:

@@ -7,28 +7,39 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from evenkeel_fairshare.cost import LinearCost, QuadraticCost
+from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Outcome, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
+from evenkeel_simulator.laboratory.cost import QuadraticCost
+from evenkeel_simulator.laboratory.policies import policies
 
 from tests.support.abstract_engine import AbstractEngine, Job
 
+LITERAL = policies(longest_first=False, artifact=True)
 VARIANTS = {
-    **{name: (name, ReplicaPolicyConfig()) for name in POLICIES},
-    "LPM, skipping": ("LPM", ReplicaPolicyConfig(skip_misfit=True)),
-    "DLPM, skipping": ("DLPM", ReplicaPolicyConfig(skip_misfit=True)),
-    "DLPM, tiny quantum": ("DLPM", ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
-    "DLPM, paper": ("DLPM", ReplicaPolicyConfig(deficits=DeficitRules(rejoin=Rejoin.PAPER))),
-    "DLPM, warming up": ("DLPM", ReplicaPolicyConfig(warmup_s=3.0)),
-    "DLPM, warming up, longest first": (
-        "DLPM",
-        ReplicaPolicyConfig(warmup_s=3.0, longest_first=True),
+    **{name: (make, ReplicaPolicyConfig()) for name, make in POLICIES.items()},
+    "LPM, skipping": (POLICIES["LPM"], ReplicaPolicyConfig(skip_misfit=True)),
+    "DLPM, skipping": (POLICIES["DLPM"], ReplicaPolicyConfig(skip_misfit=True)),
+    "DLPM, tiny quantum": (POLICIES["DLPM"], ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
+    "DLPM, paper": (
+        POLICIES["DLPM"],
+        ReplicaPolicyConfig(deficits=DeficitRules(rejoin=Rejoin.PAPER)),
     ),
-    "VTC, artifact": ("VTC", ReplicaPolicyConfig(artifact=True)),
-    "DRR, tiny quantum": ("DRR", ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
-    "LCF, artifact": ("LCF", ReplicaPolicyConfig(artifact=True)),
+    "DLPM, warming up": (POLICIES["DLPM"], ReplicaPolicyConfig(warmup_s=3.0)),
+    "DRR, tiny quantum": (POLICIES["DRR"], ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
+    "DLPM as printed": (LITERAL["DLPM"], ReplicaPolicyConfig()),
+    "DLPM as printed, skipping": (LITERAL["DLPM"], ReplicaPolicyConfig(skip_misfit=True)),
+    "DLPM as printed, warming up": (LITERAL["DLPM"], ReplicaPolicyConfig(warmup_s=3.0)),
+    "VTC, artifact": (LITERAL["VTC"], ReplicaPolicyConfig()),
+    "LCF, artifact": (LITERAL["LCF"], ReplicaPolicyConfig()),
 }
+
+
+def make_variant(variant: str) -> ReplicaPolicy:
+    make, config = VARIANTS[variant]
+    return make(config)
+
 
 MEMORY_TOKENS = 120
 
@@ -40,7 +51,7 @@ def variant(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def policy(variant: str) -> ReplicaPolicy:
-    return make_policy(*VARIANTS[variant])
+    return make_variant(variant)
 
 
 def job(number: int, *, client: str = "ns/a/one", tenant: str = "ns/a", **fields) -> Job:
@@ -119,7 +130,7 @@ def test_a_request_is_admitted_once_for_every_time_it_waited(policy, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_calls_give_the_same_passes(policy, variant, seed):
-    twin = make_policy(*VARIANTS[variant])
+    twin = make_variant(variant)
     assert run_randomly(policy, seed)[0] == run_randomly(twin, seed)[0]
 
 
@@ -236,8 +247,8 @@ def test_names_are_those_of_the_api():
 
 @pytest.mark.parametrize("cost", [LinearCost(1, 2), QuadraticCost(2, 1, 0.5, 0.25)])
 def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
-    name, config = VARIANTS[variant]
-    batch_wise, one_by_one = (make_policy(name, replace(config, cost=cost)) for _ in range(2))
+    make, config = VARIANTS[variant]
+    batch_wise, one_by_one = (make(replace(config, cost=cost)) for _ in range(2))
     for policy in (batch_wise, one_by_one):
         rng = Random(0)
         batch = [random_job(rng, number) for number in range(12)]
@@ -264,7 +275,7 @@ def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
     for client, state in want.items():
         assert after[client].deficit == pytest.approx(state.deficit)
         assert after[client].tenant_deficit == pytest.approx(state.tenant_deficit)
-    if name not in ("FCFS", "LPM") and not config.artifact:
+    if not variant.startswith(("FCFS", "LPM")) and not variant.endswith("artifact"):
         assert after != before, "nobody was charged"
 
 

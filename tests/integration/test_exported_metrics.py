@@ -49,7 +49,7 @@ async def test_every_metric_that_alerts_and_dashboards_ask_for_is_exported() -> 
             body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 4}
             headers = {"Authorization": f"Bearer {KEY}"}
             assert (await client.post("/v1/completions", json=body, headers=headers)).is_success
-        await until(lambda: bool(router.state.reports), "a report")
+        await until(lambda: bool(router.rooms.replicas.reports), "a report")
         for url in (f"http://127.0.0.1:{router.probe_port}", server.url,
                     f"http://127.0.0.1:{operator_port}"):  # fmt: skip
             found |= set(exported(await scrape(url)))

@@ -70,14 +70,14 @@ async def test_the_first_request_of_a_service_at_zero_brings_the_replica_that_se
         operator = Operator(cluster, routers=routers)
         for item in become_ready(cluster):
             await operator.sees(item)
-        await until(lambda: router.state.activation.asked == 1, "the operator to ask")
+        await until(lambda: router.rooms.replicas.activation.asked == 1, "the operator to ask")
         held = asyncio.create_task(client.post("/v1/completions", json=BODY | {"stream": stream}))
         await until(lambda: operator.woken == [KEY], "the news")
         await operator.make_pass(KEY)
         engines = cluster.objects["Deployment", "team-ml", "simulated-engine"]
         assert engines["spec"]["replicas"] == 1
         async with running_server(simulated(model="llama-3.1-8b")) as server:
-            config = replace(router.state.config, replicas=(replica_of(server),))
+            config = replace(router.rooms.settings.config, replicas=(replica_of(server),))
             router.discovery.update(config)
             answer = await held
             assert answer.status_code == 200, answer.text

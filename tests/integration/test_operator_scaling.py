@@ -247,7 +247,7 @@ async def test_routers_export_every_series_that_is_asked_for() -> None:
     assert len(names) >= 7
     async with fleet(1) as (router, _):
         await ask(router.url, 1)
-        await until(lambda: bool(router.state.fairness.now.tenants), "figures")
+        await until(lambda: bool(router.rooms.service_ledger.fairness.now.tenants), "figures")
         async with httpx.AsyncClient() as client:
             text = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
     assert {name for name in names if not re.search(rf"^{name}\{{", text, re.MULTILINE)} == set()

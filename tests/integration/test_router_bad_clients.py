@@ -25,7 +25,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.app import Router
-from evenkeel_router.state import MAX_BUFFERED_BYTES
+from evenkeel_router.request.intake import MAX_BUFFERED_BYTES
 from evenkeel_router.transport.server import connections_for
 
 from tests.support.nasty import DONE, EVENT, OK, USAGE, Asked, Behaviour, Nasty, fine, nasty
@@ -90,8 +90,8 @@ def error_of(body: bytes) -> dict[str, Any]:
 
 
 def counted(router: Router) -> dict[Outcome, int]:
-    total = router.state.totals.refused.copy()
-    for totals in router.state.totals.clients():
+    total = router.rooms.totals.refused.copy()
+    for totals in router.rooms.totals.clients():
         total += totals.errors
     return dict(total)
 
@@ -205,7 +205,9 @@ async def test_a_compressed_body_is_what_its_head_says_or_refused(
             assert status == (200 if want is None else 400)
             assert want is None or error_of(body)["code"] == want
             writer.close()
-        await until(lambda: router.state.budget.used_bytes == 0, "all bytes to be given back")
+        await until(
+            lambda: router.rooms.intake.body_budget.used_bytes == 0, "all bytes to be given back"
+        )
     assert "Traceback" not in caplog.text
 
 
@@ -244,32 +246,32 @@ async def test_a_body_that_stops_being_one_is_refused_at_once() -> None:
         writer.write(
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{ \r\n"
         )
-        await until(lambda: router.state.budget.used_bytes == 2, "the first chunk")
+        await until(lambda: router.rooms.intake.body_budget.used_bytes == 2, "the first chunk")
         writer.write(b"no number\r\n")
         status, body = await _answer(reader)
         assert (status, error_of(body)["code"]) == (400, "invalid_body")
         assert await reader.read() == b"", "nothing after it can be trusted"
         writer.close()
         assert counted(router) == {Outcome.INVALID_REQUEST: 1}
-        assert router.state.budget.used_bytes == 0
+        assert router.rooms.intake.body_budget.used_bytes == 0
 
 
 async def test_all_bodies_together_are_bounded() -> None:
     async with behind() as (router, _), http(router) as client:
-        router.state.budget.used_bytes = MAX_BUFFERED_BYTES - 100_000
+        router.rooms.intake.body_budget.used_bytes = MAX_BUFFERED_BYTES - 100_000
         response = await client.post("/v1/completions", content=b" " * 200_000)
         assert (response.status_code, error_of(response.content)["code"]) == (503, "overloaded")
         assert response.headers["retry-after"] == "1"
-        assert router.state.budget.used_bytes == MAX_BUFFERED_BYTES - 100_000
-        router.state.budget.used_bytes = 0
-        tenant = next(iter(router.state.totals.clients())).tenant_identity
-        router.state.budget.take(tenant, MAX_BUFFERED_BYTES * 9 // 10)
+        assert router.rooms.intake.body_budget.used_bytes == MAX_BUFFERED_BYTES - 100_000
+        router.rooms.intake.body_budget.used_bytes = 0
+        tenant = next(iter(router.rooms.totals.clients())).tenant_identity
+        router.rooms.intake.body_budget.take(tenant, MAX_BUFFERED_BYTES * 9 // 10)
         response = await client.post("/v1/completions", content=b" " * 200_000)
         assert (response.status_code, error_of(response.content)["code"]) == (429, "max_buffered")
-        router.state.budget.take("ns/another", 16 * 2**20)  # as if nothing had happened
-        router.state.budget.give("ns/another", 16 * 2**20)
-        router.state.budget.give(tenant, MAX_BUFFERED_BYTES * 9 // 10)
-        assert router.state.budget.used_bytes == 0
+        router.rooms.intake.body_budget.take("ns/another", 16 * 2**20)  # as if nothing had happened
+        router.rooms.intake.body_budget.give("ns/another", 16 * 2**20)
+        router.rooms.intake.body_budget.give(tenant, MAX_BUFFERED_BYTES * 9 // 10)
+        assert router.rooms.intake.body_budget.used_bytes == 0
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
 
 
@@ -320,7 +322,7 @@ async def test_an_identity_header_of_an_untrusted_peer_is_ignored_and_counted() 
         key = decode(replica.asked[0].headers["x-smg-routing-key"])
         assert key.identity == "ns/anonymous/anonymous"
         assert "x-evenkeel-client" not in replica.asked[0].headers
-        assert router.state.totals.stripped == {"identity-header": 1}
+        assert router.rooms.totals.stripped == {"identity-header": 1}
 
 
 async def test_an_identity_header_of_a_trusted_proxy_is_believed_if_it_makes_sense() -> None:
@@ -366,7 +368,7 @@ async def test_what_would_steer_the_engine_never_reaches_it(path: str) -> None:
         assert decode(key).identity == "ns/anonymous/anonymous"
         assert not smuggled.keys() & sent.keys()
         assert "x-custom-labels" not in asked.headers
-        counted_fields = router.state.totals.stripped
+        counted_fields = router.rooms.totals.stripped
         assert counted_fields == dict.fromkeys(
             [*smuggled, "x-smg-routing-key", "x-custom-labels"], 1
         )
@@ -459,7 +461,7 @@ async def test_a_body_that_comes_too_slowly_is_refused() -> None:
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         status, body = await _answer(reader)
         assert (status, error_of(body)["code"]) == (400, "body_timeout")
-        assert router.state.budget.used_bytes == 0
+        assert router.rooms.intake.body_budget.used_bytes == 0
         writer.close()
 
 
@@ -468,10 +470,12 @@ async def test_a_client_that_leaves_while_it_sends_is_counted() -> None:
         _, writer = await connect(router)
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         await writer.drain()
-        await until(lambda: router.state.budget.used_bytes == 1, "the beginning of the body")
+        await until(
+            lambda: router.rooms.intake.body_budget.used_bytes == 1, "the beginning of the body"
+        )
         writer.close()
         await until(lambda: counted(router) == {Outcome.CLIENT_GONE: 1}, "the client to be missed")
-        assert router.state.budget.used_bytes == 0
+        assert router.rooms.intake.body_budget.used_bytes == 0
         assert not replica.asked
 
 
@@ -544,9 +548,9 @@ async def test_a_client_that_leaves_with_the_last_event_has_got_everything() -> 
         async with asyncio.timeout(PATIENCE_S):
             await reader.readuntil(DONE)
         writer.close()
-        await until(lambda: not router.state.admission.running, "the request to be over")
+        await until(lambda: not router.rooms.intake.admission.running, "the request to be over")
         assert counted(router) == {}
-        assert router.state.totals.replica("r0").output_tokens == 2
+        assert router.rooms.replicas.totals("r0").output_tokens == 2
 
 
 async def test_a_whole_answer_that_its_client_reads_late_arrives_whole(

@@ -57,18 +57,20 @@ async def all_of(behaviours: tuple[Behaviour, ...]) -> AsyncIterator[list[Nasty]
 
 
 def outcomes(router: Router) -> Counter[Outcome]:
-    total: Counter[Outcome] = Counter(router.state.totals.refused)
-    for totals in router.state.totals.clients():
+    total: Counter[Outcome] = Counter(router.rooms.totals.refused)
+    for totals in router.rooms.totals.clients():
         total += totals.errors
     return total
 
 
 async def settled(router: Router) -> None:
     """Wait until nothing is in flight, and check that nothing is left behind."""
-    await until(lambda: not router.state.admission.running, "the end of all requests")
-    assert not router.state.active_requests
-    assert router.state.budget.used_bytes == 0
-    await until(lambda: not any(router.state.fleet.outstanding), "all tickets to be given back")
+    await until(lambda: not router.rooms.intake.admission.running, "the end of all requests")
+    assert not router.rooms.intake.active_requests
+    assert router.rooms.intake.body_budget.used_bytes == 0
+    await until(
+        lambda: not any(router.rooms.replicas.fleet.outstanding), "all tickets to be given back"
+    )
 
 
 async def stream_of(client: httpx.AsyncClient, **changes: Any) -> tuple[int, bytes]:
@@ -172,7 +174,7 @@ async def test_a_request_is_answered_by_another_replica_and_flagged(
         (first,), (second,) = replicas[0].asked, replicas[1].asked
         keys = [decode(asked.headers["x-smg-routing-key"]) for asked in (first, second)]
         assert [key.retried_by_fleet for key in keys] == [False, True]
-        (totals,) = router.state.totals.clients()
+        (totals,) = router.rooms.totals.clients()
         assert (totals.retries, totals.input_tokens.total) == (1, 5)
         assert not outcomes(router)
 
@@ -205,9 +207,9 @@ async def test_a_refused_connection_is_tried_elsewhere_without_a_flag_or_an_atte
             gone.config("r0"), there.config("r1"), limits=LimitsConfig(max_attempts=1)
         )
         async with router_of(config) as router, httpx.AsyncClient(base_url=router.url) as client:
-            state = router.state
-            dead = state.replicas["r0"]
-            state.replicas["r0"] = type(dead)(name="r0", url="http://127.0.0.1:1")
+            rooms = router.rooms
+            dead = rooms.replicas.configured["r0"]
+            rooms.replicas.configured["r0"] = type(dead)(name="r0", url="http://127.0.0.1:1")
             response = await client.post("/v1/completions", json=BODY)
             assert response.status_code == 200
             assert not decode(there.asked[0].headers["x-smg-routing-key"]).retried_by_fleet
@@ -378,7 +380,7 @@ async def test_connections_are_used_again_and_a_stale_one_costs_no_attempt() -> 
             response = await client.post("/v1/completions", json=BODY | {"user": last})
             assert response.status_code == 200
         await settled(router)
-        (totals,) = router.state.totals.clients()
+        (totals,) = router.rooms.totals.clients()
         assert totals.retries == 0
         assert rs[0].connections - before <= 2 + 1  # two for requests; a probe may have come
 
@@ -416,7 +418,10 @@ async def test_where_nobody_is_routable_a_request_waits_and_then_is_503() -> Non
         assert response.headers["retry-after"] == "1"
         error = error_of(response.content)
         assert error["code"] == "no_replica"
-        assert error["message"] == "No replica was ready within 0.2 s: of 1 replicas 1 not ready."
+        assert (
+            error["message"]
+            == "No replica was ready within 0.2 s: 0 of 1 replicas can take requests: 1 not ready."
+        )
         assert outcomes(router) == {Outcome.UNAVAILABLE: 1}
         await settled(router)
 
@@ -429,7 +434,7 @@ async def test_requests_that_wait_are_served_when_a_replica_comes() -> None:
             asyncio.create_task(client.post("/v1/completions", json=BODY | {"user": str(n)}))
             for n in range(5)
         ]
-        await until(lambda: len(router.state.wait_queue) == 5, "five requests to wait")
+        await until(lambda: len(router.rooms.replicas.wait_queue) == 5, "five requests to wait")
         replica.ready = True
         assert {response.status_code for response in await asyncio.gather(*waiting)} == {200}
         await settled(router)
@@ -440,9 +445,9 @@ async def test_a_client_that_leaves_the_waiting_room_is_forgotten() -> None:
         replica.ready = False
         await routable(router, 0)
         waiting = asyncio.create_task(client.post("/v1/completions", json=BODY))
-        await until(lambda: len(router.state.wait_queue) == 1, "a request to wait")
+        await until(lambda: len(router.rooms.replicas.wait_queue) == 1, "a request to wait")
         waiting.cancel()
-        await until(lambda: len(router.state.wait_queue) == 0, "it to leave")
+        await until(lambda: len(router.rooms.replicas.wait_queue) == 0, "it to leave")
         await settled(router)
         assert outcomes(router) == {Outcome.CLIENT_GONE: 1}
 
@@ -465,5 +470,5 @@ async def test_the_replica_gets_its_own_key_and_never_the_clients() -> None:
         assert headers["authorization"] == "Bearer sk-replica"
         assert KEY not in str(headers)
         assert "x-custom-labels" not in headers
-        assert router.state.totals.stripped == {"x-custom-labels": 1}
+        assert router.rooms.totals.stripped == {"x-custom-labels": 1}
         await settled(router)

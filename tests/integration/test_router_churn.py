@@ -65,13 +65,13 @@ async def churn(router: Router, replicas: Sequence[Nasty], chance: Random) -> No
     """
     while True:
         await asyncio.sleep(0.05)
-        await until(lambda: router.state.fleet.routable, "one to be routable")
+        await until(lambda: router.rooms.replicas.fleet.routable, "one to be routable")
         flaky = chance.choice(replicas)
         flaky.ready = not flaky.ready
         if not any(replica.ready for replica in replicas):
             chance.choice(replicas).ready = True
         if chance.random() < 0.3:
-            router.state.fleet.lost(chance.choice(list(router.state.fleet)))
+            router.rooms.replicas.fleet.lost(chance.choice(list(router.rooms.replicas.fleet)))
 
 
 async def test_nothing_is_left_behind_by_clients_that_leave_and_replicas_that_break() -> None:
@@ -96,14 +96,21 @@ async def test_nothing_is_left_behind_by_clients_that_leave_and_replicas_that_br
         assert results["200"] > REQUESTS / 2
         assert results["broke off"]
 
-        state = router.state
-        await until(lambda: not state.admission.running, "the end of all requests")
-        await until(lambda: not any(map(state.fleet.load, state.fleet)), "every ticket back")
-        assert (len(state.active_requests), len(state.wait_queue), state.budget.used_bytes) == (
+        rooms = router.rooms
+        await until(lambda: not rooms.intake.admission.running, "the end of all requests")
+        await until(
+            lambda: not any(map(rooms.replicas.fleet.load, rooms.replicas.fleet)),
+            "every ticket back",
+        )
+        assert (
+            len(rooms.intake.active_requests),
+            len(rooms.replicas.wait_queue),
+            rooms.intake.body_budget.used_bytes,
+        ) == (
             0,
             0,
             0,
         )
-        (totals,) = state.totals.clients()
+        (totals,) = rooms.totals.clients()
         assert totals.in_flight == 0
         assert sum(totals.errors.values()) >= results["502"] + results["broke off"]

@@ -68,7 +68,7 @@ async def test_who_only_waited_outlives_more_crashes_than_it_has_attempts() -> N
         assert (await client.post("/v1/completions", json=BODY)).status_code == 200
         keys = [decode(asked.headers[CLIENT_KEY_HEADER]) for one in replicas for asked in one.asked]
         assert not any(key.retried_by_fleet for key in keys)
-        await until(lambda: not any(router.state.fleet.outstanding), "every ticket back")
+        await until(lambda: not any(router.rooms.replicas.fleet.outstanding), "every ticket back")
 
 
 async def test_who_ran_where_it_was_lost_has_its_attempts_and_no_more() -> None:
@@ -85,7 +85,7 @@ async def test_what_brings_down_whoever_begins_it_ends_although_reports_know_it_
     async with fleet(is_lost, is_lost) as (client, router, _, _):
         response = await client.post("/v1/completions", json=BODY)
         assert response.status_code == 502
-        (totals,) = router.state.totals.clients()
+        (totals,) = router.rooms.totals.clients()
         assert totals.retries == EXCUSED_PER_ATTEMPT * ATTEMPTS - 1
 
 
@@ -108,7 +108,12 @@ async def test_where_another_process_answers_a_request_is_tried_again() -> None:
         (told,),
     ):
         asking = asyncio.create_task(client.post("/v1/completions", json=BODY))
-        await until(lambda: router.state.accounting.incarnation("r0") == "of another process", "it")
+        await until(
+            lambda: (
+                router.rooms.service_ledger.accounting.incarnation("r0") == "of another process"
+            ),
+            "it",
+        )
         assert not asking.done()
         replica.ready = True
         assert (await asking).status_code == 200

@@ -35,7 +35,7 @@ from tests.support.routers import (
 CHAT = "ns/acme/chat"
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 OUTPUT, RUN, ASKED = 20, 4, 24
-TIMING = replace(QUICK, settle_s=0.1, return_s=0.1, seal_interval_s=3600)
+TIMING = replace(QUICK, settle_s=0.1, return_s=0.1, compact_interval_s=3600)
 
 
 @dataclass
@@ -51,13 +51,13 @@ class Stage:
 
     def held(self) -> HeldWork:
         """What the slow replica has of the client, as the router knows."""
-        return self.router.state.accounting.held(self.incarnation, CHAT)
+        return self.router.rooms.service_ledger.accounting.held(self.incarnation, CHAT)
 
     def tell(self, *names: str) -> None:
         """Only these are configured."""
         known = {"slow": self.slow, "quick": self.quick}
         named = tuple(replica_of(known[name], name) for name in names)
-        config = replace(self.router.state.config, replicas=named)
+        config = replace(self.router.rooms.settings.config, replicas=named)
         self.router.discovery.update(config)
 
     def admitted(self, server: RunningServer) -> int:
@@ -86,23 +86,25 @@ async def stage(*, stream: bool, speed: float = 0.1) -> AsyncIterator[Stage]:
             asyncio.create_task(client.post(url, json=body | {"prompt": f"{n:04} " * 40}))
             for n in range(ASKED)
         ]
-        on = Stage(router, slow, quick, answers, router.state.accounting.incarnation("slow"))
+        on = Stage(
+            router, slow, quick, answers, router.rooms.service_ledger.accounting.incarnation("slow")
+        )
         await until(lambda: on.held().waiting == ASKED - RUN, "a queue")
         yield on
         for answer in answers:
             assert (await answer).status_code == 200, (await answer).text
-        await until(lambda: not router.state.active_requests, "the end of all requests")
+        await until(lambda: not router.rooms.intake.active_requests, "the end of all requests")
 
 
 def services(on: Stage) -> tuple[float, float]:
     """What the client paid, and what was computed for it."""
-    cost = on.router.state.totals.cost
+    cost = on.router.rooms.totals.cost
     computed = sum(
         cost.input_cost(one.extend_tokens) + cost.output_cost(0, 0, one.output_tokens)
         for server in (on.slow, on.quick)
         for one in server.replica.engine.accounts.clients.values()
     )
-    return on.router.state.ledger.served(CHAT).service, computed
+    return on.router.rooms.service_ledger.ledger.served(CHAT).service, computed
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -116,9 +118,9 @@ async def test_what_waits_goes_elsewhere_and_what_runs_is_finished(stream: bool)
         assert on.admitted(on.slow) == RUN
         assert sum(one.done() for one in done) == ASKED - RUN
     assert on.admitted(on.quick) == ASKED - RUN
-    (totals,) = on.router.state.totals.clients()
+    (totals,) = on.router.rooms.totals.clients()
     assert (totals.moves, totals.retries) == (ASKED - RUN, 0)
-    assert on.router.state.totals.replica("slow").failures == 0
+    assert on.router.rooms.replicas.totals("slow").failures == 0
     await until(lambda: len({*services(on)}) == 1, "everything to be paid once")
 
 
@@ -126,7 +128,7 @@ async def test_where_there_is_no_other_replica_everything_is_served_where_it_is(
     async with stage(stream=True, speed=1.0) as on:
         on.tell()
     assert on.admitted(on.slow) == ASKED
-    (totals,) = on.router.state.totals.clients()
+    (totals,) = on.router.rooms.totals.clients()
     assert totals.moves == 0
     await until(lambda: len({*services(on)}) == 1, "everything to be paid once")
 
@@ -181,4 +183,4 @@ async def test_what_began_before_the_replica_noticed_is_not_charged_again() -> N
             assert sorted(key.retried_by_fleet for key in keys) == [False, True, True]
             # One had made five tokens, one had made all of them, which nobody received.
             assert sorted(key.paid_output_tokens for key in keys) == [0, 5, WHOLE]
-            assert not router.state.active_requests
+            assert not router.rooms.intake.active_requests

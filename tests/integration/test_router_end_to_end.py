@@ -71,7 +71,7 @@ async def test_the_usage_event_of_a_stream_is_the_clients_only_if_it_asked() -> 
             "/v1/completions",
             completion(stream=True, stream_options={"include_usage": True}),
         )
-        totals = next(router.state.totals.clients())
+        totals = next(router.rooms.totals.clients())
         await until(lambda: totals.output_tokens.total == 16, "both streams to be accounted for")
     assert all(json.loads(event)["choices"] for event in plain[:-1])
     assert json.loads(asked[-2])["usage"]["completion_tokens"] == 8
@@ -83,12 +83,18 @@ async def test_a_client_key_reaches_the_replicas_scheduler_on_every_endpoint() -
         await client.post(
             "/generate", json={"text": "Hi", "sampling_params": {"max_new_tokens": 4}}
         )
-        page = router.state.ledger.pages[router.state.accounting.incarnation("r0")]
+        page = router.rooms.service_ledger.ledger.pages[
+            router.rooms.service_ledger.accounting.incarnation("r0")
+        ]
         requests = 1 + Totals._fields.index("requests")
         await until(
             lambda: page.clients.cell("ns/acme/chat", requests) == 2, "both requests in the report"
         )
-    key = decode(router.state.directory.declared(router.state.config.tenancy.tenants[0])[0].key)
+    key = decode(
+        router.rooms.intake.directory.declared(router.rooms.settings.config.tenancy.tenants[0])[
+            0
+        ].key
+    )
     assert (key.tenant_weight, key.client_weight) == (2, 3)
 
 
@@ -98,8 +104,8 @@ async def test_requests_with_one_prefix_go_where_it_is_cached() -> None:
         for n in range(6):
             response = await client.post("/v1/completions", json=completion(prompt=f"{prompt}{n}"))
             assert response.status_code == 200
-        sent = {name: totals.requests for name, totals in router.state.totals.replicas()}
-        totals = next(router.state.totals.clients())
+        sent = {name: totals.requests for name, totals in router.rooms.replicas.all_totals()}
+        totals = next(router.rooms.totals.clients())
     assert max(sent.values()) == 6
     assert totals.cached_tokens.total > 0.7 * totals.input_tokens.total
 
@@ -107,13 +113,16 @@ async def test_requests_with_one_prefix_go_where_it_is_cached() -> None:
 async def test_the_admin_port_shows_clients_replicas_and_credit() -> None:
     async with fleet(2) as (router, _), client_of(router, **AUTH) as client:
         await client.post("/v1/completions", json=completion())
-        await until(lambda: len(router.state.reports) == 2, "reports of both replicas")
+        await until(lambda: len(router.rooms.replicas.reports) == 2, "reports of both replicas")
         url = f"http://127.0.0.1:{router.admin_port}/v1/state"
         state = decode_state((await client.get(url)).content)
     (acme,) = state.tenants
     chat = {c.name: c for c in acme.clients}["chat"]
     assert (chat.requests, chat.output_tokens, chat.weight) == (1, 8, 3)
-    assert {replica.name for replica in state.replicas if replica.routable} == {"r0", "r1"}
+    assert {replica.name for replica in state.replicas if replica.routable} == {
+        "r0",
+        "r1",
+    }
     assert {at.replica for at in chat.replicas} == {"r0", "r1"}
     assert state.fleet_policy == "D2LPM"
 
@@ -128,7 +137,9 @@ async def test_the_admin_port_shows_the_replicas_alone_to_whoever_has_the_token(
             (one.name, one.requests, one.prefix_blocks) for one in whole.replicas
         ]
         token = hashlib.sha256(b"token").hexdigest()
-        router.state.config = replace(router.state.config, admin_token_sha256=token)
+        router.rooms.settings.config = replace(
+            router.rooms.settings.config, admin_token_sha256=token
+        )
         refused = await client.get(f"{url}/v1/replicas", headers={"Authorization": "Bearer no"})
         assert refused.status_code == 401
 
@@ -149,8 +160,8 @@ async def test_a_client_that_leaves_aborts_its_request_at_the_replica() -> None:
         body = completion(stream=True, max_tokens=4000)
         async with client.stream("POST", "/v1/completions", json=body) as response:
             await anext(response.aiter_bytes())
-        await until(lambda: not router.state.admission.running, "the request to be over")
-        totals = next(router.state.totals.clients())
+        await until(lambda: not router.rooms.intake.admission.running, "the request to be over")
+        totals = next(router.rooms.totals.clients())
         assert [outcome.value for outcome in totals.errors] == ["client_gone"]
         await until(
             lambda: not list(server.replica.driver.unfinished()), "the replica to have aborted it"

@@ -43,7 +43,7 @@ async def at_zero(
         running(config_for(limits=limits, at_zero=mode), timing=QUICK) as router,
         httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S) as client,
     ):
-        await until(lambda: router.state.in_sync, "discovery")
+        await until(lambda: router.rooms.replicas.in_sync, "discovery")
         yield router, client
 
 
@@ -51,7 +51,9 @@ async def at_zero(
 async def first_replica(router: Router) -> AsyncIterator[None]:
     """It starts, and is found."""
     async with running_server(simulated()) as server:
-        router.discovery.update(replace(router.state.config, replicas=(replica_of(server),)))
+        router.discovery.update(
+            replace(router.rooms.settings.config, replicas=(replica_of(server),))
+        )
         yield
 
 
@@ -77,7 +79,7 @@ async def test_requests_are_held_told_of_and_served_by_the_first_replica() -> No
         told = asyncio.create_task(wanted(router, False))
         plain, stream = ask(client), ask(client, stream=True)
         assert await told
-        await until(lambda: len(router.state.wait_queue) == 2, "both to be held")
+        await until(lambda: len(router.rooms.replicas.wait_queue) == 2, "both to be held")
         metrics = (await client.get(f"{probes}/metrics")).text
         assert 'evenkeel_router_activation_wanted{model_name="llama"} 1.0' in metrics
         assert 'evenkeel_router_requests_held{model_name="llama"} 2.0' in metrics
@@ -95,8 +97,8 @@ async def test_requests_are_held_told_of_and_served_by_the_first_replica() -> No
 async def test_the_wait_for_the_first_replica_counts_for_no_other_limit() -> None:
     async with at_zero() as (router, client):
         held = ask(client, stream=True)
-        await until(lambda: len(router.state.wait_queue) == 1, "it to be held")
-        (request_state,) = router.state.active_requests
+        await until(lambda: len(router.rooms.replicas.wait_queue) == 1, "it to be held")
+        (request_state,) = router.rooms.intake.active_requests
         request_state.started_s -= 500  # as if it had been held for so long
         request_state.activation_s += 500
         async with first_replica(router):
@@ -108,13 +110,13 @@ async def test_who_waited_for_a_broken_replica_waits_for_the_first_one_once_that
     async with at_zero(limits) as (router, client):
         async with first_replica(router):
             assert (await ask(client)).status_code == 200
-        await until(lambda: not router.state.fleet.routable, "it to be lost")
+        await until(lambda: not router.rooms.replicas.fleet.routable, "it to be lost")
         held = ask(client)
-        await until(lambda: len(router.state.wait_queue) == 1, "the next one to wait")
+        await until(lambda: len(router.rooms.replicas.wait_queue) == 1, "the next one to wait")
         assert not await wanted(router), "it may come back"
-        router.discovery.update(replace(router.state.config, replicas=()))
+        router.discovery.update(replace(router.rooms.settings.config, replicas=()))
         assert await wanted(router, False)
-        (request_state,), now = router.state.active_requests, asyncio.get_running_loop().time
+        (request_state,), now = router.rooms.intake.active_requests, asyncio.get_running_loop().time
         await until(
             lambda: now() > request_state.started_s + limits.queue_timeout_s + 0.5, "queueTimeout"
         )
@@ -128,10 +130,10 @@ async def test_a_client_that_hangs_up_while_it_is_held_wants_nothing_any_more() 
         assert await wanted(router, False)
         held.cancel()
         assert not await wanted(router, True)
-        await until(lambda: not router.state.active_requests, "the request to be over")
-        totals = next(router.state.totals.clients())
+        await until(lambda: not router.rooms.intake.active_requests, "the request to be over")
+        totals = next(router.rooms.totals.clients())
         assert [outcome.value for outcome in totals.errors] == ["client_gone"]
-        assert not router.state.admission.running
+        assert not router.rooms.intake.admission.running
 
 
 async def test_who_is_held_in_vain_is_told_why_and_when_to_come_again() -> None:
@@ -142,9 +144,9 @@ async def test_who_is_held_in_vain_is_told_why_and_when_to_come_again() -> None:
         error = answer.json()["error"]
         assert error["code"] == "no_replica"
         assert error["message"] == (
-            "The service stood at zero, and no replica was ready within 0.1 s: there is no replica."
+            "The service was at zero replicas, and none was ready within 0.1 s: the service has no replicas."
         )
-        assert not router.state.activation.wanted
+        assert not router.rooms.replicas.activation.wanted
 
 
 async def test_a_service_that_was_scaled_to_zero_by_hand_says_so_at_once() -> None:
@@ -152,7 +154,7 @@ async def test_a_service_that_was_scaled_to_zero_by_hand_says_so_at_once() -> No
         answer = await ask(client)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
         assert answer.json()["error"]["code"] == "scaled_to_zero"
-        router.state.apply(replace(router.state.config, at_zero=AtZero.WAIT))
+        router.rooms.apply(replace(router.rooms.settings.config, at_zero=AtZero.WAIT))
         held = ask(client)
         async with first_replica(router):
             assert (await held).status_code == 200
@@ -173,7 +175,10 @@ async def test_two_clients_leave_the_waiting_room_in_turns() -> None:
             client.headers = httpx.Headers({"Authorization": f"Bearer {key}"} if key else {})
             answers.append(ask(client))
             held = len(answers)
-            await until(lambda: len(router.state.wait_queue) == held, "one more to be held")  # noqa: B023
+            await until(
+                lambda: len(router.rooms.replicas.wait_queue) == held,  # noqa: B023 - awaited here
+                "one more to be held",
+            )
         router.discovery.update(replace(config, replicas=replicas(1)))
         for one in answers:
             assert (await one).status_code == 200
@@ -187,7 +192,9 @@ async def test_only_who_has_the_token_may_ask_and_only_for_what_there_is() -> No
         answer = await client.get(url, params={"wanted": "maybe"})
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == "wanted"
-        router.state.config = replace(router.state.config, admin_token_sha256=sha256("token"))
+        router.rooms.settings.config = replace(
+            router.rooms.settings.config, admin_token_sha256=sha256("token")
+        )
         assert (await client.get(url)).status_code == 401
         assert not await wanted(router, Authorization="Bearer token")
 
@@ -195,5 +202,5 @@ async def test_only_who_has_the_token_may_ask_and_only_for_what_there_is() -> No
 async def test_a_router_that_ends_lets_nobody_ask_on() -> None:
     async with at_zero() as (router, _):
         asked = asyncio.create_task(wanted(router, False))
-        await until(lambda: router.state.activation.asked, "somebody to ask")
+        await until(lambda: router.rooms.replicas.activation.asked, "somebody to ask")
     assert not await asked

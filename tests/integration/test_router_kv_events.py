@@ -46,7 +46,9 @@ def publishing(**changes: Any) -> Any:
 async def router_for(*replicas: ReplicaConfig) -> AsyncIterator[Router]:
     async with running(config_for(*replicas, prefix=TOKENS), timing=QUICK) as router:
         await routable(router, len(replicas))
-        await until(lambda: len(router.state.following) == len(replicas), "all to be followed")
+        await until(
+            lambda: len(router.rooms.prefixes.followers) == len(replicas), "all to be followed"
+        )
         yield router
 
 
@@ -64,7 +66,7 @@ async def fleet(
 
 
 def follower_of(router: Router, name: str = "r0") -> Follower:
-    return router.state.following[name]
+    return router.rooms.prefixes.followers[name]
 
 
 def published(server: RunningServer) -> int:
@@ -79,12 +81,14 @@ async def in_sync(router: Router, *servers: RunningServer) -> None:
         return all(
             follower.standing is Standing.IN_SYNC and follower.sequence == published(server)
             for server, follower in zip(
-                servers, map(router.state.following.__getitem__, names), strict=True
+                servers, map(router.rooms.prefixes.followers.__getitem__, names), strict=True
             )
         )
 
     names = [f"r{number}" for number in range(len(servers))]
-    await until(lambda: router.state.following.keys() >= set(names) and all_applied(), "sync")
+    await until(
+        lambda: router.rooms.prefixes.followers.keys() >= set(names) and all_applied(), "sync"
+    )
 
 
 async def complete(router: Router, prompt: str) -> int:
@@ -100,9 +104,9 @@ async def complete(router: Router, prompt: str) -> int:
 
 
 def held(router: Router, name: str = "r0") -> int:
-    member = router.state.fleet.member(name)
+    member = router.rooms.replicas.fleet.member(name)
     assert member is not None
-    return router.state.fleet.blocks(member)
+    return router.rooms.replicas.fleet.blocks(member)
 
 
 async def test_what_is_foretold_is_what_replicas_find_under_eviction() -> None:
@@ -113,11 +117,13 @@ async def test_what_is_foretold_is_what_replicas_find_under_eviction() -> None:
             await in_sync(router, *servers)
             for at, server in enumerate(servers):
                 assert held(router, f"r{at}") == server.replica.engine.memory.cache.nodes
-        foretold = router.state.totals.predictions["exact"]
+        foretold = router.rooms.totals.predictions["exact"]
         assert foretold.error_tokens.total == 0
         assert foretold.predicted_tokens == foretold.reported_tokens > 0
-        assert "estimated" not in router.state.totals.predictions
-        evicted = sum(follower.counts.removed for follower in router.state.following.values())
+        assert "estimated" not in router.rooms.totals.predictions
+        evicted = sum(
+            follower.counts.removed for follower in router.rooms.prefixes.followers.values()
+        )
         assert evicted, "the pools were meant to be too small"
 
 
@@ -131,7 +137,7 @@ async def test_a_router_that_comes_late_catches_up_by_replay() -> None:
             assert held(late) == held(first) > 0
             assert follower_of(late).counts.gaps == 0
             foretold = await complete(late, f"7 {WORDS * 5}")
-            assert late.state.totals.predictions["exact"].predicted_tokens == foretold > 0
+            assert late.rooms.totals.predictions["exact"].predicted_tokens == foretold > 0
 
 
 async def test_one_that_comes_too_late_is_told_what_the_replica_holds() -> None:
@@ -148,7 +154,7 @@ async def test_one_that_comes_too_late_is_told_what_the_replica_holds() -> None:
             for number in range(18, 30):
                 await complete(late, f"{number} {WORDS * 4}")
                 await in_sync(late, *servers)
-            foretold = late.state.totals.predictions["exact"]
+            foretold = late.rooms.totals.predictions["exact"]
             assert foretold.predicted_tokens == foretold.reported_tokens > 0
             assert foretold.error_tokens.total == 0
 
@@ -162,7 +168,7 @@ async def test_more_lost_batches_than_are_kept_are_told_too() -> None:
         patient = replace(QUICK, kv_check_interval_s=3600.0)
         async with running(config_for(replica, prefix=TOKENS), timing=patient) as router:
             await routable(router, 1)
-            await until(lambda: bool(router.state.following), "it to be followed")
+            await until(lambda: bool(router.rooms.prefixes.followers), "it to be followed")
             follower = follower_of(router)
             await complete(router, f"0 {WORDS * 3}")
             await in_sync(router, server)
@@ -188,11 +194,11 @@ async def test_one_that_nobody_tells_says_what_it_cannot_know_until_the_cache_is
             kept_from = published(servers[0]) - 2
             why = (
                 f"its batches before number {kept_from} are not kept any more, "
-                "and what it holds is not told: it makes no reports"
+                "and it does not report the pages that it holds: it makes no reports"
             )
             await until(lambda: follower.reason == why, "its words")
             await complete(late, f"9 {WORDS}")
-            assert set(late.state.totals.predictions) == {"estimated"}
+            assert set(late.rooms.totals.predictions) == {"estimated"}
             async with httpx.AsyncClient() as plain:
                 admin = f"http://127.0.0.1:{late.admin_port}/v1/state"
                 (shown,) = decode_state((await plain.get(admin)).content).replicas
@@ -204,7 +210,7 @@ async def test_one_that_nobody_tells_says_what_it_cannot_know_until_the_cache_is
             assert f"evenkeel_router_replica_kv_in_sync{{{labels}}} 0.0" in page
             await in_sync(late, *servers)
             assert await complete(late, f"9 {WORDS}") == 0
-            assert late.state.totals.predictions["exact"].error_tokens.total == 0
+            assert late.rooms.totals.predictions["exact"].error_tokens.total == 0
 
 
 async def test_a_replica_that_was_restarted_is_known_from_the_beginning() -> None:
@@ -214,7 +220,7 @@ async def test_a_replica_that_was_restarted_is_known_from_the_beginning() -> Non
             for number in range(4):
                 await complete(router, f"{number} {WORDS * 5}")
             await in_sync(router, server)
-            member = router.state.fleet.member("r0")
+            member = router.rooms.replicas.fleet.member("r0")
             assert member is not None
             assert member.lives == 1
             ports = [int(address.rsplit(":", 1)[1]) for address in _addresses(server)]
@@ -227,7 +233,7 @@ async def test_a_replica_that_was_restarted_is_known_from_the_beginning() -> Non
         for _ in range(2):
             await complete(router, f"3 {WORDS * 5}")
             await in_sync(router, second)
-        foretold = router.state.totals.predictions["exact"]
+        foretold = router.rooms.totals.predictions["exact"]
         assert foretold.predicted_tokens == foretold.reported_tokens
         assert held(router) == second.replica.engine.memory.cache.nodes
 
@@ -240,7 +246,7 @@ async def test_events_tell_of_a_restart_that_nobody_else_saw() -> None:
             config = config_for(silent, prefix=TOKENS)
             router = await stack.enter_async_context(running(config, timing=seldom))
             await routable(router, 1)
-            await until(lambda: bool(router.state.following), "it to be followed")
+            await until(lambda: bool(router.rooms.prefixes.followers), "it to be followed")
             for number in range(4):
                 await complete(router, f"{number} {WORDS * 5}")
             await in_sync(router, server)
@@ -248,7 +254,7 @@ async def test_events_tell_of_a_restart_that_nobody_else_saw() -> None:
         names = ("port", "reports_port", "kv_events_port", "kv_replay_port")
         again = publishing(**dict(zip(names, ports, strict=True)))
         second = await stack.enter_async_context(running_server(again))
-        member = router.state.fleet.member("r0")
+        member = router.rooms.replicas.fleet.member("r0")
         assert member is not None
         await until(lambda: member.lives == 2, "its next life")
         await in_sync(router, second)
@@ -274,7 +280,7 @@ async def test_batches_that_were_lost_are_replayed() -> None:
         async with running(config_for(replica, prefix=TOKENS), timing=patient) as router:
             await routable(router, 1)
             # Both subscriptions take a moment to arrive: until a batch came live, replays fill the gaps.
-            await until(lambda: bool(router.state.following), "it to be followed")
+            await until(lambda: bool(router.rooms.prefixes.followers), "it to be followed")
             follower = follower_of(router)
             while not leak.lost:
                 leak.loses = follower.standing is Standing.IN_SYNC and follower.sequence > 0
@@ -308,7 +314,7 @@ async def test_an_index_without_room_for_all_says_so() -> None:
         config = config_for(replica_of(server), prefix=small)
         async with running(config, timing=QUICK) as router:
             await routable(router, 1)
-            await until(lambda: "r0" in router.state.following, "it to be followed")
+            await until(lambda: "r0" in router.rooms.prefixes.followers, "it to be followed")
             follower = follower_of(router)
             for number in range(6):
                 await complete(router, f"{number} {WORDS * 8}")
@@ -352,7 +358,7 @@ async def test_a_replica_that_publishes_none_is_estimated_and_the_admin_port_say
         await routable(router, 1)
         for _ in range(2):
             await complete(router, WORDS * 5)
-        assert set(router.state.totals.predictions) == {"estimated"}
+        assert set(router.rooms.totals.predictions) == {"estimated"}
         async with httpx.AsyncClient() as plain:
             state = await plain.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
         (shown,) = decode_state(state.content).replicas

@@ -28,7 +28,7 @@ from tests.support.routers import (
 )
 
 CHAT, ANONYMOUS = "ns/acme/chat", "ns/anonymous/anonymous"
-TIMING = replace(QUICK, settle_s=0.1, return_s=0.1, seal_interval_s=0.2)
+TIMING = replace(QUICK, settle_s=0.1, return_s=0.1, compact_interval_s=0.2)
 
 
 async def ask(
@@ -42,7 +42,9 @@ async def ask(
 
 
 def cell(router: Router, replica: str, client: str, column: int) -> float:
-    page = router.state.ledger.pages.get(router.state.accounting.incarnation(replica))
+    page = router.rooms.service_ledger.ledger.pages.get(
+        router.rooms.service_ledger.accounting.incarnation(replica)
+    )
     return page.clients.cell(client, column) if page is not None else 0.0
 
 
@@ -59,18 +61,23 @@ async def test_what_a_client_owes_where_a_replica_left_it_owes_where_the_next_on
             "a report of the debt, when the request was over",
         )
         owed = cell(router, "old", CHAT, DEFICIT)
-        served = router.state.ledger.served(CHAT).service
+        served = router.rooms.service_ledger.ledger.served(CHAT).service
         new = await stack.enter_async_context(running_server(simulated(client_quantum=10)))
         router.discovery.update(replace(config, replicas=(replica_of(new, "new"),)))
-        await until(lambda: router.state.accounting.incarnation("new") != "", "its first report")
+        await until(
+            lambda: router.rooms.service_ledger.accounting.incarnation("new") != "",
+            "its first report",
+        )
         await routable(router, 1)
         await ask(router, tokens=1)
         await until(lambda: cell(router, "new", CHAT, SEED) != 0, "a report of the seed")
         assert cell(router, "new", CHAT, SEED) == owed
-        assert router.state.ledger.served(CHAT).service > served
-        await until(lambda: len(router.state.ledger.pages) == 1, "the old page to be folded")
-        assert router.state.ledger.book.client(CHAT).totals.service == served
-        assert router.state.ledger.served(CHAT).service > served
+        assert router.rooms.service_ledger.ledger.served(CHAT).service > served
+        await until(
+            lambda: len(router.rooms.service_ledger.ledger.pages) == 1, "the old page to be folded"
+        )
+        assert router.rooms.service_ledger.ledger.book.client(CHAT).totals.service == served
+        assert router.rooms.service_ledger.ledger.served(CHAT).service > served
 
 
 async def test_a_crashed_incarnation_counts_what_was_reported_or_received_whatever_is_more() -> (
@@ -84,9 +91,9 @@ async def test_a_crashed_incarnation_counts_what_was_reported_or_received_whatev
             running(config_for(replica_of(first)), timing=slow)
         )
         await routable(router, 1)
-        ledger = router.state.ledger
+        ledger = router.rooms.service_ledger.ledger
         await ask(router)
-        incarnation = router.state.accounting.incarnation("r0")
+        incarnation = router.rooms.service_ledger.accounting.incarnation("r0")
         await until(lambda: ledger.pages[incarnation].head > 0, "a report")
         reported = ledger.served(CHAT).service
         # The replica ends before it can say what this one cost; the router received it.
@@ -109,14 +116,14 @@ async def test_what_a_replica_finishes_after_it_left_the_configuration_counts() 
         httpx.AsyncClient(timeout=PATIENCE_S) as client,
     ):
         await routable(router, 1)
-        ledger = router.state.ledger
+        ledger = router.rooms.service_ledger.ledger
         # Of another router, as far as this one can tell.
         body = {"model": MODEL, "prompt": "x", "max_tokens": 40, "ignore_eos": True}
         headers = {CLIENT_KEY_HEADER: ClientKey("ns", "acme", "chat").encode()}
         asking = client.post(f"{server.url}/v1/completions", json=body, headers=headers)
         answer = asyncio.create_task(asking)
         router.discovery.update(config_for())
-        await until(lambda: "r0" not in router.state.replicas, "the router to forget it")
+        await until(lambda: "r0" not in router.rooms.replicas.configured, "the router to forget it")
         usage = (await answer).json()["usage"]
         cost = usage["prompt_tokens"] + 2 * usage["completion_tokens"]
         await until(lambda: ledger.served(CHAT).service == cost, "the replica's last report")
@@ -129,21 +136,21 @@ async def test_a_new_weight_counts_from_now_on_and_rewrites_nothing() -> None:
             running(config_for(replica_of(server)), timing=TIMING)
         )
         await routable(router, 1)
-        ledger = router.state.ledger
+        ledger = router.rooms.service_ledger.ledger
         await ask(router)
         await until(lambda: cell(router, "r0", CHAT, 4) > 0, "a report")
         before = ledger.served(CHAT)
         assert before.normalised == before.service / 3
-        (acme,) = router.state.config.tenancy.tenants
+        (acme,) = router.rooms.settings.config.tenancy.tenants
         chat, *others = acme.clients
         heavier = replace(acme, clients=(replace(chat, weight=6), *others))
-        tenancy = replace(router.state.config.tenancy, tenants=(heavier,))
-        router.state.apply(replace(router.state.config, tenancy=tenancy))
+        tenancy = replace(router.rooms.settings.config.tenancy, tenants=(heavier,))
+        router.rooms.apply(replace(router.rooms.settings.config, tenancy=tenancy))
         assert ledger.served(CHAT) == before
         assert ledger.weights.client(CHAT) == 6
         await ask(router, tokens=60, prompt="another prompt altogether")
         await until(lambda: cell(router, "r0", CHAT, 4) > before.service, "the next report")
-        await until(lambda: not router.state.active_requests, "the request to end")
+        await until(lambda: not router.rooms.intake.active_requests, "the request to end")
         after = ledger.served(CHAT)
         more = after.service - before.service
         assert abs(after.normalised - before.normalised - more / 6) < 1e-6
@@ -157,7 +164,7 @@ async def test_what_the_fleet_served_is_in_the_metrics_and_on_the_admin_port() -
         )
         await routable(router, 1)
         await ask(router)
-        truth = router.state.fairness
+        truth = router.rooms.service_ledger.fairness
         await until(lambda: CHAT in truth.now.clients, "figures of the client")
         want = truth.now.clients[CHAT].service
         async with httpx.AsyncClient() as client:
@@ -174,4 +181,7 @@ async def test_what_the_fleet_served_is_in_the_metrics_and_on_the_admin_port() -
         (acme,) = state.tenants
         assert {one.name: one.service for one in acme.clients}["chat"] == want
         assert acme.service == want
-        assert (state.ledger.router, state.ledger.store) == (router.state.ledger.router, "Peers")
+        assert (state.ledger.router, state.ledger.store) == (
+            router.rooms.service_ledger.ledger.router,
+            "Peers",
+        )

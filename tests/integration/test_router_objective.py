@@ -71,15 +71,17 @@ async def test_what_failed_without_a_token_is_missed() -> None:
 
 async def test_who_floods_waits_for_itself_and_burns_no_budget() -> None:
     async with fleet(1) as (router, _), client_of(router) as client, flooded(client):
-        seen = router.state.totals.within_share_ttft_s
+        seen = router.rooms.totals.within_share_ttft_s
 
         def answered() -> int:
-            own = [one for one in router.state.totals.clients() if one.identity == FLOOD]
+            own = [one for one in router.rooms.totals.clients() if one.identity == FLOOD]
             return sum(sum(one.ttft_s.counts) for one in own)
 
-        await until(lambda: FLOOD in router.state.fairness.now.beyond_share, "the flood")
+        await until(
+            lambda: FLOOD in router.rooms.service_ledger.fairness.now.beyond_share, "the flood"
+        )
         counted, began = sum(seen.counts), answered()
         await client.post("/v1/completions", json=completion(), headers=AUTH)
         await until(lambda: answered() > began + 10, "answers to the flood")
-        assert FLOOD in router.state.fairness.now.beyond_share
+        assert FLOOD in router.rooms.service_ledger.fairness.now.beyond_share
         assert sum(seen.counts) == counted + 1

@@ -118,10 +118,10 @@ async def test_a_fleet_that_is_not_there_is_an_internal_server_error() -> None:
     async with (
         serving(limits=LimitsConfig(queue_timeout_s=0.1)) as (client, router),
     ):
-        for member in router.state.fleet:
-            router.state.fleet.unready(member)
-            router.state.replicas[member.name] = replace(
-                router.state.replicas[member.name], url="http://127.0.0.1:1"
+        for member in router.rooms.replicas.fleet:
+            router.rooms.replicas.fleet.unready(member)
+            router.rooms.replicas.configured[member.name] = replace(
+                router.rooms.replicas.configured[member.name], url="http://127.0.0.1:1"
             )
         await routable(router, 0)
         with pytest.raises(openai.InternalServerError) as down:

@@ -32,7 +32,7 @@ from tests.support.routers import (
 )
 
 CHAT = "ns/acme/chat"
-TIMING = replace(QUICK, settle_s=0.1, return_s=0.1, seal_interval_s=0.2)
+TIMING = replace(QUICK, settle_s=0.1, return_s=0.1, compact_interval_s=0.2)
 
 
 def peer(of: Router, name: str = "peer") -> PeerConfig:
@@ -44,9 +44,9 @@ def state(*peers: PeerConfig, token: str | None = None) -> StateConfig:
 
 
 def introduce(router: Router, *peers: PeerConfig) -> None:
-    config = router.state.config
+    config = router.rooms.settings.config
     token = config.state.peer_token
-    router.state.apply(replace(config, state=state(*peers, token=token)))
+    router.rooms.apply(replace(config, state=state(*peers, token=token)))
 
 
 @asynccontextmanager
@@ -70,13 +70,17 @@ async def ask(router: Router, *, prompt: str = "x", tokens: int = 40) -> None:
 
 
 def agree(*routers: Router) -> bool:
-    first, *others = [content(router.state.ledger) | {"adopted": 0} for router in routers]
+    first, *others = [
+        content(router.rooms.service_ledger.ledger) | {"adopted": 0} for router in routers
+    ]
     return all(other == first for other in others)
 
 
 def settled(*routers: Router) -> bool:
     """Whether all know the same, and the last report says that nothing runs: one may come in the middle of it."""
-    pages = [page for router in routers for page in router.state.ledger.pages.values()]
+    pages = [
+        page for router in routers for page in router.rooms.service_ledger.ledger.pages.values()
+    ]
     return agree(*routers) and not any(page.clients.cell(CHAT, RUNNING) for page in pages)
 
 
@@ -85,12 +89,12 @@ async def test_two_routers_agree_whoever_got_the_requests() -> None:
         for n in range(3):
             await ask(one, prompt=f"prompt {n}")
         await until(lambda: settled(one, two), "both to know the same")
-        served = one.state.ledger.served(CHAT)
-        assert served == two.state.ledger.served(CHAT)
+        served = one.rooms.service_ledger.ledger.served(CHAT)
+        assert served == two.rooms.service_ledger.ledger.served(CHAT)
         assert (served.requests, served.output_tokens) == (3, 120)
-        assert {name: len(page.accounts) for name, page in two.state.ledger.pages.items()} == {
-            one.state.accounting.incarnation("r0"): 1
-        }
+        assert {
+            name: len(page.accounts) for name, page in two.rooms.service_ledger.ledger.pages.items()
+        } == {one.rooms.service_ledger.accounting.incarnation("r0"): 1}
 
 
 async def test_a_replica_that_is_gone_is_closed_and_folded_by_both_and_counted_once() -> None:
@@ -102,18 +106,30 @@ async def test_a_replica_that_is_gone_is_closed_and_folded_by_both_and_counted_o
         for n, router in enumerate((one, two, one, two, two)):
             await ask(router, prompt=f"prompt {n}")
         await until(lambda: settled(one, two), "both to know the same")
-        served = one.state.ledger.served(CHAT)
+        served = one.rooms.service_ledger.ledger.served(CHAT)
         assert served.requests == 5
         for router in (one, two):
             router.discovery.update(config_for(replicas[1]))
         await until(
-            lambda: len(one.state.ledger.pages) == len(two.state.ledger.pages) == 1,
+            lambda: (
+                len(one.rooms.service_ledger.ledger.pages)
+                == len(two.rooms.service_ledger.ledger.pages)
+                == 1
+            ),
             "the page to be folded and forgotten by both",
         )
         await until(
-            lambda: one.state.ledger.book.rank == two.state.ledger.book.rank, "one book for both"
+            lambda: (
+                one.rooms.service_ledger.ledger.book.rank
+                == two.rooms.service_ledger.ledger.book.rank
+            ),
+            "one book for both",
         )
-        assert one.state.ledger.served(CHAT) == two.state.ledger.served(CHAT) == served
+        assert (
+            one.rooms.service_ledger.ledger.served(CHAT)
+            == two.rooms.service_ledger.ledger.served(CHAT)
+            == served
+        )
 
 
 async def test_a_router_that_starts_anew_knows_from_its_peer_what_it_knew() -> None:
@@ -127,17 +143,28 @@ async def test_a_router_that_starts_anew_knows_from_its_peer_what_it_knew() -> N
             await routable(first, 1)
             await ask(first)
             await until(lambda: settled(first, stays), "news of it")
-            served = first.state.ledger.served(CHAT)
+            served = first.rooms.service_ledger.ledger.served(CHAT)
         async with running(known, timing=TIMING) as second:
             # Before its first request, and without having asked the replica anything.
-            assert second.state.ledger.served(CHAT) == served
+            assert second.rooms.service_ledger.ledger.served(CHAT) == served
             introduce(stays, peer(second))
             await routable(second, 1)
             await ask(second, prompt="another")
-            await until(lambda: stays.state.ledger.served(CHAT).requests == 2, "news again")
-            members = frozenset((stays.state.ledger.router, second.state.ledger.router))
             await until(
-                lambda: stays.state.ledger.members == second.state.ledger.members == members,
+                lambda: stays.rooms.service_ledger.ledger.served(CHAT).requests == 2, "news again"
+            )
+            members = frozenset(
+                (
+                    stays.rooms.service_ledger.ledger.router,
+                    second.rooms.service_ledger.ledger.router,
+                )
+            )
+            await until(
+                lambda: (
+                    stays.rooms.service_ledger.ledger.members
+                    == second.rooms.service_ledger.ledger.members
+                    == members
+                ),
                 "both to know who is who",
             )
 
@@ -151,30 +178,37 @@ async def test_a_peer_that_never_answered_stops_folding_and_nothing_else(
         async with running(config, timing=TIMING) as router:
             await routable(router, 1)
             await ask(router)
-            router.state.ledger.observe(
+            router.rooms.service_ledger.ledger.observe(
                 "departed", since=0, sequence=1, rows=[ReplicaRow(CHAT, Totals(service=1.0))]
             )
             await until(lambda: "does not say what it knows" in caplog.text, "the warning")
             await ask(router, prompt="another")
-            assert not router.state.ledger.pages["departed"].closed_by
+            assert not router.rooms.service_ledger.ledger.pages["departed"].closed_by
             introduce(router)  # it was taken off the list
-            await until(lambda: "departed" not in router.state.ledger.pages, "the page to be gone")
-            assert router.state.ledger.book.client(CHAT).totals.service == 1.0
+            await until(
+                lambda: "departed" not in router.rooms.service_ledger.ledger.pages,
+                "the page to be gone",
+            )
+            assert router.rooms.service_ledger.ledger.book.client(CHAT).totals.service == 1.0
 
 
 async def test_a_router_on_its_own_list_is_no_peer() -> None:
     async with running(config_for(state=state()), timing=TIMING) as router:
         introduce(router, peer(router))
-        only = frozenset((router.state.ledger.router,))
-        await until(lambda: router.state.ledger.members == only, "itself to be recognised")
+        only = frozenset((router.rooms.service_ledger.ledger.router,))
+        await until(
+            lambda: router.rooms.service_ledger.ledger.members == only, "itself to be recognised"
+        )
 
 
 async def test_only_who_has_the_token_is_told(caplog: pytest.LogCaptureFixture) -> None:
     async with pair(admin_token_sha256=sha256("secret"), state=state(token="secret")) as (one, two):
-        one.state.ledger.observe(
+        one.rooms.service_ledger.ledger.observe(
             "r", since=0, sequence=1, rows=[ReplicaRow(CHAT, Totals(service=1.0))]
         )
-        await until(lambda: two.state.ledger.served(CHAT).service == 1.0, "the exchange")
+        await until(
+            lambda: two.rooms.service_ledger.ledger.served(CHAT).service == 1.0, "the exchange"
+        )
         question = encode(digest_to_wire(Digest()))
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{one.admin_port}") as client:
             refused = await client.post(LEDGER_PATH, content=question)
@@ -191,8 +225,8 @@ async def test_only_who_has_the_token_is_told(caplog: pytest.LogCaptureFixture) 
                     400,
                     "invalid_digest",
                 )
-        config = one.state.config
-        one.state.apply(replace(config, state=state(*config.state.peers, token="wrong")))
+        config = one.rooms.settings.config
+        one.rooms.apply(replace(config, state=state(*config.state.peers, token="wrong")))
         await until(lambda: "it answered 401" in caplog.text, "the warning")
 
 
@@ -213,6 +247,6 @@ async def test_peers_that_answer_nonsense_do_no_harm(caplog: pytest.LogCaptureFi
         async with running(config_for(state=state(bad)), timing=TIMING) as router:
             await until(lambda: not answers, "all of it to be tried")
             assert "does not say what it knows" in caplog.text
-            assert not router.state.ledger.pages
+            assert not router.rooms.service_ledger.ledger.pages
     finally:
         await runner.cleanup()

@@ -27,7 +27,7 @@ async def test_reports_are_merged_asked_on_from_and_shown() -> None:
         config = config_for(replace(one, reports=told.address))
         upstream = FakeUpstream(lambda *_: FakeReply([]))
         async with running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router:
-            seen, ledger = router.state.reports, router.state.ledger
+            seen, ledger = router.rooms.replicas.reports, router.rooms.service_ledger.ledger
             told.answer = report("first", 5, 0, client("ns/acme/chat", 10.0))
             await routable(router, 1)
             told.answer = report("first", 6, 5, client("ns/acme/batch", 1.0))
@@ -39,7 +39,7 @@ async def test_reports_are_merged_asked_on_from_and_shown() -> None:
             await until(lambda: len(told.questions) > before + 1, "it to be asked again")
             assert seen["r0"].sequence == 6
 
-            state = take(router.state, asyncio.get_running_loop().time())
+            state = take(router.rooms, asyncio.get_running_loop().time())
             (shown,) = state.replicas
             assert (shown.incarnation, shown.policy) == ("first", "DLPM")
             assert (shown.waiting, shown.running) == (14, 16)
@@ -56,15 +56,17 @@ async def test_a_report_of_another_process_means_that_the_replica_was_restarted(
         upstream = FakeUpstream(lambda *_: FakeReply([]))
         told.answer = report("first", 5, 0, client("a", 1.0))
         async with running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router:
-            await until(lambda: "r0" in router.state.reports, "the first report")
+            await until(lambda: "r0" in router.rooms.replicas.reports, "the first report")
             await routable(router, 1)
-            member = router.state.fleet.member("r0")
+            member = router.rooms.replicas.fleet.member("r0")
             assert member is not None
             assert member.lives == 1
             told.answer = report("second", 1, 0)
             await until(lambda: member.lives == 2, "it to have been lost and to have joined again")
-            await until(lambda: router.state.reports["r0"].incarnation == "second", "its report")
-            assert not list(router.state.ledger.pages["second"].names())
+            await until(
+                lambda: router.rooms.replicas.reports["r0"].incarnation == "second", "its report"
+            )
+            assert not list(router.rooms.service_ledger.ledger.pages["second"].names())
 
 
 async def test_a_replica_that_is_no_longer_configured_is_no_longer_asked_or_shown() -> None:
@@ -78,8 +80,8 @@ async def test_a_replica_that_is_no_longer_configured_is_no_longer_asked_or_show
             prober=FakeProber(),
             timing=QUICK,
         ) as router:
-            await until(lambda: "r0" in router.state.reports, "a report")
+            await until(lambda: "r0" in router.rooms.replicas.reports, "a report")
             router.discovery.update(config_for())
-            await until(lambda: not router.state.reports, "its report to be forgotten")
-            assert not list(router.state.fleet)
-            assert not list(router.state.totals.replicas())
+            await until(lambda: not router.rooms.replicas.reports, "its report to be forgotten")
+            assert not list(router.rooms.replicas.fleet)
+            assert not list(router.rooms.replicas.all_totals())

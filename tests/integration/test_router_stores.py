@@ -26,7 +26,7 @@ from tests.support.routers import (
 )
 
 CLIENT = "ns/anonymous/anonymous"
-TIMING = replace(QUICK, settle_s=0.1, return_s=0.1, seal_interval_s=0.2)
+TIMING = replace(QUICK, settle_s=0.1, return_s=0.1, compact_interval_s=0.2)
 
 
 async def figures(router: Router) -> dict[tuple[str, str], float]:
@@ -57,7 +57,7 @@ async def served_once(config: RouterConfig) -> Totals:
         async with running(told, timing=TIMING) as router:
             await routable(router, 1)
             await ask(router)
-            ledger = router.state.ledger
+            ledger = router.rooms.service_ledger.ledger
             await until(lambda: ledger.served(CLIENT).service > 0, "what it cost")
             return ledger.served(CLIENT)
 
@@ -67,7 +67,7 @@ async def test_what_a_replica_served_that_is_gone_is_in_the_file(tmp_path: Path)
     config = config_for(state=state)
     served = await served_once(config)
     async with running(config, timing=TIMING) as router:
-        assert router.state.ledger.served(CLIENT) == served
+        assert router.rooms.service_ledger.ledger.served(CLIENT) == served
         now = await figures(router)
         assert now["up", ""] == 1
         assert 0 <= now["age_seconds", "load"] < PATIENCE_S
@@ -88,14 +88,14 @@ async def test_a_router_serves_while_redis_is_away_and_is_in_step_once_it_is_the
                 await routable(router, 1)
                 await ask(router)
                 assert (await figures(router))["up", ""] == 0
-                assert "connecting to" in router.state.store_trouble
-                keeping = router.state.persistence
+                assert "connecting to" in router.rooms.service_ledger.store_trouble
+                keeping = router.rooms.service_ledger.persistence
                 assert keeping is not None
                 await server.start()
                 await until(lambda: keeping.saved_s is not None, "a save")
                 assert (await figures(router))["up", ""] == 1
         async with running(config, timing=TIMING) as router:
-            found = router.state.ledger.served(CLIENT)
+            found = router.rooms.service_ledger.ledger.served(CLIENT)
             assert found.requests == served.requests == 1
     finally:
         await asyncio.shield(server.stop())

@@ -61,16 +61,16 @@ async def test_the_routers_count_of_tokens_is_the_replicas() -> None:
             ("/generate", {"text": STORY, "sampling_params": {"max_new_tokens": 4}}),
         ):
             assert (await usage(client, path, **body))["prompt_tokens"] > 100
-        assert not router.state.untokenised.counts
+        assert not router.rooms.prefixes.untokenised.counts
         for kind in ("prompt", "chat"):
-            assert not router.state.untokenised.distrusts(kind)
+            assert not router.rooms.prefixes.untokenised.distrusts(kind)
 
 
 async def test_what_is_foretold_of_a_repeated_prompt_is_what_the_replica_finds() -> None:
     async with tokens_fleet() as (router, _), client_of(router) as client:
         for _ in range(3):
             await usage(client, "/v1/completions", prompt=STORY)
-        foretold = router.state.totals.predictions["estimated"]
+        foretold = router.rooms.totals.predictions["estimated"]
         pages = (len(encode(STORY)) - 1) // 16
         assert foretold.predicted_tokens == foretold.reported_tokens == 2 * 16 * pages
         assert foretold.error_tokens.total == 0
@@ -88,8 +88,10 @@ async def test_a_prompt_that_cannot_be_tokenised_is_served_by_its_text_with_a_re
     async with tokens_fleet() as (router, _), client_of(router) as client:
         for _ in range(2):
             await usage(client, "/v1/completions", prompt=STORY, session_params={"id": "s"})
-        assert {r.value: n for r, n in router.state.untokenised.counts.items()} == {"options": 2}
-        foretold = router.state.totals.predictions["text"]
+        assert {r.value: n for r, n in router.rooms.prefixes.untokenised.counts.items()} == {
+            "options": 2
+        }
+        foretold = router.rooms.totals.predictions["text"]
         assert foretold.predicted_tokens > 0
         async with httpx.AsyncClient() as plain:
             page = (await plain.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
@@ -109,11 +111,11 @@ async def test_without_a_tokenizer_everything_is_served_and_the_admin_port_says_
 async def test_replicas_are_asked_what_they_make_tokens_with() -> None:
     prefix = PrefixConfig(mode=PrefixMode.TOKENS, page_tokens=64)
     async with fleet(prefix=prefix) as (router, _), client_of(router) as client:
-        told = router.state.untokenised
+        told = router.rooms.prefixes.untokenised
         await until(lambda: router.tokenising.tokenizer is not None, "a tokenizer")
         for _ in range(2):
             await usage(client, "/v1/completions", prompt=STORY)
-        foretold = router.state.totals.predictions["estimated"]
+        foretold = router.rooms.totals.predictions["estimated"]
         pages = (
             len(encode(STORY)) - 1
         ) // 16  # as the replicas cut them, not as the configuration says
@@ -129,7 +131,7 @@ async def test_a_replica_that_does_not_say_it_is_served_by_text() -> None:
         )
         async with router_of(config) as router, client_of(router) as client:
             await usage(client, "/v1/completions", prompt=STORY)
-            told = router.state.untokenised
+            told = router.rooms.prefixes.untokenised
             assert {reason.value: count for reason, count in told.counts.items()} == {
                 "no_tokenizer": 1
             }
@@ -139,10 +141,10 @@ async def test_a_replica_that_does_not_say_it_is_served_by_text() -> None:
 
 async def test_a_change_to_tokens_mode_and_back_takes_effect_while_requests_run() -> None:
     async with fleet() as (router, _), client_of(router) as client:
-        before = router.state.config
+        before = router.rooms.settings.config
         tokens = replace(before, prefix=PrefixConfig(mode=PrefixMode.TOKENS))
         for config, want in ((tokens, True), (before, False), (tokens, True)):
-            router.state.apply(config)
+            router.rooms.apply(config)
             router.tokenising.configure(config.prefix)
             await until(
                 lambda want=want: (router.tokenising.tokenizer is not None) is want,  # type: ignore[misc]
@@ -158,12 +160,12 @@ async def test_limits_and_credit_count_the_tokens_that_there_are() -> None:
     tokens = len(encode(prompt))
     async with tokens_fleet(1) as (router, _), client_of(router) as client:
         seen: list[int] = []
-        dispatched = router.state.fleet.policy.dispatched
+        dispatched = router.rooms.replicas.fleet.policy.dispatched
 
         def watch(request: Dispatch, slot: int) -> None:
             seen.append(request.input_tokens)
             dispatched(request, slot)
 
-        router.state.fleet.policy.dispatched = watch  # type: ignore[method-assign]
+        router.rooms.replicas.fleet.policy.dispatched = watch  # type: ignore[method-assign]
         told = await usage(client, "/v1/completions", prompt=prompt)
     assert seen == [tokens] == [told["prompt_tokens"]]

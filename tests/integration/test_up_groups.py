@@ -1,4 +1,4 @@
-"""Programs of `evenkeel up` that start others, as an engine does: they are told of while they start, and go together."""
+"""Programs that start other processes, as an engine does: their start is reported, and all end together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from evenkeel_cli.up import keeper as keeper_module
 from evenkeel_cli.up import ports
-from evenkeel_cli.up.keeper import Keeper
+from evenkeel_cli.up import process_supervisor as supervisor_module
 from evenkeel_cli.up.launcher import Launcher, Program
 from evenkeel_cli.up.probes import Probes
+from evenkeel_cli.up.process_supervisor import ProcessSupervisor
 from evenkeel_cli.up.state import StateFolder
 
 DEADLINE_S = 60.0
@@ -46,8 +46,8 @@ HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 
 @asynccontextmanager
-async def engine(tmp_path: Path) -> AsyncIterator[tuple[Keeper, list[str], Path, str]]:
-    """A program with a child of its own, that is ready once a file is there."""
+async def engine(tmp_path: Path) -> AsyncIterator[tuple[ProcessSupervisor, list[str], Path, str]]:
+    """A program with a child process. It is ready once a file exists."""
     (tmp_path / "engine_with_a_child.py").write_text(ENGINE)
     ready = tmp_path / "ready"
     port = ports.free_port("127.0.0.1")
@@ -61,16 +61,20 @@ async def engine(tmp_path: Path) -> AsyncIterator[tuple[Keeper, list[str], Path,
     )
     folder = StateFolder.open(tmp_path, "ns.service")
     launcher = Launcher(folder)
-    said: list[str] = []
+    reports: list[str] = []
     async with Probes.open() as probes:
-        keeper = Keeper(
-            "replica-0", lambda: program, launcher=launcher, probe=probes.status, say=said.append
+        supervisor = ProcessSupervisor(
+            "replica-0",
+            lambda: program,
+            launcher=launcher,
+            probe=probes.status,
+            report=reports.append,
         )
         try:
-            yield keeper, said, ready, program.probe_url
+            yield supervisor, reports, ready, program.probe_url
         finally:
-            keeper.kill()
-            await keeper.stop(DEADLINE_S)
+            supervisor.kill()
+            await supervisor.stop(DEADLINE_S)
             launcher.close()
             folder.close()
 
@@ -91,28 +95,29 @@ def is_gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-async def test_what_a_program_started_goes_with_it(tmp_path: Path) -> None:
-    async with engine(tmp_path) as (keeper, _, ready, url):
+async def test_the_children_of_a_program_end_with_it(tmp_path: Path) -> None:
+    async with engine(tmp_path) as (supervisor, _, ready, url):
         ready.touch()
-        await keeper.get_ready(DEADLINE_S)
-        first, child = keeper.pid, await child_of(url)
+        await supervisor.get_ready(DEADLINE_S)
+        first, child = supervisor.pid, await child_of(url)
         assert first is not None
         os.kill(first, signal.SIGKILL)
         await until(lambda: is_gone(child))
-        await until(lambda: keeper.pid not in (None, first) and keeper.ready.is_set())
+        await until(lambda: supervisor.pid not in (None, first) and supervisor.ready.is_set())
         child = await child_of(url)
-        keeper.kill()
-        await keeper.stop(DEADLINE_S)
+        supervisor.kill()
+        await supervisor.stop(DEADLINE_S)
         await until(lambda: is_gone(child))
 
 
-async def test_a_program_that_takes_long_to_start_is_told_of_with_its_last_words(
+async def test_a_slow_start_is_reported_with_the_last_line_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "_TOLD_EVERY_S", 0.2)
-    async with engine(tmp_path) as (keeper, said, ready, _):
-        told = "; its log: loading weights"
-        await until(lambda: any(line.endswith(told) for line in said))
-        assert all(line.startswith("replica-0: starting for ") for line in said)
+    monkeypatch.setattr(supervisor_module, "_REPORT_EVERY_S", 0.2)
+    async with engine(tmp_path) as (supervisor, reports, ready, _):
+        ending = "; its log: loading weights"
+        await until(lambda: any(line.endswith(ending) for line in reports))
+        assert reports[0].startswith("replica-0: started (process ")
+        assert all(line.startswith("replica-0: starting for ") for line in reports[1:])
         ready.touch()
-        await keeper.get_ready(DEADLINE_S)
+        await supervisor.get_ready(DEADLINE_S)

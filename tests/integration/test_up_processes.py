@@ -1,4 +1,4 @@
-"""The processes of `evenkeel up`: kept, found again, and never left behind. Real simulators throughout."""
+"""The processes of `evenkeel up`: restarted, found by the next run, and ended. They are real simulators."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ import pytest
 from evenkeel_cli.up import launcher as launcher_module
 from evenkeel_cli.up import ports
 from evenkeel_cli.up.errors import AlreadyRunning, NotReady, PortTaken
-from evenkeel_cli.up.keeper import Keeper
+from evenkeel_cli.up.file_changes import changes
 from evenkeel_cli.up.launcher import Launcher, Program
 from evenkeel_cli.up.probes import Probes
+from evenkeel_cli.up.process_supervisor import ProcessSupervisor
 from evenkeel_cli.up.state import (
     FleetRecord,
     ProcessRecord,
@@ -28,7 +29,6 @@ from evenkeel_cli.up.state import (
     leftovers,
     started_s,
 )
-from evenkeel_cli.up.watch import changes
 from evenkeel_contract.routerconfig import ListenConfig
 
 DEADLINE_S = 60.0
@@ -53,39 +53,39 @@ def simulator(port: int, *arguments: str) -> Program:
 
 
 @asynccontextmanager
-async def keeping(
+async def supervised(
     folder: StateFolder, *arguments: str
-) -> AsyncIterator[tuple[Keeper, Launcher, list[str]]]:
-    said: list[str] = []
+) -> AsyncIterator[tuple[ProcessSupervisor, Launcher, list[str]]]:
+    reports: list[str] = []
     launcher = Launcher(folder)
     port = ports.free_port("127.0.0.1")
     async with Probes.open() as probes:
-        keeper = Keeper(
+        supervisor = ProcessSupervisor(
             "replica-0",
             lambda: simulator(port, *arguments),
             launcher=launcher,
             probe=probes.status,
-            say=said.append,
+            report=reports.append,
         )
         try:
-            yield keeper, launcher, said
+            yield supervisor, launcher, reports
         finally:
-            keeper.kill()
-            await keeper.stop(DEADLINE_S)
+            supervisor.kill()
+            await supervisor.stop(DEADLINE_S)
             launcher.close()
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition of another process; nothing of ours could set an event."""
+    """Wait for a condition of another process, which cannot set an event."""
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-async def test_a_killed_process_starts_again_and_is_written_down(folder: StateFolder) -> None:
-    async with keeping(folder) as (keeper, _, said):
-        await keeper.get_ready(DEADLINE_S)
-        first = keeper.pid
+async def test_a_killed_process_restarts_and_is_recorded(folder: StateFolder) -> None:
+    async with supervised(folder) as (supervisor, _, reports):
+        await supervisor.get_ready(DEADLINE_S)
+        first = supervisor.pid
         assert first is not None
         record = folder.read()
         assert record is not None
@@ -93,71 +93,72 @@ async def test_a_killed_process_starts_again_and_is_written_down(folder: StateFo
             ("replica-0", first)
         ]
         os.kill(first, signal.SIGKILL)
-        await until(lambda: keeper.pid not in (None, first) and keeper.ready.is_set())
-        assert keeper.restarts == 1
-        assert said[0] == "replica-0: ended by SIGKILL; starts again in 0.25 s"
+        await until(lambda: supervisor.pid not in (None, first) and supervisor.ready.is_set())
+        assert supervisor.restarts == 1
+        assert reports[0] == f"replica-0: started (process {first})"
+        assert reports[1] == "replica-0: ended by SIGKILL; restarts in 0.25 s"
         record = folder.read()
         assert record is not None
-        assert [process.pid for process in record.processes] == [keeper.pid]
+        assert [process.pid for process in record.processes] == [supervisor.pid]
 
 
-async def test_a_process_that_cannot_start_says_why(folder: StateFolder) -> None:
-    async with keeping(folder, "--speed=never") as (keeper, _, said):
+async def test_a_process_that_cannot_start_is_reported_with_its_log(folder: StateFolder) -> None:
+    async with supervised(folder, "--speed=never") as (supervisor, _, reports):
         with pytest.raises(NotReady) as caught:
-            await keeper.get_ready(DEADLINE_S)
+            await supervisor.get_ready(DEADLINE_S)
         assert "replica-0: ended when it started" in str(caught.value)
-        assert "--speed" in str(caught.value), "the end of its log tells what it did not like"
-        assert said[0].startswith("replica-0: ended with status 2; starts again")
+        assert "--speed" in str(caught.value), "the end of its log has the cause"
+        assert reports[1].startswith("replica-0: ended with status 2; restarts in ")
 
 
-async def test_a_process_that_no_longer_answers_is_replaced(folder: StateFolder) -> None:
-    said: list[str] = []
+async def test_a_process_that_does_not_answer_is_restarted(folder: StateFolder) -> None:
+    reports: list[str] = []
     launcher = Launcher(folder)
     port = ports.free_port("127.0.0.1")
     frozen: set[int | None] = set()
     async with Probes.open() as probes:
 
         async def probe(url: str) -> int | None:
-            return None if keeper.pid in frozen else await probes.status(url)
+            return None if supervisor.pid in frozen else await probes.status(url)
 
-        keeper = Keeper(
+        supervisor = ProcessSupervisor(
             "replica-0",
             lambda: simulator(port),
             launcher=launcher,
             probe=probe,
-            say=said.append,
-            watch_every_s=0.01,
+            report=reports.append,
+            probe_every_s=0.01,
         )
         try:
-            await keeper.get_ready(DEADLINE_S)
-            first = keeper.pid
+            await supervisor.get_ready(DEADLINE_S)
+            first = supervisor.pid
             frozen.add(first)
-            await until(lambda: keeper.pid not in (None, first) and keeper.ready.is_set())
+            await until(lambda: supervisor.pid not in (None, first) and supervisor.ready.is_set())
         finally:
-            keeper.kill()
-            await keeper.stop(DEADLINE_S)
+            supervisor.kill()
+            await supervisor.stop(DEADLINE_S)
             launcher.close()
-    assert said[:2] == [
-        "replica-0: has not answered 15 times; killed",
-        "replica-0: ended by SIGKILL; starts again in 0.25 s",
+    assert reports[1:3] == [
+        "replica-0: did not answer 15 probes in a row; killed",
+        "replica-0: ended by SIGKILL; restarts in 0.25 s",
     ]
 
 
-async def test_stopping_ends_the_process_and_starts_no_other(folder: StateFolder) -> None:
-    async with keeping(folder) as (keeper, _, _):
-        await keeper.get_ready(DEADLINE_S)
-        pid = keeper.pid
+async def test_a_stopped_process_does_not_restart(folder: StateFolder) -> None:
+    async with supervised(folder) as (supervisor, _, _):
+        await supervisor.get_ready(DEADLINE_S)
+        pid = supervisor.pid
         assert pid is not None
-        await keeper.stop(DEADLINE_S)
+        await supervisor.stop(DEADLINE_S)
         assert not psutil.pid_exists(pid)
-        assert keeper.pid is None
+        assert supervisor.pid is None
         record = folder.read()
         assert record is not None
         assert record.processes == ()
 
 
-async def test_letting_go_of_the_lifeline_ends_the_process(folder: StateFolder) -> None:
-    """What happens when a supervisor is killed: the kernel closes its end of the pipe."""
+async def test_closing_the_pipe_ends_the_process(folder: StateFolder) -> None:
+    """When `evenkeel up` is killed, the kernel closes its end of the pipe."""
     launcher = Launcher(folder)
     port = ports.free_port("127.0.0.1")
     child = await launcher.launch(simulator(port))
@@ -168,10 +169,10 @@ async def test_letting_go_of_the_lifeline_ends_the_process(folder: StateFolder) 
         assert await child.process.wait() == 0, "it drained, as on SIGTERM"
 
 
-async def test_a_leftover_is_only_what_is_beyond_doubt_ours(folder: StateFolder) -> None:
+async def test_only_a_process_that_matches_its_record_is_a_leftover(folder: StateFolder) -> None:
     reading, writing = os.pipe()
     module = "evenkeel_cli.up.child"
-    process = subprocess.Popen(  # noqa: ASYNC220 - beside the launcher, which the test doubts
+    process = subprocess.Popen(  # noqa: ASYNC220 - without the launcher, which is not under test
         [
             sys.executable,
             "-m",
@@ -189,15 +190,15 @@ async def test_a_leftover_is_only_what_is_beyond_doubt_ours(folder: StateFolder)
     try:
         began_s = started_s(process.pid)
         assert began_s is not None
-        ours = ProcessRecord("replica-0", process.pid, began_s)
-        folder.write(FleetRecord("run-1", (ours,)))
+        recorded = ProcessRecord("replica-0", process.pid, began_s)
+        folder.write(FleetRecord("run-1", (recorded,)))
         record = folder.read()
         assert record is not None
         await until(lambda: leftovers(record))  # a process has no command line for its first moment
         found = leftovers(record)
         assert [named.name for named, _ in found] == ["replica-0"]
-        # The same process id, but of another run, of another time, or of nobody.
-        assert leftovers(FleetRecord("run-2", (ours,))) == []
+        # The same process id, but of another run, another start time, or another program.
+        assert leftovers(FleetRecord("run-2", (recorded,))) == []
         assert (
             leftovers(FleetRecord("run-1", (ProcessRecord("r", process.pid, began_s - 60),))) == []
         )
@@ -213,21 +214,21 @@ async def test_a_leftover_is_only_what_is_beyond_doubt_ours(folder: StateFolder)
         os.close(writing)
 
 
-def test_a_folder_belongs_to_one_supervisor_at_a_time(tmp_path: Path) -> None:
+def test_only_one_run_can_use_a_folder(tmp_path: Path) -> None:
     first = StateFolder.open(tmp_path, "ns.service")
-    with pytest.raises(AlreadyRunning, match=r"belongs to a fleet that is running.*--state-dir"):
+    with pytest.raises(AlreadyRunning, match=r"another `evenkeel up` uses .*--state-dir"):
         StateFolder.open(tmp_path, "ns.service")
     first.close()
     StateFolder.open(tmp_path, "ns.service").close()
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"run": 3}', b"\xff"])
-def test_a_damaged_record_is_no_record(folder: StateFolder, data: bytes) -> None:
+def test_a_damaged_record_is_ignored(folder: StateFolder, data: bytes) -> None:
     (folder.path / "state.json").write_bytes(data)
     assert folder.read() is None
 
 
-def test_a_port_in_use_is_refused_by_name_and_owner() -> None:
+def test_a_port_in_use_is_refused_with_its_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(PortTaken) as caught:
@@ -243,13 +244,13 @@ def test_port_zero_becomes_three_different_free_ports() -> None:
     assert len({listen.traffic_port, listen.probe_port, listen.admin_port}) == 3
 
 
-async def test_a_changed_file_is_noticed_once_it_stands_still(tmp_path: Path) -> None:
+async def test_a_change_is_noticed_once_the_file_stays_the_same(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_bytes(b"one")
     seen = changes(file, b"one")
     async with asyncio.timeout(DEADLINE_S):
         waiting = asyncio.create_task(anext(seen))
-        file.unlink()  # as some editors do
+        file.unlink()  # some editors do this
         new = tmp_path / "new"
         new.write_bytes(b"two")
         new.rename(file)
@@ -258,7 +259,7 @@ async def test_a_changed_file_is_noticed_once_it_stands_still(tmp_path: Path) ->
         file.write_bytes(b"three")
         assert await waiting == b"three"
         waiting = asyncio.create_task(anext(seen))
-        file.unlink()  # for good, this time
+        file.unlink()  # and no new file
         assert await waiting == "No such file or directory"
         waiting = asyncio.create_task(anext(seen))
         file.write_bytes(b"three")
@@ -266,20 +267,20 @@ async def test_a_changed_file_is_noticed_once_it_stands_still(tmp_path: Path) ->
     await seen.aclose()
 
 
-async def test_the_log_of_a_process_begins_anew_where_it_grows_too_long(
+async def test_a_long_log_is_moved_and_starts_empty(
     folder: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher_module, "MAX_LOG_BYTES", 4096)
     log, old = folder.log_of("replica-0"), folder.old_log_of("replica-0")
     old.write_text("of an earlier run")
-    async with keeping(folder) as (keeper, launcher, _):
-        await keeper.get_ready(DEADLINE_S)
+    async with supervised(folder) as (supervisor, launcher, _):
+        await supervisor.get_ready(DEADLINE_S)
         assert not old.exists()
-        said = log.read_text()
+        text = log.read_text()
         with log.open("ab") as more:
             more.write(b"x" * 5000)
         await until(lambda: old.exists() and log.stat().st_size == 0)
-        assert old.read_text() == said + "x" * 5000
-        assert keeper.pid is not None
-        os.kill(keeper.pid, signal.SIGTERM)
+        assert old.read_text() == text + "x" * 5000
+        assert supervisor.pid is not None
+        os.kill(supervisor.pid, signal.SIGTERM)
         await until(lambda: "draining" in launcher.tail("replica-0"))  # it still writes there

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 
 import pytest
-from evenkeel_fairshare.churn_bounds import (
+from evenkeel_fairshare.bounds import (
     Churn,
     churn_gap,
     churn_gap_from_level,
@@ -23,7 +24,7 @@ from evenkeel_fairshare.ledger import (
     standing_of_tenant,
     tenant_of,
 )
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 
 from tests.support.churn import (
     ADVERSARIES,
@@ -73,14 +74,14 @@ def game(churn: Churn, *, weights=EQUAL, seed: int = 0, **options) -> Fleet:
             quantum=churn.quantum,
             overshoot=churn.overshoot,
             crash_loss=churn.crash_loss,
-            withheld=churn.withheld,
+            deferred_refills=churn.deferred_refills,
         ),
         weights=weights,
         new_replica=lambda: GameReplica(
             quantum=churn.quantum,
             overshoot=churn.overshoot,
             weights=weights,
-            withheld=churn.withheld,
+            deferred_refills=churn.deferred_refills,
         ),
         **options,
     )
@@ -122,11 +123,13 @@ def live_through(
     return curve
 
 
-@pytest.mark.parametrize("withheld", [0, WITHHELD])
+@pytest.mark.parametrize("deferred_refills", [0, DEFERRED_REFILLS])
 @pytest.mark.parametrize("most", [1, 2, 5, 32])
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_no_adversary_opens_a_gap_beyond_the_bound(adversary, most, withheld):
-    churn = Churn(replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=withheld)
+def test_no_adversary_opens_a_gap_beyond_the_bound(adversary, most, deferred_refills):
+    churn = Churn(
+        replicas=most, overshoot=OVERSHOOT, quantum=QUANTUM, deferred_refills=deferred_refills
+    )
     for stall in (False, True):
         fleet = game(churn, seed=most)
         curve = live_through(fleet, adversary, most=most, stall=stall)
@@ -144,10 +147,14 @@ def test_without_seeds_the_gap_exceeds_the_bound_and_grows(adversary, most):
     assert curve[-1] > 1.3 * curve[len(curve) // 2]
 
 
-@pytest.mark.parametrize(("stall", "withheld"), [(False, 0), (True, 0), (True, WITHHELD)])
+@pytest.mark.parametrize(
+    ("stall", "deferred_refills"), [(False, 0), (True, 0), (True, DEFERRED_REFILLS)]
+)
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_weights_change_the_bound_and_nothing_else(adversary, stall, withheld):
-    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=withheld)
+def test_weights_change_the_bound_and_nothing_else(adversary, stall, deferred_refills):
+    churn = Churn(
+        replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, deferred_refills=deferred_refills
+    )
     fleet = game(churn, weights=Weighted(), seed=3)
     live_through(fleet, adversary, most=4, stall=stall, check=standings_are_within(churn))
 
@@ -164,6 +171,35 @@ def standings_are_within(churn: Churn) -> Callable[[Fleet], None]:
             assert low <= standing(ledger, client, fleet.live) <= high
 
     return check
+
+
+@pytest.mark.parametrize("routers", [1, 3])
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
+def test_after_all_routers_were_lost_the_bound_holds_anew(adversary, routers):
+    """R8: theorem 1 from the first report on, and theorem 2 over every interval in which no router history ends."""
+    unsettled = 0 if routers == 1 else 8  # they exchange what they know after every deed only
+    churn = Churn(replicas=4, overshoot=OVERSHOOT, quantum=QUANTUM, unsettled=unsettled)
+    fleet = game(churn, weights=Weighted(), seed=3, routers=routers)
+    fleet.join(4)
+    for _ in range(20):
+        fleet.lose_all_routers()
+        gaps = Gaps()
+        for _ in range(10):
+            some_progress(fleet, 2 * len(fleet.live), stall=False)
+            gaps.note({client: fleet.served(client) for client in fleet.clients})
+            adversary(fleet, 4)
+            fleet.housekeep()
+            for name in fleet.live:
+                for ledger in fleet.ledgers:
+                    fleet.report(name, ledger)
+            for client in fleet.clients:
+                low, high = standing_range(churn, fleet.weights.client(client))
+                for ledger in fleet.ledgers:
+                    assert low <= standing(ledger, client, fleet.live) <= high
+        assert gaps.largest <= max(
+            churn_gap(churn, (Weighted().client(f), Weighted().client(g)))
+            for f, g in pairwise(sorted(CLIENTS, key=Weighted().client))
+        )
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
@@ -201,14 +237,16 @@ def test_known_wrong_seeds_open_gaps_beyond_the_bound(wrong, adversary, most, li
     assert right[-1] <= churn_gap(churn) < curve[-1]
 
 
-def test_a_ledger_that_does_not_know_of_withheld_rounds_lets_the_gap_grow():
+def test_a_ledger_that_ignores_deferred_refills_lets_the_gap_grow():
     """Replicas that are replaced while they warm up leave more than a seed of that range takes over."""
-    churn = Churn(replicas=2, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=WITHHELD)
+    churn = Churn(
+        replicas=2, overshoot=OVERSHOOT, quantum=QUANTUM, deferred_refills=DEFERRED_REFILLS
+    )
     for knows in (True, False):
         fleet = game(churn, seed=6)
         if not knows:
             for ledger in fleet.ledgers:
-                ledger.rules = replace(ledger.rules, withheld=0)
+                ledger.rules = replace(ledger.rules, deferred_refills=0)
         curve = live_through(fleet, favour_by_churn, most=2)
         assert (curve[-1] <= churn_gap(churn)) == knows
         assert (curve[-1] > 1.3 * curve[len(curve) // 2]) != knows
@@ -307,12 +345,17 @@ def real_fleet(churn: Churn, seed: int, seeding=None) -> Fleet:
     return Fleet(
         Random(seed),
         REAL_CLIENTS,
-        rules=CarryRules(quantum=churn.quantum, overshoot=churn.overshoot, withheld=churn.withheld),
+        rules=CarryRules(
+            quantum=churn.quantum,
+            overshoot=churn.overshoot,
+            deferred_refills=churn.deferred_refills,
+        ),
         weights=weights,
         new_replica=lambda: DlpmReplica(
             quantum=churn.quantum,
-            warmup_s=WARMUP_S if churn.withheld else 0.0,
-            longest_first=churn.withheld > 0,  # as replicas run it, or as the paper prints it
+            warmup_s=WARMUP_S if churn.deferred_refills else 0.0,
+            longest_first=churn.deferred_refills
+            > 0,  # as replicas run it, or as the paper prints it
             memory_tokens=MEMORY,
             max_input=INPUT,
             max_output=OUTPUT,
@@ -349,17 +392,17 @@ WARMUP_S = 12
 """Steps of a replica: some are replaced before they are warm, some long after."""
 
 
-@pytest.mark.parametrize("withheld", [0, WITHHELD])
+@pytest.mark.parametrize("deferred_refills", [0, DEFERRED_REFILLS])
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_the_real_policy_stays_within_the_bound_at_both_levels(adversary, withheld):
-    churn = Churn(replicas=3, withheld=withheld, **REAL)
+def test_the_real_policy_stays_within_the_bound_at_both_levels(adversary, deferred_refills):
+    churn = Churn(replicas=3, deferred_refills=deferred_refills, **REAL)
     fleet = real_fleet(churn, seed=1)
     assert live_through_really(churn, fleet, adversary, most=3, events=40) <= 1
 
 
-@pytest.mark.parametrize("withheld", [0, WITHHELD])
-def test_the_real_policy_keeps_the_identity_at_both_levels(withheld):
-    churn = Churn(replicas=3, withheld=withheld, **REAL)
+@pytest.mark.parametrize("deferred_refills", [0, DEFERRED_REFILLS])
+def test_the_real_policy_keeps_the_identity_at_both_levels(deferred_refills):
+    churn = Churn(replicas=3, deferred_refills=deferred_refills, **REAL)
     fleet = real_fleet(churn, seed=2)
     fleet.join(3)
     for _ in range(30):
@@ -378,11 +421,12 @@ def test_the_real_policy_keeps_the_identity_at_both_levels(withheld):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("most", "withheld"), [(1, 0), (2, 0), (2, WITHHELD), (8, WITHHELD), (32, 0)]
+    ("most", "deferred_refills"),
+    [(1, 0), (2, 0), (2, DEFERRED_REFILLS), (8, DEFERRED_REFILLS), (32, 0)],
 )
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda adversary: adversary.__name__)
-def test_the_real_policy_through_200_scale_events(adversary, most, withheld):
-    churn = Churn(replicas=most, withheld=withheld, **REAL)
+def test_the_real_policy_through_200_scale_events(adversary, most, deferred_refills):
+    churn = Churn(replicas=most, deferred_refills=deferred_refills, **REAL)
     with_seeds = live_through_really(
         churn, real_fleet(churn, seed=7), adversary, most=most, events=EVENTS
     )

@@ -8,15 +8,17 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from evenkeel_fairshare.churn_bounds import Churn, churn_gap
+from evenkeel_fairshare.bounds import Churn, churn_gap
 from evenkeel_fairshare.ledger import CarryRules, EqualWeights, Figures, SealingRules, standing
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 
 from tests.support.churn import ADVERSARIES, DlpmReplica, Fleet, Gain, GameReplica, random_churn
 
 QUANTUM, OVERSHOOT, MOST, EVENTS = 128.0, 512.0, 4, 200
 SCHEMER, VICTIM = "ns/t/a", "ns/t/b"
-CHURN = Churn(replicas=MOST, overshoot=OVERSHOOT, quantum=QUANTUM, withheld=WITHHELD)
+CHURN = Churn(
+    replicas=MOST, overshoot=OVERSHOOT, quantum=QUANTUM, deferred_refills=DEFERRED_REFILLS
+)
 WEIGHTS = EqualWeights()
 
 
@@ -24,10 +26,10 @@ def game(seed: int, **options) -> Fleet:
     return Fleet(
         Random(seed),
         (SCHEMER, VICTIM, "ns/t/c", "ns/t/d"),
-        rules=CarryRules(quantum=QUANTUM, overshoot=OVERSHOOT, withheld=WITHHELD),
+        rules=CarryRules(quantum=QUANTUM, overshoot=OVERSHOOT, deferred_refills=DEFERRED_REFILLS),
         weights=WEIGHTS,
         new_replica=lambda: GameReplica(
-            quantum=QUANTUM, overshoot=OVERSHOOT, weights=WEIGHTS, withheld=WITHHELD
+            quantum=QUANTUM, overshoot=OVERSHOOT, weights=WEIGHTS, deferred_refills=DEFERRED_REFILLS
         ),
         **options,
     )
@@ -87,7 +89,9 @@ def test_timed_idling_gains_less_than_one_bound_in_total(adversary, scheme):
 # The real policy. A key that is rotated changes nothing at all: identity is the client's, whatever the key.
 
 MEMORY, INPUT, OUTPUT = 48, 12, 8
-REAL = Churn(replicas=3, overshoot=INPUT + 2.0 * MEMORY, quantum=32.0, withheld=WITHHELD)
+REAL = Churn(
+    replicas=3, overshoot=INPUT + 2.0 * MEMORY, quantum=32.0, deferred_refills=DEFERRED_REFILLS
+)
 WARMUP_S = 12
 """Steps of a replica."""
 
@@ -96,7 +100,9 @@ def real_game(seed: int, clients: tuple[str, ...]) -> Fleet:
     return Fleet(
         Random(seed),
         clients,
-        rules=CarryRules(quantum=REAL.quantum, overshoot=REAL.overshoot, withheld=REAL.withheld),
+        rules=CarryRules(
+            quantum=REAL.quantum, overshoot=REAL.overshoot, deferred_refills=REAL.deferred_refills
+        ),
         weights=WEIGHTS,
         new_replica=lambda: DlpmReplica(
             quantum=REAL.quantum,

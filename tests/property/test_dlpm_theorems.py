@@ -12,11 +12,14 @@ from itertools import combinations, permutations
 from typing import NamedTuple
 
 import pytest
-from evenkeel_fairshare import bounds
-from evenkeel_fairshare.cost import Cost, QuadraticCost
+from evenkeel_fairshare.bounds import dlpm_overshoot
+from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
-from evenkeel_fairshare.replica.deficit import WITHHELD, DeficitRules
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_simulator.laboratory import bounds
+from evenkeel_simulator.laboratory.cost import QuadraticCost
+from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +43,7 @@ class Held(NamedTuple):
     """What a level holds against one member."""
 
     deficit: float
-    rounds: int
+    refills: int
 
 
 class Pair(NamedTuple):
@@ -55,7 +58,7 @@ def held(policy: ReplicaPolicy) -> dict[str, Held]:
     assert isinstance(policy, Dlpm)
     tenants = [*policy.tenants.known()]
     clients = [client for tenant in tenants for client in tenant.children.known()]
-    return {one.name: Held(one.deficit, one.level.rounds) for one in (*tenants, *clients)}
+    return {one.name: Held(one.deficit, one.level.refills) for one in (*tenants, *clients)}
 
 
 class Way(NamedTuple):
@@ -67,8 +70,8 @@ class Way(NamedTuple):
     """A step of the engine is a second here."""
 
     @property
-    def withheld(self) -> int:
-        return WITHHELD if self.warmup_s else 0
+    def deferred_refills(self) -> int:
+        return DEFERRED_REFILLS if self.warmup_s else 0
 
 
 WAY: ContextVar[Way] = ContextVar("WAY")
@@ -88,10 +91,10 @@ def way(request):
 
 
 def play(load: Load, quantum: float, **options) -> Run:
-    policy = Dlpm(
+    make = Dlpm if WAY.get().longest_first else PrintedDlpm
+    policy = make(
         rules=DeficitRules(quantum=quantum),
         cost=options.get("cost"),
-        longest_first=WAY.get().longest_first,
         warmup_s=WAY.get().warmup_s,
     )
     return run(policy, load, probe=held, **options)
@@ -115,9 +118,7 @@ def pairs(load: Load, choose=combinations) -> Iterator[Pair]:
 
 
 def overshoot(load: Load) -> float:
-    return bounds.dlpm_overshoot(
-        max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=load.memory_tokens
-    )
+    return dlpm_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=load.memory_tokens)
 
 
 @pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
@@ -131,19 +132,19 @@ def test_service_is_old_deficit_plus_refills_minus_new_deficit(tenants, way):
         weight = weights(load)
         for party, trace in played.parties.items():
             error = bounds.dlpm_service_error(
-                overshoot(load), quantum, weight[party], withheld=way.withheld
+                overshoot(load), quantum, weight[party], deferred_refills=way.deferred_refills
             )
             for interval in played.backlogged(party):
                 first, origin = trace.probes[interval[0]], trace.service[interval[0]]
                 for event in interval:
                     now = trace.probes[event]
-                    quanta = (now.rounds - first.rounds) * quantum * weight[party]
+                    quanta = (now.refills - first.refills) * quantum * weight[party]
                     served = trace.service[event] - origin
                     assert served == first.deficit + quanta - now.deficit
                     if first.deficit == 0:
                         assert abs(quanta - served) <= error
                         seen["from 0"] += 1
-                    seen["refilled"] += now.rounds > first.rounds
+                    seen["refilled"] += now.refills > first.refills
 
     check()
     assert seen["refilled"] > 1000 and seen["from 0"] > 1000
@@ -160,7 +161,7 @@ def test_a_deficit_stays_above_minus_u_and_up_to_a_quantum(tenants, way):
         weight = weights(load)
         for party, trace in played.parties.items():
             low, high = bounds.dlpm_deficit_range(
-                overshoot(load), quantum, weight[party], withheld=way.withheld
+                overshoot(load), quantum, weight[party], deferred_refills=way.deferred_refills
             )
             deficits = [now.deficit for now in trace.probes if now]
             assert low < min(deficits) and max(deficits) <= high
@@ -182,7 +183,9 @@ def test_two_backlogged_members_of_a_level_differ_by_a_constant(tenants, weighte
         played = play(load, quantum)
         for one, other, (weight_one, weight_other) in pairs(load):
             unit, pair = overshoot(load), (weight_one, weight_other)
-            bound = bounds.dlpm_backlogged_gap(unit, quantum, pair, withheld=way.withheld)
+            bound = bounds.dlpm_backlogged_gap(
+                unit, quantum, pair, deferred_refills=way.deferred_refills
+            )
             together = bounds.dlpm_backlogged_gap(unit, quantum, pair)
             first, second = played.parties[one].service, played.parties[other].service
             for interval in played.backlogged(one, other):
@@ -209,7 +212,10 @@ def test_a_backlogged_member_falls_behind_nobody_by_more_than_a_constant(tenants
         played = play(load, quantum)
         for one, other, (weight_one, weight_other) in pairs(load, permutations):
             bound = bounds.dlpm_shortfall(
-                overshoot(load), quantum, (weight_one, weight_other), withheld=way.withheld
+                overshoot(load),
+                quantum,
+                (weight_one, weight_other),
+                deferred_refills=way.deferred_refills,
             )
             ours, theirs = played.parties[one].service, played.parties[other].service
             for interval in played.backlogged(one):
@@ -247,7 +253,7 @@ def test_a_client_that_comes_back_waits_for_a_constant_of_others_service(tenants
                     clients=sizes[client.tenant],
                     tenants=len(sizes),
                     service_per_s=1.0,
-                    withheld=way.withheld,
+                    deferred_refills=way.deferred_refills,
                 )
                 assert total[waits_until] - total[arrival] <= bound
                 seen["waited"] += total[waits_until] > total[arrival]
@@ -269,13 +275,13 @@ def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together
         played = play(load, quantum, room=Room.PEAK)
         memory_tokens = played.engine.peak_resident_tokens
         seen["beyond M"] += memory_tokens > load.memory_tokens
-        unit = bounds.dlpm_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=memory_tokens)
+        unit = dlpm_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=memory_tokens)
         for one, other, _ in pairs(load):
             first, second = played.parties[one].service, played.parties[other].service
             for interval in played.backlogged(one, other):
                 gaps = [first[t] - second[t] for t in interval]
                 assert max(gaps) - min(gaps) <= bounds.dlpm_backlogged_gap(
-                    unit, quantum, withheld=way.withheld
+                    unit, quantum, deferred_refills=way.deferred_refills
                 )
                 seen["backlogged"] += 1
 
@@ -303,7 +309,7 @@ def test_a_general_cost_is_bounded_by_its_dearest_batch(way):
             for interval in played.backlogged(one, other):
                 gaps = [first[t] - second[t] for t in interval]
                 assert max(gaps) - min(gaps) <= bounds.dlpm_backlogged_gap(
-                    unit, quantum, withheld=way.withheld
+                    unit, quantum, deferred_refills=way.deferred_refills
                 )
                 seen["backlogged"] += 1
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import combinations, count
 
-from evenkeel_fairshare import bounds
+from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.drr import Drr
@@ -32,9 +32,7 @@ def test_balances_stay_in_their_range_and_backlogged_clients_close_together():
 
     @given(load=loads(), quantum=st.sampled_from([1, 10, 60, 300, 2000]))
     def check(load: Load, quantum: float) -> None:
-        u = bounds.dlpm_overshoot(
-            max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=load.memory_tokens
-        )
+        u = dlpm_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=load.memory_tokens)
         played = run(
             Drr(rules=DeficitRules(quantum=quantum)), load, probe=balances, full_input=True
         )

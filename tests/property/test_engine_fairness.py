@@ -9,16 +9,16 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from evenkeel_fairshare.bounds import (
-    dlpm_backlogged_gap,
-    dlpm_overshoot,
-    vtc_backlogged_gap,
-    vtc_overshoot,
-)
+from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
+from evenkeel_simulator.laboratory.bounds import (
+    dlpm_backlogged_gap,
+    vtc_backlogged_gap,
+    vtc_overshoot,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

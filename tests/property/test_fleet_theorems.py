@@ -14,21 +14,22 @@ from dataclasses import dataclass, field
 from itertools import combinations, count, pairwise
 from random import Random
 
-from evenkeel_fairshare.bounds import dlpm_overshoot, vtc_overshoot
+from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.fleet.contract import FleetPolicy
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.fleet.per_client_round_robin import PerClientRoundRobin
-from evenkeel_fairshare.fleet_bounds import (
+from evenkeel_fairshare.replica.contract import ReplicaPolicy
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.vtc import Vtc
+from evenkeel_simulator.laboratory.bounds import (
     d2lpm_backlogged_gap,
     d2lpm_service_error,
     d2lpm_shortfall,
     per_client_round_robin_backlogged_gap,
     per_client_round_robin_shortfall,
+    vtc_overshoot,
 )
-from evenkeel_fairshare.replica.contract import ReplicaPolicy
-from evenkeel_fairshare.replica.deficit import DeficitRules
-from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.vtc import Vtc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -233,13 +234,13 @@ def test_theorem_a_3_service_follows_the_refills(setting: Setting) -> None:
     replicas = [engine.policy for engine in fleet.engines]
     for client in setting.clients:
         assert fleet.backlogged_everywhere([client.name])
-        rounds = sum(
-            policy.tenants.members["tenant-0"].children.rounds
+        refills = sum(
+            policy.tenants.members["tenant-0"].children.refills
             for policy in replicas
             if isinstance(policy, Dlpm)
         )
-        assert rounds > 0
-        owed = rounds * setting.quantum * client.client_weight
+        assert refills > 0
+        owed = refills * setting.quantum * client.client_weight
         error = d2lpm_service_error(setting.overshoots, setting.quantum, client.client_weight)
         assert abs(owed - fleet.service(client.name)) <= error
 

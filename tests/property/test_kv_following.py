@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from evenkeel_contract.heldpages import Held as ReplicaPages
 from evenkeel_contract.heldpages import HeldPages
-from evenkeel_contract.heldpages import HeldWork as RelocationVerdict
 from evenkeel_contract.kvevents import (
     AllBlocksCleared,
     BlockRemoved,
@@ -37,7 +37,7 @@ BLOCKS = st.lists(st.integers(-3, 8), min_size=1, max_size=4)
 
 
 @dataclass
-class HeldWork:
+class Held:
     """A view that is a set, as a router's index is for one replica."""
 
     blocks: set[int] = field(default_factory=set)
@@ -115,7 +115,7 @@ class Following(RuleBasedStateMachine):
         self.keeps = keeps
         self.processes: list[Process] = []
         self.restart()
-        self.held = HeldWork()
+        self.held = Held()
         self.follower = Follower(self.held)
         self.follower.look_for(16)
         self.subscribed_to: Process | None = None
@@ -123,7 +123,7 @@ class Following(RuleBasedStateMachine):
         self.queue: list[Numbered] = []
         self.replay: list[Numbered] | None = None
         self.must_replay = True
-        self.told: RelocationVerdict | None = None
+        self.told: ReplicaPages | None = None
 
     @property
     def now(self) -> Process:
@@ -232,7 +232,7 @@ class Following(RuleBasedStateMachine):
 
     @rule()
     def is_not_told(self) -> None:
-        self.follower.untold("it makes no reports")
+        self.follower.not_reported("it makes no reports")
 
     @precondition(lambda self: self.told is not None and self.replay is None)
     @rule(to_the_end=st.sampled_from([True, True, False]))
@@ -307,7 +307,7 @@ def test_a_late_subscriber_holds_what_an_early_one_does(
     history: list[list[Event]], late: int
 ) -> None:
     process = Process(0, keeps=100)
-    early, view = HeldWork(), HeldWork()
+    early, view = Held(), Held()
     first, second = Follower(early), Follower(view)
     for follower in (first, second):
         follower.connected()
@@ -322,14 +322,14 @@ def test_a_late_subscriber_holds_what_an_early_one_does(
     assert not second.ended()
     for batch in batches:  # those that came meanwhile come once more
         assert not second.live(batch)
-    assert view == early == HeldWork(process.blocks, claims=True)
+    assert view == early == Held(process.blocks, claims=True)
 
 
 @given(st.lists(events, min_size=1, max_size=8), st.integers(1, 3), st.lists(events, max_size=4))
 def test_whoever_comes_too_late_is_exact_once_it_is_told(
     history: list[list[Event]], keeps: int, more: list[list[Event]]
 ) -> None:
-    process, view = Process(0, keeps=keeps), HeldWork()
+    process, view = Process(0, keeps=keeps), Held()
     follower = Follower(view)
     for batch in history:
         process.publish(batch)
@@ -350,6 +350,6 @@ def test_whoever_comes_too_late_is_exact_once_it_is_told(
     came = [follower.replayed(kept) for kept in list(process.kept) if kept.sequence >= first]
     if all(came):
         assert not follower.ended()
-        assert view == HeldWork(process.blocks, claims=True)
+        assert view == Held(process.blocks, claims=True)
     else:  # so many came that the last one before is gone
         assert len(more[:keeps]) >= keeps

@@ -105,7 +105,7 @@ def test_what_happens_next_goes_over_the_wire_as_a_delta():
 
 
 @pytest.mark.parametrize("decode", [decode_delta, decode_digest])
-@given(data=st.binary(max_size=200) | st.binary(max_size=200).map(lambda rest: b"\x01" + rest))
+@given(data=st.binary(max_size=200) | st.binary(max_size=200).map(lambda rest: b"\x02" + rest))
 @settings(max_examples=200)
 def test_no_bytes_raise_anything_but_the_named_error(decode, data):
     with pytest.raises(LedgerMessageError):
@@ -129,7 +129,7 @@ def test_a_damaged_answer_is_refused_or_still_an_answer(at, new):
 
 @pytest.mark.parametrize("decode", [decode_delta, decode_digest])
 def test_another_version_is_refused_by_its_number(decode):
-    with pytest.raises(LedgerMessageError, match="version 2 is not 1"):
-        decode(b"\x02anything")
-    with pytest.raises(LedgerMessageError, match="version missing is not 1"):
+    with pytest.raises(LedgerMessageError, match="version 3 is not 2"):
+        decode(b"\x03anything")
+    with pytest.raises(LedgerMessageError, match="version missing is not 2"):
         decode(b"")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Generator
+from contextlib import closing
 from dataclasses import replace
 from random import Random
 
-from evenkeel_fairshare.cost import QuadraticCost
-from evenkeel_fairshare.replica.contract import ReplicaPolicy
+from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.drr import Drr
@@ -14,6 +17,8 @@ from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
+from evenkeel_simulator.laboratory.cost import QuadraticCost
+from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,9 +60,9 @@ def schedule(policy: ReplicaPolicy, load: Load, disturbances: int) -> list[list[
     keep_debt=st.booleans(),
     cost=st.sampled_from([None, QUADRATIC]),
 )
-def test_dlpm_schedules_what_algorithm_1_lists(load, disturbances, quantum, keep_debt, cost):
+def test_the_printed_order_is_that_of_algorithm_1(load, disturbances, quantum, keep_debt, cost):
     rejoin = Rejoin.KEEP_DEBT if keep_debt else Rejoin.PAPER
-    policy = Dlpm(rules=DeficitRules(quantum=quantum, rejoin=rejoin), cost=cost)
+    policy = PrintedDlpm(rules=DeficitRules(quantum=quantum, rejoin=rejoin), cost=cost)
     listed = ListedDlpm(quantum, keep_debt=keep_debt, cost=cost)
     assert schedule(policy, load, disturbances) == schedule(listed, load, disturbances)
     # The deficits too, of those that left included.
@@ -65,6 +70,83 @@ def test_dlpm_schedules_what_algorithm_1_lists(load, disturbances, quantum, keep
     assert set(held) == set(listed.q)
     for name, deficit in listed.q.items():
         assert held[name].deficit == (min(deficit, 0.0) if keep_debt else 0.0)
+
+
+class AuditedDlpm(Dlpm):
+    """The shipped policy, with the listing's accounts of the same events beside it."""
+
+    def __init__(self, quantum: float, *, keep_debt: bool, cost: Cost | None) -> None:
+        rejoin = Rejoin.KEEP_DEBT if keep_debt else Rejoin.PAPER
+        super().__init__(rules=DeficitRules(quantum=quantum, rejoin=rejoin), cost=cost)
+        self.listed = ListedDlpm(quantum, keep_debt=keep_debt, cost=cost)
+        self.seen: Counter[str] = Counter()
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        self.listed.arrive(request, now_s)
+        return super().arrive(request, now_s)
+
+    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
+        with closing(super().admissions(now_s)) as proposals:
+            proposed = next(proposals, None)
+            while proposed is not None:
+                self._audit(proposed)
+                outcome = yield proposed
+                if outcome is Outcome.ADMITTED:
+                    self.listed.admit(proposed)
+                try:
+                    proposed = proposals.send(outcome)
+                except StopIteration:
+                    return
+
+    def _audit(self, proposed: Request) -> None:
+        """Lines 19 and 20: the listing would refill now where this policy did, and the client is positive."""
+        if self.listed.q[proposed.client] <= 0:
+            assert self.listed.check_refill()
+            self.seen["refilled"] += 1
+        assert self.listed.q[proposed.client] > 0
+        for account in accounts(self):
+            if account.waiting or account.running:
+                assert account.deficit == self.listed.q[account.name]
+        longest = max(r.matched_tokens for r in self.listed.queue)
+        self.seen["another order"] += proposed.matched_tokens < longest
+
+    def progress(self, request: Request, tokens: int) -> None:
+        self.listed.progress(request, tokens)
+        super().progress(request, tokens)
+
+    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
+        for request in requests:
+            self.progress(request, tokens)
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        self.listed.requeue(request, now_s)
+        super().requeue(request, now_s)
+
+    def leave(self, request: Request, now_s: float) -> None:
+        self.listed.leave(request, now_s)
+        super().leave(request, now_s)
+
+
+def test_the_shipped_policy_refills_and_admits_only_as_algorithm_1_allows():
+    """It is a run of the listing with another order among those that are positive."""
+    seen: Counter[str] = Counter()
+
+    @given(
+        load=loads(weighted=True),
+        disturbances=st.integers(0, 1000),
+        quantum=st.sampled_from([1, 7, 50, 400, 10_000]),
+        keep_debt=st.booleans(),
+        cost=st.sampled_from([None, QUADRATIC]),
+    )
+    def check(
+        load: Load, disturbances: int, quantum: float, keep_debt: bool, cost: Cost | None
+    ) -> None:
+        policy = AuditedDlpm(quantum, keep_debt=keep_debt, cost=cost)
+        schedule(policy, load, disturbances)
+        seen.update(policy.seen)
+
+    check()
+    assert min(seen["refilled"], seen["another order"]) > 100, seen
 
 
 def accounts(policy: Dlpm):
@@ -137,5 +219,5 @@ def test_a_quantum_beyond_all_work_is_lpm_for_those_there_at_the_first_refill(lo
         load.memory_tokens,
         tuple(replace(sending, step=0) for sending in load.sendings),
     )
-    generous = Dlpm(rules=DeficitRules(quantum=1e9))
+    generous = PrintedDlpm(rules=DeficitRules(quantum=1e9))
     assert schedule(generous, together, 0) == schedule(Lpm(), together, 0)

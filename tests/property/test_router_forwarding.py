@@ -91,10 +91,14 @@ async def _one_request(upstream: Scripted, *, stream: bool) -> None:
         await routable(router, 3)
         body = {"model": MODEL, "prompt": "x"} | ({"stream": True} if stream else {})
         response = await client.post("/v1/completions", json=body)
-        state = router.state
-        await until(lambda: not state.admission.running, "the request to be over")
-        assert not any(state.fleet.outstanding)
-        assert (len(state.wait_queue), len(state.active_requests), state.budget.used_bytes) == (
+        rooms = router.rooms
+        await until(lambda: not rooms.intake.admission.running, "the request to be over")
+        assert not any(rooms.replicas.fleet.outstanding)
+        assert (
+            len(rooms.replicas.wait_queue),
+            len(rooms.intake.active_requests),
+            rooms.intake.body_budget.used_bytes,
+        ) == (
             0,
             0,
             0,
@@ -107,7 +111,7 @@ async def _one_request(upstream: Scripted, *, stream: bool) -> None:
         assert [decode(key).retried_by_fleet for key in asked] == [n > 0 for n in range(len(asked))]
         assert upstream.closed == len(asked)
         _check(response, stream=stream)
-        (totals,) = state.totals.clients()
+        (totals,) = rooms.totals.clients()
         failed = response.status_code != 200 or b'data: {"error"' in response.content
         assert sum(totals.errors.values()) == failed
 

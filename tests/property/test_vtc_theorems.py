@@ -9,11 +9,11 @@ from collections import Counter
 from itertools import combinations, permutations
 
 import pytest
-from evenkeel_fairshare import bounds
-from evenkeel_fairshare.cost import QuadraticCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.registry import POLICIES, make_policy
 from evenkeel_fairshare.replica.vtc import Vtc
+from evenkeel_simulator.laboratory import bounds
+from evenkeel_simulator.laboratory.cost import QuadraticCost
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -141,13 +141,12 @@ class UpstreamLpm(Lpm):
 UPSTREAM: Mapping[str, Callable[[], ReplicaPolicy]] = {"fcfs": UpstreamFcfs, "lpm": UpstreamLpm}
 
 
-def policy_of(flag: str, quantum: float, *, longest_first: bool = True) -> ReplicaPolicy:
+def policy_of(flag: str, quantum: float) -> ReplicaPolicy:
     """The simulator's policy for a `--schedule-policy`; DLPM with the plug-in's defaults."""
     if flag in UPSTREAM:
         return UPSTREAM[flag]()
     name = flag.removeprefix("evenkeel-").upper()
-    deficits = DeficitRules(quantum=quantum)
-    return make_policy(name, ReplicaPolicyConfig(deficits=deficits, longest_first=longest_first))
+    return make_policy(name, ReplicaPolicyConfig(deficits=DeficitRules(quantum=quantum)))
 
 
 def simulated_passes(

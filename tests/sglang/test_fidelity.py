@@ -23,8 +23,6 @@ from tests.sglang.fidelity import (
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
 RUNNING, QUANTUM = 16, 500
-AS_PRINTED = "dlpm, as printed"
-"""DLPM with EVENKEEL_LONGEST_FIRST=0."""
 # So little memory that what is running, the prefixes of all and what finished do not fit together.
 PREFIXES_KEPT = Scenario("kept", clients=5, requests_each=24)
 LONG_OUTPUTS = Scenario("long", clients=4, requests_each=20, most_output_tokens=100)
@@ -35,17 +33,15 @@ Start = Callable[..., Engine]
 
 
 async def compare(
-    start: Start, folder: Path, name: str, scenarios: Sequence[Scenario], *, pool: int, chunk: int
+    start: Start, folder: Path, flag: str, scenarios: Sequence[Scenario], *, pool: int, chunk: int
 ) -> None:
     """Assert that engine and simulator go through the scenarios alike."""
     trace = folder / "trace"
-    longest_first, flag = name != AS_PRINTED, "dlpm" if name == AS_PRINTED else name
     ours = flag not in UPSTREAM
     settings = {
         # Upstream's fcfs touches the prefixes of those who wait in every 32nd pass; the simulator does not.
         "SGLANG_ENABLE_WAITING_PREFIX_REFRESH": "0",
         **({"EVENKEEL_CLIENT_QUANTUM": str(QUANTUM)} if ours else {}),
-        "EVENKEEL_LONGEST_FIRST": str(int(longest_first)),
         "EVENKEEL_WARMUP_S": "0",  # the simulator's policy here is that of a replica that is warm
     }
     engine = start(
@@ -69,7 +65,7 @@ async def compare(
 
         order = arrivals(trace, scenario)
         assert sorted(order) == sorted(body["rid"] for body in asks)
-        policy = policy_of(flag, QUANTUM, longest_first=longest_first)
+        policy = policy_of(flag, QUANTUM)
         expected = simulated_passes(scenario, order, policy=policy, config=config)
         assert real_passes(trace, scenario) == expected, scenario.name
         if scenario.bets:
@@ -81,10 +77,7 @@ async def compare(
     [
         "dlpm",
         "lpm",
-        *(
-            pytest.param(flag, marks=pytest.mark.slow)
-            for flag in (AS_PRINTED, "evenkeel-lpm", "evenkeel-fcfs")
-        ),
+        *(pytest.param(flag, marks=pytest.mark.slow) for flag in ("evenkeel-lpm", "evenkeel-fcfs")),
         "fcfs",
     ],
 )

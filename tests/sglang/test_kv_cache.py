@@ -18,7 +18,7 @@ from evenkeel_router.fleet.selection import Member
 from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.kv_follower import Follower, Standing
 from evenkeel_router.prefix.tokenisation import Tokenisation
-from evenkeel_router.state import RouterState
+from evenkeel_router.telemetry.rooms import Rooms
 
 from tests.sglang.engine import ENVIRONMENT, engine_environment
 from tests.support.fakes import FakeProber
@@ -82,28 +82,40 @@ async def cache(folder: Path, version: str, *, kept: int = 1000) -> AsyncIterato
 
 
 @asynccontextmanager
-async def following(replica: ReplicaConfig) -> AsyncIterator[tuple[RouterState, Member]]:
+async def following(replica: ReplicaConfig) -> AsyncIterator[tuple[Rooms, Member]]:
     """The router's own follower, for a replica that is taken for ready."""
     prefix = PrefixConfig(mode=PrefixMode.TOKENS, page_tokens=PAGE_TOKENS)
-    state = RouterState(config_for(replica, prefix=prefix), timing=QUICK)
-    state.replicas["r0"] = replica
-    member = state.fleet.add("r0")
-    state.fleet.ready(member)
-    with Tokenisation(prefix, state.untokenised) as tokenising:
-        health_monitor = HealthMonitor(state, FakeProber())
-        task = asyncio.create_task(KvEvents(state, health_monitor, tokenising).run())
+    rooms = Rooms.make(config_for(replica, prefix=prefix), timing=QUICK)
+    rooms.replicas.configured["r0"] = replica
+    member = rooms.replicas.fleet.add("r0")
+    rooms.replicas.fleet.ready(member)
+    with Tokenisation(prefix, rooms.prefixes.untokenised) as tokenising:
+        health_monitor = HealthMonitor(
+            rooms.settings, rooms.replicas, rooms.service_ledger, FakeProber()
+        )
+        task = asyncio.create_task(
+            KvEvents(
+                rooms.settings,
+                rooms.replicas,
+                rooms.prefixes,
+                health_monitor=health_monitor,
+                tokenising=tokenising,
+            ).run()
+        )
         try:
-            await until(lambda: "r0" in state.following, "it to be followed")
-            yield state, member
+            await until(lambda: "r0" in rooms.prefixes.followers, "it to be followed")
+            yield rooms, member
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
 
-def foreseen(state: RouterState, prompt: list[int]) -> int:
+def foreseen(rooms: Rooms, prompt: list[int]) -> int:
     """The tokens that the cache must find of a prompt."""
     pages = sglang_blocks(prompt[:-1], page_tokens=PAGE_TOKENS)
-    return state.fleet.index.match(pages, state.fleet.routable).blocks * PAGE_TOKENS
+    return (
+        rooms.replicas.fleet.index.match(pages, rooms.replicas.fleet.routable).blocks * PAGE_TOKENS
+    )
 
 
 def grow(rng: random.Random, prompts: list[list[int]]) -> list[int]:
@@ -136,7 +148,7 @@ async def test_what_is_followed_is_what_sglangs_cache_finds(version: str, tmp_pa
             kv_events=leak.address,
             kv_replay=real.replica.kv_replay,
         )
-        async with following(told) as (state, _):
+        async with following(told) as (rooms, _):
             hits = 0
             for step in range(60):
                 leak.loses = step % 4 == 3
@@ -146,12 +158,12 @@ async def test_what_is_followed_is_what_sglangs_cache_finds(version: str, tmp_pa
                     await real.do("evict", rng.randrange(400))
                 if step == 30:
                     await real.do("reset")
-                await applied(state.following["r0"], await real.do("publish"))
+                await applied(rooms.prefixes.followers["r0"], await real.do("publish"))
                 for prompt in rng.choices(prompts, k=6):
                     found = await real.do("match", prompt)
-                    assert foreseen(state, prompt) == found
+                    assert foreseen(rooms, prompt) == found
                     hits += found > 0
-            counts = state.following["r0"].counts
+            counts = rooms.prefixes.followers["r0"].counts
             assert counts.removed > 50 and leak.lost and hits > 50
             assert not counts.restarts and not counts.overruns and not counts.unreadable
 
@@ -166,16 +178,16 @@ async def test_who_comes_too_late_foresees_no_more_than_there_is(
             await real.do("insert", grow(rng, prompts))
             await real.do("evict", rng.randrange(60))
             published = await real.do("publish")
-        async with following(real.replica) as (state, _):
-            follower = state.following["r0"]
+        async with following(real.replica) as (rooms, _):
+            follower = rooms.prefixes.followers["r0"]
             await until(lambda: follower.sequence == published, "its replay")
             await until(lambda: follower.standing is Standing.PARTIAL, "its standing")
             assert follower.reason.startswith("its batches before number 7 are not kept any more")
             for prompt in prompts:
-                assert foreseen(state, prompt) <= await real.do("match", prompt)
+                assert foreseen(rooms, prompt) <= await real.do("match", prompt)
             await real.do("reset")
             for prompt in prompts[:3]:
                 await real.do("insert", prompt)
             await applied(follower, await real.do("publish"))
             for prompt in prompts:
-                assert foreseen(state, prompt) == await real.do("match", prompt)
+                assert foreseen(rooms, prompt) == await real.do("match", prompt)

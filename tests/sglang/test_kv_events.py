@@ -54,13 +54,13 @@ async def send(router: Router, prompt: list[int]) -> list[int]:
 
 async def told(router: Router, path: list[int]) -> None:
     """Wait for the events of a request that was served alone: those of its output come last."""
-    follower, member = router.state.following["r0"], _member(router)
+    follower, member = router.rooms.prefixes.followers["r0"], _member(router)
     assert member.slot is not None
-    pages = sglang_blocks(path, page_tokens=router.state.config.prefix.page_tokens)
+    pages = sglang_blocks(path, page_tokens=router.rooms.settings.config.prefix.page_tokens)
     there = ReplicaSet(1 << member.slot)
 
     def all_there() -> bool:
-        held = router.state.fleet.index.match(pages, there).blocks
+        held = router.rooms.replicas.fleet.index.match(pages, there).blocks
         return follower.standing is Standing.IN_SYNC and held == len(pages)
 
     await until(all_there, f"the events of a request: {follower.reason}")
@@ -73,8 +73,8 @@ async def serve(router: Router, some: Iterator[list[int]], count: int) -> None:
 
 def exactly(router: Router, count: int) -> int:
     """That all predictions were exact in name and in fact; the tokens foretold."""
-    assert set(router.state.totals.predictions) == {"exact"}
-    foretold = router.state.totals.predictions["exact"]
+    assert set(router.rooms.totals.predictions) == {"exact"}
+    foretold = router.rooms.totals.predictions["exact"]
     assert sum(foretold.error_tokens.counts) == count
     assert foretold.error_tokens.total == 0
     assert foretold.predicted_tokens == foretold.reported_tokens
@@ -120,8 +120,8 @@ async def test_the_real_engines_cache_is_seen_exactly(start: Callable[..., Engin
     async with leaky(replica.kv_events or "") as leak:
         config = config_for(replace(replica, kv_events=leak.address), prefix=prefix)
         async with router_of(config) as router:
-            await until(lambda: "r0" in router.state.following, "it to be followed")
-            follower = router.state.following["r0"]
+            await until(lambda: "r0" in router.rooms.prefixes.followers, "it to be followed")
+            follower = router.rooms.prefixes.followers["r0"]
             await until(lambda: follower.standing is Standing.IN_SYNC, "sync")
 
             # Under eviction.
@@ -146,7 +146,9 @@ async def test_the_real_engines_cache_is_seen_exactly(start: Callable[..., Engin
             async with httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as http:
                 await running.idle(http)
                 (await http.post("/flush_cache")).raise_for_status()
-            await until(lambda: router.state.fleet.blocks(_member(router)) == 0, "a cleared cache")
+            await until(
+                lambda: router.rooms.replicas.fleet.blocks(_member(router)) == 0, "a cleared cache"
+            )
             await serve(router, some, 5)
             exactly(router, 57)
     counts = follower.counts
@@ -158,7 +160,7 @@ async def test_the_real_engines_cache_is_seen_exactly(start: Callable[..., Engin
 
 
 def _member(router: Router) -> Member:
-    member = router.state.fleet.member("r0")
+    member = router.rooms.replicas.fleet.member("r0")
     assert member is not None
     return member
 
@@ -181,7 +183,7 @@ class Tally:
     """What was foretold and reported since."""
 
     def __init__(self, router: Router) -> None:
-        self._accounts = router.state.totals
+        self._accounts = router.rooms.totals
         self._before = self._now()
 
     def _now(self) -> tuple[int, int, int, float]:
@@ -229,8 +231,8 @@ async def test_what_is_lost_is_replayed_and_what_is_not_kept_is_told(
         )
         async with router_of(config, timing=patient) as router:
             # Too late for a replay.
-            await until(lambda: "r0" in router.state.following, "it to be followed")
-            follower = router.state.following["r0"]
+            await until(lambda: "r0" in router.rooms.prefixes.followers, "it to be followed")
+            follower = router.rooms.prefixes.followers["r0"]
             counts = follower.counts
             await until(lambda: follower.standing is Standing.IN_SYNC, "what it holds to be told")
             assert counts.takeovers == 1
@@ -316,15 +318,15 @@ async def test_routers_that_come_in_the_middle_of_a_load_are_exact(
             tally = Tally(router)
             await serve(router, some, 5)
             tally.exact(5)
-        counts = [router.state.following["r0"].counts for router in routers]
+        counts = [router.rooms.prefixes.followers["r0"].counts for router in routers]
     assert all(one.restarts == one.unreadable == 0 for one in counts)
     _log.info("%d requests before the load ended; of each router: %s", under_load, counts)
 
 
 def _was_told(router: Router) -> bool:
-    follower = router.state.following.get("r0")
+    follower = router.rooms.prefixes.followers.get("r0")
     return follower is not None and follower.counts.takeovers > 0
 
 
 def _in_sync(router: Router) -> bool:
-    return router.state.following["r0"].standing is Standing.IN_SYNC
+    return router.rooms.prefixes.followers["r0"].standing is Standing.IN_SYNC

@@ -16,7 +16,7 @@ import pytest
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.app import running
-from evenkeel_router.state import Timing
+from evenkeel_router.settings import Timing
 
 from tests.sglang.engine import Engine, clients_of, tokens, unused_port
 from tests.support.routers import KEY, MODEL, config_for
@@ -90,8 +90,8 @@ async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid
         router = await stack.enter_async_context(
             running(config, timing=Timing(settle_s=0.5, report_interval_s=0.2))
         )
-        state = router.state
-        await until(lambda: state.fleet.routable.bit_count() == 1, "the first engine")
+        rooms = router.rooms
+        await until(lambda: rooms.replicas.fleet.routable.bit_count() == 1, "the first engine")
         http = await stack.enter_async_context(
             httpx.AsyncClient(
                 base_url=router.url,
@@ -105,18 +105,19 @@ async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid
             for number in range(ASKED)  # no two begin alike, so no input is found in a cache
         ]
         # The second engine is told of only now: until then everything waits at the first.
-        incarnation = state.accounting.incarnation("leaves")
+        incarnation = rooms.service_ledger.accounting.incarnation("leaves")
         await until(
-            lambda: state.accounting.held(incarnation, CHAT).waiting >= ASKED // 2, "a queue"
+            lambda: rooms.service_ledger.accounting.held(incarnation, CHAT).waiting >= ASKED // 2,
+            "a queue",
         )
         router.discovery.update(replace(config, replicas=(leaves, stays)))
-        await until(lambda: state.fleet.routable.bit_count() == 2, "the second engine")
+        await until(lambda: rooms.replicas.fleet.routable.bit_count() == 2, "the second engine")
         router.discovery.update(replace(config, replicas=(stays,)))
         usages = await asyncio.gather(*asked)
-        await until(lambda: not state.active_requests, "the end of all requests")
+        await until(lambda: not rooms.intake.active_requests, "the end of all requests")
 
         assert {usage["completion_tokens"] for usage in usages} == {OUTPUT}
-        (totals,) = state.totals.clients()
+        (totals,) = rooms.totals.clients()
         assert totals.moves >= ASKED // 4
         assert totals.retries == 0
 
@@ -127,12 +128,14 @@ async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid
         assert left.requests - left.aborted >= ASKED - totals.moves
         assert (stayed.requests, stayed.aborted) == (totals.moves, 0)
         # What was computed for nobody, and paid all the same, is free where it was computed again.
-        cost = state.totals.cost
+        cost = rooms.totals.cost
         once = sum(
             cost.input_cost(usage["prompt_tokens"])
             + cost.output_cost(0, 0, usage["completion_tokens"])
             for usage in usages
         )
         assert left.service + stayed.service == once
-        await until(lambda: state.ledger.served(CHAT).service >= once, "the last reports")
-        assert state.ledger.served(CHAT).service == once
+        await until(
+            lambda: rooms.service_ledger.ledger.served(CHAT).service >= once, "the last reports"
+        )
+        assert rooms.service_ledger.ledger.served(CHAT).service == once

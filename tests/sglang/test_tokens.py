@@ -173,12 +173,12 @@ async def test_the_router_foretells_what_the_engine_finds_cached(
             text = {"text": "The same long prompt. " * 30, "sampling_params": {"max_new_tokens": 1}}
             for _ in range(2):
                 (await http.post("/generate", json=text)).raise_for_status()
-        foretold = router.state.totals.predictions["estimated"]
+        foretold = router.rooms.totals.predictions["estimated"]
         assert foretold.predicted_tokens > 500
         # An answer's own pages are cached as well, and not foretold without events: at most one page a turn here.
         assert 0 <= foretold.reported_tokens - foretold.predicted_tokens <= 3 * PAGE_TOKENS
-        assert not router.state.untokenised.counts
-        assert not router.state.untokenised.distrusts("chat")
+        assert not router.rooms.prefixes.untokenised.counts
+        assert not router.rooms.prefixes.untokenised.distrusts("chat")
 
 
 async def test_the_engine_tells_the_router_what_it_makes_tokens_with(
@@ -200,7 +200,7 @@ async def test_the_engine_tells_the_router_what_it_makes_tokens_with(
                 body = chat | {"model": NAME, "max_tokens": 1}
                 for _ in range(2):
                     (await http.post("/v1/chat/completions", json=body)).raise_for_status()
-        foretold = router.state.totals.predictions["estimated"]
+        foretold = router.rooms.totals.predictions["estimated"]
         # Chats share less than they might by chance: what is foretold is what was sent, page by page.
         assert foretold.predicted_tokens == foretold.reported_tokens > 0
-        assert not router.state.untokenised.counts
+        assert not router.rooms.prefixes.untokenised.counts

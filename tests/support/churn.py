@@ -27,6 +27,7 @@ from evenkeel_fairshare.ledger import (
 from evenkeel_fairshare.replica.contract import ClientState, Outcome, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +68,16 @@ class Replica(Protocol):
 class GameReplica:
     """One level, no engine: any client with credit may be served, down to just above -U.
 
-    As long as rounds are withheld, so many quanta of debt count as credit.
+    While refills are deferred, so many quanta of debt count as credit.
     """
 
     def __init__(
-        self, *, quantum: float, overshoot: float, weights: Weighing, withheld: int = 0
+        self, *, quantum: float, overshoot: float, weights: Weighing, deferred_refills: int = 0
     ) -> None:
         self.quantum = quantum
         self.overshoot = overshoot
         self.weights = weights
-        self.withheld = withheld
+        self.deferred_refills = deferred_refills
         self.clients: dict[str, Client] = {}
         self.away: set[str] = set()
         self.sequence = 0
@@ -114,7 +115,7 @@ class GameReplica:
         client.normalised += amount / self.weights.client(name)
 
     def _credit(self, name: str) -> float:
-        given = self.withheld * self.quantum * self.weights.client(name)
+        given = self.deferred_refills * self.quantum * self.weights.client(name)
         return self.clients[name].deficit + given
 
     def _waiting(self) -> list[tuple[str, Client]]:
@@ -149,11 +150,8 @@ class DlpmReplica:
     sequence: int = 0
 
     def __post_init__(self) -> None:
-        self.policy = Dlpm(
-            rules=DeficitRules(quantum=self.quantum),
-            longest_first=self.longest_first,
-            warmup_s=self.warmup_s,
-        )
+        make = Dlpm if self.longest_first else PrintedDlpm
+        self.policy = make(rules=DeficitRules(quantum=self.quantum), warmup_s=self.warmup_s)
         self._now_s = 0.0
         self._seeds: dict[str, Seeds] = {}
         self._lengths: dict[Request, int] = {}
@@ -298,7 +296,9 @@ class Fleet:
         self._affinity = affinity
         self._report_chance = report_chance
         self._received: dict[tuple[str, str], Client] = {}
+        self._sealing = sealing
         self._sealers = [Sealer(ledger, sealing) for ledger in self.ledgers]
+        self._restarts = 0
 
     # What the adversary does.
 
@@ -409,6 +409,18 @@ class Fleet:
         for sealer in self._sealers:
             sealer.seal(members, live=self.live.keys(), now_s=float(self.events))
             sealer.collect(members)
+
+    def lose_all_routers(self) -> None:
+        """At once, and others start with empty ledgers: they hear from the replicas that live, and of nothing else."""
+        self._restarts += 1
+        self.ledgers = [
+            Ledger(f"router-{i}.{self._restarts}", rules=ledger.rules, weights=ledger.weights)
+            for i, ledger in enumerate(self.ledgers)
+        ]
+        self._sealers = [Sealer(ledger, self._sealing) for ledger in self.ledgers]
+        for name in self.live:
+            for ledger in self.ledgers:
+                self.report(name, ledger)
 
     def _meet(self, client: str, name: str) -> None:
         self.live[name].meet(client, self._seeding(self, client, name))

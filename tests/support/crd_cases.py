@@ -195,21 +195,21 @@ _REDIS: Final = {"urlSecretRef": {"name": "redis", "key": "url"}}
 RULES: Final[Mapping[str, Pair]] = {
     "replicas beside autoscaling": Pair(
         path="spec.engine.replicas",
-        message="engine.replicas cannot stand beside autoscaling",
+        message="engine.replicas is set together with autoscaling",
         base=SERVICE,
         good={"spec.engine.replicas": 0},
         bad={"spec.autoscaling": _AUTOSCALING},
     ),
     "a volume for one node and several replicas": Pair(
         path="spec.model.cache.accessModes",
-        message="model.cache.accessModes needs Read",
+        message="model.cache.accessModes must include Read",
         base=SERVICE,
         good={"spec.model.cache.accessModes": ["ReadWriteOnce"], "spec.engine.replicas": 1},
         bad={"spec.model.cache.accessModes": ["ReadWriteOnce"]},
     ),
     "a volume for one node and autoscaling": Pair(
         path="spec.model.cache.accessModes",
-        message="model.cache.accessModes needs Read",
+        message="model.cache.accessModes must include Read",
         base=SCALED,
         good={
             "spec.model.cache.accessModes": ["ReadWriteOnce"],
@@ -233,21 +233,21 @@ RULES: Final[Mapping[str, Pair]] = {
     ),
     "an argument that is no flag": Pair(
         path="spec.engine.args[0]",
-        message="is no flag; write --flag=value as one entry",
+        message="must be a flag; write --flag=value as one entry",
         base=SERVICE,
         good={"spec.engine.args": ["--x"]},
         bad={"spec.engine.args": ["x"]},
     ),
     "a rollout that cannot move": Pair(
         path="spec.engine.rollout.maxSurge",
-        message="maxSurge must be above 0 where",
+        message="maxSurge must be above 0 if",
         base=SERVICE,
         good={"spec.engine.rollout": {"maxSurge": "0%", "maxUnavailable": 1}},
         bad={"spec.engine.rollout": {"maxSurge": "0%", "maxUnavailable": 0}},
     ),
     "a rollout that cannot move, half of it by default": Pair(
         path="spec.engine.rollout.maxSurge",
-        message="maxSurge must be above 0 where",
+        message="maxSurge must be above 0 if",
         base=SERVICE,
         good={"spec.engine.rollout": {"maxUnavailable": 0}},
         bad={"spec.engine.rollout": {"maxSurge": 0}},
@@ -261,14 +261,14 @@ RULES: Final[Mapping[str, Pair]] = {
     ),
     "a file without the File store": Pair(
         path="spec.router.state.file",
-        message="file has no use with another store",
+        message="file needs store: File",
         base=SERVICE,
         good={"spec.router.state": {"store": "Peers"}},
         bad={"spec.router.state": {"file": {}}},
     ),
     "a redis without the Redis store": Pair(
         path="spec.router.state.redis",
-        message="redis has no use with another store",
+        message="redis needs store: Redis",
         base=SERVICE,
         good={"spec.router.state": {"store": "Redis", "redis": _REDIS}},
         bad={"spec.router.state": {"store": "Peers", "redis": _REDIS}},
@@ -320,7 +320,7 @@ RULES: Final[Mapping[str, Pair]] = {
     ),
     "two exposures": Pair(
         path="spec.exposure.httpRoute",
-        message="httpRoute cannot stand beside ingress",
+        message="httpRoute is set together with ingress",
         base=SERVICE,
         good={"spec.exposure": {"httpRoute": {"parentRefs": [{"name": "gw"}]}}},
         bad={"spec.exposure.httpRoute": {"parentRefs": [{"name": "gw"}]}},

@@ -56,6 +56,7 @@ def content(of: Ledger) -> dict[str, object]:
         "book clients": _table(of.book.clients),
         "book tenants": _table(of.book.tenants),
         "folded": of.book.folded,
+        "baselines": of.book.baselines,
         "levels": of.levels.levels.since(0),
         "lifts": of.levels.lifts.since(0),
         "demand": {router: _table(demand.rates) for router, demand in of._demand.items()},

@@ -1,7 +1,7 @@
 """The papers' listings, as literally as Python allows and as slow as they look, to test the policies against.
 
 Only what a listing leaves open follows ALGORITHMS §1.13. Nothing here is shared with the policies, but that
-`WalkedDlpm` has the accounts of `Dlpm`.
+`SearchedDlpm` has the accounts of `Dlpm`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import Any, ClassVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost
-from evenkeel_fairshare.replica import longest_first
+from evenkeel_fairshare.replica import dlpm
 from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_simulator.laboratory.printed_dlpm import check_refill
 
 
 class ListedVtc(ReplicaPolicy):
@@ -174,15 +175,19 @@ class ListedDlpm(ReplicaPolicy):
             for r in [r for r in order if r in self.queue]:
                 i = r.client
                 if self.q[i] <= 0:
-                    moved |= self._check_refill()
+                    moved |= self.check_refill()
                 if self.q[i] > 0:
                     if (yield r) is Outcome.NO_ROOM:
                         return
-                    self.queue.remove(r)
-                    self.batch.append(r)
-                    if r.charge_input:
-                        self.q[i] -= self.cost.input_cost(r.extend_tokens)
+                    self.admit(r)
                     moved = True
+
+    def admit(self, r: Request) -> None:
+        """Lines 22 to 24."""
+        self.queue.remove(r)
+        self.batch.append(r)
+        if r.charge_input:
+            self.q[r.client] -= self.cost.input_cost(r.extend_tokens)
 
     def progress(self, request: Request, tokens: int) -> None:
         now = request.output_tokens
@@ -205,7 +210,8 @@ class ListedDlpm(ReplicaPolicy):
     def __len__(self) -> int:
         return len(self.queue)
 
-    def _check_refill(self) -> bool:
+    def check_refill(self) -> bool:
+        """Lines 3 to 8; whether there was a refill."""
         queued = {r.client for r in self.queue}
         refilled = False
         while all(self.q[i] <= 0 for i in queued):  # lines 4, 5, and §1.13 b
@@ -216,38 +222,8 @@ class ListedDlpm(ReplicaPolicy):
         return refilled
 
 
-class WalkedDlpm(Dlpm):
-    """DLPM on two levels that visits everybody in every walk, lines 17 to 24 as printed (§1.13 a)."""
-
-    name: ClassVar[str] = "DLPM walk by walk"
-
-    def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
-        order = sorted(self._queue, key=lambda r: -r.matched_tokens)
-        moved = True
-        while order and moved:  # line 17
-            moved, passed_over = False, []
-            for r in order:
-                blocked = False
-                for account in self._queue[r].path:
-                    if not blocked and account.deficit <= 0:
-                        before = account.level.rounds
-                        account.level.refill()
-                        moved |= account.level.rounds > before
-                        blocked = account.deficit <= 0
-                if blocked:
-                    passed_over.append(r)
-                    continue
-                outcome = yield r
-                if outcome is Outcome.ADMITTED:
-                    self._admit(r)
-                    moved = True
-                elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
-                    return
-            order = passed_over
-
-
 class SearchedDlpm(Dlpm):
-    """DLPM that looks for the longest match of a positive client, of sparing ones first, from the top again before every proposal."""
+    """DLPM that looks for the longest match of a positive client, of light clients first, from the top again before every proposal."""
 
     name: ClassVar[str] = "DLPM longest first"
 
@@ -267,7 +243,7 @@ class SearchedDlpm(Dlpm):
         self, r: Request, order: list[Request], accounts: Mapping[Request, Account]
     ) -> bool:
         oldest = self._oldest(accounts[r])
-        too_often = self._overtaken[oldest] >= longest_first.MOST_OVERTAKEN
+        too_often = self._overtaken[oldest] >= dlpm.MAX_OVERTAKEN
         return r is oldest or not too_often or oldest not in order
 
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
@@ -276,14 +252,14 @@ class SearchedDlpm(Dlpm):
         kept_waiting: set[DeficitLevel] = set()
         while (r := self._best(order, accounts, kept_waiting)) is not None:
             order.remove(r)
-            spares = {node.level for node in accounts[r].path if node.sparing}
+            light = {node.level for node in accounts[r].path if node.is_light}
             outcome = yield r
             if outcome is Outcome.ADMITTED:
                 self._admit(r)
             elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
                 return
             else:
-                kept_waiting |= spares
+                kept_waiting |= light
 
     def _best(
         self,
@@ -296,12 +272,12 @@ class SearchedDlpm(Dlpm):
             for tenant in tenants:
                 clients = {accounts[r] for r in order if accounts[r].path[0] is tenant}
                 if tenant.deficit > 0 and all(client.deficit <= 0 for client in clients):
-                    tenant.children.refill()
+                    check_refill(tenant.children)
             positive = [
                 r
                 for r in order
                 if all(
-                    node.deficit > 0 and (node.sparing or node.level not in kept_waiting)
+                    node.deficit > 0 and (node.is_light or node.level not in kept_waiting)
                     for node in accounts[r].path
                 )
                 and self._may_go(r, order, accounts)
@@ -311,17 +287,17 @@ class SearchedDlpm(Dlpm):
                 of_tenants = [
                     min(
                         (r for r in positive if accounts[r].path[0] is tenant),
-                        key=lambda r: not accounts[r].sparing,
+                        key=lambda r: not accounts[r].is_light,
                     )
                     for tenant in dict.fromkeys(accounts[r].path[0] for r in positive)
                 ]
                 return min(
-                    of_tenants, key=lambda r: (not accounts[r].path[0].sparing, order.index(r))
+                    of_tenants, key=lambda r: (not accounts[r].path[0].is_light, order.index(r))
                 )
-            before = self.tenants.rounds
+            before = self.tenants.refills
             if all(tenant.deficit <= 0 for tenant in tenants) and tenants:
-                self.tenants.refill()
-            if self.tenants.rounds == before:
+                check_refill(self.tenants)
+            if self.tenants.refills == before:
                 return None
 
 

@@ -23,7 +23,7 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, ReplicaSet, Usage
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.ledger import CarryRules, Ledger
-from evenkeel_fairshare.replica.deficit import WITHHELD, DeficitRules
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_router.api.charged import UNPAID, Paid
 from evenkeel_router.api.identity import Client, client_of
@@ -85,9 +85,7 @@ class Replica:
 
     def __init__(self, name: str, *, warmup_s: float) -> None:
         self.name = name
-        self.policy = Dlpm(
-            rules=DeficitRules(quantum=QUANTUM), cost=COST, longest_first=True, warmup_s=warmup_s
-        )
+        self.policy = Dlpm(rules=DeficitRules(quantum=QUANTUM), cost=COST, warmup_s=warmup_s)
         config = EngineConfig(kv_tokens=POOL_TOKENS, admission=AdmissionRule.RESERVATION)
         self.engine = Engine(config, self.policy, PROFILES["a100-llama3.1-8b"], cost=COST)
         self.book = ReportBook(incarnation=name, policy="DLPM")
@@ -106,8 +104,8 @@ class Router:
 
     def __init__(self, fleet: Fleet, name: str, members: frozenset[str]) -> None:
         self._fleet = fleet
-        withheld = WITHHELD if fleet.warmup_s else 0
-        rules = CarryRules(quantum=QUANTUM, overshoot=OVERSHOOT, withheld=withheld)
+        deferred_refills = DEFERRED_REFILLS if fleet.warmup_s else 0
+        rules = CarryRules(quantum=QUANTUM, overshoot=OVERSHOOT, deferred_refills=deferred_refills)
         self.ledger = Ledger(name, rules=rules, weights=Weighed())
         self.ledger.members = members
         self.books = Accounting(self.ledger, cost=COST)

@@ -19,7 +19,7 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_router.app import Router, running
-from evenkeel_router.state import Timing
+from evenkeel_router.settings import Timing
 from evenkeel_router.transport.upstream import Upstream
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.server.app import RunningServer, running_server
@@ -131,5 +131,5 @@ async def until(
 
 async def routable(router: Router, replicas: int) -> None:
     """Wait until that many replicas are routable."""
-    fleet_ = router.state.fleet
+    fleet_ = router.rooms.replicas.fleet
     await until(lambda: fleet_.routable.bit_count() == replicas, f"{replicas} routable replicas")

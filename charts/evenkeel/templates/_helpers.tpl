@@ -1,4 +1,4 @@
-{{/* The name of all objects: the release's, with "evenkeel" in it. */}}
+{{/* The name of all objects: the release's name, with "evenkeel" appended if it does not contain it. */}}
 {{- define "evenkeel.name" -}}
 {{- if contains "evenkeel" .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
@@ -24,15 +24,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "evenkeel.name" .) .Values.serviceAccount.name -}}
 {{- else -}}
-{{- required "serviceAccount.name is needed where serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- required "serviceAccount.name is not set; set it, or set serviceAccount.create to true" .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
 
-{{/* An image's whole name: (list . "router"). */}}
+{{/* The full name of an image: (list . "router"). */}}
 {{- define "evenkeel.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index $root.Values.images (index . 1) -}}
-{{- $registry := required "images.registry is needed: where you pushed the images (images/README.md)" $root.Values.images.registry -}}
+{{- $registry := required "images.registry is not set; set it to the registry that you pushed the images to (images/README.md)" $root.Values.images.registry -}}
 {{- $name := printf "%s/%s" (trimSuffix "/" $registry) $image.repository -}}
 {{- if $image.digest -}}
 {{- printf "%s@%s" $name $image.digest -}}
@@ -41,7 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* What the operator may do in every namespace it serves; the same as evenkeel_operator/manifests/rights.py (a test compares). */}}
+{{/* The operator's rights in each managed namespace, the same as in evenkeel_operator/manifests/rights.py (a test compares). */}}
 {{- define "evenkeel.namespacedRules" -}}
 - apiGroups: [evenkeel.dev]
   resources: [fairinferenceservices, inferencetenants]
@@ -49,11 +49,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [evenkeel.dev]
   resources: [fairinferenceservices/status, inferencetenants/status]
   verbs: [patch]
-# To be named as owner of what is made.
+# To set services as owners of their objects.
 - apiGroups: [evenkeel.dev]
   resources: [fairinferenceservices/finalizers]
   verbs: [update]
-# What services are made of. The last of it gives routers their rights, which the operator must have itself.
+# Objects of services. Roles give routers their rights, which the operator must have itself.
 - apiGroups: [""]
   resources: [configmaps, persistentvolumeclaims, secrets, serviceaccounts, services]
   verbs: [get, list, watch, create, patch, delete]
@@ -75,7 +75,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings, roles]
   verbs: [get, list, watch, create, patch, delete]
-# To mark who is to leave on a scale-down, and to open the gate of who may enter.
+# To mark pods that leave on a scale-down, and to set the readiness gate of new pods.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch]
@@ -85,7 +85,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]
-# To say whose autoscaler pulls at a Deployment of a service.
+# To report autoscalers that scale a Deployment of a service.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
   verbs: [get, list, watch]
@@ -94,9 +94,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [create]
 {{- end -}}
 
-{{/* What it may see of the cluster: which namespaces and which APIs there are. */}}
+{{/* Rights to read namespaces, nodes and the list of APIs. */}}
 {{- define "evenkeel.clusterRules" -}}
-# To bring up a second replica before the only one has to leave its node.
+# To start a second replica before the only one leaves its node.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get, list, watch]

@@ -1,1 +1,1 @@
-"""`evenkeel demo`: one client floods a fleet, with and without fair scheduling, on the wall clock."""
+"""`evenkeel demo`: one client floods a fleet of real processes, with and without fair scheduling."""

@@ -1,4 +1,4 @@
-"""The verb `demo`."""
+"""The command `evenkeel demo`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from typing import Annotated
 
 import msgspec
 import typer
+from evenkeel_contract.spec import Scheduling
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from evenkeel_cli.demo.figures import Figures, make_figures
-from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Phase, Ran, phases, run_phase
-from evenkeel_cli.demo.workload import CLIENT_QUANTUM, Flood
-from evenkeel_cli.outfolder import make_sure_of
+from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Phase, PhaseResult, phases, run_phase
+from evenkeel_cli.demo.workload import Flood
+from evenkeel_cli.output_folder import make_output_folder
 from evenkeel_cli.replay.report import seconds
-from evenkeel_cli.screen import report_console
+from evenkeel_cli.report_console import report_console
 from evenkeel_cli.up.errors import FleetError
 
 
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`demo.json`."""
+    """The contents of `demo.json`."""
 
     replicas: int
     client_quantum: int
@@ -36,40 +37,46 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the plot and the figures.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the plot and the results.")] = Path(
         "out/demo"
     ),
     duration: Annotated[
-        float, typer.Option(min=1.0, max=600.0, help="Seconds in which requests arrive.")
+        float, typer.Option(min=1.0, max=600.0, help="Seconds during which requests arrive.")
     ] = Flood().duration_s,
+    quantum: Annotated[
+        int,
+        typer.Option(min=1, help="spec.scheduling.clientQuantum, in weighted tokens."),
+    ] = Scheduling().client_quantum,
 ) -> None:
     """Flood a local fleet, with and without fair scheduling.
 
-    Three ordinary clients and one that sends ten times as much share three simulated replicas: first
-    the ordinary ones alone, then all under round robin + LPM, then all under D2LPM + DLPM. Real
-    processes, real requests, about three minutes. It shows what the ordinary ones feel.
+    Three ordinary clients share three simulated replicas with a client that sends ten times as much.
+    First the ordinary clients run alone, then all under round robin + LPM, then all under D2LPM + DLPM.
+    Processes and requests are real. The table shows the waiting times of the ordinary clients.
+    It takes about three minutes.
     """
     console = report_console()
     flood = Flood(duration_s=duration)
     console.print(
-        f"{REPLICAS} replicas ({PROFILE}) · 3 clients at {flood.ordinary_per_s:g} requests/s, "
-        f"one at {flood.ordinary_per_s * flood.flood_factor:g} · {duration:g} s each",
+        f"{REPLICAS} replicas ({PROFILE}), clientQuantum {quantum} · "
+        f"3 clients at {flood.ordinary_per_s:g} requests/s, "
+        f"one at {flood.ordinary_per_s * flood.flood_factor:g} · {duration:g} s per phase",
         highlight=False,
     )
     try:
-        make_sure_of(out)
-        ran = asyncio.run(_run(phases(flood)))
-        figures = {one.phase.name: make_figures(one) for one in ran}
+        make_output_folder(out)
+        results = asyncio.run(_run_all(phases(flood, quantum)))
+        figures = {one.phase.name: make_figures(one) for one in results}
         console.print(_table(list(figures.values())), highlight=False)
         _write(
             DemoReport(
                 replicas=REPLICAS,
-                client_quantum=CLIENT_QUANTUM,
+                client_quantum=quantum,
                 profile=PROFILE,
                 load=flood,
                 phases=figures,
             ),
-            ran,
+            results,
             out,
         )
     except KeyboardInterrupt as error:
@@ -81,14 +88,14 @@ def demo(
     console.print(f"\nwritten to {out}/demo.png and {out}/demo.json", highlight=False)
 
 
-async def _run(wanted: Sequence[Phase]) -> list[Ran]:
-    """All phases, one after another."""
+async def _run_all(wanted: Sequence[Phase]) -> list[PhaseResult]:
+    """Run the phases one after another."""
     with tempfile.TemporaryDirectory(prefix="evenkeel-demo-") as folder:
-        ran = []
+        results = []
         for phase in wanted:
             with _progress(phase) as progress:
-                ran.append(await run_phase(phase, state_root=Path(folder), progress=progress))
-        return ran
+                results.append(await run_phase(phase, state_root=Path(folder), progress=progress))
+        return results
 
 
 @contextmanager
@@ -118,7 +125,7 @@ def _table(figures: Sequence[Figures]) -> Table:
         ("latency p99, ordinary clients", lambda f: _at_least(f) + seconds(f.latency_p99_s)),
         ("tokens/s, all clients", lambda f: f"{f.tokens_per_s:,.0f}"),
         ("cache hit rate", lambda f: f"{f.hit_rate:.0%}"),
-        ("Jain, got over owed", lambda f: f"{f.jain:.3f}"),
+        ("Jain's index, received / fair share", lambda f: f"{f.jain:.3f}"),
         ("failed requests", lambda f: str(f.failed)),
     )
     for name, cell in rows:
@@ -130,9 +137,9 @@ def _at_least(figures: Figures) -> str:
     return "≥ " if figures.unfinished else ""
 
 
-def _write(report: DemoReport, ran: Sequence[Ran], out: Path) -> None:
-    from evenkeel_cli.demo.plot import plot  # matplotlib takes a second to import, and only now
+def _write(report: DemoReport, results: Sequence[PhaseResult], out: Path) -> None:
+    from evenkeel_cli.demo.plot import plot  # imported late: matplotlib takes a second to import
 
     data = msgspec.json.format(msgspec.json.encode(report), indent=2)
     (out / "demo.json").write_bytes(data + b"\n")
-    plot(ran, report.phases, out / "demo.png")
+    plot(results, report.phases, out / "demo.png")

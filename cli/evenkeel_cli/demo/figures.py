@@ -1,13 +1,13 @@
-"""A phase in numbers. Pure.
+"""The figures of a phase. Pure.
 
-Three choices that decide what the numbers mean:
-- Percentiles are over *all* requests of the ordinary clients that arrived. One that had not ended when the
-  phase was cut counts with the time it had waited by then, which is less than it would have been.
-- Throughput counts what ended within the time in which requests arrived, so that a phase does not look
-  slower for having a longer tail.
-- Jain's index is of service got over service owed. Owed is the max-min share: nobody is owed more than it
-  asked for, and what it leaves is owed to the others. Over plain service the index would call it unfair
-  that the flood gets what nobody else wants.
+Three choices decide the meaning of the figures:
+- Percentiles are over *all* requests of the ordinary clients. A request that had not ended when the phase was cut
+  counts with its waiting time until then, which is less than its complete waiting time.
+- Throughput counts the requests that ended within the time in which requests arrived. A longer tail after that time
+  does not reduce it.
+- Jain's index is over received service divided by the fair share. The fair share is the max-min share: a client's share
+  is at most its demand, and the rest is divided among the other clients. Without this division the index would count
+  capacity that only the flood can use as unfair.
 """
 
 from __future__ import annotations
@@ -19,41 +19,42 @@ import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
 from evenkeel_simulator.experiments.workload import Program
 
-from evenkeel_cli.demo.phases import Ran
+from evenkeel_cli.demo.phases import PhaseResult
 from evenkeel_cli.demo.workload import FLOOD
 from evenkeel_cli.replay.run import Outcome
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """One phase."""
+    """The figures of one phase."""
 
     title: str
     replica_policy: str
     fleet_policy: str
     requests: int
-    """Of the ordinary clients."""
+    """Requests of the ordinary clients."""
     unfinished: int
-    """Of those, cut with the phase."""
+    """Requests of the ordinary clients that had not ended when the phase was cut."""
     failed: int
-    """Of all clients."""
+    """Failed requests of all clients."""
     ttft_p50_s: float
-    """Of the ordinary clients, like all latencies here."""
+    """Times are those of the ordinary clients."""
     ttft_p99_s: float
     latency_p50_s: float
     latency_p99_s: float
     hit_rate: float
-    """Of all clients: input tokens found in the cache."""
+    """The part of the input tokens that was cached, of all clients."""
     tokens_per_s: float
-    """Of all clients: input and output."""
+    """Input and output tokens per second, of all clients."""
     jain: float
-    """Of got over owed, see above."""
+    """Jain's index of received service over fair share."""
     got_over_owed: dict[str, float]
+    """Received service over fair share, by client."""
     elapsed_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """One request of an ordinary client."""
+class OrdinaryRequest:
+    """The times of one request of an ordinary client."""
 
     arrival_s: float
     ttft_s: float
@@ -61,74 +62,76 @@ class Wait:
     ended: bool
 
 
-def make_figures(ran: Ran) -> Figures:
+def make_figures(result: PhaseResult) -> Figures:
     """All figures of a phase."""
-    waits = ordinary_waits(ran)
-    window_s = ran.phase.flood.duration_s
-    ended = [o for o in ran.outcomes if o.answer.error is None and o.answer.ended_s <= window_s]
-    got = _service(ended)
-    owed = max_min(_asked(ran.programs), sum(got.values()))
-    ratios = {client: got.get(client, 0.0) / owed[client] for client in owed if owed[client] > 0}
+    requests = ordinary_requests(result)
+    window_s = result.phase.flood.duration_s
+    ended = [o for o in result.outcomes if o.answer.error is None and o.answer.ended_s <= window_s]
+    received = _service(ended)
+    fair = max_min(_demand(result.programs), sum(received.values()))
+    ratios = {
+        client: received.get(client, 0.0) / fair[client] for client in fair if fair[client] > 0
+    }
     inputs = sum(outcome.answer.input_tokens for outcome in ended)
     return Figures(
-        title=ran.phase.title,
-        replica_policy=ran.phase.replica_policy,
-        fleet_policy=ran.phase.fleet_policy,
-        requests=len(waits),
-        unfinished=sum(not wait.ended for wait in waits),
-        failed=sum(outcome.answer.error is not None for outcome in ran.outcomes),
-        ttft_p50_s=percentile([wait.ttft_s for wait in waits], 50),
-        ttft_p99_s=percentile([wait.ttft_s for wait in waits], 99),
-        latency_p50_s=percentile([wait.latency_s for wait in waits], 50),
-        latency_p99_s=percentile([wait.latency_s for wait in waits], 99),
+        title=result.phase.title,
+        replica_policy=result.phase.replica_policy,
+        fleet_policy=result.phase.fleet_policy,
+        requests=len(requests),
+        unfinished=sum(not one.ended for one in requests),
+        failed=sum(outcome.answer.error is not None for outcome in result.outcomes),
+        ttft_p50_s=percentile([one.ttft_s for one in requests], 50),
+        ttft_p99_s=percentile([one.ttft_s for one in requests], 99),
+        latency_p50_s=percentile([one.latency_s for one in requests], 50),
+        latency_p99_s=percentile([one.latency_s for one in requests], 99),
         hit_rate=sum(o.answer.cached_tokens for o in ended) / inputs if inputs else 0.0,
         tokens_per_s=sum(o.answer.input_tokens + o.answer.output_tokens for o in ended) / window_s,
         jain=jain_index(list(ratios.values())),
         got_over_owed=ratios,
-        elapsed_s=ran.elapsed_s,
+        elapsed_s=result.elapsed_s,
     )
 
 
-def ordinary_waits(ran: Ran) -> list[Wait]:
-    """How long each request of the ordinary clients waited, in the order of arrival.
+def ordinary_requests(result: PhaseResult) -> list[OrdinaryRequest]:
+    """The times of each request of the ordinary clients, in the order of arrival.
 
-    A failed request waited until it failed.
+    A failed request counts with the time until its failure.
     """
-    by_program = {outcome.program: outcome for outcome in ran.outcomes}
-    waits = []
-    for program in ran.programs:
+    by_program = {outcome.program: outcome for outcome in result.outcomes}
+    requests = []
+    for program in result.programs:
         if program.client == FLOOD:
             continue
         outcome = by_program.get(program.id)
         if outcome is None:
-            waited_s = ran.elapsed_s - program.arrival_s
-            waits.append(Wait(program.arrival_s, waited_s, waited_s, ended=False))
+            waited_s = result.elapsed_s - program.arrival_s
+            requests.append(OrdinaryRequest(program.arrival_s, waited_s, waited_s, ended=False))
         else:
             answer = outcome.answer
             first_s = answer.ended_s if answer.first_token_s is None else answer.first_token_s
-            waits.append(
-                Wait(
+            requests.append(
+                OrdinaryRequest(
                     program.arrival_s,
                     first_s - outcome.due_s,
                     answer.ended_s - outcome.due_s,
                     ended=True,
                 )
             )
-    return waits
+    return requests
 
 
-def max_min(asked: Mapping[str, float], total: float) -> dict[str, float]:
-    """`total` divided so that nobody gets more than asked, and whoever gets less gets as much as any."""
+def max_min(demand: Mapping[str, float], total: float) -> dict[str, float]:
+    """The max-min shares of `total`: none exceeds its demand, and all that are below their demand are equal."""
     shares: dict[str, float] = {}
     left = total
-    for number, client in enumerate(sorted(asked, key=lambda client: asked[client])):
-        shares[client] = min(asked[client], left / (len(asked) - number))
+    for number, client in enumerate(sorted(demand, key=lambda client: demand[client])):
+        shares[client] = min(demand[client], left / (len(demand) - number))
         left -= shares[client]
     return shares
 
 
 def _service(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """input + 2·output by client: the client's view, cached or not."""
+    """Input + 2·output tokens by client, cached or not."""
     service: dict[str, float] = {}
     for outcome in outcomes:
         tokens = outcome.answer.input_tokens + 2.0 * outcome.answer.output_tokens
@@ -136,9 +139,9 @@ def _service(outcomes: Iterable[Outcome]) -> dict[str, float]:
     return service
 
 
-def _asked(programs: Collection[Program] | Sequence[Program]) -> dict[str, float]:
-    asked: dict[str, float] = {}
+def _demand(programs: Collection[Program] | Sequence[Program]) -> dict[str, float]:
+    demand: dict[str, float] = {}
     for program in programs:
         tokens = sum(call.input_tokens + 2.0 * call.output_tokens for call in program.calls)
-        asked[program.client] = asked.get(program.client, 0.0) + tokens
-    return asked
+        demand[program.client] = demand.get(program.client, 0.0) + tokens
+    return demand

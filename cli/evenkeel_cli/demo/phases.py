@@ -1,7 +1,6 @@
-"""One phase of the demo: a fresh fleet under one pair of policies, and the load sent at it.
+"""One phase of the demo: a new fleet with one pair of policies, and the requests that it gets.
 
-Place in the flow: workload → **phase** (real processes, wall clock) → figures. All phases have the same fleet
-and, but for the baseline, the very same requests at the same times.
+All phases have the same fleet. Both phases with the flood get the same requests at the same times.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 from evenkeel_contract.routerconfig import ListenConfig
 from evenkeel_simulator.experiments.workload import Program
 
-from evenkeel_cli.demo.workload import CLIENT_QUANTUM, FLOOD, ORDINARY, Flood
+from evenkeel_cli.demo.workload import FLOOD, ORDINARY, Flood
 from evenkeel_cli.manifest import Manifest, parse_manifest
 from evenkeel_cli.replay.clients import assign_keys, headers_by_key
 from evenkeel_cli.replay.run import Outcome, Run
@@ -24,35 +23,36 @@ from evenkeel_cli.up.fleet import running_fleet
 
 REPLICAS: Final = 3
 PROFILE: Final = "a10g-llama2-7b"
-"""The one profile whose figures are measured, not fitted."""
+"""The only profile with measured figures; those of the others are fitted."""
 _MODEL: Final = "demo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """What is run."""
+    """The policies and the load of a phase."""
 
     name: str
-    """For files and programs."""
+    """Its name in files."""
     title: str
     replica_policy: str
     fleet_policy: str
     flood: Flood
+    client_quantum: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """What came of it."""
+class PhaseResult:
+    """The requests of a phase and their outcomes."""
 
     phase: Phase
     programs: Sequence[Program]
     outcomes: Sequence[Outcome]
     elapsed_s: float
-    """Until the last ordinary request had ended, or the phase was cut."""
+    """The time until the last ordinary request ended, or until the phase was cut."""
 
 
-def phases(flood: Flood) -> tuple[Phase, Phase, Phase]:
-    """The baseline, the usual way, and Evenkeel."""
+def phases(flood: Flood, client_quantum: int) -> tuple[Phase, Phase, Phase]:
+    """The baseline, the common setup without fairness, and Evenkeel."""
     alone = replace(flood, flood_factor=0.0, duration_s=flood.duration_s / 3)
     fair = Phase(
         name="evenkeel",
@@ -60,31 +60,33 @@ def phases(flood: Flood) -> tuple[Phase, Phase, Phase]:
         replica_policy="DLPM",
         fleet_policy="D2LPM",
         flood=flood,
+        client_quantum=client_quantum,
     )
-    usual = Phase(
+    common = Phase(
         name="round_robin",
         title="round robin + LPM",
         replica_policy="LPM",
         fleet_policy="RoundRobin",
         flood=flood,
+        client_quantum=client_quantum,
     )
-    return replace(fair, name="baseline", title="no flood", flood=alone), usual, fair
+    return replace(fair, name="baseline", title="no flood", flood=alone), common, fair
 
 
 async def run_phase(
     phase: Phase, *, state_root: Path, progress: Callable[[float, int], None]
-) -> Ran:
-    """Run it; `progress` hears of the seconds gone and the requests in flight. Raises `FleetError`.
+) -> PhaseResult:
+    """Run a phase; `progress` gets the elapsed seconds and the requests in flight. Raises `FleetError`.
 
     It ends when every ordinary request has ended, at the latest after twice the time in which requests
-    arrive: what the flood still has in the queues then tells nothing more.
+    arrive. The requests of the flood that then still wait do not change the figures.
     """
     manifest = parse_manifest(_file(phase).encode(), f"demo: {phase.title}")
     programs = phase.flood.programs()
     listen = ListenConfig(traffic_port=0, probe_port=0, admin_port=0)
     async with (
         running_fleet(
-            manifest, listen=listen, state_root=state_root / phase.name, say=lambda _: None
+            manifest, listen=listen, state_root=state_root / phase.name, report=lambda _: None
         ) as fleet,
         open_session() as session,
     ):
@@ -99,12 +101,14 @@ async def run_phase(
             headers_of=headers_by_key(assign_keys((*ORDINARY, FLOOD), keys), keys),
         )
         run = Run(send=sender.send, now=sender.now)
-        await _until_told(run, programs, sender.now, phase.flood.duration_s, progress)
+        await _until_ordinary_end(run, programs, sender.now, phase.flood.duration_s, progress)
         elapsed_s = sender.now()
-    return Ran(phase=phase, programs=programs, outcomes=tuple(run.outcomes), elapsed_s=elapsed_s)
+    return PhaseResult(
+        phase=phase, programs=programs, outcomes=tuple(run.outcomes), elapsed_s=elapsed_s
+    )
 
 
-async def _until_told(
+async def _until_ordinary_end(
     run: Run,
     programs: Sequence[Program],
     now: Callable[[], float],
@@ -130,7 +134,7 @@ def _keys(manifest: Manifest) -> dict[str, str]:
 
 
 def _file(phase: Phase) -> str:
-    """The fleet as a file of resources: the demo runs what `evenkeel up` would."""
+    """The fleet as a file of resources: the demo runs the same as `evenkeel up` with this file."""
     clients = (*ORDINARY, FLOOD)
     service = f"""\
 apiVersion: evenkeel.dev/v1alpha1
@@ -142,7 +146,7 @@ spec:
   scheduling:
     replicaPolicy: {phase.replica_policy}
     fleetPolicy: {phase.fleet_policy}
-    clientQuantum: {CLIENT_QUANTUM}
+    clientQuantum: {phase.client_quantum}
 """
     tenants = [
         f"""\

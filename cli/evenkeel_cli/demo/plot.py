@@ -1,4 +1,4 @@
-"""The demo as a picture: what the ordinary clients felt, second by second, and what it cost."""
+"""Draws the results of the demo: waiting times of the ordinary clients, and the throughput."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, Final
 
 import matplotlib
 
-matplotlib.use("Agg")  # files only, on machines without a display too
+matplotlib.use("Agg")  # writes files, so it needs no display
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from evenkeel_cli.demo.figures import Figures, ordinary_waits
-from evenkeel_cli.demo.phases import Ran
+from evenkeel_cli.demo.figures import Figures, ordinary_requests
+from evenkeel_cli.demo.phases import PhaseResult
 from evenkeel_cli.replay.report import seconds
 
 COLOURS: Final = {"baseline": "#8a8f98", "round_robin": "#d1495b", "evenkeel": "#00798c"}
 _INK: Final = "#22262b"
 
 
-def plot(ran: Sequence[Ran], figures: Mapping[str, Figures], path: Path) -> None:
+def plot(results: Sequence[PhaseResult], figures: Mapping[str, Figures], path: Path) -> None:
     """Write the picture as PNG; raises `OSError`."""
     style: Any = {
         "font.size": 10,
@@ -43,9 +43,11 @@ def plot(ran: Sequence[Ran], figures: Mapping[str, Figures], path: Path) -> None
             layout=ConstrainedLayoutEngine(wspace=0.06),
         )
         figure.suptitle(
-            "One client floods the fleet: what the three others feel", fontsize=13, weight="bold"
+            "One client floods the fleet: waiting times of the three others",
+            fontsize=13,
+            weight="bold",
         )
-        _over_time(axes[0], ran)
+        _over_time(axes[0], results)
         _bars(
             axes[1],
             "p99 time to first token",
@@ -64,12 +66,12 @@ def plot(ran: Sequence[Ran], figures: Mapping[str, Figures], path: Path) -> None
         plt.close(figure)
 
 
-def _over_time(axes: Axes, ran: Sequence[Ran]) -> None:
-    for one in ran:
-        waits = ordinary_waits(one)
+def _over_time(axes: Axes, results: Sequence[PhaseResult]) -> None:
+    for one in results:
+        requests = ordinary_requests(one)
         axes.scatter(
-            [wait.arrival_s for wait in waits],
-            [wait.ttft_s for wait in waits],
+            [request.arrival_s for request in requests],
+            [request.ttft_s for request in requests],
             s=14,
             alpha=0.75,
             linewidths=0,

@@ -1,1 +1,1 @@
-"""`evenkeel replay`: a trace sent to an OpenAI endpoint as real requests."""
+"""`evenkeel replay`: sends a trace to an OpenAI endpoint as real requests."""

@@ -1,4 +1,4 @@
-"""Which headers identify a client of a trace to the endpoint."""
+"""The headers that identify the clients of a trace to the endpoint."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Headers = Callable[[str], Mapping[str, str]]
 
 
 class ClientsError(ValueError):
-    """Clients and keys that do not fit together; the message says how."""
+    """The keys do not fit the clients; the message gives the reason."""
 
 
 def read_keys(path: Path) -> dict[str, str]:
-    """Client → API key, from a YAML or JSON mapping, or from an Evenkeel file; raises `ClientsError`."""
+    """Client → API key, from a YAML or JSON mapping or a file for `evenkeel up`; raises `ClientsError`."""
     try:
         documents = [document.data for document in read_documents(path)]
         if any(isinstance(data, dict) and "kind" in data for data in documents):
@@ -25,7 +25,7 @@ def read_keys(path: Path) -> dict[str, str]:
         raise ClientsError(str(error)) from error
     if len(documents) != 1 or not isinstance(documents[0], dict) or not documents[0]:
         raise ClientsError(
-            f"{path}: must be one mapping from client to API key, or an Evenkeel file"
+            f"{path}: must be one mapping from client to API key, or a file for `evenkeel up`"
         )
     for client, key in documents[0].items():
         if not isinstance(client, str) or not isinstance(key, str):
@@ -36,23 +36,25 @@ def read_keys(path: Path) -> dict[str, str]:
 
 
 def assign_keys(clients: Iterable[str], keys: Mapping[str, str]) -> dict[str, str]:
-    """Client → name of its key: its own name, else the one `…/<name>`, else a key that is left, in order.
+    """Client → name of its key: the same name, else `…/<name>`, else the next unused key.
 
-    Raises `ClientsError` where there are too few, or where several keys end in a client's name.
+    Raises `ClientsError` if there are too few keys, or if several keys end in a client's name.
     """
     wanted = sorted(set(clients))
     given: dict[str, str] = {}
     for client in wanted:
         named = [client] if client in keys else [k for k in keys if k.rpartition("/")[2] == client]
         if len(named) > 1:
-            raise ClientsError(f"client {client!r} may be any of {', '.join(named)}; name it so")
+            raise ClientsError(
+                f"client {client!r} may be {' or '.join(named)}; use one of these names in the trace"
+            )
         given.update((client, key) for key in named)
     others = [client for client in wanted if client not in given]
     spare = [key for key in keys if key not in given.values()]
     if len(others) > len(spare):
         raise ClientsError(
-            f"{len(wanted)} clients need as many API keys, and there are {len(keys)}; "
-            f"give more keys or fewer clients (--clients hash:{len(keys)})"
+            f"{len(wanted)} clients need one API key each, and there are {len(keys)}; "
+            f"use more keys or fewer clients (--clients hash:{len(keys)})"
         )
     return given | dict(zip(others, spare, strict=False))
 
@@ -66,7 +68,7 @@ def headers_by_key(assigned: Mapping[str, str], keys: Mapping[str, str]) -> Head
 def headers_by_name(header: str) -> Headers:
     """The client's name in a header, for a router that trusts this machine as a proxy.
 
-    `NAME` sends the name as it is, `NAME: pattern` puts it in place of `{client}`.
+    `NAME` sends the name itself; `NAME: pattern` sends the pattern with the name instead of `{client}`.
     """
     name, _, pattern = header.partition(":")
     name, pattern = name.strip(), pattern.strip() or "{client}"
@@ -76,5 +78,5 @@ def headers_by_name(header: str) -> Headers:
 
 
 def no_headers(_: str) -> Mapping[str, str]:
-    """Everybody is nobody in particular."""
+    """No client is identified."""
     return {}

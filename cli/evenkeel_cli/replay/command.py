@@ -1,4 +1,4 @@
-"""The verb `replay`."""
+"""The command `evenkeel replay`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from evenkeel_cli.outfolder import make_sure_of
+from evenkeel_cli.output_folder import make_output_folder
 from evenkeel_cli.replay.clients import (
     ClientsError,
     Headers,
@@ -43,42 +43,44 @@ from evenkeel_cli.replay.sender import (
     open_session,
     served_model,
 )
-from evenkeel_cli.screen import report_console
+from evenkeel_cli.report_console import report_console
 
 
 class UsageError(ValueError):
-    """Options that do not go together."""
+    """Invalid options, or options that exclude each other."""
 
 
 def _option(text: str) -> Any:
-    """An option whose default says nothing."""
+    """An option whose help does not show its default."""
     return typer.Option(help=text, show_default=False)
 
 
-Trace = Annotated[Path, typer.Option(help="CSV or Mooncake JSONL, plain or gzip.")]
-Url = Annotated[str, typer.Option(help="Where to send.")]
-Speed = Annotated[float, typer.Option(help="1: at the trace's own timing; 2: in half the time.")]
-Clients = Annotated[str | None, _option("hash:N spreads the trace's sessions over N clients.")]
+Trace = Annotated[Path, typer.Option(help="Trace file: CSV or Mooncake JSONL, plain or gzip.")]
+Url = Annotated[str, typer.Option(help="Address of the endpoint.")]
+Speed = Annotated[
+    float, typer.Option(help="Speed of arrivals; 2: the trace arrives in half the time.")
+]
+Clients = Annotated[str | None, _option("hash:N assigns the sessions of the trace to N clients.")]
 ApiKeys = Annotated[
-    Path | None, _option("Client → API key as a YAML or JSON mapping, or an Evenkeel file.")
+    Path | None, _option("Client → API key: a YAML or JSON mapping, or a file for evenkeel up.")
 ]
 ClientHeader = Annotated[
     str | None,
     _option("Send the client's name in a header: `NAME`, or `NAME: tenant/{client}`."),
 ]
-Model = Annotated[str | None, _option("Default: the first that is served.")]
-Limit = Annotated[int, typer.Option(min=0, help="Only the first N requests; 0: all.")]
+Model = Annotated[str | None, _option("Name of the model. Default: the first one of the endpoint.")]
+Limit = Annotated[int, typer.Option(min=0, help="Send only the first N requests; 0: all.")]
 MaxConcurrency = Annotated[
-    int, typer.Option(min=0, help="Requests in flight at most; 0: as the trace wants.")
+    int, typer.Option(min=0, help="Maximum number of requests in flight; 0: no limit.")
 ]
 ForceLength = Annotated[
-    bool, typer.Option(help="Answers as long as the trace says, by `ignore_eos`.")
+    bool, typer.Option(help="Request exactly the output length of the trace (`ignore_eos`).")
 ]
-Out = Annotated[Path | None, _option("JSON file for the figures.")]
+Out = Annotated[Path | None, _option("JSON file for the results.")]
 Seed = Annotated[
     int,
     typer.Option(
-        help="Of the texts, and of hash:N. The same seed again meets a cache that is warm."
+        help="Random seed of texts and of hash:N. A repeated seed finds its texts in the caches."
     ),
 ]
 
@@ -101,7 +103,7 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
     errors = Console(stderr=True)
     try:
         work = _programs(trace, clients, speed, limit, seed)
-        plan = _Plan(
+        settings = _Settings(
             trace=trace,
             url=api_root(url),
             speed=speed,
@@ -117,8 +119,8 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
         raise typer.Exit(2) from error
     try:
         if out is not None:
-            make_sure_of(out.parent)
-        status = asyncio.run(_replay(plan, work, report_console()))
+            make_output_folder(out.parent)
+        status = asyncio.run(_replay(settings, work, report_console()))
     except SenderError as error:
         errors.print(f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
@@ -129,7 +131,7 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _Settings:
     trace: Path
     url: str
     speed: float
@@ -158,62 +160,64 @@ def _programs(
 
 def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str | None) -> Headers:
     if api_keys is not None and client_header is not None:
-        raise UsageError("give --api-keys or --client-header, not both")
+        raise UsageError("use --api-keys or --client-header, not both")
     if client_header is not None:
         return headers_by_name(client_header)
     if api_keys is not None:
         keys = read_keys(api_keys)
         assigned = assign_keys((program.client for program in work), keys)
         for client, name in assigned.items():
-            if client != name:  # not what the trace says, so the reader should know
-                Console(stderr=True).print(f"client {client} is sent as {name}", highlight=False)
+            if client != name:  # the user cannot know this from the trace
+                Console(stderr=True).print(
+                    f"client {client} uses the API key of {name}", highlight=False
+                )
         return headers_by_key(assigned, keys)
     return no_headers
 
 
-async def _replay(plan: _Plan, work: Sequence[Program], console: Console) -> int:
-    """Send, report, write; the exit status: 130 if it was interrupted, 1 if no request succeeded."""
+async def _replay(settings: _Settings, work: Sequence[Program], console: Console) -> int:
+    """Send, report and write; the exit status: 130 after an interrupt, 1 if no request succeeded."""
     loop = asyncio.get_running_loop()
     interrupted = False
     async with open_session() as session:
-        headers = plan.headers(work[0].client)
-        model = plan.model or await served_model(session, plan.url, headers)
+        headers = settings.headers(work[0].client)
+        model = settings.model or await served_model(session, settings.url, headers)
         began_s = loop.time()
         sender = Sender(
-            url=plan.url,
+            url=settings.url,
             model=model,
             session=session,
             now=lambda: loop.time() - began_s,
-            headers_of=plan.headers,
-            force_length=plan.force_length,
+            headers_of=settings.headers,
+            force_length=settings.force_length,
         )
         with _progress(len(work)) as note:
             run = Run(
                 send=sender.send,
                 now=sender.now,
-                max_concurrency=plan.max_concurrency,
-                seed=plan.seed,
+                max_concurrency=settings.max_concurrency,
+                seed=settings.seed,
                 on_outcome=lambda outcome: note(outcome, run.in_flight),
             )
             try:
                 await run.run(work)
-            except asyncio.CancelledError:  # Ctrl-C: report what there is
+            except asyncio.CancelledError:  # Ctrl-C: report the results so far
                 interrupted = True
         report = make_report(
             run.outcomes,
             elapsed_s=sender.now(),
-            url=plan.url,
+            url=settings.url,
             model=model,
-            trace=plan.trace.name,
-            speed=plan.speed,
+            trace=settings.trace.name,
+            speed=settings.speed,
             interrupted=interrupted,
         )
     console.print(table_of(report, run.outcomes), highlight=False)
     if str(UNAUTHENTICATED) in report.errors:
         console.print(credentials_hint(named=bool(headers)), highlight=False, soft_wrap=True)
-    if plan.out is not None:
-        write_report(report, plan.out)
-        console.print(f"written to {plan.out}", highlight=False)
+    if settings.out is not None:
+        write_report(report, settings.out)
+        console.print(f"written to {settings.out}", highlight=False)
     if interrupted:
         return 130
     return 0 if any(outcome.answer.error is None for outcome in run.outcomes) else 1
@@ -221,7 +225,7 @@ async def _replay(plan: _Plan, work: Sequence[Program], console: Console) -> int
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[Outcome, int], None]]:
-    """A bar; call what it yields with every outcome and the number still in flight."""
+    """A progress bar; call the yielded function with every outcome and the number of requests in flight."""
     columns = (
         TextColumn("[bold]replaying"),
         BarColumn(),

@@ -1,8 +1,8 @@
-"""Prompts for a trace that only says how long they were and which blocks they shared. Pure.
+"""Builds the prompts of a trace from their lengths and the blocks that they share. Pure.
 
-Equal keys give equal text at equal places, so an engine's cache finds the prefixes that the trace had. Text
-is made of short common words, each a blank and at most three letters: one token in the simulator and in
-nearly every byte-pair vocabulary, so that a prompt has about as many tokens as the trace says.
+Equal block keys give equal text, so the engine's cache finds the same prefixes as in the trace. The text consists of
+common words with one space and at most three letters. Each is one token in the simulator and in nearly every
+byte-pair vocabulary, so a prompt has about as many tokens as the trace states.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORDS: Final = tuple(f" {word}" for word in _TEXT.split())
 
 
 def prompt_of(call: Call, unique: str, *, seed: int = 0) -> str:
-    """The text of a call; what the trace does not share is told apart by `unique`. Another seed, another text."""
+    """The text of a call. `unique` decides the part that the trace does not share, and `seed` the whole text."""
     parts = [_block((seed, segment.key), segment.tokens) for segment in call.prompt]
     rest = call.input_tokens - sum(segment.tokens for segment in call.prompt)
     if rest > 0:

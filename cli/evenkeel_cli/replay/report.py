@@ -1,4 +1,4 @@
-"""What a replay says at its end: a table per client for people, a file for programs."""
+"""The results of a replay: a table per client for the terminal, and a JSON file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _COLUMNS = (
     "hit",
     "service/s",
 )
-_LATE_S = 0.25  # below it, being late is the granularity of timers
+_LATE_S = 0.25  # smaller delays come from the granularity of timers
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--out` holds."""
+    """The contents of the file `--out`."""
 
     url: str
     model: str
@@ -38,9 +38,9 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """Failed requests by cause: a status, `stream`, `connection`, `timeout`."""
     errors_by_client: dict[str, int]
     latest_s: float
-    """How late the latest request was sent: this machine, or --max-concurrency."""
+    """The largest delay of a request before it was sent, caused by this machine or by --max-concurrency."""
     summary: Summary
-    """As of `evenkeel simulate`; times count from the sending."""
+    """As in `evenkeel simulate`; times count from the moment that a request is sent."""
 
 
 def make_report(
@@ -76,7 +76,7 @@ def write_report(report: ReplayReport, path: Path) -> None:
 
 
 def table_of(report: ReplayReport, outcomes: Collection[Outcome]) -> RenderableType:
-    """The table per client, the totals, and what went wrong."""
+    """The table per client, the totals, and the failures."""
     summary = report.summary
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("client", no_wrap=True)
@@ -103,8 +103,8 @@ def table_of(report: ReplayReport, outcomes: Collection[Outcome]) -> RenderableT
     lines = [" · ".join(totals)]
     if report.latest_s > _LATE_S:
         lines.append(
-            f"requests were sent up to {report.latest_s:.1f} s late: --max-concurrency or this "
-            f"machine held them back, so the load was lower than the trace's"
+            f"requests were sent up to {report.latest_s:.1f} s late because of --max-concurrency or "
+            f"the speed of this machine, so the load was lower than in the trace"
         )
     lines += _failures(report, outcomes)
     return Group(table, "", *lines)
@@ -117,13 +117,13 @@ def _failures(report: ReplayReport, outcomes: Collection[Outcome]) -> list[str]:
         if outcome.answer.error is not None
     }
     return [
-        f"{count} failed with {error}: {details.get(error) or 'no further word'}"
+        f"{count} failed with {error}: {details.get(error) or 'no details'}"
         for error, count in report.errors.items()
     ]
 
 
 def seconds(value: float | None) -> str:
-    """A time for a table: milliseconds below one second."""
+    """A time for a table, in milliseconds below one second."""
     if value is None:
         return "–"
     if value < 1:

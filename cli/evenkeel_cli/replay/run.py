@@ -1,6 +1,7 @@
-"""Sends programs at their times: an open loop over programs, a closed one within each.
+"""Sends the programs of a trace at their arrival times.
 
-Place in the flow: trace → programs → **run** → outcomes → report.
+A program starts at its time, whether earlier ones have ended or not. Within a program, a call waits for the calls that
+it depends on.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ Send = Callable[[Question], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One call of a program, as it went."""
+    """The result of one call of a program."""
 
     program: str
     number: int
     client: str
     due_s: float
-    """When it should have been sent; seconds since the run began, like all times here."""
+    """The time at which it should be sent, in seconds since the run began, like all times here."""
     answer: Answer
 
     def record(self) -> Record:
-        """The same for the measures of `simulate`: latencies count from when it was really sent."""
+        """A record for the measures of `evenkeel simulate`. Latencies count from the actual sending."""
         answer = self.answer
         finished = answer.error is None
         return Record(
@@ -52,7 +53,7 @@ class Outcome:
 
 
 class Run:
-    """One replay. `seed` decides the texts. `outcomes` is filled as calls end, so that an interrupted run keeps what it has."""
+    """One replay. `seed` decides the texts. `outcomes` grows as calls end, so an interrupted run has results too."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Run:
         self._on_outcome = on_outcome
 
     async def run(self, programs: Iterable[Program]) -> None:
-        """Send all; returns when the last has ended. Cancelling it aborts what is under way."""
+        """Send all calls and wait for the last one. A cancellation aborts the calls in flight."""
         async with asyncio.TaskGroup() as group:
             for program in programs:
                 delay_s = program.arrival_s - self._now()

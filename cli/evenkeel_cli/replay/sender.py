@@ -1,7 +1,7 @@
-"""Sends one chat completion and reads its stream: when the first token came, how it ended, what it cost.
+"""Sends chat completions and reads their streams: time of the first token, end, and usage.
 
-The surprising thing: of a stream's events only those are parsed that matter, the ones until the first text
-and the last. A load generator that spends more on an event than the router measures itself.
+It parses only the events until the first text, and the last event. A load generator that spends more time on an event
+than the router would measure itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """How a request went. Times are of the caller's clock."""
+    """The result of a request. Times are those of the caller's clock."""
 
     sent_s: float
     ended_s: float
@@ -40,30 +40,30 @@ class Answer:
     cached_tokens: int = 0
     output_tokens: int = 0
     error: str | None = None
-    """None: complete. Else a short cause, equal for equal causes: `429`, `stream`, `connection`, …"""
+    """None for a complete answer; otherwise the cause: `429`, `stream`, `connection`, …"""
     detail: str = ""
-    """What the other side said."""
+    """The message of the endpoint."""
 
 
 class SenderError(Exception):
-    """The endpoint cannot be used at all; the message says why."""
+    """The endpoint cannot be used; the message gives the reason."""
 
 
 @dataclass(slots=True)
 class Sender:
-    """Sends to one endpoint; `open_sender` makes it."""
+    """Sends requests to one endpoint."""
 
     url: str
     model: str
     session: aiohttp.ClientSession
     now: Callable[[], float]
     headers_of: Callable[[str], Mapping[str, str]]
-    """Headers that identify a client."""
+    """The headers that identify a client."""
     force_length: bool = True
-    """Ask for exactly `max_tokens` tokens (`ignore_eos`, which SGLang and vLLM know)."""
+    """Request exactly `max_tokens` tokens (`ignore_eos`, a parameter of SGLang and vLLM)."""
 
     async def send(self, question: Question) -> Answer:
-        """Send and read to the end. Never raises but when cancelled."""
+        """Send a request and read its whole answer. Raises only when it is cancelled."""
         reading = _Reading(self.now)
         sent_s = self.now()
         try:
@@ -82,7 +82,7 @@ class Sender:
         except aiohttp.ClientError as error:
             return self._failed(sent_s, "connection", _connection_error(error), reading)
         if reading.error is not None or not reading.done:
-            detail = reading.error or "ended before its last event"
+            detail = reading.error or "the stream ended before its last event"
             return self._failed(sent_s, "stream", detail, reading)
         usage = reading.usage()
         return Answer(
@@ -120,7 +120,7 @@ class Sender:
 
 @dataclass(slots=True)
 class _Reading:
-    """A stream of server-sent events as it comes in, cut anywhere."""
+    """Reads a stream of server-sent events in chunks that may end anywhere."""
 
     now: Callable[[], float]
     first_s: float | None = None
@@ -130,14 +130,14 @@ class _Reading:
     _last: bytes = field(default=b"")
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Read the next bytes."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
                 self._event(line[5:].strip())
 
     def usage(self) -> dict[str, Any]:
-        """The usage in the last event; empty where there is none."""
+        """The usage in the last event; empty without one."""
         return _object(_json(self._last), "usage")
 
     def _event(self, data: bytes) -> None:
@@ -147,11 +147,11 @@ class _Reading:
         self._last = data
         if data.startswith(b'{"error"'):
             self.error = _message(data)
-        elif self.first_s is None and _says_something(_json(data)):
+        elif self.first_s is None and _has_text(_json(data)):
             self.first_s = self.now()
 
 
-def _says_something(event: dict[str, Any]) -> bool:
+def _has_text(event: dict[str, Any]) -> bool:
     choices = event.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         delta = choice.get("delta") if isinstance(choice, dict) else None
@@ -166,7 +166,7 @@ def _object(event: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _count(event: dict[str, Any], name: str) -> int:
-    """A number of tokens; 0 where the other side says none, or nonsense."""
+    """A number of tokens; 0 if it is missing or invalid."""
     value = event.get(name)
     return value if isinstance(value, int) and value > 0 else 0
 
@@ -180,7 +180,7 @@ def _json(data: bytes) -> dict[str, Any]:
 
 
 def _message(data: bytes) -> str:
-    """What an OpenAI error body says, or its first characters."""
+    """The message of an OpenAI error body, or the first characters of another body."""
     message = _object(_json(data), "error").get("message")
     if isinstance(message, str):
         return message
@@ -189,7 +189,7 @@ def _message(data: bytes) -> str:
 
 @asynccontextmanager
 async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """A session without a bound on connections: the trace says how many there are."""
+    """A session without a limit of connections: the trace decides their number."""
     timeout = aiohttp.ClientTimeout(
         total=None, sock_connect=_CONNECT_TIMEOUT_S, sock_read=_READ_TIMEOUT_S
     )
@@ -199,7 +199,7 @@ async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 def _connection_error(error: Exception) -> str:
-    """What was wrong, without the library's account of its own settings (`ssl:default`)."""
+    """The cause, without the settings of the library (`ssl:default`)."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"{error.host}:{error.port}: {error.certificate_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -224,23 +224,21 @@ async def served_model(session: aiohttp.ClientSession, url: str, headers: Mappin
     for model in models if isinstance(models, list) else ():
         if isinstance(model, dict) and isinstance(model.get("id"), str):
             return str(model["id"])
-    raise SenderError(f"{url}/models names no model; give --model")
+    raise SenderError(f"{url}/models lists no model; use --model")
 
 
 def credentials_hint(*, named: bool) -> str:
-    """What to do about a 401; `named`: requests carried a key or a header."""
+    """The remedy for a 401; `named`: the requests had a key or a client header."""
     if named:
-        return (
-            "are these the endpoint's keys? --api-keys also takes the file that `evenkeel up` runs"
-        )
+        return "check that these are keys of the endpoint; --api-keys also accepts a file for `evenkeel up`"
     return (
-        "say who sends: --api-keys FILE (a mapping from client to API key, or the file that "
-        "`evenkeel up` runs), or --client-header for a router that trusts this machine"
+        "identify the clients: use --api-keys FILE (a mapping from client to API key, or a file for "
+        "`evenkeel up`), or --client-header for a router that trusts this machine"
     )
 
 
 def api_root(url: str) -> str:
-    """`…/v1`, however much of it was given; raises `SenderError`."""
+    """The URL that ends in `/v1`, which `url` may lack; raises `SenderError`."""
     if not url.startswith(("http://", "https://")):
         raise SenderError(f"{url!r} is not a URL like http://127.0.0.1:8080")
     root = url.rstrip("/")

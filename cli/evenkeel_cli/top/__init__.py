@@ -1,1 +1,1 @@
-"""`evenkeel top`: what each client gets, against what it is owed, while it happens."""
+"""`evenkeel top`: the service that each client receives, and its fair share, live."""

@@ -1,4 +1,4 @@
-"""The verb `top`."""
+"""The command `evenkeel top`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
-from evenkeel_cli.screen import report_console
+from evenkeel_cli.report_console import report_console
 from evenkeel_cli.top.table import render
 from evenkeel_cli.top.view import View, make_view
 
@@ -24,22 +24,24 @@ _TIMEOUT_S = 5.0
 
 
 class TopError(Exception):
-    """The router does not say how it is; the message says why and what to do."""
+    """The state of the router is not available; the message gives the reason and the remedy."""
 
 
 def top(
     url: Annotated[
-        str, typer.Option(help="The router's admin port.")
+        str, typer.Option(help="Address of the router's admin port.")
     ] = f"http://127.0.0.1:{ADMIN_PORT}",
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between readings.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Show one interval and end.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON document per interval.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show one interval, then exit.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document per interval.")
+    ] = False,
     token: Annotated[
         str | None,
-        typer.Option(help="Bearer token of the admin port.", envvar="EVENKEEL_ADMIN_TOKEN"),
+        typer.Option(help="Bearer token for the admin port.", envvar="EVENKEEL_ADMIN_TOKEN"),
     ] = None,
 ) -> None:
-    """Show live shares, deficits, hit rates and queues of a fleet."""
+    """Show shares, deficits, hit rates and queues of a fleet."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         asyncio.run(_top(_address(url), headers, interval, once, json))
@@ -53,14 +55,14 @@ def top(
 
 
 def _address(text: str) -> httpx.URL:
-    """An address as somebody typed it, with or without `http://`; raises `TopError`."""
+    """The URL of `text`, which may lack `http://`; raises `TopError`."""
     given = text if text.startswith(("http://", "https://")) else f"http://{text}"
     try:
         url = httpx.URL(given)
     except httpx.InvalidURL as error:
         raise TopError(f"--url {text}: {error}") from error
     if not url.host or not 0 < (url.port or ADMIN_PORT) <= LAST_PORT:
-        raise TopError(f"--url {text} is no address like http://127.0.0.1:{ADMIN_PORT}")
+        raise TopError(f"--url {text} is not an address like http://127.0.0.1:{ADMIN_PORT}")
     return url
 
 
@@ -88,7 +90,7 @@ async def _live(client: httpx.AsyncClient, before: RouterState, interval_s: floa
             await asyncio.sleep(interval_s)
             try:
                 now = await _read(client)
-            except TopError as error:  # it may come back
+            except TopError as error:  # the router may restart
                 live.update(f"[red]{escape(str(error))}[/]", refresh=True)
                 continue
             live.update(render(make_view(now, before)), refresh=True)
@@ -109,29 +111,29 @@ async def _read(client: httpx.AsyncClient) -> RouterState:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise TopError(
             f"{client.base_url} does not answer ({error or type(error).__name__}); "
-            f"is a fleet running? `evenkeel up FILE` starts one, --url says where its admin port is"
+            f"`evenkeel up FILE` starts a fleet, and --url selects its admin port"
         ) from error
     if response.status_code in (401, 403):
-        raise TopError(f"{client.base_url} wants a token; give --token")
+        raise TopError(f"{client.base_url} requires a token; use --token")
     try:
         if response.status_code == 200:
             return decode_state(response.content)
-        fault = f"answers with status {response.status_code}"
+        fault = f"answered with status {response.status_code}"
     except StateError as error:
         fault = str(error)
     raise TopError(f"{client.base_url}{STATE_PATH}: {fault}; {await _hint(client)}")
 
 
 async def _hint(client: httpx.AsyncClient) -> str:
-    """Where the admin port is: beside the one that was given, or where it is unless chosen otherwise."""
+    """Where the admin port is: near the given port, or at its default."""
     host, port = client.base_url.host, client.base_url.port or 80
     for candidate in (port + 1, port + 2, ADMIN_PORT):
         url = client.base_url.copy_with(port=candidate)
         if candidate != port and candidate <= LAST_PORT and await _is_admin_port(client, url):
-            return f"the admin port is another one: --url {url}"
+            return f"the admin port is at another address: --url {url}"
     return (
-        f"this is not a router's admin port; `evenkeel up` prints its address beside `watch` "
-        f"(unless chosen otherwise http://{host}:{ADMIN_PORT}); give it with --url"
+        f"this is not the admin port of a router; `evenkeel up` prints its address after `watch` "
+        f"(the default is http://{host}:{ADMIN_PORT}); use it with --url"
     )
 
 

@@ -1,4 +1,4 @@
-"""A view as tables for a terminal."""
+"""Renders a view as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def render(view: View) -> RenderableType:
     """The whole screen."""
     parts: list[RenderableType] = [Text.from_markup(_header(view)), ""]
     parts += [f"[yellow]config:[/] {escape(fault)}" for fault in view.config_faults]
-    parts += [f"[yellow]{escape(trouble)}[/]" for trouble in _troubles(view)]
+    parts += [f"[yellow]{escape(warning)}[/]" for warning in _warnings(view)]
     parts += [_fairness(view), "", _clients(view), "", _replicas(view)]
     return Group(*parts)
 
@@ -28,8 +28,8 @@ def _header(view: View) -> str:
         f"[bold]{escape(view.service)}[/]  {escape(view.model)}  {view.fleet_policy}",
         f"up {view.uptime_s:,.0f} s",
         f"{view.in_flight} in flight",
-        f"{view.held} held",
-        f"{view.prefix_blocks:,} blocks",
+        f"{view.held} waiting",
+        f"{view.prefix_blocks:,} prefix blocks",
     ]
     if view.draining:
         words.append("[yellow]draining[/]")
@@ -44,24 +44,24 @@ def _fairness(view: View) -> Text:
         f"lead {fleet.lead_s:.1f} s",
         f"Jain {fleet.jain:.3f}",
         f"bound ratio {fleet.bound_ratio:.2f}",
-        f"book {view.ledger.book}, {view.ledger.pages} open pages",
+        f"ledger version {view.ledger.book}, {view.ledger.pages} open replica accounts",
     ]
     if view.peers:
         words.append(f"{sum(not peer.trouble for peer in view.peers)} of {len(view.peers)} peers")
     return Text(" · ".join(words))
 
 
-def _troubles(view: View) -> Iterator[str]:
-    """Why requests wait, and what makes the ledger less sure than it could be."""
+def _warnings(view: View) -> Iterator[str]:
+    """Why no replica takes requests, and which parts of the ledger are missing."""
     if not any(row.state == "ready" for row in view.replicas):
-        yield f"no replica takes requests ({len(view.replicas)} are configured): they wait, then get 503"
+        yield f"no replica takes requests ({len(view.replicas)} configured): requests wait, then get 503"
     if view.ledger.store_trouble:
         yield f"store {view.ledger.store}: {view.ledger.store_trouble}"
     for peer in view.peers:
         if peer.trouble:
             yield f"router {peer.name}: {peer.trouble}"
     if view.ledger.uncounted:
-        yield f"not counted: what {', '.join(view.ledger.uncounted)} serve"
+        yield f"not counted: the service of {', '.join(view.ledger.uncounted)}"
 
 
 def _table(*columns: str) -> Table:
@@ -126,7 +126,7 @@ def _percent(value: float | None) -> str:
 
 
 def _range(low: float | None, high: float | None) -> str:
-    """`-1.2k…8.0k`, or one figure where both are alike."""
+    """`-1.2k…8.0k`, or one figure if both are equal."""
     if low is None or high is None:
         return "–"
     return _short(low) if _short(low) == _short(high) else f"{_short(low)}…{_short(high)}"

@@ -1,10 +1,8 @@
-"""Two readings of a router's state → what a person wants to see. Pure.
+"""Computes rates and shares from two readings of a router's state. Pure.
 
-Place in the flow: admin port → readings → **view** → table or JSON. Totals never fall, so a rate is a difference
-over the time between; where a router started anew in between, the earlier reading is left out.
-
-The surprising thing: service, what is owed and leads are those of the whole fleet, whichever of several routers is
-asked: they come from the ledger. Requests, errors and what is in flight are this router's.
+A rate is the difference of two totals over the time between the readings. If the router restarted in between, the
+earlier reading is ignored. Service, fair shares and leads come from the ledger, so every router of a fleet reports the
+same ones. Requests, errors and requests in flight are those of this router only.
 """
 
 from __future__ import annotations
@@ -33,13 +31,13 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     """`ready`, `not ready` or `gone`."""
     policy: str
     in_flight: int
-    """Requests that this router has there."""
+    """Requests of this router at the replica."""
     running: int
     waiting: int
     service_per_s: float
     """Weighted tokens."""
     hit_rate: float | None
-    """Input tokens found in the cache, of all, of requests that ended in the window; None without any."""
+    """The part of the input tokens that was cached, of requests that ended in the window; None without any."""
     requests: int
     failures: int
     report_age_s: float | None
@@ -51,23 +49,24 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     client: str
     weight: str
-    """Tenant's · client's."""
+    """Weight of the tenant · weight of the client."""
     share: float | None
-    """Of the service in the window, 0 to 1; None where nobody was served."""
+    """Its part of the service in the window, 0 to 1; None if the fleet served no client."""
     owed: float | None
-    """Its share among the clients that had work; None where it had none."""
+    """Its fair share among the clients with requests, 0 to 1; None if it had none."""
     service_per_s: float
     """Weighted tokens."""
     in_flight: int
     waiting: int
     running: int
     deficit_min: float | None
-    """Least and greatest over the replicas that know it, weighted tokens; None where none reports."""
+    """Least deficit over the replicas, weighted tokens; None without a report."""
     deficit_max: float | None
+    """Greatest deficit over the replicas."""
     behind: float
-    """What it was owed and not given, weighted tokens; negative: it was given more."""
+    """Its fair share minus the service that it received, weighted tokens; negative if it received more."""
     lead_s: float
-    """Seconds of fair service ahead of the least served backlogged client of its tenant."""
+    """Its lead over the least served backlogged client of its tenant, in seconds of fair service."""
     credit: float
     """Σ over replicas of q_{i,w}, weighted tokens."""
     hit_rate: float | None
@@ -76,14 +75,14 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """Everything that `evenkeel top` shows."""
 
     service: str
     model: str
     fleet_policy: str
     uptime_s: float
     window_s: float
-    """What the rates are over; the whole uptime for a single reading."""
+    """The time between the readings; the uptime of the router for a single reading."""
     draining: bool
     in_flight: int
     held: int
@@ -97,8 +96,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_view(now: RouterState, before: RouterState | None) -> View:
-    """What changed since `before`; since the router's start without it."""
-    if before is not None and not _is_same_life(now, before):
+    """The view of the time since `before`, or since the start of the router without it."""
+    if before is not None and not _is_same_process(now, before):
         before = None
     window_s = max(now.time_s - before.time_s if before else now.uptime_s, 1e-9)
     return View(
@@ -120,8 +119,8 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
     )
 
 
-def _is_same_life(now: RouterState, before: RouterState) -> bool:
-    """Whether one process said both. By its name, since clocks that are set tell nothing; older routers have none."""
+def _is_same_process(now: RouterState, before: RouterState) -> bool:
+    """Whether both readings are of the same process. Clocks may be set, so the id decides; older routers have none."""
     if now.ledger.router or before.ledger.router:
         return now.ledger.router == before.ledger.router
     return before.uptime_s <= now.uptime_s
@@ -207,7 +206,7 @@ def _served_by_pair(now: RouterState, before: RouterState | None) -> dict[tuple[
 
 
 def _owed(now: RouterState) -> dict[tuple[str, str, str], float]:
-    """What each client that has work is owed of the fleet, among those that have."""
+    """The fair share of each client with requests."""
     tenancy = Tenancy(
         {
             (tenant.namespace, tenant.name): TenantWeights(
@@ -223,7 +222,7 @@ def _owed(now: RouterState) -> dict[tuple[str, str, str], float]:
         if client.in_flight > 0 or client.backlogged
     ]
     shares = tenancy.shares(busy)
-    return {(who.namespace, who.tenant, who.client): share for who, share in shares.items()}
+    return {(one.namespace, one.tenant, one.client): share for one, share in shares.items()}
 
 
 def _each(state: RouterState) -> Iterator[tuple[TenantState, ClientState]]:
@@ -234,7 +233,7 @@ _Totals = ClientState | ReplicaState | ClientAtReplica
 
 
 def _grown(now: _Totals, past: _Totals | None, name: str) -> float:
-    """By how much a total grew; from nothing where it fell, as after a restart."""
+    """The growth of a total. After a restart the total is smaller than before; then it counts from 0."""
     value: float = getattr(now, name)
     earlier: float = getattr(past, name) if past is not None else 0.0
     return value - earlier if value >= earlier else value

@@ -1,4 +1,4 @@
-"""What `evenkeel up` shows once the fleet is ready: who may send what where, and a command that works."""
+"""The summary that `evenkeel up` prints once the fleet is ready: clients, keys, addresses, a curl command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAM: Final = "evenkeel"
 def banner(manifest: Manifest, fleet: Fleet) -> RenderableType:
     """Clients with their keys and weights, the addresses, and a curl line."""
     keys = dict(manifest.api_keys())
-    table = Table("tenant", "client", "weight", "API key", title="who shares the fleet", box=None)
+    table = Table("tenant", "client", "weight", "API key", title="clients of the fleet", box=None)
     for tenant in manifest.tenants:
         for client in tenant.spec.clients:
             name = f"{tenant.metadata.name}/{client.name}"
@@ -39,13 +39,17 @@ def banner(manifest: Manifest, fleet: Fleet) -> RenderableType:
         "Try it:",
         "",
     ]
-    hint = [] if key or _open(manifest) else ["(no API key in the file: requests will be 401)"]
+    hints = []
+    if key is None and not _accepts_anonymous(manifest):
+        hints.append("(the file has no API key: requests get 401)")
+    if not fleet.replicas:
+        hints.append("(spec.engine.replicas is 0: requests get 503 until you change it)")
     curl = Text(curl_line(fleet.url, manifest.service.spec.model.name, key), style="bold")
-    return Group("", table, "", *lines, curl, *hint, "")
+    return Group("", table, "", *lines, curl, *hints, "")
 
 
 def command() -> str:
-    """How this program can be called again: its name, or its path where the shell would not find it."""
+    """How to call this program again: its name, or its path if the name is not on PATH."""
     called = sys.argv[0]
     if Path(called).name != PROGRAM or shutil.which(PROGRAM) == shutil.which(called):
         return PROGRAM
@@ -53,7 +57,7 @@ def command() -> str:
 
 
 def curl_line(url: str, model: str, key: str | None) -> str:
-    """A streaming chat completion, to be pasted into a shell."""
+    """A command for a shell that streams a chat completion."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": "Why does an even keel matter?"}],
@@ -66,5 +70,5 @@ def curl_line(url: str, model: str, key: str | None) -> str:
     return shlex.join([*words, "-d", json.dumps(body)])
 
 
-def _open(manifest: Manifest) -> bool:
+def _accepts_anonymous(manifest: Manifest) -> bool:
     return manifest.service.spec.tenancy.anonymous is Anonymous.SHARE

@@ -1,4 +1,4 @@
-"""The verb `up`."""
+"""The command `evenkeel up`."""
 
 from __future__ import annotations
 
@@ -16,41 +16,47 @@ from evenkeel_cli.up.sglang import DEFAULT_ENVIRONMENT, Engines
 
 def up(
     file: Annotated[
-        Path, typer.Argument(help="YAML with one FairInferenceService and its tenants.")
+        Path, typer.Argument(help="YAML file with one FairInferenceService and its tenants.")
     ],
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Where clients send requests; 0: any that is free."),
+        typer.Option(min=0, max=65535, help="Port for requests of clients; 0: any free port."),
     ] = TRAFFIC_PORT,
     probe_port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help=f"Probes and metrics. Default: {PROBE_PORT}, or after --port."
+            min=0,
+            max=65535,
+            help=f"Port for probes and metrics. Default: --port + 1 ({PROBE_PORT}).",
         ),
     ] = None,
     admin_port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help=f"For `top`. Default: {ADMIN_PORT}, or after --probe-port."
+            min=0,
+            max=65535,
+            help=f"Port for `evenkeel top`. Default: --probe-port + 1 ({ADMIN_PORT}).",
         ),
     ] = None,
-    state_dir: Annotated[Path, typer.Option(help="Logs, and what runs.")] = Path(".evenkeel"),
+    state_dir: Annotated[
+        Path, typer.Option(help="Folder for logs and the record of processes.")
+    ] = Path(".evenkeel"),
     sglang: Annotated[
         Path,
         typer.Option(
             envvar="EVENKEEL_SGLANG",
-            help="For runtime SGLang: the virtual environment that has it, or its python.",
+            help="Runtime SGLang: its virtual environment, or the Python in it.",
         ),
     ] = DEFAULT_ENVIRONMENT,
     model: Annotated[
         Path | None,
-        typer.Option(help="For runtime SGLang: a model's folder, in place of spec.model.source."),
+        typer.Option(help="Runtime SGLang: folder of a model, instead of spec.model.source."),
     ] = None,
 ) -> None:
-    """Run a file's fleet on this machine, and follow the file.
+    """Run the fleet of a file as local processes, and apply edits.
 
-    Replicas and a router run as processes of this machine. They are watched and started again; edits of the
-    file are applied as they are saved; Ctrl-C stops all of it in order.
+    A process that ends is restarted. Edits are applied when the file is saved. Ctrl-C stops all processes
+    in order.
     """
     probe = (port + 1 if port else 0) if probe_port is None else probe_port
     admin = (probe + 1 if probe else 0) if admin_port is None else admin_port

@@ -1,62 +1,65 @@
-"""A fleet of local processes: replicas and their routers, kept as a manifest says.
+"""A fleet of local processes: the replicas and routers of a manifest.
 
-Place in the flow: manifest → `plan` → **fleet** → keepers → processes. What happens in a change, and why in this
-order: new replicas are ready before the router hears of them; the router has let go of old ones before they
-are asked to end (a replica that drains still takes new requests); nothing of the running fleet is touched
-before all that is new is known to work.
+A change never interrupts requests. New replicas are ready before the router sends them requests. The router has
+removed old replicas before they are asked to end, because a replica that drains still accepts requests. If a new
+replica does not start, the running fleet stays as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import psutil
 from evenkeel_contract.render import router_config
-from evenkeel_contract.routerconfig import ListenConfig, ReplicaConfig, RouterConfig
+from evenkeel_contract.routerconfig import AtZero, ListenConfig, ReplicaConfig, RouterConfig
 from evenkeel_contract.spec import Runtime
 
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up import ports
-from evenkeel_cli.up.keeper import Keeper
+from evenkeel_cli.up.capacity import check_memory
+from evenkeel_cli.up.errors import Superseded
 from evenkeel_cli.up.launcher import Launcher, Program
-from evenkeel_cli.up.plan import Place, ReplicaCommand, plan_replicas, simulated
 from evenkeel_cli.up.probes import Probes
+from evenkeel_cli.up.process_supervisor import ProcessSupervisor, Report
+from evenkeel_cli.up.replicas import ReplicaAddress, ReplicaCommand, changes_to, simulated
 from evenkeel_cli.up.routers import Router, count_of, further_listen, state_of
 from evenkeel_cli.up.sglang import Engines, real
 from evenkeel_cli.up.state import StateFolder, end, leftovers
 
-Say = Callable[[str], None]
-
 HOST: Final = "127.0.0.1"
-ROUTING_LIMIT_S: Final = 10.0  # for a router to read its configuration and probe what is new
-REPLICA_GRACE_S: Final = 60.0  # for streams that a replica which leaves still serves
-STOP_GRACE_S: Final = 10.0  # for replicas once the router is gone: nobody listens any more
+ROUTING_LIMIT_S: Final = 10.0  # for a router to read its configuration and probe new replicas
+REPLICA_GRACE_S: Final = 60.0  # for the streams of a replica that was removed
+STOP_GRACE_S: Final = 10.0  # for replicas once the router has ended, and its clients are gone
+STARTS_AT_ONCE: Final = max(4, 2 * (os.cpu_count() or 1))
+"""How many replicas start at the same time: more of them would share the processors and miss their start limit."""
 ROUTER_SLACK_S: Final = 5.0  # on top of the router's own drain
 
 
 class Replica:
-    """One replica: what it runs, its ports, its keeper."""
+    """One replica: its command, its ports, its supervisor."""
 
     def __init__(self, name: str, command: ReplicaCommand) -> None:
         self.name = name
         self.command = command
         self.ports = [ports.free_port(HOST) for _ in range(4)]
-        self.keeper: Keeper
+        self.supervisor: ProcessSupervisor
 
     def program(self) -> Program:
-        """What to run. Ports stay over restarts, unless somebody else took them in between."""
+        """The program to run. Ports stay the same over restarts unless another process took them."""
         self.ports = [
             port if ports.is_free(HOST, port) else ports.free_port(HOST) for port in self.ports
         ]
-        return self.command.at(self._place())
+        return self.command.at(self._address())
 
-    def _place(self) -> Place:
+    def _address(self) -> ReplicaAddress:
         http, reports, kv_events, kv_replay = self.ports
-        return Place(
+        return ReplicaAddress(
             name=self.name,
             host=HOST,
             http_port=http,
@@ -67,17 +70,17 @@ class Replica:
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self._place().http_port}"
+        return f"http://{HOST}:{self._address().http_port}"
 
     def config(self) -> ReplicaConfig:
-        """What the router is told of it."""
-        place = self._place()
+        """Its entry in the router's configuration."""
+        address = self._address()
         return ReplicaConfig(
             name=self.name,
             url=self.url,
-            reports=f"tcp://{HOST}:{place.reports_port}",
-            kv_events=f"tcp://{HOST}:{place.kv_events_port}",
-            kv_replay=f"tcp://{HOST}:{place.kv_replay_port}",
+            reports=f"tcp://{HOST}:{address.reports_port}",
+            kv_events=f"tcp://{HOST}:{address.kv_events_port}",
+            kv_replay=f"tcp://{HOST}:{address.kv_replay_port}",
         )
 
 
@@ -91,7 +94,7 @@ class Fleet:
         probes: Probes,
         listen: ListenConfig,
         engines: Engines,
-        say: Say,
+        report: Report,
     ) -> None:
         self.listen = listen
         self.replicas: dict[str, Replica] = {}
@@ -99,12 +102,12 @@ class Fleet:
         self._folder = folder
         self._probes = probes
         self._engines = engines
-        self._say = say
+        self._report = report
         self._launcher = Launcher(folder)
-        self._keepers: set[Keeper] = set()
-        """Of every process, those that only just start or leave included."""
+        self._supervisors: set[ProcessSupervisor] = set()
+        """Of every process, including those that start or end at the moment."""
         self._config: RouterConfig | None = None
-        self._command_told: ReplicaCommand | None = None
+        self._reported_command: ReplicaCommand | None = None
 
     @property
     def url(self) -> str:
@@ -113,71 +116,106 @@ class Fleet:
 
     @property
     def admin_url(self) -> str:
-        """Where `evenkeel top` looks."""
+        """Where `evenkeel top` reads the router's state."""
         return f"http://{self.listen.host}:{self.listen.admin_port}"
 
-    async def apply(self, manifest: Manifest) -> None:
-        """Make the fleet as `manifest` says; raises `FleetError`, and then the old one runs on."""
+    async def apply(self, manifest: Manifest, *, superseded: asyncio.Event | None = None) -> None:
+        """Change the fleet to `manifest`; raises `FleetError`, and then the fleet stays as it was.
+
+        When `superseded` is set before the new replicas are ready, they are stopped, and it raises `Superseded`.
+        """
         command = await self._command(manifest)
-        plan = plan_replicas(
+        # 1. Refuse more processes than fit, before the first of them starts.
+        self._check_memory(manifest, command)
+        # 2. Start new replicas and wait until all are ready.
+        changes = changes_to(
             {name: replica.command for name, replica in self.replicas.items()},
             command=command,
             count=manifest.service.spec.initial_replicas,
         )
-        # 1. What is new starts, and must get ready.
-        new = await self._start([Replica(name, command) for name in plan.start])
-        # 2. The router hears of the new and forgets the old.
-        old = [self.replicas.pop(name) for name in plan.retire]
+        new = [Replica(name, command) for name in changes.start]
+        await self._start(new, superseded or asyncio.Event())
+        # 3. Add the new replicas to the router and remove the old ones. From here on the change is completed.
+        old = [self.replicas.pop(name) for name in changes.stop]
         self.replicas.update((replica.name, replica) for replica in new)
         await self._route(manifest)
-        if not self.replicas:
-            wait = manifest.service.spec.router.limits.queue_timeout.text
-            self._say(
-                f"no replica runs, as the file says 0: nothing is routable; requests wait up to "
-                f"{wait} and then get 503"
+        if self._config is not None and self._config.at_zero is AtZero.REFUSE:
+            self._report(
+                "no replica runs because spec.engine.replicas is 0; requests get 503 at once, and "
+                "only an edit of the file starts a replica"
             )
-        # 3. What is old ends, with its work done.
-        await self._stop((replica.keeper for replica in old), REPLICA_GRACE_S)
+        # 4. Stop the old replicas once they have finished their requests.
+        await self._stop((replica.supervisor for replica in old), REPLICA_GRACE_S)
         for replica in old:
-            self._say(f"{replica.name}: left, its work done")
+            self._report(f"{replica.name}: stopped; its requests are finished")
 
     async def stop(self) -> None:
-        """End everything in order: the router drains while the replicas still serve it."""
+        """Stop all processes in order: the router drains while the replicas still serve it."""
         await self._stop_routers(self.routers)
-        await self._stop(self._keepers, STOP_GRACE_S)
+        await self._stop(self._supervisors, STOP_GRACE_S)
         self._launcher.close()
         self._folder.forget()
 
     def kill(self) -> None:
-        """End everything at once; `stop` still has to be awaited."""
-        for keeper in self._keepers:
-            keeper.kill()
+        """Kill all processes at once; `stop` must still be awaited."""
+        for supervisor in self._supervisors:
+            supervisor.kill()
 
-    async def _stop(self, keepers: Iterable[Keeper], grace_s: float) -> None:
-        stopping = list(keepers)
-        await asyncio.gather(*(keeper.stop(grace_s) for keeper in stopping))
-        self._keepers.difference_update(stopping)
+    async def _stop(self, supervisors: Iterable[ProcessSupervisor], grace_s: float) -> None:
+        stopping = list(supervisors)
+        await asyncio.gather(*(supervisor.stop(grace_s) for supervisor in stopping))
+        self._supervisors.difference_update(stopping)
+
+    def _check_memory(self, manifest: Manifest, command: ReplicaCommand) -> None:
+        spec = manifest.service.spec
+        fitting = sum(replica.command == command for replica in self.replicas.values())
+        kept = min(fitting, spec.initial_replicas)
+        scaled = spec.autoscaling is not None
+        check_memory(
+            field="spec.autoscaling.minReplicas" if scaled else "spec.engine.replicas",
+            kept=kept,
+            started=spec.initial_replicas - kept,
+            replica_bytes=command.memory_bytes,
+            routers_started=max(0, count_of(manifest) - len(self.routers)),
+            available_bytes=psutil.virtual_memory().available,
+        )
 
     async def _command(self, manifest: Manifest) -> ReplicaCommand:
         if manifest.service.spec.engine.runtime is Runtime.SIMULATOR:
             return simulated(manifest.service)
         found = await asyncio.to_thread(real, manifest, self._engines)
-        if found != self._command_told:
-            self._say(found.summary())
-            self._command_told = found
+        if found != self._reported_command:
+            self._report(found.summary())
+            self._reported_command = found
         return found
 
-    async def _start(self, replicas: list[Replica]) -> list[Replica]:
-        for replica in replicas:
-            replica.keeper = self._keep(replica.name, replica.program)
+    async def _start(self, replicas: list[Replica], superseded: asyncio.Event) -> None:
+        """Start replicas and wait until all are ready; after a failure or a newer edit none of them runs."""
+        begun: list[ProcessSupervisor] = []
+        slots = asyncio.Semaphore(STARTS_AT_ONCE)
+
+        async def start(replica: Replica) -> None:
+            async with slots:
+                replica.supervisor = self._supervise(replica.name, replica.program)
+                begun.append(replica.supervisor)
+                await replica.supervisor.get_ready()
+                pid = replica.supervisor.pid
+                self._report(f"{replica.name}: ready at {replica.url} (process {pid})")
+
+        starting = asyncio.create_task(_all(start(replica) for replica in replicas))
+        newer = asyncio.create_task(superseded.wait())
         try:
-            await asyncio.gather(*(replica.keeper.get_ready() for replica in replicas))
-        except BaseException:  # a fault, or Ctrl-C: nothing that was begun may stay
-            await self._stop((replica.keeper for replica in replicas), STOP_GRACE_S)
+            await asyncio.wait((starting, newer), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                raise Superseded("the file changed again before the new replicas were ready")
+            await starting
+        except BaseException:  # a failure, a newer edit, or Ctrl-C
+            starting.cancel()
+            await asyncio.wait([starting])
+            await self._stop(begun, STOP_GRACE_S)
             raise
-        for replica in replicas:
-            self._say(f"{replica.name}: ready at {replica.url} (process {replica.keeper.pid})")
-        return replicas
+        finally:
+            newer.cancel()
 
     async def _route(self, manifest: Manifest) -> None:
         self._config = router_config(
@@ -198,10 +236,10 @@ class Fleet:
             self.routers = running
             self._publish()
             raise
-        await asyncio.gather(*(self._follow(router) for router in running[:wanted]))
-        # One that leaves goes on being a peer until it has ended: what it got meanwhile must be known.
-        leaving, self.routers = self.routers[wanted:], self.routers[:wanted]
-        await self._stop_routers(leaving)
+        await asyncio.gather(*(self._until_applied(router) for router in running[:wanted]))
+        # A removed router stays a peer until it has ended: the others need its accounts of the last requests.
+        removed, self.routers = self.routers[wanted:], self.routers[:wanted]
+        await self._stop_routers(removed)
         self._publish()
 
     def _new_router(self, index: int) -> Router:
@@ -210,54 +248,54 @@ class Fleet:
 
     async def _start_routers(self, routers: list[Router]) -> None:
         for router in routers:
-            router.keeper = self._keep(router.name, router.program)
+            router.supervisor = self._supervise(router.name, router.program)
         try:
-            await asyncio.gather(*(router.keeper.get_ready() for router in routers))
+            await asyncio.gather(*(router.supervisor.get_ready() for router in routers))
         except BaseException:
-            await self._stop((router.keeper for router in routers), STOP_GRACE_S)
+            await self._stop((router.supervisor for router in routers), STOP_GRACE_S)
             raise
         for router in routers:
-            self._say(
-                f"{router.name}: ready at {router.url} (process {router.keeper.pid}, "
+            self._report(
+                f"{router.name}: ready at {router.url} (process {router.supervisor.pid}, "
                 f"admin {router.admin_url})"
             )
 
-    async def _follow(self, router: Router) -> None:
-        """Wait until a router follows its new configuration."""
+    async def _until_applied(self, router: Router) -> None:
+        """Wait until a router uses its new configuration."""
         names = frozenset(self.replicas)
         if not await self._probes.routes(router.admin_url, names, ROUTING_LIMIT_S):
-            self._say(f"{router.name}: not all of {', '.join(sorted(names))} are in rotation yet")
+            self._report(f"{router.name}: not all of {', '.join(sorted(names))} take requests yet")
         state = await self._probes.state(router.admin_url)
         for fault in state.config_faults if state is not None else ():
-            self._say(f"{router.name}: keeps its last configuration: {fault}")
+            self._report(f"{router.name}: still uses its previous configuration: {fault}")
 
     async def _stop_routers(self, routers: list[Router]) -> None:
         drain_s = self._config.drain_timeout_s if self._config else 0.0
-        await self._stop((router.keeper for router in routers), drain_s + ROUTER_SLACK_S)
+        await self._stop((router.supervisor for router in routers), drain_s + ROUTER_SLACK_S)
 
     def _publish(self) -> None:
         if self._config is not None:
             for router in self.routers:
                 router.publish(self._config, self.routers)
 
-    def _keep(self, name: str, make: Callable[[], Program]) -> Keeper:
+    def _supervise(self, name: str, make: Callable[[], Program]) -> ProcessSupervisor:
         def make_and_publish() -> Program:
             program = make()
             self._republish()
             return program
 
-        keeper = Keeper(
+        supervisor = ProcessSupervisor(
             name,
             make_and_publish,
             launcher=self._launcher,
             probe=self._probes.status,
-            say=self._say,
+            report=self._report,
         )
-        self._keepers.add(keeper)
-        return keeper
+        self._supervisors.add(supervisor)
+        return supervisor
 
     def _republish(self) -> None:
-        """Tell routers where replicas are now: one that starts again may have other ports."""
+        """Write the addresses of the replicas to all routers: a restarted replica may have other ports."""
         if self._config is not None:
             replicas = sorted(
                 (replica.config() for replica in self.replicas.values()), key=lambda r: r.name
@@ -272,24 +310,24 @@ async def running_fleet(
     *,
     listen: ListenConfig,
     state_root: Path,
-    say: Say,
+    report: Report,
     engines: Engines = Engines(),  # noqa: B008  (frozen)
 ) -> AsyncIterator[Fleet]:
-    """A fleet that runs as `manifest` says, and is gone afterwards; raises `FleetError`.
+    """The running fleet of `manifest`, stopped afterwards; raises `FleetError`.
 
-    What a killed run of the same service left behind is found, named and ended first.
+    It first ends the processes that a killed run of the same service left behind, and reports them.
     """
     metadata = manifest.service.metadata
     folder = StateFolder.open(state_root, f"{metadata.namespace}.{metadata.name}")
     try:
-        await asyncio.to_thread(_clean_up, folder, say)
+        await asyncio.to_thread(_clean_up, folder, report)
         async with Probes.open() as probes:
             fleet = Fleet(
                 folder=folder,
                 probes=probes,
                 listen=ports.claim(listen),
                 engines=engines,
-                say=say,
+                report=report,
             )
             try:
                 await fleet.apply(manifest)
@@ -300,15 +338,27 @@ async def running_fleet(
         folder.close()
 
 
-def _clean_up(folder: StateFolder, say: Say) -> None:
+async def _all(starts: Iterable[Coroutine[None, None, None]]) -> None:
+    """Wait for all; after the first failure, or when it is cancelled, cancel the others and wait for their end."""
+    tasks = [asyncio.create_task(start) for start in starts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _clean_up(folder: StateFolder, report: Report) -> None:
     record = folder.read()
     if record is None:
         return
     found = leftovers(record)
     if found:
         names = ", ".join(f"{process.name} (process {process.pid})" for process, _ in found)
-        say(f"an earlier run was killed and left {names}; ending them")
+        report(f"an earlier run was killed and left {names}; ending them")
         end((process for _, process in found), STOP_GRACE_S)
     else:
-        say("an earlier run was killed; none of its processes is left")
+        report("an earlier run was killed; none of its processes is left")
     folder.forget()

@@ -1,4 +1,4 @@
-"""Starts processes that cannot outlive the supervisor, and writes down which are alive."""
+"""Starts processes that end with `evenkeel up`, and records which are running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evenkeel_cli.up.state import FleetRecord, ProcessRecord, StateFolder, start
 _TAIL_BYTES: Final = 8192
 _OF_THIS_INTERPRETER: Final = ("PYTHONPATH", "PYTHONHOME")
 MAX_LOG_BYTES: Final = 16 * 1024 * 1024
-"""Of one log; beyond it, it begins anew and what it held is `….log.1`."""
+"""Of one log. A longer log is moved to `….log.1` and starts empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,11 @@ class Program:
     probe_url: str
     """Answers 200 once the process is ready."""
     interpreter: str = sys.executable
-    """The Python that has the module; another one sees none of what this one was told of where modules are."""
+    """The Python that has the module. Another interpreter than this one does not inherit PYTHONPATH and PYTHONHOME."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """On top of this process's."""
+    """Added to the environment of this process."""
     start_limit_s: float = 60.0
-    """When it is taken for stuck. Importing on a busy machine is slow; nothing of ours takes longer."""
+    """A process that is not ready by then is killed. The default allows for slow imports on a busy machine."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class Child:
         return self.process.pid
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, if there is still somebody to get it; a kill takes its descendants too."""
+        """Send a signal if the process still runs; SIGKILL also goes to its descendants."""
         if self.process.returncode is not None:
             return
         if number is signal.SIGKILL:
@@ -63,7 +63,7 @@ class Child:
 
 @dataclass(slots=True)
 class Launcher:
-    """One run's processes. Closing it lets the kernel tell every child to end (`child`)."""
+    """The processes of one run. `close` closes the pipe whose end makes every child terminate (`child`)."""
 
     folder: StateFolder
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -72,7 +72,7 @@ class Launcher:
     _logged: set[str] = field(default_factory=set)
 
     async def launch(self, program: Program) -> Child:
-        """Start a process in a session of its own, so that a terminal's Ctrl-C reaches only us."""
+        """Start a process in its own session, so that Ctrl-C in the terminal reaches this process only."""
         reading, _ = self._pipe
         with self._log(program.name).open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -94,13 +94,13 @@ class Launcher:
         return Child(program, process)
 
     def ended(self, child: Child) -> None:
-        """Forget a process that is gone. What it started and left behind (an engine's scheduler, say) goes too."""
+        """Remove an ended process from the record, and kill its children (an engine's scheduler)."""
         _kill_group(child.pid)
         self._alive.pop(child.pid, None)
         self._write()
 
     def tail(self, name: str, lines: int = 8) -> str:
-        """The end of a process's log, for a person."""
+        """The last lines of a process's log."""
         path = self.folder.log_of(name)
         try:
             with path.open("rb") as log:
@@ -111,23 +111,23 @@ class Launcher:
         return "\n".join(text.splitlines()[-lines:])
 
     def bound_log(self, name: str) -> None:
-        """Keep a process's log within bounds, however long and much it writes.
+        """Move the log of a process to `….log.1` once it is longer than `MAX_LOG_BYTES`.
 
-        Copied and emptied, as the process has it open to append; lines that it writes in between are lost.
+        The process has the file open for appending, so it is copied and emptied; lines written in between are lost.
         """
         path = self.folder.log_of(name)
-        with suppress(OSError):  # no room for a copy, say: a log is not worth a fleet
+        with suppress(OSError):  # a full disk, for example, must not stop the fleet
             if path.stat().st_size > MAX_LOG_BYTES:
                 shutil.copyfile(path, self.folder.old_log_of(name))
                 os.truncate(path, 0)
 
     def close(self) -> None:
-        """Let go of the lifeline."""
+        """Close the pipe."""
         for end in self._pipe:
             os.close(end)
 
     def _log(self, name: str) -> Path:
-        """A log holds one run: the first start empties it."""
+        """The log of one run: the first start empties it."""
         path = self.folder.log_of(name)
         if name not in self._logged:
             self._logged.add(name)
@@ -152,6 +152,6 @@ def _environment(program: Program) -> dict[str, str]:
 
 
 def _kill_group(leader: int) -> None:
-    """A child leads a group of its own; while a member lives, nobody else can get the group's id."""
-    with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of zombies
+    """Every child leads its own process group; the system reuses the group's id only after its last member ended."""
+    with suppress(ProcessLookupError, PermissionError):  # macOS raises the latter for zombies
         os.killpg(leader, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Ports of this machine: free ones, taken ones, and who takes them."""
+"""Finds free ports of this machine, and names the process that uses a taken one."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from evenkeel_cli.up.errors import PortTaken
 
 LAST: Final = 65_535
 _RANGE: Final = (20_000, 32_000)
-"""Below the ports that systems give to outgoing connections: one of those could take what was just free."""
-_given: set[int] = set()
-"""Ports that this process chose and that may not be in use yet: nobody else of the fleet gets them."""
+"""Below the ports of outgoing connections: one of those could take a port between its choice and its use."""
+_chosen: set[int] = set()
+"""Ports that this process chose. They may not be in use yet, so they are never chosen again."""
 
 
 def free_port(host: str) -> int:
-    """A port that was free just now. Whoever gets it must cope with losing it again."""
+    """A port that was free at this moment. Another process may take it before its use."""
     candidates = random.sample(range(*_RANGE), 200)
     for port in candidates:
-        if port not in _given and is_free(host, port):
-            _given.add(port)
+        if port not in _chosen and is_free(host, port):
+            _chosen.add(port)
             return port
     raise PortTaken(f"no port from {_RANGE[0]} to {_RANGE[1]} on {host} is free")
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Whether a server can listen on the port now."""
     try:
         socket.create_server((host, port)).close()
     except OSError:
@@ -38,17 +38,17 @@ def is_free(host: str, port: int) -> bool:
 
 
 def claim(listen: ListenConfig) -> ListenConfig:
-    """`listen` with free ports in place of 0; raises `PortTaken` for one that is in use."""
+    """`listen` with free ports in place of 0; raises `PortTaken` for a port that is in use."""
     asked = (listen.traffic_port, listen.probe_port, listen.admin_port)
     for port in asked:
         if port and asked.count(port) > 1:
             raise PortTaken(
-                f"port {port} is given twice; traffic, probes and admin each need a port of their own"
+                f"port {port} is given twice; traffic, probes and admin each need their own port"
             )
         if port and not is_free(listen.host, port):
             raise PortTaken(
                 f"port {port} on {listen.host} is taken{_by_whom(port)}; "
-                f"stop what listens there or choose another with --port"
+                f"stop that process or choose another port with --port"
             )
     traffic, probe, admin = (port or free_port(listen.host) for port in asked)
     return ListenConfig(host=listen.host, traffic_port=traffic, probe_port=probe, admin_port=admin)
@@ -60,6 +60,6 @@ def _by_whom(port: int) -> str:
             listening = connection.status == psutil.CONN_LISTEN
             if listening and connection.laddr and connection.laddr.port == port and connection.pid:
                 return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
-    except psutil.Error:  # another user's process, or a system that does not tell
+    except psutil.Error:  # another user's process, or a system that does not name it
         pass
     return ""

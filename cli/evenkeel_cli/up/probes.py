@@ -1,4 +1,4 @@
-"""Asks the processes of the fleet how they are. Answers are values: nothing here raises."""
+"""Probes the processes of the fleet over HTTP. A failed probe is a value, not an exception."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BETWEEN_S: Final = 0.05
 
 
 class Probes:
-    """One client for all probes; `open` it."""
+    """One HTTP client for all probes; create it with `open`."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
@@ -23,19 +23,19 @@ class Probes:
     @classmethod
     @asynccontextmanager
     async def open(cls) -> AsyncIterator[Self]:
-        """Never through a proxy of the environment: all addresses are of this machine."""
+        """It ignores the proxy settings of the environment: all addresses are on this machine."""
         async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False) as client:
             yield cls(client)
 
     async def status(self, url: str) -> int | None:
-        """The status that an address answers with; None where nobody answers."""
+        """The status that an address answers with; None without an answer."""
         try:
             return (await self._client.get(url)).status_code
         except httpx.HTTPError:
             return None
 
     async def state(self, admin_url: str) -> RouterState | None:
-        """What a router knows; None where it does not say."""
+        """The state that a router reports; None without a valid answer."""
         try:
             response = await self._client.get(admin_url + STATE_PATH)
             return decode_state(response.content) if response.status_code == 200 else None
@@ -43,7 +43,7 @@ class Probes:
             return None
 
     async def routes(self, admin_url: str, names: frozenset[str], limit_s: float) -> bool:
-        """Wait until a router knows exactly these replicas and all are in rotation; whether it did."""
+        """Wait until a router has exactly these replicas and all take requests; False after `limit_s`."""
         try:
             async with asyncio.timeout(limit_s):
                 while True:

@@ -1,7 +1,6 @@
-"""The routers of a local fleet: where each listens, what each is told, and who its peers are.
+"""The routers of a local fleet: their ports, their configuration files, and their peers.
 
-Place in the flow: manifest → configuration → **routers** → a file each → processes. All are told the same but for
-where they listen, where the others do, and where a ledger is kept.
+All routers get the same configuration, except for their own ports, their peers, and the file of the ledger.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from evenkeel_contract.routerconfig import (
 
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up import ports
-from evenkeel_cli.up.keeper import Keeper
 from evenkeel_cli.up.launcher import Program
-from evenkeel_cli.up.plan import ROUTER_MODULE
+from evenkeel_cli.up.process_supervisor import ProcessSupervisor
+from evenkeel_cli.up.replicas import ROUTER_MODULE
 from evenkeel_cli.up.state import StateFolder, replace_file
 
 STRIDE: Final = 10
@@ -32,13 +31,13 @@ STRIDE: Final = 10
 
 
 class Router:
-    """One router: its ports, its configuration, its keeper."""
+    """One router: its ports, its configuration, its supervisor."""
 
     def __init__(self, index: int, listen: ListenConfig, folder: StateFolder) -> None:
         self.name = f"router-{index}" if index else "router"
         self.listen = listen
         self.config: RouterConfig | None = None
-        self.keeper: Keeper
+        self.supervisor: ProcessSupervisor
         self._path: Path = folder.router_config(self.name)
 
     @property
@@ -48,11 +47,11 @@ class Router:
 
     @property
     def admin_url(self) -> str:
-        """Where `evenkeel top` and the other routers look."""
+        """Where `evenkeel top` and the other routers connect."""
         return f"http://{self.listen.host}:{self.listen.admin_port}"
 
     def program(self) -> Program:
-        """What to run."""
+        """The program to run."""
         return Program(
             name=self.name,
             module=ROUTER_MODULE,
@@ -61,7 +60,7 @@ class Router:
         )
 
     def publish(self, config: RouterConfig, routers: Sequence[Router]) -> None:
-        """Tell it what all are told, and who the others are."""
+        """Write its configuration file: the shared `config`, its own ports, and the other routers as peers."""
         peers = tuple(
             PeerConfig(name=other.name, url=other.admin_url)
             for other in routers
@@ -74,7 +73,7 @@ class Router:
 
 
 def further_listen(first: ListenConfig, index: int) -> ListenConfig:
-    """Where a further router listens: `STRIDE` ports on from the one before, or where it is free."""
+    """The ports of a further router: `STRIDE` above those of the previous one, or any free ones."""
     wanted = [
         port + STRIDE * index for port in (first.traffic_port, first.probe_port, first.admin_port)
     ]
@@ -88,12 +87,12 @@ def further_listen(first: ListenConfig, index: int) -> ListenConfig:
 
 
 def count_of(manifest: Manifest) -> int:
-    """How many routers run here. A cluster's default of two is for nodes that fail; this is one machine."""
+    """How many routers run. The default is one: a second router would only help if a node fails."""
     return manifest.service.spec.router.replicas or 1
 
 
 def state_of(manifest: Manifest, folder: StateFolder) -> StateConfig:
-    """Where the ledger is kept: `File` means the fleet's folder."""
+    """Where the ledger is stored: `File` means the folder of the fleet."""
     state = manifest.service.spec.router.state
     if state.store is StateStore.FILE:
         return StateConfig(store=state.store, file=str(folder.ledger.absolute()))

@@ -1,4 +1,8 @@
-"""`evenkeel up`: run a file's fleet until told to stop, and follow the file while it changes."""
+"""`evenkeel up`: runs the fleet of a file until a signal stops it, and applies edits of the file.
+
+A newer edit cancels an older one that still waits for its replicas: otherwise a mistyped number would have to start
+completely before its correction counts.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +19,19 @@ from rich.markup import escape
 
 from evenkeel_cli.manifest import Manifest, ManifestFaults, parse_manifest
 from evenkeel_cli.up.banner import banner
-from evenkeel_cli.up.errors import FleetError
+from evenkeel_cli.up.errors import FleetError, Superseded
+from evenkeel_cli.up.file_changes import Contents, changes
 from evenkeel_cli.up.fleet import Fleet, running_fleet
 from evenkeel_cli.up.sglang import Engines
-from evenkeel_cli.up.watch import changes
 
 FAULTY = 2
-"""Exit status for a file that cannot be run."""
+"""Exit status for an invalid file."""
 
 
 def up(
     path: Path, *, listen: ListenConfig, engines: Engines, state_root: Path, console: Console
 ) -> int:
-    """Run until stopped; the exit status."""
+    """Run until a signal stops it; the exit status."""
     try:
         data = path.read_bytes()
         manifest = parse_manifest(data, str(path))
@@ -39,6 +43,25 @@ def up(
         return FAULTY
     run = _Run(path, listen=listen, engines=engines, state_root=state_root, console=console)
     return asyncio.run(run.until_stopped(manifest, data))
+
+
+class _Edits:
+    """The newest contents of the file, and whether they arrived while older ones were applied."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self._newest = b""
+
+    def add(self, data: bytes) -> None:
+        """Replace contents that were not applied yet."""
+        self._newest = data
+        self.arrived.set()
+
+    async def next(self) -> bytes:
+        """Wait for contents; `arrived` then waits for newer ones."""
+        await self.arrived.wait()
+        self.arrived.clear()
+        return self._newest
 
 
 class _Run:
@@ -67,7 +90,7 @@ class _Run:
             try:
                 await work
             except asyncio.CancelledError:
-                self._say("stopped" if count() < 2 else "killed")
+                self._report("stopped" if count() < 2 else "killed")
                 return 0 if count() < 2 else 130
             except FleetError as error:
                 _error(str(error))
@@ -83,22 +106,33 @@ class _Run:
             listen=self._listen,
             engines=self._engines,
             state_root=self._state_root,
-            say=self._say,
+            report=self._report,
         ) as fleet:
             self._fleet = fleet
             self._console.print(banner(manifest, fleet), highlight=False, soft_wrap=True)
-            name, readable = self._path.name, True
-            async for found in changes(self._path, data):
-                if isinstance(found, bytes):
-                    if not readable:
-                        self._say(f"{name} is back")
-                    manifest = await self._follow(fleet, manifest, found)
-                else:
-                    self._say(f"{name} cannot be read: {found}; the fleet runs on as it was")
-                readable = isinstance(found, bytes)
+            edits = _Edits()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._watch_file(data, edits))
+                    while True:
+                        manifest = await self._apply(fleet, manifest, edits)
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from None
 
-    async def _follow(self, fleet: Fleet, running: Manifest, data: bytes) -> Manifest:
-        """Apply a changed file; the manifest that runs afterwards, the old one where that failed."""
+    async def _watch_file(self, data: Contents, edits: _Edits) -> None:
+        name, readable = self._path.name, True
+        async for found in changes(self._path, data):
+            if isinstance(found, bytes):
+                if not readable:
+                    self._report(f"{name} can be read again")
+                edits.add(found)
+            else:
+                self._report(f"{name} cannot be read: {found}; the fleet stays as it was")
+            readable = isinstance(found, bytes)
+
+    async def _apply(self, fleet: Fleet, running: Manifest, edits: _Edits) -> Manifest:
+        """Wait for an edit and apply it; the manifest that runs afterwards, which is `running` after a failure."""
+        data = await edits.next()
         try:
             wanted = parse_manifest(data, str(self._path))
             if _identity(wanted) != _identity(running):
@@ -108,29 +142,34 @@ class _Run:
                 )
         except ManifestFaults as error:
             _faults(error.lines)
-            self._say("the file has faults; the fleet runs on as it was")
+            self._report("the file is invalid; the fleet stays as it was")
             return running
         if wanted == running:
             return running
         self._warn(wanted)
         try:
-            await fleet.apply(wanted)
+            await fleet.apply(wanted, superseded=edits.arrived)
+        except Superseded as reason:
+            self._report(f"edit cancelled: {reason}")
+            return running
         except FleetError as error:
             _error(str(error))
-            self._say("the change was not made; the fleet runs on as it was")
+            self._report("the edit was not applied; the fleet stays as it was")
             return running
-        self._say(f"{self._path.name} applied")
+        self._report(f"{self._path.name} applied")
         return wanted
 
     @contextmanager
     def _signals(self, work: asyncio.Task[None]) -> Iterator[Callable[[], int]]:
-        """The first signal stops, the second kills; yields a counter of them."""
+        """The first signal stops the fleet, the second kills it; yields the number of signals."""
         seen: list[int] = []
 
         def on_signal() -> None:
             seen.append(1)
             if len(seen) == 1:
-                self._say("stopping: the router drains first; Ctrl-C again kills")
+                self._report(
+                    "stopping: the router finishes its requests first; a second Ctrl-C kills"
+                )
                 work.cancel()
             elif self._fleet is not None:
                 self._fleet.kill()
@@ -145,7 +184,7 @@ class _Run:
             for number in numbers:
                 loop.remove_signal_handler(number)
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         clock = time.strftime("%H:%M:%S")
         self._console.print(f"[dim]{clock}[/] {escape(text)}", highlight=False, soft_wrap=True)
 
@@ -160,7 +199,7 @@ def _identity(manifest: Manifest) -> tuple[str, str]:
 
 
 def _faults(lines: Iterable[str]) -> None:
-    """As `file:line: …`, which editors and terminals make a link of."""
+    """Print faults as `file:line: …`, which editors and terminals show as a link."""
     console = Console(stderr=True)
     for line in lines:
         console.print(escape(line), style="red", highlight=False, soft_wrap=True)

@@ -1,8 +1,7 @@
-"""The real engine on this machine: which Python has SGLang, what it computes on, and what a replica is told.
+"""The command of a replica with runtime SGLang: its interpreter, its device, its flags and its environment.
 
-Place in the flow: manifest + `Engines` (the command line's options) → **a command** → `fleet` → processes. Flags come
-from the spec as on a cluster (`enginecommand`). The surprising thing: SGLang lives in an environment of its own, so
-its processes run another interpreter than the supervisor and the routers.
+Flags come from the spec as on a cluster (`enginecommand`). SGLang has its own virtual environment, so its processes
+run another interpreter than the routers.
 """
 
 from __future__ import annotations
@@ -31,15 +30,16 @@ from evenkeel_contract.enginesettings import REPORTS_PORT_VARIABLE
 from evenkeel_contract.spec import Model, ServiceSpec
 
 from evenkeel_cli.manifest import Manifest
+from evenkeel_cli.up.capacity import SGLANG_REPLICA_BYTES
 from evenkeel_cli.up.errors import FleetError
 from evenkeel_cli.up.launcher import Program
-from evenkeel_cli.up.plan import Place
+from evenkeel_cli.up.replicas import ReplicaAddress
 
 DEFAULT_ENVIRONMENT: Final = Path(".venv-sglang")
-"""Where `make sglang` puts it."""
-START_LIMIT_S: Final = 5400.0  # as on a cluster: fetching and loading a large model takes long
+"""The environment that `make sglang` creates."""
+START_LIMIT_S: Final = 5400.0  # as on a cluster: to fetch and load a large model takes long
 _CHECK_LIMIT_S: Final = 60.0
-# SGLang sizes its cache by the memory that is free, which on a CPU is everybody's.
+# SGLang sizes its cache by the free memory. On the CPU other processes need that memory too.
 _CPU_POOL: Final = "--max-total-tokens=16384"
 _DEVICE_FLAG: Final = "--device"
 _CPU: Final = f"{_DEVICE_FLAG}=cpu"
@@ -47,7 +47,7 @@ _GPU_DEVICE: Final = re.compile(r"nvidia(\d+)")
 _VISIBLE_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 _TOKEN_VARIABLE: Final = "HF_TOKEN"
 
-# Prints what is missing, a word each. Looks, and imports nothing of SGLang: that would take half a minute.
+# Prints the name of each missing package. It does not import SGLang, which would take half a minute.
 _CHECK: Final = """
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -58,12 +58,12 @@ if "evenkeel" not in entry_points(group="sglang.srt.plugins").names: print("even
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """What the command line says of real engines."""
+    """The options of the command line for runtime SGLang."""
 
     environment: Path = DEFAULT_ENVIRONMENT
-    """A virtual environment that has SGLang and the plug-in, or its interpreter."""
+    """A virtual environment with SGLang and the plug-in, or its interpreter."""
     model: Path | None = None
-    """A folder to serve in place of `spec.model.source`."""
+    """The folder of a model to serve instead of `spec.model.source`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,34 +74,42 @@ class RealReplica:
     arguments: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     gpus: tuple[str, ...] = ()
-    """Those of this machine; none: the CPU."""
+    """The GPUs of this machine; empty means the CPU."""
     gpus_each: int = 1
+    weights_bytes: int = 0
+    """The weights that each replica holds in the memory of the machine; 0 on GPUs and for a model to be fetched."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return SGLANG_REPLICA_BYTES + self.weights_bytes
 
     def summary(self) -> str:
-        """A sentence for a person: the CPU is not what one expects."""
-        where = f"GPUs {', '.join(self.gpus)}" if self.gpus else "the CPU: no GPU is used"
-        return f"replicas are SGLang ({self.interpreter}) on {where}; each takes a while to start"
+        """What the replicas compute on, as a sentence for the user."""
+        device = f"GPUs {', '.join(self.gpus)}" if self.gpus else "the CPU, without a GPU"
+        return f"replicas run SGLang ({self.interpreter}) on {device}; each start takes a while"
 
-    def at(self, place: Place) -> Program:
-        """The process of one of them."""
+    def at(self, address: ReplicaAddress) -> Program:
+        """The program of one replica."""
         environment = dict(self.environment)
-        environment[REPORTS_PORT_VARIABLE] = str(place.reports_port)
+        environment[REPORTS_PORT_VARIABLE] = str(address.reports_port)
         if self.gpus:
-            environment[_VISIBLE_VARIABLE] = ",".join(self._gpus_of(place.number))
+            environment[_VISIBLE_VARIABLE] = ",".join(self._gpus_of(address.number))
         return Program(
-            name=place.name,
+            name=address.name,
             interpreter=self.interpreter,
             module=SGLANG_MODULE,
             arguments=(
                 *self.arguments,
-                f"--host={place.host}",
-                f"--port={place.http_port}",
+                f"--host={address.host}",
+                f"--port={address.http_port}",
                 kv_events_flag(
-                    host=place.host, port=place.kv_events_port, replay_port=place.kv_replay_port
+                    host=address.host,
+                    port=address.kv_events_port,
+                    replay_port=address.kv_replay_port,
                 ),
             ),
             environment=environment,
-            probe_url=place.probe_url,
+            probe_url=address.probe_url,
             start_limit_s=START_LIMIT_S,
         )
 
@@ -111,7 +119,7 @@ class RealReplica:
 
 
 def real(manifest: Manifest, engines: Engines) -> RealReplica:
-    """What the replicas of a service with runtime SGLang run; raises `FleetError` with what to do."""
+    """The command of the replicas of a service with runtime SGLang; raises `FleetError` with the remedy."""
     spec = manifest.service.spec
     interpreter = find_interpreter(engines.environment)
     _check(interpreter)
@@ -134,12 +142,12 @@ def real_replica(
     gpus: Sequence[str] = (),
     inherited: Mapping[str, str],
 ) -> RealReplica:
-    """The command line and the environment; raises `FleetError` where there are too few GPUs."""
+    """The command line and the environment; raises `FleetError` if there are too few GPUs."""
     on_cpu = not gpus and not _names_device(spec.engine.args)
     gpus_each = spec.engine.gpu.count if gpus else 1
     _enough(gpus, spec.initial_replicas * gpus_each)
     environment = engine_environment(spec, reports_port=None)
-    if on_cpu:  # whoever sets a number of threads knows why
+    if on_cpu:  # a number of threads that the user has set stays
         environment |= {name: inherited.get(name, text) for name, text in CPU_ENVIRONMENT.items()}
     if Path(model).is_absolute():
         environment |= OFFLINE_ENVIRONMENT
@@ -156,23 +164,26 @@ def real_replica(
         environment=tuple(environment.items()),
         gpus=tuple(gpus),
         gpus_each=gpus_each,
+        weights_bytes=_weights_bytes(Path(model)) if on_cpu else 0,
     )
 
 
 def find_interpreter(environment: Path) -> Path:
-    """The Python of a virtual environment, or the one that is named; raises `FleetError`."""
+    """The Python of a virtual environment, or `environment` itself if it is a file; raises `FleetError`."""
     found = environment / "bin" / "python" if environment.is_dir() else environment
     if found.is_file():
-        return found.absolute()  # not resolved: a link's target knows nothing of the environment
+        return (
+            found.absolute()
+        )  # not resolved: the target of the link does not belong to the environment
     raise FleetError(
         f"runtime SGLang: there is no environment with SGLang at {environment}. "
-        f"`make sglang` makes {DEFAULT_ENVIRONMENT}; --sglang or EVENKEEL_SGLANG names another; "
+        f"`make sglang` creates {DEFAULT_ENVIRONMENT}; --sglang or EVENKEEL_SGLANG selects another; "
         f"spec.engine.runtime: Simulator needs none"
     )
 
 
 def model_of(model: Model, given: Path | None) -> str:
-    """What SGLang loads: the repository's name, or an absolute path that is there; raises `FleetError`."""
+    """The model that SGLang loads: a repository name, or the absolute path of a folder; raises `FleetError`."""
     hub = hub_name(model)
     if given is None and hub is not None:
         return hub
@@ -184,7 +195,7 @@ def model_of(model: Model, given: Path | None) -> str:
             f"use file:///path or hf://organisation/model, or give --model"
         )
     if not (Path(path) / "config.json").is_file():
-        raise FleetError(f"{option}: {path} is not the folder of a model (it has no config.json)")
+        raise FleetError(f"{option}: {path} is not the folder of a model: it has no config.json")
     return str(Path(path).absolute())
 
 
@@ -198,7 +209,7 @@ def gpus_here() -> tuple[str, ...]:
 
 
 def _check(interpreter: Path) -> None:
-    """That the environment has both; looking takes a moment, where an engine fails after half a minute."""
+    """Check that the environment has SGLang and the plug-in: an engine would fail only after half a minute."""
     try:
         done = subprocess.run(
             [interpreter, "-c", _CHECK],
@@ -214,8 +225,8 @@ def _check(interpreter: Path) -> None:
         raise FleetError(f"runtime SGLang: {interpreter} does not run: {done.stderr.strip()}")
     if missing := done.stdout.split():
         raise FleetError(
-            f"runtime SGLang: {interpreter} lacks {' and '.join(missing)}; `make sglang` makes an "
-            f"environment that has all, and `pip install 'evenkeel[sglang]'` adds the plug-in"
+            f"runtime SGLang: {interpreter} lacks {' and '.join(missing)}; `make sglang` creates a "
+            f"complete environment, and `pip install 'evenkeel[sglang]'` adds the plug-in"
         )
 
 
@@ -224,6 +235,11 @@ def _token(manifest: Manifest) -> str | None:
     if ref is None:
         return None
     return manifest.secrets[manifest.service.metadata.namespace, ref.name, ref.key]
+
+
+def _weights_bytes(model: Path) -> int:
+    """The size of a local model's weights; 0 for one that is fetched."""
+    return sum(file.stat().st_size for file in model.glob("*.safetensors"))
 
 
 def _names_device(arguments: Sequence[str]) -> bool:
@@ -235,5 +251,5 @@ def _enough(gpus: Sequence[str], needed: int) -> None:
     if gpus and needed > len(gpus):
         raise FleetError(
             f"spec.engine.replicas times spec.engine.gpu.count is {needed}, and this machine has "
-            f"{len(gpus)} GPUs; lower them, or compute on the CPU with spec.engine.args: [{_CPU}]"
+            f"{len(gpus)} GPUs; lower one of them, or use the CPU with spec.engine.args: [{_CPU}]"
         )

@@ -1,8 +1,9 @@
-"""What a running fleet leaves on disk, so that the next run finds what a killed one left behind.
+"""The files of a running fleet, from which the next run finds the processes that a killed run left behind.
 
-A folder per service, `.evenkeel/<namespace>.<name>/`: `lock` (held while a supervisor lives), `state.json` (its
-processes), `router.json` (what the router is told; a file for each), perhaps `ledger`, and a log per process. A leftover is ended only when its
-process id, its start time and the run id in its command line are all as written down.
+Each service has a folder, `.evenkeel/<namespace>.<name>/`. It contains `lock` (locked while `evenkeel up` runs),
+`state.json` (the processes), `router.json` (the configuration of a router; one file each), `ledger` for the store File,
+and one log per process. A leftover process is ended only if its process id, its start time and the run id in its
+command line all match the record.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SAME_START_S: Final = 2.0  # start times come from clock ticks and a boot time 
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
-    """One process as the supervisor saw it start."""
+    """One process, recorded when it started."""
 
     name: str
     pid: int
@@ -36,7 +37,7 @@ class FleetRecord(msgspec.Struct, frozen=True):
     """The processes of one run."""
 
     run: str
-    """Unique to the run; stands in every command line."""
+    """The id of the run; it is in every command line."""
     processes: tuple[ProcessRecord, ...]
 
 
@@ -49,7 +50,7 @@ class StateFolder:
 
     @classmethod
     def open(cls, root: Path, service: str) -> Self:
-        """Take the folder; raises `AlreadyRunning` or `FleetError`."""
+        """Create and lock the folder; raises `AlreadyRunning` or `FleetError`."""
         path = root / service
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,42 +62,42 @@ class StateFolder:
         except OSError as error:
             os.close(lock)
             raise AlreadyRunning(
-                f"{path} belongs to a fleet that is running; stop it, or give this one a folder "
-                f"of its own with --state-dir"
+                f"another `evenkeel up` uses {path}; stop it, or give this fleet another folder with "
+                f"--state-dir"
             ) from error
         return cls(path, lock)
 
     def close(self) -> None:
-        """Give the folder back; it stays, with its logs."""
+        """Unlock the folder; it keeps its logs."""
         os.close(self._lock)
 
     def router_config(self, name: str) -> Path:
-        """What a router is told."""
+        """The configuration file of a router."""
         return self.path / f"{name}.json"
 
     @property
     def ledger(self) -> Path:
-        """The ledger, where a file keeps it: it outlives the run."""
+        """The ledger of the store File; it outlives the run."""
         return self.path / "ledger"
 
     def log_of(self, name: str) -> Path:
-        """What a process says."""
+        """The output of a process."""
         return self.path / f"{name}.log"
 
     def old_log_of(self, name: str) -> Path:
-        """What it said before its log grew too long."""
+        """Its earlier output, moved there when the log grew too long."""
         return self.path / f"{name}.log.1"
 
     def write(self, record: FleetRecord) -> None:
-        """Remember the processes of this run."""
+        """Record the processes of this run."""
         replace_file(self.path / "state.json", msgspec.json.encode(record))
 
     def forget(self) -> None:
-        """The run ended in order: nothing is left behind."""
+        """Remove the record: the run ended in order and left no process behind."""
         (self.path / "state.json").unlink(missing_ok=True)
 
     def read(self) -> FleetRecord | None:
-        """What an earlier run wrote and never removed; None where there is nothing, or nothing readable."""
+        """The record of an earlier run that did not end in order; None without a valid one."""
         try:
             return msgspec.json.decode((self.path / "state.json").read_bytes(), type=FleetRecord)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -104,14 +105,14 @@ class StateFolder:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old or the new one, never a part."""
+    """Write a file in one step: a reader sees the old contents or the new, never a part."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_bytes(data)
     temporary.replace(path)
 
 
 def started_s(pid: int) -> float | None:
-    """When a process started, in seconds since the epoch; None when it is gone."""
+    """When a process started, in seconds since the epoch; None if it has ended."""
     try:
         return psutil.Process(pid).create_time()
     except psutil.Error:
@@ -119,7 +120,7 @@ def started_s(pid: int) -> float | None:
 
 
 def leftovers(record: FleetRecord) -> list[tuple[ProcessRecord, psutil.Process]]:
-    """The processes of an earlier run that are still there and beyond doubt the ones written down."""
+    """The processes of an earlier run that still run and match their record."""
     found = ((process, _verified(process, record.run)) for process in record.processes)
     return [(process, running) for process, running in found if running is not None]
 
@@ -130,13 +131,13 @@ def _verified(record: ProcessRecord, run: str) -> psutil.Process | None:
         same_start = abs(process.create_time() - record.started_s) < _SAME_START_S
         if same_start and run in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
             return process
-    except psutil.Error:  # gone, or another user's: not ours to end
+    except psutil.Error:  # it has ended, or another user's process has its id
         pass
     return None
 
 
 def end(processes: Iterable[psutil.Process], grace_s: float) -> None:
-    """Ask processes to end, and kill those that have not after `grace_s`."""
+    """Ask processes to end, and kill those that still run after `grace_s`."""
     remaining = list(processes)
     for process in remaining:
         _signal(process.terminate)
@@ -147,7 +148,7 @@ def end(processes: Iterable[psutil.Process], grace_s: float) -> None:
 
 
 def descendants(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """What processes have started and is still there."""
+    """All running descendants of processes."""
     found: list[psutil.Process] = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -156,5 +157,5 @@ def descendants(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def _signal(send: Callable[[], None]) -> None:
-    with suppress(psutil.NoSuchProcess):  # it may have ended by itself in between
+    with suppress(psutil.NoSuchProcess):  # it may have ended in the meantime
         send()

@@ -1,7 +1,6 @@
-"""The CustomResourceDefinitions of both resources, generated from `spec`: plain data, nothing is written.
+"""The CustomResourceDefinitions of both resources, generated from `spec`, `constraints` and `rules`.
 
-Place in the flow: dataclasses (`spec`) + marks (`constraints`) + CEL (`rules`) → **definitions** → the files in
-`crds/` (`make crds`), which cluster and chart install.
+The result is plain data; `make crds` writes the files that the cluster and the chart install.
 """
 
 from evenkeel_contract.crd.definition import definitions as definitions

@@ -1,4 +1,4 @@
-"""The envelope around a schema: names, printer columns, subresources."""
+"""The CustomResourceDefinition around a schema: names, printer columns, subresources."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Column:
     description: str
     type: str = "string"
     wide: bool = False
-    """Only with `-o wide`."""
+    """Shown only with `-o wide`."""
 
     def to_plain(self) -> dict[str, Any]:
         """As the API server reads it."""
@@ -39,39 +39,45 @@ class Column:
 
 _READY: Final = '.status.conditions[?(@.type=="Ready")]'
 _AGE: Final = Column(
-    name="Age", type="date", path=".metadata.creationTimestamp", description="Since its creation."
+    name="Age",
+    type="date",
+    path=".metadata.creationTimestamp",
+    description="Time since the resource was created.",
 )
 _IS_READY: Final = Column(
-    name="Ready", path=f"{_READY}.status", description="Whether it does what is wanted."
+    name="Ready", path=f"{_READY}.status", description="Status of condition Ready."
 )
 _REASON: Final = Column(
-    name="Reason", path=f"{_READY}.reason", description="Why it is ready or not.", wide=True
+    name="Reason", path=f"{_READY}.reason", description="Reason of condition Ready.", wide=True
 )
 
 _SERVICE_COLUMNS: Final = (
     _IS_READY,
     Column(
-        name="Replicas", type="integer", path=".status.replicas", description="Those that exist."
+        name="Replicas",
+        type="integer",
+        path=".status.replicas",
+        description="Number of replicas that exist.",
     ),
     Column(
         name="Ready Replicas",
         type="integer",
         path=".status.readyReplicas",
-        description="Those that take requests.",
+        description="Number of replicas that take requests.",
     ),
-    Column(name="URL", path=".status.url", description="Where clients send requests."),
+    Column(name="URL", path=".status.url", description="Address that clients send requests to."),
     Column(
         name="ShareError",
         type="integer",
         path=".status.fairness.shareErrorPercent",
-        description="Percent by which a backlogged client's share is off at most.",
+        description="How much less than its share a backlogged client got, in percent.",
     ),
     _AGE,
-    Column(name="Model", path=".spec.model.source", description="What is served.", wide=True),
+    Column(name="Model", path=".spec.model.source", description="Source of the model.", wide=True),
     Column(
         name="Policy",
         path=".spec.scheduling.replicaPolicy",
-        description="The order within a replica.",
+        description="Policy that orders requests within a replica.",
         wide=True,
     ),
     _REASON,
@@ -82,7 +88,7 @@ _TENANT_COLUMNS: Final = (
         name="Weight",
         type="integer",
         path=".spec.weight",
-        description="Its share against other tenants'.",
+        description="Weight of the tenant relative to other tenants.",
     ),
     _AGE,
     _REASON,
@@ -154,7 +160,7 @@ def _definition(
 
 
 def _root(cls: type, *, status: type) -> Schema:
-    """The whole object. Of metadata, a schema may bound the name and nothing else."""
+    """The schema of the whole object. For metadata, Kubernetes allows a constraint on the name only."""
     whole = object_schema(cls)
     parts = whole["properties"]
     name = {

@@ -1,4 +1,4 @@
-"""The docstring under a field of a dataclass, which Python itself drops: read from the source."""
+"""Reads the docstring under each field of a dataclass from the source; Python does not keep it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a schema cannot say and the API server still checks: the rules of `validate` in CEL.
+"""The rules of `validate` in CEL, for checks that a schema cannot express.
 
-Each rule bears the name of the function in `validate` that finds the same fault; what stands in
-`LEFT_TO_SPEC_VALID` is found by the operator only. Transition rules (`oldSelf`) have no such function: only the
-API server sees an object before and after.
+Each rule names the function in `validate` that finds the same fault. The operator alone finds the faults in
+`LEFT_TO_SPEC_VALID`. Transition rules (`oldSelf`) have no such function: only the API server sees both versions.
 
 Needs Kubernetes 1.31 or newer (`isCIDR`, `quantity`, `sets`, `fieldPath`).
 """
@@ -28,15 +27,15 @@ class Rule:
     """One entry of `x-kubernetes-validations`."""
 
     mirrors: str
-    """The function in `validate`, the mark, or the scalar that says the same; `transition` for none."""
+    """The function in `validate`, the constraint or the scalar with the same check; `transition` if there is none."""
     rule: str
-    """CEL: true where all is well; `self` is the value that the rule is attached to."""
+    """CEL: true if the value is valid; `self` is the value that the rule is attached to."""
     message: str
     """Names the field and the fix."""
     field: str | None = None
-    """The field to blame, below the value; None: the value itself."""
+    """The invalid field below the value; None: the value itself."""
     message_expression: str | None = None
-    """CEL that yields a message with the value in it."""
+    """CEL that yields a message containing the value."""
 
     def to_plain(self) -> dict[str, str]:
         """As the API server reads it."""
@@ -49,8 +48,8 @@ class Rule:
 
 
 LEFT_TO_SPEC_VALID: Final[Mapping[str, str]] = {
-    "alert_labels_are_no_labels": "looks at every name of a map without bounds: beyond CEL's budget",
-    "keys_share_a_secret": "compares every pair of up to 1000 keys: beyond CEL's budget",
+    "alert_labels_are_no_labels": "checks every name of an unbounded map, which exceeds CEL's cost budget",
+    "keys_share_a_secret": "compares every pair of up to 1000 keys, which exceeds CEL's cost budget",
 }
 
 _FLAG: Final = "self.split('=')[0]"
@@ -76,14 +75,14 @@ SCALAR_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         Rule(
             mirrors="Cidr",
             rule="isIP(self) || (isCIDR(self) && cidr(self) == cidr(self).masked())",
-            message="must be a network like 10.0.0.0/8, without bits beyond its prefix",
+            message="must be a network like 10.0.0.0/8, with zero bits after the prefix",
         ),
     ),
     Url: (
         Rule(
             mirrors="Url",
             rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && "
-            # Go's hosts may hold nearly anything; `getHostname().matches` would have no cost bound.
+            # Go accepts nearly any host; `getHostname().matches` would have no cost bound.
             "self.matches('^[a-zA-Z]+://([^/?#@]*@)?([a-zA-Z0-9._-]+|[[][0-9a-fA-F:.]+[]])"
             "(:[0-9]*)?([/?][^#]*)?$') && (url(self).getPort() == '' || "
             "(int(url(self).getPort()) > 0 && int(url(self).getPort()) < 65536))",
@@ -91,14 +90,14 @@ SCALAR_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         ),
     ),
 }
-"""Of values of a class, or with a mark."""
+"""Rules for values of a class, or with a constraint."""
 
 ITEM_RULES: Final[Mapping[tuple[type, str], Sequence[Rule]]] = {
     (Engine, "args"): (
         Rule(
             mirrors="arguments_are_owned",
             rule="self.startsWith('--')",
-            message="is no flag; write --flag=value as one entry",
+            message="must be a flag; write --flag=value as one entry",
         ),
         Rule(
             mirrors="arguments_are_owned",
@@ -109,14 +108,14 @@ ITEM_RULES: Final[Mapping[tuple[type, str], Sequence[Rule]]] = {
         ),
     ),
 }
-"""Of each entry of a list."""
+"""Rules for each entry of a list."""
 
 OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     ServiceSpec: (
         Rule(
             mirrors="replicas_and_autoscaling_are_both_given",
             rule="!(has(self.engine.replicas) && has(self.autoscaling))",
-            message="engine.replicas cannot stand beside autoscaling; remove one of the two",
+            message="engine.replicas is set together with autoscaling; remove one of the two",
             field="engine.replicas",
         ),
         Rule(
@@ -125,8 +124,8 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             "self.model.cache.accessModes.exists(m, m in ['ReadWriteMany', 'ReadOnlyMany']) || "
             "(has(self.autoscaling) ? self.autoscaling.maxReplicas < 2 : "
             "(!has(self.engine.replicas) || self.engine.replicas < 2))",
-            message="model.cache.accessModes needs ReadWriteMany for more than one replica "
-            "(engine.replicas, autoscaling.maxReplicas): they may run on several nodes",
+            message="model.cache.accessModes must include ReadWriteMany or ReadOnlyMany for more than one "
+            "replica (engine.replicas, autoscaling.maxReplicas), since they may run on several nodes",
             field="model.cache.accessModes",
         ),
     ),
@@ -158,8 +157,8 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             mirrors="rollout_cannot_move",
             rule="!(string(self.maxSurge) in ['0', '0%'] && "
             "string(self.maxUnavailable) in ['0', '0%'])",
-            message="maxSurge must be above 0 where maxUnavailable is 0: no replica could ever be "
-            "exchanged",
+            message="maxSurge must be above 0 if maxUnavailable is 0, else a rollout could not "
+            "replace any replica",
             field="maxSurge",
         ),
     ),
@@ -167,7 +166,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         Rule(
             mirrors="file_store_has_several_routers",
             rule="self.state.store != 'File' || !has(self.replicas) || self.replicas == 1",
-            message="replicas must be 1 with state.store File; Peers and Redis allow more",
+            message="replicas must be 1 with state.store File; use Peers or Redis for more routers",
             field="replicas",
         ),
     ),
@@ -175,19 +174,19 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         Rule(
             mirrors="store_and_its_settings_differ",
             rule="!has(self.file) || self.store == 'File'",
-            message="file has no use with another store; remove it or set store: File",
+            message="file needs store: File; remove file or set store: File",
             field="file",
         ),
         Rule(
             mirrors="store_and_its_settings_differ",
             rule="!has(self.redis) || self.store == 'Redis'",
-            message="redis has no use with another store; remove it or set store: Redis",
+            message="redis needs store: Redis; remove redis or set store: Redis",
             field="redis",
         ),
         Rule(
             mirrors="store_and_its_settings_differ",
             rule="self.store != 'Redis' || has(self.redis)",
-            message="redis is required with store Redis: give redis.urlSecretRef",
+            message="redis is required with store Redis; set redis.urlSecretRef",
             field="redis",
         ),
     ),
@@ -195,7 +194,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         Rule(
             mirrors="transition",
             rule="quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
-            message="size cannot shrink: the volume exists; keep the size or choose another store",
+            message="size cannot shrink while the volume exists; keep the size or choose another store",
             field="size",
         ),
     ),
@@ -203,7 +202,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         Rule(
             mirrors="limits_are_beyond_reason",
             rule="quantity(string(self.maxBodySize)).compareTo(quantity('1Gi')) <= 0",
-            message="maxBodySize must be at most 1Gi: routers keep a request in memory",
+            message="maxBodySize must be at most 1Gi, since routers keep a request in memory",
             field="maxBodySize",
         ),
         *(
@@ -226,7 +225,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         Rule(
             mirrors="cap_per_client_is_out_of_range",
             rule="!(string(self.maxReplicasPerClient) in ['0', '0%'])",
-            message="maxReplicasPerClient must be above 0: a client's requests would never start "
+            message="maxReplicasPerClient must be above 0, else a client's requests cannot start "
             "a replica",
             field="maxReplicasPerClient",
         ),
@@ -234,7 +233,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             mirrors="cap_per_client_is_out_of_range",
             rule="type(self.maxReplicasPerClient) == string || "
             "int(self.maxReplicasPerClient) <= self.maxReplicas",
-            message="maxReplicasPerClient is above maxReplicas; lower it or give a percentage",
+            message="maxReplicasPerClient is above maxReplicas; lower it or use a percentage",
             field="maxReplicasPerClient",
         ),
     ),
@@ -242,7 +241,7 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         Rule(
             mirrors="exposed_twice",
             rule="!(has(self.ingress) && has(self.httpRoute))",
-            message="httpRoute cannot stand beside ingress; remove one of the two",
+            message="httpRoute is set together with ingress; remove one of the two",
             field="httpRoute",
         ),
     ),
@@ -250,26 +249,26 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         Rule(
             mirrors="selector_values_do_not_fit",
             rule="!(self.operator in ['In', 'NotIn']) || (has(self.values) && size(self.values) > 0)",
-            message="values is required with operators In and NotIn",
+            message="values is required with operators In and NotIn; add at least one",
             field="values",
         ),
         Rule(
             mirrors="selector_values_do_not_fit",
             rule="self.operator in ['In', 'NotIn'] || !has(self.values) || size(self.values) == 0",
-            message="values must be empty with operators Exists and DoesNotExist",
+            message="values must be empty with operators Exists and DoesNotExist; remove them",
             field="values",
         ),
     ),
     TenantSpec: (
         Rule(
             mirrors="keys_name_unknown_clients",
-            # Beyond 500 × 500 the comparison would spend the budget of a whole object: SpecValid says it.
+            # Beyond 500 × 500 the comparison would use the CEL budget of a whole object; SpecValid reports it.
             rule="!has(self.apiKeys) || size(self.apiKeys) == 0 || (has(self.clients) && "
             "(size(self.clients) * size(self.apiKeys) > 250000 || "
             "sets.contains(self.clients.map(c, c.name), self.apiKeys.map(k, k.client))))",
-            message="apiKeys: every client must be in clients; add it there or correct its name",
+            message="apiKeys: each client must be in clients; add the client there or correct its name",
             field="apiKeys",
         ),
     ),
 }
-"""Of objects of a class."""
+"""Rules for objects of a class."""

@@ -1,7 +1,7 @@
-"""Type hints and marks → a structural schema, as the API server reads it.
+"""Generates a structural schema from type hints and constraints, as the API server reads it.
 
-The surprising thing: an object whose fields have defaults has a default itself, so that the API server fills
-in the whole tree and CEL may read `self.router.state.store` without asking whether each part is there.
+An object whose fields have defaults has a default itself. So the API server fills in the whole tree, and CEL can read
+`self.router.state.store` without checks for each part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INT32: Final = 2**31 - 1
 
 
 def object_schema(cls: type, *, defaults: bool = True) -> Schema:
-    """The schema of a dataclass; without `defaults` (a status), what is absent stays absent."""
+    """The schema of a dataclass. Without `defaults` (a status), absent fields stay absent."""
     schema: Schema = {"description": " ".join((cls.__doc__ or "").split()), "type": "object"}
     fields = fields_of(cls)
     required = [wire for wire, field in fields.items() if field.default is None]
@@ -39,15 +39,22 @@ def _field(cls: type, field: Field, *, defaults: bool) -> Schema:
     item_rules = ITEM_RULES.get((cls, field.name))
     if item_rules:
         _with_rules(schema["items"], item_rules)
-    schema = {**schema, "description": field_docs(cls)[field.name]}
     default = _default(field) if defaults else None
+    schema = {**schema, "description": field_docs(cls)[field.name] + _default_text(default)}
     if default is not None:
         schema["default"] = default
     return schema
 
 
+def _default_text(default: object) -> str:
+    """The sentence about a default; empty for objects, whose fields have their own."""
+    if isinstance(default, list) and all(isinstance(entry, str) for entry in default):
+        default = ", ".join(default)
+    return f" Default: {default}." if isinstance(default, str | int) else ""
+
+
 def _default(field: Field) -> object:
-    """The default on the wire; None where an absent field says the same.
+    """The default on the wire; None if an absent field means the same.
 
     Objects are written out, as CEL sees a default before the defaults within it are filled in.
     """
@@ -78,7 +85,7 @@ def value_schema(hint: Any, *, defaults: bool) -> Schema:
     return makers[shape]()
 
 
-# No float: Kubernetes' conventions forbid them in a resource.
+# No float: Kubernetes' API conventions forbid floats in a resource.
 _TYPES: Final = {str: "string", int: "integer", bool: "boolean"}
 
 
@@ -88,7 +95,7 @@ def _list(hint: Any, *, defaults: bool) -> Schema:
 
 
 def _mapping(hint: Any, *, defaults: bool) -> Schema:
-    if hint is object:  # the cluster checks it where it is used
+    if hint is object:  # the API server checks it when it is used
         return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     values = value_schema(hint, defaults=defaults)
     return {"type": "object", "additionalProperties": values}
@@ -149,13 +156,13 @@ def _range(mark: Range) -> Schema:
 
 
 def _length(mark: Length, unit: str) -> Schema:
-    """Of a text, the API server counts characters, `decode` bytes: decode is the stricter one."""
+    """Length of a text: the API server counts characters, `decode` counts bytes, which is stricter."""
     bounds: Schema = {f"min{unit}": mark.minimum} if mark.minimum else {}
     return bounds | ({} if mark.maximum is None else {f"max{unit}": mark.maximum})
 
 
 def _whole(regex: str) -> str:
-    """A pattern for the whole text. Surrogates cannot stand in the API server's UTF-8, nor RE2's."""
+    """A pattern for the whole text. UTF-8 has no surrogates, neither at the API server nor in RE2."""
     regex = regex.replace(r"\ud800-\udfff", "")
     return f"^({regex})$" if "|" in regex else f"^{regex}$"
 

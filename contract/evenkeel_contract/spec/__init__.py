@@ -1,7 +1,7 @@
-"""The two resources of group evenkeel.dev, v1alpha1 (design §3): the source of the CRDs.
+"""The two resources of group evenkeel.dev, v1alpha1 (design §3). The CRDs are generated from these dataclasses.
 
-Frozen dataclasses with their defaults; the docstring under a field is its description in the CRD. `decode`
-reads them, `validate` adds the rules across fields. Enums hold what the runtime implements.
+The docstring under a field is its description in the CRD; the generator appends the default. `decode` reads the
+dataclasses, `validate` adds the rules across fields. Enums list only what the runtime implements.
 """
 
 from evenkeel_contract.routerconfig import StateStore as StateStore

@@ -1,4 +1,4 @@
-"""What several parts of both resources share: metadata, references, templates, field types."""
+"""Parts that both resources use: metadata, references, pod templates, field types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.names import API_VERSION
 
 MAX_RESOURCE_NAME: Final = (
-    40  # leaves room for the suffixes of what is generated; a name ends at 63
+    40  # generated objects append suffixes, and Kubernetes allows 63 characters
 )
 
 Weight = Annotated[int, Range(1, MAX_WEIGHT)]
@@ -33,38 +33,38 @@ ApiVersion = Annotated[str, Pattern(API_VERSION.replace(".", r"\."), API_VERSION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """The parts of Kubernetes' metadata that matter here; all else passes."""
+    """The parts of Kubernetes' metadata that Evenkeel reads. Other parts are accepted and ignored."""
 
     OPEN: ClassVar[bool] = True
-    """Unknown fields are no faults: a cluster adds its own."""
+    """Unknown fields are accepted: a cluster adds its own."""
 
     name: Annotated[str, DNS_LABEL, Length(1, MAX_RESOURCE_NAME)]
-    """Unique among the resources of its kind in the namespace."""
+    """The name, unique among resources of this kind in the namespace."""
     namespace: Annotated[str, DNS_LABEL] = "default"
-    """Resources see others of their own namespace only."""
+    """The namespace. A service uses only tenants of its own namespace."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """What selectors match."""
+    """Labels for selectors."""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Notes that nothing selects by."""
+    """Annotations. Selectors do not use them."""
     generation: Count = 0
-    """Counted by the cluster: rises with every change of the spec."""
+    """A number that the API server increases with every change of the spec."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretKeyRef:
-    """One entry of a Secret in the same namespace."""
+    """Refers to one entry of a Secret in the same namespace."""
 
     name: DnsName
-    """The Secret's name."""
+    """Name of the Secret."""
     key: Annotated[str, Pattern(r"[-._a-zA-Z0-9]{1,253}", "a key of a Secret")]
-    """The entry's key in the Secret's data."""
+    """Key of the entry in the Secret's data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodTemplate:
-    """What to lay over the generated pods (strategic merge). Checked by the cluster, not here."""
+    """Changes the generated pods by a strategic merge. The API server checks the result."""
 
     metadata: Mapping[str, object] = field(default_factory=dict)
-    """Labels and annotations to add."""
+    """Labels and annotations to add to the pods."""
     spec: Mapping[str, object] = field(default_factory=dict)
-    """Node selector, tolerations, affinity, environment, volumes, resources and the like."""
+    """Fields of the pod spec to add or replace, such as node selector, tolerations, environment or resources."""

@@ -17,10 +17,10 @@ SOURCE = Pattern(
 
 
 class Runtime(Enum):
-    """What runs in a replica."""
+    """The server that a replica runs."""
 
     SGLANG = "SGLang"
-    SIMULATOR = "Simulator"  # answers like SGLang in the time a cost model says; needs no GPU
+    SIMULATOR = "Simulator"  # answers like SGLang, with times from a cost model; needs no GPU
 
 
 class ReplicaPolicyName(Enum):
@@ -28,15 +28,15 @@ class ReplicaPolicyName(Enum):
 
     DLPM = "DLPM"
     VTC = "VTC"
-    VTC_PREDICT = "VTCPredict"  # VTC that charges output in advance, by the client's last lengths
-    DRR = "DRR"  # deficit round robin: turns in order of joining, a quantum each
-    LCF = "LCF"  # for comparisons: newcomers are owed all that others got before
+    VTC_PREDICT = "VTCPredict"  # VTC that charges predicted output at admission
+    DRR = "DRR"  # deficit round robin: one quantum each turn, in order of joining
+    LCF = "LCF"  # least counter first, for comparisons: a new client is owed all earlier service
     LPM = "LPM"
     FCFS = "FCFS"
 
 
 class AccessMode(Enum):
-    """How a volume may be mounted."""
+    """Access mode of a PersistentVolumeClaim."""
 
     READ_WRITE_MANY = "ReadWriteMany"
     READ_ONLY_MANY = "ReadOnlyMany"
@@ -45,71 +45,73 @@ class AccessMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """A volume that keeps the model's files, so that a replica starts without fetching them."""
+    """A volume that keeps the model's files, so that a new replica does not download them."""
 
     size: Quantity
-    """How large the volume is."""
+    """Size of the volume."""
     storage_class_name: Annotated[str, Length(1, 253)] | None = None
-    """The storage class; absent: the cluster's default."""
+    """Storage class of the volume. If not set, the cluster's default storage class is used."""
     access_modes: Annotated[tuple[AccessMode, ...], Length(1, 3)] = (AccessMode.READ_WRITE_MANY,)
-    """More than one replica needs ReadWriteMany or ReadOnlyMany."""
+    """Access modes of the volume. More than one replica needs ReadWriteMany or ReadOnlyMany."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What is served."""
+    """The model that the service answers with."""
 
     source: Annotated[str, SOURCE, Length(1, 1024)]
-    """Where the model's files are: hf://organisation/model, pvc://claim/path or file:///path."""
+    """Location of the model's files: `hf://organisation/model`, `pvc://claim/path` or `file:///path`. An `hf://` source may end
+    with `@` and a branch, tag or commit."""
     served_name: Text | None = None
-    """The name in requests' `model`; absent: the last part of `source`."""
+    """Model name that clients send in requests. If not set, it is the last part of `source`."""
     token_secret_ref: SecretKeyRef | None = None
-    """The token that fetching from `hf://` needs, if any."""
+    """Secret entry with the Hugging Face token. Needed only for a gated or private `hf://` source."""
     cache: Cache | None = None
-    """Absent: every replica fetches the files into its own container."""
+    """Volume for the model's files. If not set, each replica downloads them into its own container."""
 
     @property
     def name(self) -> str:
-        """The name in requests' `model`."""
+        """Model name that clients send in requests."""
         return self.served_name or self.source.rstrip("/").rsplit("/", 1)[-1].split("@")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """What each replica computes on."""
+    """GPUs of one replica."""
 
     resource_name: Annotated[str, Length(1, 253)] = "nvidia.com/gpu"
-    """The extended resource that a replica asks for."""
+    """Extended resource that a replica requests."""
     count: Positive = 1
-    """Per replica; the model is split over them (tensor parallelism)."""
+    """GPUs per replica. The model is split over them by tensor parallelism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """How replicas are exchanged for new ones."""
+    """Pace of a rollout."""
 
     max_surge: CountOrPercent = CountOrPercent.from_plain(1)
-    """Replicas above the wanted number while a rollout runs."""
+    """Replicas that a rollout may add above the desired number, as a number or a percentage."""
     max_unavailable: CountOrPercent = CountOrPercent.from_plain(0)
-    """Replicas below the wanted number while a rollout runs."""
+    """Replicas that a rollout may remove below the desired number, as a number or a percentage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """The replicas."""
+    """The engine replicas, one pod each."""
 
     runtime: Runtime = Runtime.SGLANG
-    """What runs in a replica."""
+    """Server that each replica runs. Simulator needs no GPU and generates no real text."""
     image: Text | None = None
-    """Container image; absent: the operator's default, pinned when the service was made."""
+    """Container image of the replicas. If not set, the operator's default image is used.
+
+    The operator pins the default when it first sees the service and keeps it until annotation evenkeel.dev/upgrade is set."""
     replicas: Count | None = None
-    """How many; absent with `autoscaling` absent too: 1. At most one of the two may be given."""
+    """Number of replicas. Set either this field or `spec.autoscaling`. If neither is set, the service has 1 replica."""
     gpu: Gpu = field(default_factory=Gpu)
-    """What each replica computes on; ignored by runtime Simulator."""
+    """GPUs of each replica. Runtime Simulator ignores them."""
     args: Annotated[tuple[Text, ...], Length(0, 128)] = ()
-    """Further flags of the engine, each as one entry `--flag=value`; flags that Evenkeel sets itself
-    are refused."""
+    """Additional flags of the engine, each as one entry `--flag=value`. Flags that Evenkeel sets are refused."""
     rollout: Rollout = field(default_factory=Rollout)
-    """How replicas are exchanged for new ones."""
+    """Pace at which a rollout replaces replicas."""
     template: PodTemplate = field(default_factory=PodTemplate)
-    """What to lay over the generated pods."""
+    """Changes to the generated engine pods, applied by a strategic merge."""

@@ -13,74 +13,76 @@ from evenkeel_contract.spec.common import Count, PodTemplate, Positive, SecretKe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """How prompts are matched with the replicas that hold their prefixes."""
+    """How the router matches prompts with the prefixes that replicas have cached."""
 
     mode: PrefixMode = PrefixMode.TEXT
-    """Text: blocks of bytes, corrected by what replicas report. Tokens: exactly as the engine caches."""
+    """What the router compares. Text compares blocks of bytes and corrects itself by the replicas' reports.
+    Tokens compares the engine's own token blocks, which is exact."""
     text_block_bytes: Annotated[int, Range(16, 65536)] = 256
-    """Length of a block in mode Text: shorter finds more, longer costs less."""
+    """Length of a block in mode Text, in bytes. Shorter blocks find more matches, longer blocks use less memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
-    """The volume of store File."""
+    """Volume of store File."""
 
     size: Quantity = Quantity.from_plain("1Gi")
-    """How large the volume is."""
+    """Size of the volume."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisState:
-    """The server of store Redis."""
+    """Server of store Redis."""
 
     url_secret_ref: SecretKeyRef
-    """A Secret's entry with an address like redis://:password@host:6379/0."""
+    """Secret entry with the server's address, such as `redis://:password@host:6379/0`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Where the ledger outlives a router."""
+    """Where the ledger is kept when a router restarts."""
 
     store: StateStore = StateStore.PEERS
-    """File needs exactly one router."""
+    """Place that keeps the ledger: the other routers (Peers), a volume (File) or a Redis server (Redis).
+    File needs exactly one router."""
     file: FileState | None = None
-    """With store File only."""
+    """Volume of store File. Set it with store File only."""
     redis: RedisState | None = None
-    """With store Redis, which needs it."""
+    """Server of store Redis. Required with store Redis and refused with another store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterLimits:
-    """Bounds of one request and of one client."""
+    """Limits of one request and of one client."""
 
     max_body_size: Quantity = Quantity.from_plain("16Mi")
-    """A larger request is refused (413)."""
+    """Largest request body in bytes. The router refuses a larger one with status 413."""
     queue_timeout: Duration = Duration.from_plain("120s")
-    """How long a request may wait while no replica is routable (503)."""
+    """Longest wait of a request while no replica can take it. Then the router answers 503."""
     first_token_timeout: Duration = Duration.from_plain("120s")
-    """How long a replica may take until its first byte (504)."""
+    """Longest wait for a replica's first byte. Then the router answers 504."""
     activation_timeout: Duration = Duration.from_plain("600s")
-    """How long a request may wait for a service that was scaled to zero (503)."""
+    """Longest wait of a request for the first replica of a service at zero. Then the router answers 503."""
     max_concurrent_per_client: Count = 0
-    """Requests of one client in flight; more are refused (429). 0: no bound."""
+    """Most requests of one client in flight at each router. The router refuses more with status 429. 0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """The routers in front of the replicas."""
+    """The routers, which send requests to the replicas."""
 
     replicas: Positive | None = None
-    """How many; absent: 2, or 1 where the state's store is File."""
+    """Number of routers. If not set, it is 1 with store File and 2 otherwise."""
     template: PodTemplate = field(default_factory=PodTemplate)
-    """What to lay over the generated pods."""
+    """Changes to the generated router pods, applied by a strategic merge."""
     prefix: Prefix = field(default_factory=Prefix)
-    """How prompts are matched with replicas."""
+    """How the router matches prompts with cached prefixes."""
     state: State = field(default_factory=State)
-    """Where the ledger outlives a router."""
+    """Where the ledger is kept when a router restarts."""
     limits: RouterLimits = field(default_factory=RouterLimits)
-    """Bounds of one request and of one client."""
+    """Limits of one request and of one client."""
 
     @property
     def count(self) -> int:
-        """How many routers there shall be."""
+        """The desired number of routers."""
         return self.replicas or (1 if self.state.store is StateStore.FILE else 2)

@@ -1,4 +1,4 @@
-"""The number of replicas and the promises to clients: `spec.autoscaling` and `spec.slo`."""
+"""Autoscaling and service level objectives: `spec.autoscaling` and `spec.slo`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenkeel_contract.spec.common import Count, Percent, Positive, SecretKeyRef
 
 
 class SelectPolicy(Enum):
-    """Which of several scaling policies counts."""
+    """Which of several scaling policies applies."""
 
     MAX = "Max"
     MIN = "Min"
@@ -21,7 +21,7 @@ class SelectPolicy(Enum):
 
 
 class ScalingPolicyType(Enum):
-    """What a scaling policy counts in."""
+    """Unit of a scaling policy's value."""
 
     PODS = "Pods"
     PERCENT = "Percent"
@@ -29,134 +29,135 @@ class ScalingPolicyType(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingPolicy:
-    """A bound on the change within a period."""
+    """Limits the change of the number of replicas within a period."""
 
     type: ScalingPolicyType
-    """What `value` counts."""
+    """Unit of `value`: replicas (Pods) or percent of the current number (Percent)."""
     value: Positive
-    """Pods, or percent of the present number."""
+    """Largest change within the period, in the unit of `type`."""
     period_seconds: Annotated[int, Range(1, 1800)]
-    """How long the bound holds for."""
+    """Length of the period in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleUpRules:
-    """Growing, as in autoscaling/v2."""
+    """Limits of scaling up, with the meaning of autoscaling/v2."""
 
     stabilization_window_seconds: Annotated[int, Range(0, 3600)] = 0
-    """The lowest wish of this window counts."""
+    """Window in seconds. The scaler uses the lowest recommendation of this window."""
     select_policy: SelectPolicy = SelectPolicy.MAX
-    """Which of the policies counts."""
+    """Which policy applies: the one that allows most change (Max), least change (Min), or no change (Disabled)."""
     policies: Annotated[tuple[ScalingPolicy, ...], Length(1, 16)] = (
         ScalingPolicy(type=ScalingPolicyType.PERCENT, value=100, period_seconds=15),
         ScalingPolicy(type=ScalingPolicyType.PODS, value=4, period_seconds=15),
     )
-    """Bounds on the change within a period."""
+    """Limits of the change within a period. By default replicas may double, or grow by 4, every 15 seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleDownRules:
-    """Shrinking, as in autoscaling/v2."""
+    """Limits of scaling down, with the meaning of autoscaling/v2."""
 
     stabilization_window_seconds: Annotated[int, Range(0, 3600)] = 300
-    """The highest wish of this window counts."""
+    """Window in seconds. The scaler uses the highest recommendation of this window."""
     select_policy: SelectPolicy = SelectPolicy.MAX
-    """Which of the policies counts."""
+    """Which policy applies: the one that allows most change (Max), least change (Min), or no change (Disabled)."""
     policies: Annotated[tuple[ScalingPolicy, ...], Length(1, 16)] = (
         ScalingPolicy(type=ScalingPolicyType.PERCENT, value=100, period_seconds=15),
     )
-    """Bounds on the change within a period."""
+    """Limits of the change within a period. By default any number of replicas may leave at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behavior:
-    """How fast the number may change."""
+    """How fast the number of replicas may change."""
 
     scale_up: ScaleUpRules = field(default_factory=ScaleUpRules)
-    """How fast it may grow."""
+    """Limits of scaling up."""
     scale_down: ScaleDownRules = field(default_factory=ScaleDownRules)
-    """How fast it may shrink."""
+    """Limits of scaling down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prometheus:
-    """Where the scaler reads."""
+    """Prometheus server that the scaler reads."""
 
     url: Annotated[str, Url(), Length(1, 2048)]
-    """One that the operator's settings allow."""
+    """Address of the server. The operator's setting `--allow-prometheus` may restrict it."""
     token_secret_ref: SecretKeyRef | None = None
-    """A bearer token, where the server wants one."""
+    """Secret entry with a bearer token. If not set, requests carry no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What the scaler aims at; the highest wish of all counts."""
+    """Targets of the scaler. Each set target yields a recommendation, and the highest one applies."""
 
     utilization_percent: Percent = 75
-    """Demand of all clients, each cut at its cap, over the replicas' capacity."""
+    """Target for demand over the replicas' capacity, in percent. Demand is the sum over clients, each limited to its cap."""
     queue_time: Duration | None = None
-    """Grow where requests of clients within their share wait longer at replicas, on average."""
+    """Target for the mean wait at replicas, over requests of clients within their share. If not set, it is not a target."""
     ttft_p95: Duration | None = None
-    """Grow where clients within their share wait longer for the first token."""
+    """Target for the 95th percentile of time to first token, over clients within their share.
+    If not set, it is not a target."""
     service_per_replica: Quantity | None = None
-    """Capacity in weighted tokens per second; absent: learnt from saturated replicas."""
+    """Capacity of one replica in weighted tokens per second. If not set, the scaler measures it at saturated replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaling:
-    """Replicas follow demand, within what each client may ask for."""
+    """Lets the operator choose the number of replicas by demand, with a cap for each client."""
 
     min_replicas: Count = 1
-    """0 lets an idle service vanish; the next request waits for a replica."""
+    """Fewest replicas. With 0 an idle service has no replica, and the next request waits for one to start."""
     max_replicas: Positive
-    """The most replicas, whatever the demand."""
+    """Most replicas, whatever the demand."""
     max_replicas_per_client: CountOrPercent = CountOrPercent.from_plain("100%")
-    """What one client may make the fleet grow to, times its relative weight: a number, or a share of `maxReplicas`. What
-    several clients ask for adds up, each up to its own."""
+    """Cap on the replicas that the demand of one client may start, as a number or a percentage of `maxReplicas`.
+    The cap is multiplied by the client's relative weight. The demands of several clients add up."""
     prometheus: Prometheus
-    """Where the scaler reads."""
+    """Prometheus server that the scaler reads."""
     targets: Targets = field(default_factory=Targets)
-    """What the scaler aims at."""
+    """Targets of the scaler."""
     behavior: Behavior = field(default_factory=Behavior)
-    """How fast the number may change."""
+    """How fast the number of replicas may change."""
     drain_timeout: Duration = Duration.from_plain("300s")
-    """How long a replica that leaves may finish its work."""
+    """Time that a draining replica gets to finish its requests. Then its pod is deleted."""
 
     @property
     def wakes(self) -> bool:
-        """Whether it may stand at zero, until a request wants a replica."""
+        """Whether the service may have no replica until a request needs one."""
         return self.min_replicas == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TtftObjective:
-    """Time to the first token, over requests of clients within their share."""
+    """Objective for time to first token, over requests of clients within their share."""
 
     threshold: Duration
-    """A request is good when its first token comes within it."""
+    """Time limit for the first token. A request that meets it is good."""
     objective_percent: Annotated[int, Range(1, 99)] = 99
-    """The share of requests that shall be good."""
+    """Percentage of requests that must be good."""
     window: Duration = Duration.from_plain("720h")
-    """What the share is taken over."""
+    """Period over which the percentage is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessObjective:
-    """How far the service of backlogged clients may drift apart."""
+    """Objective for fairness between backlogged clients."""
 
     max_lead: Duration = Duration.from_plain("60s")
-    """Of the most over the least served, in time of fair service."""
+    """Largest lead of the most over the least served backlogged client, in time of fair service. An alert fires above it."""
     max_share_error_percent: Percent = 15
-    """How far the share of a backlogged client may be from the one its weight gives."""
+    """How much less service than its share a backlogged client may get, in percent of its share. An alert fires above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """What to alert about."""
+    """Service level objectives. The operator generates alerts from them."""
 
     ttft: TtftObjective | None = None
-    """Absent: no objective, no alert."""
+    """Objective for time to first token. If not set, there is no such objective and no alert."""
     fairness: FairnessObjective = field(default_factory=FairnessObjective)
-    """How far the service of backlogged clients may drift apart."""
+    """Objective for fairness between backlogged clients."""
     alert_labels: Mapping[str, str] = field(default_factory=dict)
-    """Added to every alert of this service."""
+    """Labels to add to every alert of this service, for example to route it."""

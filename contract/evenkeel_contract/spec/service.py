@@ -1,4 +1,4 @@
-"""FairInferenceService: a model, its replicas, its router, and how they are shared."""
+"""FairInferenceService: a model, its replicas, its routers, and the rules by which clients share them."""
 
 from __future__ import annotations
 
@@ -15,99 +15,101 @@ from evenkeel_contract.spec.router import Router
 from evenkeel_contract.spec.scaling import Autoscaling, Slo
 
 Hostname = Annotated[
-    str, Pattern(rf"(\*\.)?{DNS_NAME.regex}", "a DNS name, perhaps after '*.'"), Length(1, 253)
+    str, Pattern(rf"(\*\.)?{DNS_NAME.regex}", "a DNS name, or '*.' and a DNS name"), Length(1, 253)
 ]
 
 
 class Rejoin(Enum):
-    """What a client that comes back to a replica finds (design R4)."""
+    """Deficit of a client that returns to a replica after being idle (design R4)."""
 
-    KEEP_DEBT = "KeepDebt"  # a debt stays a debt
-    PAPER = "Paper"  # as Algorithm 1 is printed: back to zero, which can be farmed
+    KEEP_DEBT = "KeepDebt"  # a negative deficit is kept
+    PAPER = "Paper"  # the deficit is set to zero, as in the paper; a client can exploit this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
-    """How the service is shared. A request costs we·extend + wq·output weighted tokens."""
+    """How clients share the service. A request costs
+    inputTokenWeight · extend tokens + outputTokenWeight · output tokens, in weighted tokens."""
 
     replica_policy: ReplicaPolicyName = ReplicaPolicyName.DLPM
-    """The order within a replica; only DLPM, VTC, VTCPredict and DRR are fair."""
+    """Policy that orders the waiting requests within a replica. Only DLPM, VTC, VTCPredict and DRR are fair."""
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
-    """The choice of a replica."""
+    """Policy by which the router chooses a replica for a request."""
     input_token_weight: Weight = 1
-    """we: weight of an input token that had to be computed."""
+    """Weight of an extend token: an input token that the replica had to compute because it was not cached."""
     output_token_weight: Weight = 2
-    """wq: weight of an output token."""
+    """Weight of an output token."""
     client_quantum: Positive = 8000
-    """Q^u, weighted tokens: how far a client may get ahead within a replica (DLPM, DRR). Larger keeps more locality,
-    smaller is fairer over short times."""
+    """Weighted tokens that a client receives per refill within a replica (DLPM, DRR). A larger quantum keeps more
+    cache locality. A smaller quantum is fairer over short times."""
     worker_quantum: Positive = 20000
-    """Q^w, weighted tokens: how much of a client goes to the replicas that hold its prefixes before it is
-    spread further. Of no influence on the fairness bound (design R8)."""
+    """Weighted tokens that a client may send to a replica per refill before its requests go to other replicas too (D2LPM).
+    A larger quantum keeps more cache locality. It does not change the fairness bound."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
-    """What a client that comes back to a replica finds."""
+    """Deficit of a client that returns to a replica after being idle. KeepDebt keeps a negative deficit.
+    Paper sets it to zero, which a client can exploit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressTls:
-    """TLS of an Ingress."""
+    """TLS settings of an Ingress."""
 
     secret_name: DnsName
-    """A Secret of type kubernetes.io/tls."""
+    """Name of a Secret of type kubernetes.io/tls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressExposure:
-    """An Ingress to the router."""
+    """An Ingress that forwards to the routers."""
 
     host: DnsName
-    """The name that clients use."""
+    """DNS name that clients use."""
     class_name: DnsName | None = None
-    """The ingress class; absent: the cluster's default."""
+    """Ingress class. If not set, the cluster's default ingress class is used."""
     tls: IngressTls | None = None
-    """Absent: plain HTTP."""
+    """TLS settings. If not set, the Ingress serves plain HTTP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParentRef:
-    """A Gateway, as an HTTPRoute names it."""
+    """Refers to a Gateway, as in HTTPRoute."""
 
     name: DnsName
-    """Of the Gateway."""
+    """Name of the Gateway."""
     namespace: Annotated[str, DNS_LABEL] | None = None
-    """Of the Gateway; absent: that of the service."""
+    """Namespace of the Gateway. If not set, it is the namespace of the service."""
     group: DnsName = "gateway.networking.k8s.io"
-    """The parent's API group."""
+    """API group of the parent."""
     kind: Annotated[str, Length(1, 63)] = "Gateway"
-    """The parent's kind."""
+    """Kind of the parent."""
     section_name: DnsName | None = None
-    """One listener of the Gateway; absent: all."""
+    """Listener of the Gateway. If not set, all listeners are used."""
     port: Annotated[int, Range(1, 65535)] | None = None
-    """One port of the Gateway; absent: all."""
+    """Port of the Gateway. If not set, all ports are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRouteExposure:
-    """An HTTPRoute of the Gateway API to the router."""
+    """An HTTPRoute of the Gateway API that forwards to the routers."""
 
     parent_refs: Annotated[tuple[ParentRef, ...], Length(1, 32)]
-    """The gateways, as in HTTPRoute."""
+    """Gateways that the route is attached to."""
     hostnames: Annotated[tuple[Hostname, ...], Length(0, 16)] = ()
-    """The names that clients use; empty: all of the gateways'."""
+    """DNS names that clients use. If empty, all names of the gateways are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """How clients outside the cluster reach the router: at most one way."""
+    """How clients outside the cluster reach the routers. Set at most one field."""
 
     ingress: IngressExposure | None = None
-    """An Ingress."""
+    """Ingress to generate. If not set, there is none."""
     http_route: HttpRouteExposure | None = None
-    """An HTTPRoute of the Gateway API."""
+    """HTTPRoute to generate. If not set, there is none."""
 
 
 class SelectorOperator(Enum):
-    """The comparisons of a selector."""
+    """Operators of a label selector."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -117,64 +119,65 @@ class SelectorOperator(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSelectorRequirement:
-    """One condition on labels, as in Kubernetes."""
+    """One condition on a label, as in Kubernetes."""
 
     key: Annotated[str, Length(1, 317)]
-    """The label."""
+    """Name of the label."""
     operator: SelectorOperator
-    """How the label and `values` are compared."""
+    """How the label's value is compared with `values`."""
     values: Annotated[tuple[str, ...], Length(0, 64)] = ()
-    """With In and NotIn."""
+    """Values to compare with. Required with In and NotIn, empty with Exists and DoesNotExist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSelector:
-    """Which resources, by their labels; empty: all."""
+    """Selects resources by their labels. An empty selector selects all."""
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that must be as given."""
+    """Labels that a resource must have, with their values."""
     match_expressions: Annotated[tuple[LabelSelectorRequirement, ...], Length(0, 32)] = ()
-    """Conditions that must all hold."""
+    """Conditions on labels. A resource must meet all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenancy:
-    """Who may use the service."""
+    """The clients that may use the service."""
 
     selector: LabelSelector = field(default_factory=LabelSelector)
-    """Which InferenceTenants of the namespace are served; empty: all."""
+    """Selects the InferenceTenants of the namespace that may use the service. An empty selector selects all."""
     anonymous: Anonymous = Anonymous.REJECT
-    """What becomes of a request without an identity; Share: all of them are one client."""
+    """Handling of requests without an identity. Reject answers 401. Share treats all of them as one client."""
     trusted_proxies: Annotated[
         tuple[Annotated[str, Cidr(), Length(1, 64)], ...], Length(0, 64)
     ] = ()
-    """Networks whose identity headers are believed."""
+    """Networks (CIDR) of trusted proxies. The router accepts identity headers from these networks only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
-    """What is wanted."""
+    """The desired state of a service."""
 
     model: Model
-    """What is served."""
+    """The model that the service answers with."""
     engine: Engine = field(default_factory=Engine)
-    """The replicas that serve it."""
+    """The engine replicas that run the model."""
     scheduling: Scheduling = field(default_factory=Scheduling)
-    """How the service is shared."""
+    """How clients share the service."""
     router: Router = field(default_factory=Router)
-    """The routers in front of the replicas."""
+    """The routers, which send requests to the replicas."""
     autoscaling: Autoscaling | None = None
-    """Absent: `engine.replicas` says how many, or whoever owns the scale subresource."""
+    """Autoscaling by the operator. If not set, the number of replicas is `engine.replicas`, which an external autoscaler may
+    change."""
     slo: Slo = field(default_factory=Slo)
-    """What to alert about."""
+    """Service level objectives. The operator generates alerts from them."""
     exposure: Exposure = field(default_factory=Exposure)
-    """How clients outside the cluster reach the router."""
+    """How clients outside the cluster reach the routers."""
     tenancy: Tenancy = field(default_factory=Tenancy)
-    """Who may use the service."""
+    """The clients that may use the service."""
 
     @property
     def initial_replicas(self) -> int:
-        """How many replicas to start with."""
+        """The number of replicas at the start."""
         if self.autoscaling is not None:
             return max(1, self.autoscaling.min_replicas)
         return 1 if self.engine.replicas is None else self.engine.replicas
@@ -182,15 +185,15 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairInferenceService:
-    """A model served fairly (short name: fis)."""
+    """FairInferenceService serves a model to many clients by weighted fair sharing."""
 
     api_version: ApiVersion
-    """The group and version of this schema."""
+    """Group and version of this schema."""
     kind: Annotated[str, Pattern("FairInferenceService", "FairInferenceService")]
-    """FairInferenceService."""
+    """Kind of the resource: FairInferenceService."""
     metadata: Metadata
-    """Name and labels."""
+    """Name, labels and annotations."""
     spec: ServiceSpec
-    """What is wanted."""
+    """The desired state, written by users."""
     status: Mapping[str, object] = field(default_factory=dict)
-    """Written by the operator; not read here."""
+    """The observed state, written by the operator."""

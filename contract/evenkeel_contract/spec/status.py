@@ -1,6 +1,6 @@
-"""What the operator says about both resources: `status`. Written by it, read by people, `kubectl wait`, HPA.
+"""`status` of both resources. The operator writes it; users, `kubectl wait` and the HPA read it.
 
-Nothing here has a default in the CRD: what is absent is not known yet.
+No field has a default in the CRD: an absent field is not known yet.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ Generation = Annotated[int, Range(0, 2**53)]
 class ServiceCondition(Enum):
     """The conditions of a FairInferenceService."""
 
-    READY = "Ready"  # requests are answered
+    READY = "Ready"  # the service answers requests
     ENGINES_READY = "EnginesReady"
     ROUTER_READY = "RouterReady"
     SCALING_ACTIVE = "ScalingActive"
-    PROGRESSING = "Progressing"  # what is wanted is being brought about
-    DEGRADED = "Degraded"  # it serves, but not as promised
-    SPEC_VALID = "SpecValid"  # False: the last good spec is what runs
+    PROGRESSING = "Progressing"  # the operator is applying a change
+    DEGRADED = "Degraded"  # the service answers requests, but an object does not match the spec
+    SPEC_VALID = "SpecValid"  # False: the last valid spec is in use
 
 
 class TenantCondition(Enum):
     """The conditions of an InferenceTenant."""
 
-    READY = "Ready"  # its API keys are known to the routers of its services
+    READY = "Ready"  # the routers of its services accept its API keys
     SPEC_VALID = "SpecValid"
 
 
 class ConditionStatus(Enum):
-    """Whether a condition holds."""
+    """Value of a condition."""
 
     TRUE = "True"
     FALSE = "False"
@@ -46,20 +46,20 @@ class ConditionStatus(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One statement about the resource, as in Kubernetes."""
+    """One observation about the resource, as in Kubernetes."""
 
     type: ConditionName
-    """What the statement is about; unique."""
+    """Name of the condition, unique in the list."""
     status: ConditionStatus
-    """Whether it holds."""
+    """Value of the condition: True, False or Unknown."""
     reason: ConditionName
-    """Why, in one CamelCase word for programs."""
+    """Cause of the value, in one CamelCase word for programs."""
     message: Annotated[str, Length(0, 32768)] = ""
-    """Why, in a sentence for people: names the field and the fix."""
+    """Cause of the value, in a sentence for people. It names the field and the fix."""
     last_transition_time: Annotated[str, Timestamp()]
-    """When `status` changed last."""
+    """Time of the last change of `status`."""
     observed_generation: Generation | None = None
-    """The generation of the spec that the statement is about."""
+    """Generation of the spec that the condition describes."""
 
 
 Conditions = Annotated[tuple[Condition, ...], UniqueBy(("type",)), Length(0, 32)]
@@ -67,79 +67,79 @@ Conditions = Annotated[tuple[Condition, ...], UniqueBy(("type",)), Length(0, 32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterStatus:
-    """The routers as they are."""
+    """The observed routers."""
 
     ready_replicas: Count = 0
-    """Routers that are in sync and take requests."""
+    """Number of routers that are in sync and take requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FairnessStatus:
-    """How evenly clients are served: at most once a minute, and without their names."""
+    """Fairness figures of the last minute, without client names. The operator updates them at most once a minute."""
 
     share_error_percent: Count | None = None
-    """The largest distance of a backlogged client's share from the one its weight gives."""
+    """How much less service than its share the least served backlogged client got, in percent of its share."""
     max_lead: Duration | None = None
-    """Of the most over the least served backlogged client, in time of fair service; absent: none."""
+    """Largest lead of the most over the least served backlogged client, in time of fair service. Not set without a lead."""
     backlogged_clients: Count | None = None
-    """Clients that had work waiting."""
+    """Number of clients with waiting requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingStatus:
-    """What the built-in scaler decided."""
+    """Last decision of the scaler."""
 
     desired: Count
-    """How many replicas it wants."""
+    """Number of replicas that the scaler recommends."""
     reason: ConditionName
-    """Why, in one CamelCase word."""
+    """Cause of the recommendation, in one CamelCase word."""
     last_scale_time: Annotated[str, Timestamp()] | None = None
-    """When the wanted number changed last."""
+    """Time of the last change of the recommendation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """What is, as the operator saw it last."""
+    """The observed state of a service."""
 
     observed_generation: Generation | None = None
-    """The generation of the spec that this status is about."""
+    """Generation of the spec that this status describes."""
     replicas: Count | None = None
-    """Replicas that exist."""
+    """Number of replicas that exist."""
     ready_replicas: Count | None = None
-    """Replicas that take requests."""
+    """Number of replicas that take requests."""
     selector: Annotated[str, Length(1, 2048)] | None = None
-    """The label selector of the replicas' pods, as text; what an HPA reads."""
+    """Label selector of the engine pods, as text. The HPA reads it."""
     url: Annotated[str, Length(1, 2048)] | None = None
-    """Where clients send requests."""
+    """Address that clients send requests to."""
     image: Annotated[str, Length(1, 1024)] | None = None
-    """The engine image in use; pinned until the spec or an annotation says otherwise."""
+    """Engine image in use. It stays the same until the spec or annotation evenkeel.dev/upgrade changes it."""
     available_image: Annotated[str, Length(1, 1024)] | None = None
-    """The operator's default engine image, where another one is pinned; annotation evenkeel.dev/upgrade takes it."""
+    """The operator's default engine image, if it differs from `image`. Annotation evenkeel.dev/upgrade switches to it."""
     router: RouterStatus | None = None
-    """The routers as they are."""
+    """The observed routers."""
     conditions: Conditions = ()
-    """Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded, SpecValid."""
+    """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded and SpecValid."""
     fairness: FairnessStatus | None = None
-    """How evenly clients are served."""
+    """Fairness figures of the last minute."""
     scaling: ScalingStatus | None = None
-    """What the built-in scaler decided; absent without `spec.autoscaling`."""
+    """Last decision of the scaler. Not set without `spec.autoscaling`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedBy:
-    """A FairInferenceService that serves the tenant."""
+    """A FairInferenceService that the tenant may use."""
 
     name: DnsName
-    """Its name, in the tenant's namespace."""
+    """Name of the service, in the tenant's namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantStatus:
-    """What is, as the operator saw it last."""
+    """The observed state of a tenant."""
 
     observed_generation: Generation | None = None
-    """The generation of the spec that this status is about."""
+    """Generation of the spec that this status describes."""
     conditions: Conditions = ()
-    """Ready, SpecValid."""
+    """Conditions of types Ready and SpecValid."""
     services: Annotated[tuple[ServedBy, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
-    """The services of the namespace that select this tenant."""
+    """Services of the namespace that select this tenant."""

@@ -1,4 +1,4 @@
-"""InferenceTenant: who shares the FairInferenceServices of a namespace, and with what weight."""
+"""InferenceTenant: a tenant of the FairInferenceServices of a namespace, its weight and its clients."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from evenkeel_contract.spec.common import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A client with a weight of its own within the tenant."""
+    """A client of the tenant that has its own weight."""
 
     name: ClientName
-    """Unique within the tenant."""
+    """Name of the client, unique within the tenant."""
     weight: Weight = 1
-    """Its share relative to other clients of the tenant."""
+    """Share of the client relative to other clients of the tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,52 +32,52 @@ class ApiKey:
     """A key that identifies a client."""
 
     name: ClientName
-    """Of the key, for logs and rotation; not the key itself."""
+    """Name of the key, used in logs and for key rotation. It is not the key itself."""
     client: ClientName
-    """One of `clients`."""
+    """Name of the client that the key identifies. It must be one of `spec.clients`."""
     secret_ref: SecretKeyRef
-    """Where the key is."""
+    """Secret entry that holds the key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRateLimits:
-    """Bounds of the whole tenant; more is refused (429). 0: no bound."""
+    """Limits of the whole tenant."""
 
     requests_per_minute: Count = 0
-    """Requests begun."""
+    """Most requests per minute. The router refuses more with status 429. 0 means no limit."""
     tokens_per_minute: Count = 0
-    """Input and output tokens together."""
+    """Most tokens per minute, input and output together. The router refuses more with status 429. 0 means no limit."""
     max_concurrent: Count = 0
-    """Requests in flight."""
+    """Most requests in flight at each router. The router refuses more with status 429. 0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantSpec:
-    """What is wanted."""
+    """The desired state of a tenant."""
 
     weight: Weight = 1
-    """The tenant's share of a service relative to other tenants', however many clients it has (R9)."""
+    """Share of the tenant relative to other tenants of the service. It does not depend on the number of its clients."""
     default_client_weight: Weight = 1
-    """Of clients that are not listed."""
+    """Weight of clients that are not in `clients`."""
     clients: Annotated[tuple[Client, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
-    """Clients with a weight of their own, and those that API keys name."""
+    """Clients that have their own weight, and the clients that API keys name."""
     api_keys: Annotated[tuple[ApiKey, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
-    """The keys that identify clients."""
+    """API keys that identify clients."""
     limits: TenantRateLimits = field(default_factory=TenantRateLimits)
-    """Bounds of the whole tenant."""
+    """Limits of the whole tenant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceTenant:
-    """One tenant (short name: itn). Owned by administrators, not by the tenant."""
+    """InferenceTenant is a tenant that shares the services of its namespace. Administrators own it, not the tenant."""
 
     api_version: ApiVersion
-    """The group and version of this schema."""
+    """Group and version of this schema."""
     kind: Annotated[str, Pattern("InferenceTenant", "InferenceTenant")]
-    """InferenceTenant."""
+    """Kind of the resource: InferenceTenant."""
     metadata: Metadata
-    """Name and labels."""
+    """Name, labels and annotations."""
     spec: TenantSpec = field(default_factory=TenantSpec)
-    """What is wanted."""
+    """The desired state, written by administrators."""
     status: Mapping[str, object] = field(default_factory=dict)
-    """Written by the operator; not read here."""
+    """The observed state, written by the operator."""

@@ -1,9 +1,8 @@
 """The contract between a router (or the simulator's fleet) and a fleet policy.
 
-Place in the flow: match prefix → **select** → dispatched → finished. What a request costs is estimated at
-`dispatched` and settled at `finished` (design §5.6). Replicas are numbered by small slots
-that the caller hands out and may reuse after `left`; sets of them are bit masks, because a set of 64
-replicas must be intersected in nanoseconds.
+The order of calls is select → dispatched → finished. What a request costs is estimated at `dispatched` and settled at
+`finished` (design §5.6). Replicas are numbered by small slots, which the caller hands out and may reuse after `left`. Sets
+of them are bit masks, because a set of 64 replicas must be intersected in nanoseconds.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ class Dispatch(NamedTuple):
     client: str
     """The whole identity, `namespace/tenant/client`."""
     input_tokens: int
-    """Of the whole prompt, as estimated before the replica says how many there are."""
+    """Of the whole prompt, as estimated before the replica reports its count."""
     weight: float = 1.0
     """The client's weight over the whole fleet: its tenant's times its own (`tenancy.Weights.fleet`)."""
     longest: ReplicaSet = EMPTY
-    """Replicas that hold the longest match of its prefix; empty when nobody holds any."""
+    """Replicas that hold the longest match of its prefix; empty when no replica holds any."""
     matched_tokens: int = 0
     blocks: Sequence[int] = ()
     """Chained block hashes of the prompt, for policies that keep a tree of their own (Preble)."""
@@ -93,12 +92,13 @@ class FleetPolicy(ABC):
     def finished(self, request: Dispatch, slot: int, usage: Usage | None) -> None:
         """`request` ended at `slot`, completed or aborted; comes once for every `dispatched`.
 
-        `usage` takes the place of the estimate: `NOTHING` takes it back. None means that nobody knows (its
-        client left before the replica had said anything): the estimate stands. May come after `left(slot)`: what a departed replica still owed an answer to ends too.
+        `usage` takes the place of the estimate: `NOTHING` takes it back. None means that it is unknown (its
+        client left before the replica answered): the estimate stays. May come after `left(slot)`, for requests that were
+        still open at a departed replica.
         """
 
     def joined(self, slot: int) -> None:
-        """A replica is there (R5)."""
+        """A replica joined the fleet (R5)."""
 
     def left(self, slot: int) -> None:
         """The replica in `slot` is gone; the slot may be used again afterwards (R6).

@@ -5,15 +5,15 @@ else to the least loaded replica where the client has credit. Once no routable r
 get quanta of Q^w·weight. So a client stays where its prefixes are until its credit there is spent, and
 every replica gets work of it between two refills.
 
-The surprising thing: none of this is what makes a fleet fair. Q^w is in no bound; DLPM at each replica
-isolates (R1), and D2LPM only has to keep a backlogged client backlogged everywhere. That is why q may be
+None of this makes the fleet fair: Q^w is in no bound. DLPM at each replica isolates (R1), and D2LPM only has to
+keep a backlogged client backlogged everywhere. That is why q may be
 forgotten and rebuilt from zero (R8), and why a stale or wrong prefix costs speed, never fairness.
 
 Readings, where Algorithm 2 is open (ALGORITHMS §2.4, A7):
  - Refills are simultaneous: the same k quanta for every replica, k the smallest that makes some routable
    one positive (the listing's loop never looks again).
  - A refill credits the routable replicas only. For a replica that is draining or not ready the client's
-   account stands still: it neither piles up credit beyond Q^w·weight, nor is its debt forgiven.
+   account does not change: it neither gains credit beyond Q^w·weight, nor loses its debt.
  - The input charge is the full prompt, not its uncached part: q measures how much of a client's work went
    where, and a replica that keeps hitting its cache must run out of credit too.
  - That charge is an estimate until the request ends; then the replica's own count takes its place, and what
@@ -111,7 +111,7 @@ class D2lpm(FleetPolicy):
     def finished(self, request: Dispatch, slot: int, usage: Usage | None) -> None:
         account = self._accounts.get(request.client)
         if usage is None or account is None or slot not in account.q:
-            return  # after its replica left an end is charged to nobody: that q is gone (R6)
+            return  # after its replica left, its q is gone and the end is not charged (R6)
         tokens = usage.input_tokens
         used = self._cost.input_cost(tokens)
         used += self._cost.output_cost(tokens, 0, usage.output_tokens)

@@ -1,7 +1,4 @@
-"""Picking one slot out of a set, in the two ways every fleet policy needs. Ties go to the lowest slot.
-
-Place in the flow: the last step of `select`.
-"""
+"""Picking one slot out of a set, in the two ways that fleet policies need. Ties go to the lowest slot."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from evenkeel_fairshare.fleet.round_robin import RoundRobin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPolicyConfig:
-    """What any fleet policy may be told; each takes what concerns it."""
+    """The parameters of fleet policies; each policy takes its own."""
 
     cost: Cost = field(default_factory=LinearCost)
     """What service costs, the same as at the replicas."""

@@ -64,6 +64,7 @@ class BookDelta:
     folded: dict[str, int]
     """Incarnations folded, and the height at which."""
     given: dict[str, float]
+    baselines: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -79,6 +80,8 @@ class Book:
     dropped: dict[str, int] = field(default_factory=dict)
     """Clients aged out within the lineage, and the height at which."""
     folded: dict[str, int] = field(default_factory=dict)
+    baselines: frozenset[str] = frozenset()
+    """Incarnations that were there before the first book. Seeds that no known router promised there are no debts."""
     given: dict[str, float] = field(default_factory=dict)
     """By tenant: quanta that a client would have been given that was queued on all replicas all the time (R4).
 
@@ -103,6 +106,7 @@ class Book:
             dropped=dict(self.dropped),
             folded=dict(self.folded),
             given=dict(self.given),
+            baselines=self.baselines,
         )
 
     def contains(self, rank: Rank) -> bool:
@@ -126,6 +130,7 @@ class Book:
             dropped={name: at for name, at in self.dropped.items() if at > height},
             folded={name: at for name, at in self.folded.items() if at > height},
             given=dict(self.given),
+            baselines=tuple(sorted(self.baselines)),
         )
 
     def adopt(self, delta: BookDelta) -> Book | None:
@@ -141,6 +146,7 @@ class Book:
         book.folded.update(delta.folded)
         book.dropped.update(delta.dropped)
         book.given = dict(delta.given)
+        book.baselines = frozenset(delta.baselines)
         book.prune()
         return book
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from evenkeel_fairshare.churn_bounds import DeficitRange
+from evenkeel_fairshare.bounds import DeficitRange
 from evenkeel_fairshare.ledger.page import (
     DEFICIT,
     DISPATCHED,
@@ -178,10 +178,12 @@ def finish(steps: Generator[None, None, _Result]) -> _Result:
             return result
 
 
-def close(page: Page, rules: CarryRules, weights: Weights) -> Generator[None, None, Closing]:
+def close(
+    page: Page, rules: CarryRules, weights: Weights, *, unpromised: bool = True
+) -> Generator[None, None, Closing]:
     """What the clients and tenants of a departed incarnation owed there, relative to one another.
 
-    Something else may be done at every step.
+    `unpromised`: whether seeds count that no known router promised (R8). Something else may be done at every step.
     """
     known = _known_of_drained(page) or _Known(page.clients, _CLIENT, page.tenants)
     levels: defaultdict[str, dict[str, _Last]] = defaultdict(dict)
@@ -195,9 +197,16 @@ def close(page: Page, rules: CarryRules, weights: Weights) -> Generator[None, No
         queued = (
             since > 0 or client not in known.clients or known.cell(client, known.columns.queued) > 0
         )
-        levels[tenant][client] = _last_of_client(page, known, client, since=since, queued=queued)
+        last = _last_of_client(page, known, client, since=since, queued=queued)
+        if not (unpromised or page.is_promised(client)):
+            last = replace(last, seed=0.0)
+        levels[tenant][client] = last
         before = tenants.get(tenant) or _last_of_tenant(page, known, tenant)
         tenants[tenant] = _Last(before.deficit - since, before.seed, before.queued or queued)
+    if not unpromised:
+        for tenant, last in tenants.items():
+            if not page.is_promised_to_tenant(tenant):
+                tenants[tenant] = replace(last, seed=0.0)
     clients: dict[str, float] = {}
     for members in levels.values():
         clients.update(_owed(members, rules, weights.client))

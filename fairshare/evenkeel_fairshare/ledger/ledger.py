@@ -109,7 +109,7 @@ class Ledger:
         """Clients with a changed row since `Figures` last looked, which empties it."""
         self._demand: dict[str, _Demand] = {}
         self._lift_cursors: dict[str, int] = {}
-        self._closings: dict[str, tuple[int, Weights, CarryRules, Closing]] = {}
+        self._closings: dict[str, tuple[tuple[object, ...], Closing]] = {}
 
     # What comes in.
 
@@ -166,6 +166,13 @@ class Ledger:
             if incarnation not in self.book.folded:
                 yield incarnation, page
 
+    def knows_seeds_of(self, incarnation: str) -> bool:
+        """Whether every seed at an incarnation was taken from balances that this ledger knows (R8).
+
+        Otherwise only those that a known router promised: the incarnation may be older than the ledger's history.
+        """
+        return self.book.rank != EMPTY_BOOK and incarnation not in self.book.baselines
+
     def clients(self) -> set[str]:
         """Everybody who is in the book or in an open page."""
         return set(self.book.clients).union(*(page.names() for _, page in self.open_pages()))
@@ -211,12 +218,13 @@ class Ledger:
     def closing_steps(self, incarnation: str) -> Generator[None, None, Closing]:
         """The same, with something else done at every step. For a page that changes meanwhile: as it was or as it is."""
         page = self.pages[incarnation]
-        current = (page.changes, self.weights, self.rules)
+        unpromised = self.knows_seeds_of(incarnation)
+        current = (page.changes, self.weights, self.rules, unpromised)
         known = self._closings.get(incarnation)
-        if known is None or known[0] != current[0] or known[1:3] != current[1:]:
-            closing = yield from close(page, self.rules, self.weights)
-            known = self._closings[incarnation] = (*current, closing)
-        return known[3]
+        if known is None or known[0] != current:
+            closing = yield from close(page, self.rules, self.weights, unpromised=unpromised)
+            known = self._closings[incarnation] = (current, closing)
+        return known[1]
 
     # Exchange.
 

@@ -288,6 +288,29 @@ class Page:
         )
         return min(promised, default=None)
 
+    def charged_seed(self, client: str, *, unpromised: bool) -> float:
+        """The part of a client's seed that a carried balance lost: all of it, or nothing if it is a baseline (R8).
+
+        `unpromised`: whether seeds count that no known router promised.
+        """
+        seed = self.seed(client) or 0.0
+        return seed if unpromised or self.is_promised(client) else 0.0
+
+    def charged_tenant_seed(self, tenant: str, *, unpromised: bool) -> float:
+        """The same for a tenant."""
+        seed = self.tenant_seed(tenant) or 0.0
+        return seed if unpromised or self.is_promised_to_tenant(tenant) else 0.0
+
+    def is_promised(self, client: str) -> bool:
+        """Whether a known router promised the client a seed here."""
+        return any(account.clients.cell(client, PROMISED) for account in self.accounts.values())
+
+    def is_promised_to_tenant(self, tenant: str) -> bool:
+        """The same for a tenant."""
+        return any(
+            account.tenants.cell(tenant, TENANT_PROMISED) for account in self.accounts.values()
+        )
+
     def names(self) -> Iterator[str]:
         """Every client that the replica or a router names, once."""
         seen = set(self.clients)

@@ -22,7 +22,7 @@ from collections.abc import Collection, Generator
 from dataclasses import dataclass
 from operator import add
 
-from evenkeel_fairshare.ledger.book import ACTIVE, Book, BookRow, Rank
+from evenkeel_fairshare.ledger.book import ACTIVE, EMPTY_BOOK, Book, BookRow, Rank
 from evenkeel_fairshare.ledger.closing import STRIDE, Closing, counted, finish
 from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.page import (
@@ -146,6 +146,9 @@ class Sealer:
     def _publish(self, book: Book, forgotten: list[str]) -> None:
         """In one go: a book that is half written must not travel."""
         ledger = self._ledger
+        first = ledger.book.rank == EMPTY_BOOK
+        older = ledger.pages.keys() if first else ledger.book.baselines
+        book.baselines = frozenset(older) - book.folded.keys()
         ledger.book = book
         ledger.adopted[ledger.router] = book.rank
         ledger.stale.update(forgotten)  # their service is in their tenants' rows now
@@ -234,7 +237,11 @@ class Sealer:
 
 def _seeded(ledger: Ledger, client: str, live: Collection[str]) -> bool:
     """Whether a live incarnation started the client from elsewhere: the book holds the other half of that."""
-    return any(page.seed(client) for name, page in ledger.open_pages() if name in live)
+    return any(
+        page.charged_seed(client, unpromised=ledger.knows_seeds_of(name))
+        for name, page in ledger.open_pages()
+        if name in live
+    )
 
 
 class QuantaSeen:

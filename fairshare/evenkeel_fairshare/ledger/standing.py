@@ -43,7 +43,7 @@ def carried(ledger: Ledger, client: str, live: Collection[str]) -> float:
     total = ledger.book.client(client).carried
     for incarnation, page in ledger.open_pages():
         if incarnation in live:
-            total += page.seed(client) or 0.0
+            total += page.charged_seed(client, unpromised=ledger.knows_seeds_of(incarnation))
         else:
             total += ledger.closing(incarnation).clients.get(client, 0.0)
     return total
@@ -54,7 +54,7 @@ def carried_by_tenant(ledger: Ledger, tenant: str, live: Collection[str]) -> flo
     total = ledger.book.tenant(tenant).carried
     for incarnation, page in ledger.open_pages():
         if incarnation in live:
-            total += page.tenant_seed(tenant) or 0.0
+            total += page.charged_tenant_seed(tenant, unpromised=ledger.knows_seeds_of(incarnation))
         else:
             total += ledger.closing(incarnation).tenants.get(tenant, 0.0)
     return total

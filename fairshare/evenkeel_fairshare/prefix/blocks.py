@@ -1,11 +1,10 @@
-"""Cutting a prompt into blocks and hashing each together with everything before it.
+"""Cuts a prompt into blocks and hashes each together with everything before it.
 
-Place in the flow: prompt → **blocks** → index → select. The hash of block k stands for the whole prefix up
-to the end of block k, so that one dictionary can hold a forest of prefixes without any pointers.
+The hash of block k stands for the whole prefix up to the end of block k, so one dictionary can hold a forest of prefixes
+without pointers. Only whole blocks count: a shorter tail of a prompt is not matched.
 
-Only whole blocks count: of a prompt's tail shorter than a block nothing is known. The hash is 64 bits wide
-and not cryptographic. A collision, even a forged one, sends a request to a replica without its prefix; what
-a replica computes is untouched, since engines match tokens, not hashes.
+The hash is 64 bits wide and not cryptographic. A collision, even a forged one, sends a request to a replica without its
+prefix. It does not change what a replica computes, since engines match tokens, not hashes.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
-"""Which replicas hold which prefixes, where the replicas say it themselves.
+"""Which replicas hold which prefixes, by the replicas' own events.
 
-Place in the flow: tokens → `sglang_blocks` → **match** → select → dispatched → **insert**; KV events come in
-at any time as `stored`, `removed`, `cleared`. Two indexes lie on top of each other: *facts*, what events say,
-and *expectations*, what was dispatched and no event has told of yet. A block counts as held where either
-says so; `stored` turns an expectation into a fact.
+Two indexes lie on top of each other: *facts*, blocks that KV events reported, and *expectations*, blocks that were
+dispatched and that no event has reported yet. A block counts as held if either index has it; `stored` turns an expectation
+into a fact.
 
-Expectations are needed even where events never fail: of a burst of requests that share a prefix the first
-has not been computed when the second is selected. Only they can be wrong, so only they are ever taken back
-(`truncate`); a fact ends with `removed`, `cleared` or `drop`, and nothing else.
+Expectations are needed even where events never fail: in a burst of requests that share a prefix, the first has not been
+computed when the second is selected. Only expectations can be wrong, so only they are taken back (`truncate`). A fact ends
+with `removed`, `cleared` or `drop`, and nothing else.
 
-The surprising thing: `synced` changes no answer. Whether the events of a replica are complete decides what a
-match there is called, `exact` or estimated, not what it is: a replica without events is matched by
-expectations alone, exactly as in text mode. Hashes of text and of tokens may share an index.
+`synced` changes no match. It only decides what a match there is called, `exact` or estimated. A replica without events is
+matched by expectations alone, exactly as in text mode. Hashes of text and of tokens may share an index.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class ExactIndex:
         return self._facts.held(slot) + self._expected.held(slot)
 
     def match(self, hashes: Sequence[int], among: ReplicaSet) -> Match:
-        """The longest prefix that any replica of `among` holds, and who of them holds it. O(depth)."""
+        """The longest prefix that any replica of `among` holds, and the replicas that hold it. O(depth)."""
         return match_either(self._facts, self._expected, hashes, among)
 
     # What the router does
@@ -71,17 +69,17 @@ class ExactIndex:
         self._facts.drop(slot)
         self._expected.drop(slot)
 
-    # What a replica's events say, in their order
+    # What a replica's events report, in their order
 
     def stored(self, hashes: Sequence[int], slot: int) -> None:
-        """`slot` holds these blocks, parents before children. Saying it twice does no harm. O(blocks)."""
+        """`slot` holds these blocks, parents before children. A repeated event changes nothing. O(blocks)."""
         self._facts.insert(hashes, slot)
         self._expected.evict(hashes, slot)
 
     def removed(self, hashes: Sequence[int], slot: int) -> None:
-        """`slot` dropped these blocks, inner ones too; unknown ones are no fault. O(blocks).
+        """`slot` dropped these blocks, inner ones too; unknown ones are ignored. O(blocks).
 
-        Expectations end as well. Where one of them was still to be computed, `stored` will say so.
+        Expectations end as well. Where one of them was still to be computed, a `stored` event reports it.
         """
         self._facts.evict(hashes, slot)
         self._expected.evict(hashes, slot)
@@ -98,8 +96,8 @@ class ExactIndex:
     def set_synced(self, slot: int, *, complete: bool) -> None:
         """Whether every event of `slot`, from its first, has been applied here. What is held stays.
 
-        Not complete means estimated: facts stand until an event or `cleared` takes them, and whoever follows
-        the events decides whether they are still worth having.
+        Not complete means estimated: facts stay until an event or `cleared` takes them. The follower of
+        the events decides whether they are still useful.
         """
         bit = 1 << slot
         self.synced = ReplicaSet(self.synced | bit if complete else self.synced & ~bit)

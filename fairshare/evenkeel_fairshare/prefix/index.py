@@ -1,17 +1,14 @@
-"""Which replicas hold which prefixes, as far as the router can tell.
+"""Which replicas hold which prefixes, as far as the router knows.
 
-Place in the flow: blocks → **match** → select → dispatched → **insert**; evictions that replicas report
-come in at any time. One dictionary maps the hash of a prefix to the set of replicas that hold it; a match
-walks it from the shortest prefix on and stops where no replica is left, so that a hole, wherever evictions
-tear it, ends the match and is never jumped over.
+One dictionary maps the hash of a prefix to the set of replicas that hold it. A match starts at the shortest prefix and
+stops where no replica is left. So a gap that an eviction leaves ends the match; it is never skipped.
 
-Memory is bounded by `max_blocks` over all replicas. Room is made by the clock algorithm, an approximation
-of "least recently used" without links between entries: a hand goes round the entries and takes the first
-that was not inserted again since it last came by. The blocks of one prompt are laid out longest prefix
-first, so that the hand takes leaves before their roots.
+Memory is bounded by `max_blocks` over all replicas. Room is made by the clock algorithm, an approximation of "least
+recently used" without links between entries: a hand goes round the entries and takes the first that was not inserted
+again since its last visit. The blocks of one prompt are laid out longest prefix first, so that the hand takes leaves
+before their roots.
 
-The surprising thing: matching changes nothing. Only `insert`, at dispatch, counts as use: what the fleet
-did with a prefix matters, not who asked for it.
+A match does not count as use; only `insert`, at dispatch, does: what counts is where a prefix was computed.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ class Match(NamedTuple):
     """The longest match of a prompt."""
 
     blocks: int
-    """How many of its blocks are held, counted from the first; 0 where nobody holds any."""
+    """How many of its blocks are held, counted from the first; 0 where no replica holds any."""
     replicas: ReplicaSet
     """The replicas that hold all of them; empty where `blocks` is 0."""
 
@@ -69,7 +66,7 @@ class PrefixIndex:
         return self._held.get(slot, 0)
 
     def match(self, hashes: Sequence[int], among: ReplicaSet) -> Match:
-        """The longest prefix that any replica of `among` holds, and who of them holds it. O(depth)."""
+        """The longest prefix that any replica of `among` holds, and the replicas that hold it. O(depth)."""
         held = among << 1 & ~self._departed
         entry_of = self._entries.get
         depth = 0
@@ -112,14 +109,14 @@ class PrefixIndex:
                 gained += gain
                 entries[key] = after
         for key in reversed(fresh):
-            if key not in entries:  # twice in one prompt: a collision, which anybody can forge
+            if key not in entries:  # twice in one prompt: a collision, which any client can forge
                 self._place(key)
                 entries[key] = replica
                 gained += 1
         self._held[slot] += gained
 
     def evict(self, hashes: Sequence[int], slot: int) -> None:
-        """`slot` dropped these blocks; hashes that it never held are no fault."""
+        """`slot` dropped these blocks; hashes that it never held are ignored."""
         entries = self._entries
         replica = 2 << slot & ~self._departed
         lost = 0
@@ -143,7 +140,7 @@ class PrefixIndex:
         """The replica in `slot` is gone with its cache. O(1): its traces are swept out by later inserts.
 
         Until then no match sees them. A slot that is used again before the sweep is done pays for the rest
-        of it at its first insert (about 0.1 µs per entry), so callers do well to reuse slots late.
+        of it at its first insert (about 0.1 µs per entry), so callers should reuse slots late.
         """
         self._departed |= 2 << slot
         self.displaced = ReplicaSet(self.displaced & ~(1 << slot))
@@ -151,7 +148,7 @@ class PrefixIndex:
         self.unswept = len(self._ring)
 
     def _reader(self) -> Callable[[int, int], int]:
-        """Entries by key, without departed replicas: at the cost of a plain look-up while nobody departed."""
+        """Entries by key, without departed replicas: at the cost of a plain look-up while no replica departed."""
         return self._living if self._departed else self._entries.get
 
     def _living(self, key: int, default: int) -> int:
@@ -212,7 +209,7 @@ def match_either(
     depth = 0
     for key in hashes:
         still = held & of_first(key, 0)
-        if still != held:  # else there is nobody left to be found in the other
+        if still != held:  # else the other cannot add a replica
             still |= held & of_second(key, 0)
             if not still:
                 break

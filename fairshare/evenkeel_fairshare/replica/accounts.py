@@ -1,11 +1,10 @@
-"""What each client was served, cumulative since the engine started: the source of the ledger (design R3).
+"""What each client was served since the engine started: the source of the ledger (design R3).
 
-Place in the flow: engine → **accounts** → reports. Kept beside the policy, not by it: FCFS keeps no counters, and
-its clients were served all the same.
+Kept beside the policy, not by it: a policy without counters (FCFS) serves its clients all the same.
 
-The surprising thing: nobody is ever forgotten, or a client that comes back would begin at 0, and the largest
-total that a router saw of it would hide what it is served (R3). What bounds memory is that a client met when
-there are `max_clients` shares one row with the others like it of its tenant: their sum is right, and its tenant's.
+No client is ever forgotten. One that came back would else begin at 0, and the largest total that a router received
+would hide later service (R3). Memory is bounded by `max_clients`: a new client beyond it shares one row with the others
+like it of its tenant. Their sum is right, and their tenant's.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from evenkeel_fairshare.replica.contract import Request
 MAX_CLIENTS: Final = 65_536
 """With totals of their own, about 50 MB with their reports; as many as a level of deficits remembers."""
 OTHERS: Final = "*"
-"""The name of the row that the others of a tenant share; no client is called that."""
+"""The name of the row that the others of a tenant share; no client has this name."""
 
 
 @dataclass(slots=True)
@@ -44,7 +43,7 @@ class ClientTotals:
 class Accounts:
     """Books every client's service as the engine renders it, at the weights of the moment.
 
-    Output is booked when a request leaves the batch or somebody wants to know, not at every token: costs
+    Output is booked when a request leaves the batch or a report is made, not at every token: costs
     telescope, so the sums are the same.
     """
 

@@ -1,12 +1,11 @@
 """The contract between an engine and a replica policy.
 
-The policy owns the waiting queue; the engine owns the batch, the cache and the memory. Place in the flow:
-arrive → **admissions** → progress → leave. One pass of admission is a conversation: the policy yields the
-request it wants next, the engine answers whether it fitted. The policy therefore never computes memory and
-the engine never orders requests.
+The policy owns the waiting queue; the engine owns the batch, the cache and the memory. The order of calls is arrive →
+admissions → progress → leave. A pass of admissions is a conversation: the policy yields the request it wants next, the
+engine answers whether it fitted. So the policy never computes memory and the engine never orders requests.
 
-The surprising thing: a pass is a generator, so that one implementation serves an engine that asks
-("may this one in?") and an engine that is driven ("give me the next one").
+A pass is a generator. One implementation therefore serves an engine that asks ("may this one in?") and an engine that
+is driven ("give me the next one").
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class Request:
     client_weight: float = 1.0
     tenant_weight: float = 1.0
     seed: float = 0.0
-    """Weighted tokens. Deficit (negative: debt) the client starts from where the policy never saw it (R5)."""
+    """Weighted tokens. The deficit (negative: debt) that a client starts from if the policy never saw it (R5)."""
     tenant_seed: float = 0.0
-    """The same for the tenant, where the policy never saw the tenant."""
+    """The same for the tenant."""
     charge_input: bool = True
     """False for a retry that the fleet's own failure caused: its input was charged elsewhere (R11)."""
     paid_output_tokens: int = 0
@@ -74,10 +73,10 @@ class Request:
     output_tokens: int = 0
     """Output tokens produced so far; advanced by the engine before it reports `progress`."""
     booked_tokens: int = 0
-    """Output tokens that the accounts know of."""
+    """Output tokens that the accounts include."""
 
     def due_tokens(self, tokens: int) -> int:
-        """Of its last `tokens` output tokens those that are to be paid here (R11)."""
+        """How many of its last `tokens` output tokens are charged here (R11)."""
         return min(tokens, self.output_tokens - self.paid_output_tokens)
 
     def __post_init__(self) -> None:
@@ -91,7 +90,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """What a policy holds against one client, for reports and `evenkeel top`. Weighted tokens."""
+    """A policy's account of one client, for reports and `evenkeel top`. Weighted tokens."""
 
     deficit: float
     """DLPM: q_i. VTC: minus the counter. 0 where a policy keeps none."""
@@ -119,7 +118,7 @@ class ReplicaPolicy(ABC):
         """One admission pass (one "batching step" of the papers).
 
         Yields the request wanted next; must be sent an `Outcome` for each. An admitted request leaves the
-        queue and its input is charged before the next one is chosen. Ends when nobody else may or can
+        queue and its input is charged before the next one is chosen. Ends when no other request may or can
         enter. The engine may abandon a pass by closing the generator; until it does or the pass ends, it
         calls nothing else that changes the policy.
         """
@@ -149,17 +148,12 @@ class ReplicaPolicy(ABC):
     def __len__(self) -> int:
         """How many requests wait."""
 
-    def forwarded(self, batch: Sequence[Request], *, prefill: bool, finished: bool) -> None:
-        """A forward pass over `batch` ended: a prefill pass or a decode pass; `finished`: whether it was the
-        last one for some of `batch`. Called after `progress` and before `leave`, with those that finished
-        still in `batch`. Only for accounts kept by passes instead of tokens (the VTC artifact's)."""
-
     def preempt(self, running: Sequence[Request], now_s: float) -> Sequence[Request]:
         """Running requests to retract before the next pass. Most policies never preempt."""
         return ()
 
     def clients(self) -> Mapping[str, ClientState]:
-        """State by client, for reports. A policy without accounts still says who waits: that it is unfair to them
-        shows nowhere else."""
+        """State by client, for reports. A policy without accounts still reports the clients that wait, since nothing
+        else shows that they are starved."""
         counts = Counter(request.client for request in self.waiting())
         return {client: ClientState(0.0, 0.0, count) for client, count in counts.items()}

@@ -1,12 +1,11 @@
 """Deficits: one level of the tree service → tenant → client, with DLPM's refill (design R1, R9).
 
-Place in the flow: `dlpm` keeps one level of tenants and, below each tenant, one of its clients. All quantities
-are weighted tokens; a negative deficit is a debt.
+`dlpm` keeps one level of tenants and, below each tenant, one level of its clients. Quantities are weighted tokens; a
+negative deficit is a debt.
 
-The surprising thing: a refill touches nobody. All queued members of a level always get the same number of
-quanta, and only when none of them is positive, so a level need only count its rounds; who was last charged
-in which round says what it has got since. This is the closed form of Algorithm 1's lines 3 to 8, and what
-bounds the difference between members (DLPM, Theorem 4.1).
+A refill changes no account. All queued members of a level always get the same number of quanta, and only when none of them
+is positive. So a level only counts its refills, and an account computes what it got since it was last charged. This is
+the closed form of Algorithm 1's lines 3 to 8, and what bounds the difference between members (DLPM, Theorem 4.1).
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from evenkeel_fairshare.replica.lowest import Lowest, Ranked
-
-WITHHELD: Final = 8
-"""Rounds: what somebody who comes late to a new replica may make up for there, at most."""
+DEFERRED_REFILLS: Final = 8
+"""Refills that a new replica defers while it warms up: at most so many can a client that comes late make up for."""
 
 
 class Rejoin(Enum):
@@ -36,7 +33,7 @@ class DeficitRules:
     """What all levels of one policy have in common."""
 
     quantum: float = 8000.0
-    """Q^u: what a member of weight 1 gets per round, weighted tokens."""
+    """Q^u: what a member of weight 1 gets with each refill, weighted tokens."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     remembered: int = 65_536
     """Members per level that left and are still known; beyond that the smallest debts are forgiven."""
@@ -48,79 +45,76 @@ class DeficitRules:
             raise ValueError(f"remembered is {self.remembered}; it must be at least 1")
 
 
-class Account(Ranked):
-    """A member of a level: a tenant, or a client of a tenant.
-
-    Its `rank` is the round of its level in which it is positive, or became so: it is now, if that is not ahead.
-    """
+class Account:
+    """A member of a level: a tenant, or a client of a tenant."""
 
     __slots__ = (
         "_balance",
+        "_balance_at",
         "_children",
-        "_round",
-        "_sparing",
+        "_is_light",
         "level",
         "name",
         "path",
+        "positive_from",
+        "quantum",
         "running",
         "seed",
-        "step",
+        "waiting",
     )
 
     def __init__(self, name: str, level: DeficitLevel, parent: Account | None) -> None:
-        super().__init__()
         self.name = name
         self.level = level
         self.path: tuple[Account, ...] = (*parent.path, self) if parent else (self,)
         """From the tenant down to this account."""
+        self.waiting = 0
+        """Requests in the queue."""
         self.running = 0
         """Requests in the batch."""
         self.seed = 0.0
         """What the deficit started from (R5)."""
-        self.step = level.rules.quantum
-        """What one round gives: Q^u times the weight."""
+        self.quantum = level.rules.quantum
+        """What one refill gives: Q^u times the weight."""
+        self.positive_from = 0
+        """Number of the refill that makes the deficit positive, or made it so."""
         self._children: DeficitLevel | None = None
         self._balance = 0.0
-        self._round = 0
-        self._sparing = True
+        self._balance_at = 0  # the number of refills that are in the balance
+        self._is_light = True
 
     @property
-    def sparing(self) -> bool:
-        """Whether a round came that it did not need: while it lived on this credit, or on the one before; or it has just come."""
-        return self._sparing or self.rank < self.level.rounds
+    def is_light(self) -> bool:
+        """Whether it takes less than its share: a refill came that it did not need, while it lived on this credit or on the
+        one before. A member that has just come is light."""
+        return self._is_light or self.positive_from < self.level.refills
 
     @property
     def deficit(self) -> float:
-        """q_i. Rounds count from the last charge on, up to the one that makes the deficit positive."""
-        rounds, rank = self.level.rounds, self.rank
-        got = (rank if rank < rounds else rounds) - self._round  # noqa: FURB136 min() is dearer
-        return self._balance + got * self.step if got > 0 else self._balance
+        """q_i: the balance and the refills since, up to the one that makes it positive."""
+        refills, last = self.level.refills, self.positive_from
+        got = (last if last < refills else refills) - self._balance_at  # noqa: FURB136 min() is dearer
+        return self._balance + got * self.quantum if got > 0 else self._balance
 
     @property
     def children(self) -> DeficitLevel:
         """The level below, made when first asked for."""
         if self._children is None:
-            self._children = DeficitLevel(self.level.rules, warming=self.level.warming)
+            self._children = DeficitLevel(self.level.rules, warming_up=self.level.warming_up)
         return self._children
 
     def charge(self, cost: float) -> None:
         """Lines 23 and 26; `cost` is not negative."""
         # `_set(deficit - cost)` in one piece: this runs for every token.
-        now = self.level.rounds
-        balance = (self._balance if self._round == now else self.deficit) - cost
+        now = self.level.refills
+        balance = (self._balance if self._balance_at == now else self.deficit) - cost
         self._balance = balance
-        self._round = now
+        self._balance_at = now
         if balance > 0:
-            return  # its rank stays the round in which it became positive
-        if self.rank <= now:
-            self._sparing = self.rank < now
-        self.rank = now + int(-balance // self.step) + 1
-
-    def begin_waiting(self) -> None:
-        """One more request in the queue."""
-        self.waiting += 1
-        if self.waiting == 1:
-            self.level.queued.add(self)
+            return  # `positive_from` stays the refill that made it positive
+        if self.positive_from <= now:
+            self._is_light = self.positive_from < now
+        self.positive_from = now + int(-balance // self.quantum) + 1
 
     def admit(self, cost: float) -> None:
         """One request goes from the queue to the batch, which costs `cost`."""
@@ -129,14 +123,12 @@ class Account(Ranked):
         self.charge(cost)
 
     def weigh(self, weight: float) -> None:
-        """From now on a round gives `weight` quanta."""
-        step = self.level.rules.quantum * weight
-        if step != self.step:
+        """From now on a refill gives `weight` quanta."""
+        quantum = self.level.rules.quantum * weight
+        if quantum != self.quantum:
             deficit = self.deficit
-            self.step = step
+            self.quantum = quantum
             self._set(deficit)
-            if self.waiting:
-                self.level.queued.add(self)
 
     def start_from(self, seed: float) -> None:
         """Take over what departed replicas left (R5): debt or credit, which the ledger keeps in range."""
@@ -147,36 +139,35 @@ class Account(Ranked):
         """Out of the list l: what is left of the deficit stays as it is until `come_back` (R4)."""
         keeps_debt = self.level.rules.rejoin is Rejoin.KEEP_DEBT
         self._balance = min(self.deficit, 0.0) if keeps_debt else 0.0
-        self._round = self.rank = self.level.rounds  # no round gives it anything
-        self._sparing = True
+        self._balance_at = self.positive_from = self.level.refills  # so no refill adds anything
+        self._is_light = True
 
     def come_back(self) -> None:
         """Into the list l again."""
         self._set(self._balance)
 
     def _set(self, deficit: float) -> None:
-        now = self.level.rounds
+        now = self.level.refills
         self._balance = deficit
-        self._round = now
-        # §1.13 b: as many rounds as it takes to be positive; that is none, or fewer, where it is.
-        self.rank = now + int(-deficit // self.step) + 1
+        self._balance_at = now
+        # §1.13 b: as many refills as it takes to be positive; none, or fewer, where it is positive.
+        self.positive_from = now + int(-deficit // self.quantum) + 1
 
 
 class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
-    __slots__ = ("_departed", "members", "queued", "reach", "rounds", "rules", "warming")
+    __slots__ = ("_departed", "horizon", "members", "refills", "rules", "warming_up")
 
-    def __init__(self, rules: DeficitRules, *, warming: bool = False) -> None:
+    def __init__(self, rules: DeficitRules, *, warming_up: bool = False) -> None:
         self.rules = rules
-        self.warming = warming
-        """The last `WITHHELD` rounds are not given yet: whoever needs the fewest goes first all the same."""
+        self.warming_up = warming_up
+        """Whether the last `DEFERRED_REFILLS` refills are deferred: they decide the order and are not given yet."""
         self.members: dict[str, Account] = {}
-        self.queued: Lowest[Account] = Lowest()
-        self.rounds = 0
+        self.refills = 0
         """Quanta given to every queued member so far."""
-        self.reach = 0
-        """Who ranks no higher counts as positive: `rounds`, and those withheld while the level warms up."""
+        self.horizon = 0
+        """Refill horizon: `refills` and the deferred ones. A member is eligible if its `positive_from` is not beyond it."""
         self._departed: dict[str, Account] = {}
 
     def knows(self, name: str) -> bool:
@@ -203,34 +194,30 @@ class DeficitLevel:
         if len(self._departed) > self.rules.remembered:
             self._forget()
 
-    def refill(self) -> None:
-        """CheckRefill, lines 3 to 8.
+    def refill_to(self, horizon: int) -> None:
+        """CheckRefill, lines 3 to 8, where no queued member is eligible and `horizon` is the least `positive_from` of them.
 
-        Line 7 repeated until a queued member is positive: the same number of quanta for all queued members,
-        the smallest that makes one of them positive (§1.13 b).
+        Line 7 repeated until a queued member is eligible: the same number of quanta for all queued members, the
+        smallest that makes one of them eligible (§1.13 b).
         """
-        first = self.queued.find()
-        if first is not None:
-            self.advance(int(first.rank))
-
-    def advance(self, rank: int) -> None:
-        """Quanta until those of this rank count as positive."""
-        self.reach = max(self.reach, rank)
-        self.rounds = max(self.rounds, self.reach - (WITHHELD if self.warming else 0))
+        self.horizon = max(self.horizon, horizon)
+        self.refills = max(
+            self.refills, self.horizon - (DEFERRED_REFILLS if self.warming_up else 0)
+        )
 
     def begin_pass(self) -> None:
-        """While it warms up nobody stays positive from one pass to the next: who came since may need less."""
-        self.reach = self.rounds
+        """While it warms up no member stays eligible from one pass to the next: one that came since may need fewer refills."""
+        self.horizon = self.refills
 
-    def end_warming(self) -> None:
-        """No round is withheld any more; those that were are given to everybody alike, so that nobody missed any."""
-        self.warming, here = False, list(self.members.values())
-        gone = list(self._departed.values())
-        for account in gone:
+    def end_warmup(self) -> None:
+        """From now on refills are given at once. The deferred ones go to all members alike, so that no member missed any."""
+        self.warming_up, present = False, list(self.members.values())
+        departed = list(self._departed.values())
+        for account in departed:
             account.come_back()
-        ranks = [int(account.rank) for account in here or gone]
-        self.rounds = self.reach = max(self.rounds, min(ranks, default=0))
-        for account in gone:
+        needed = [account.positive_from for account in present or departed]
+        self.refills = self.horizon = max(self.refills, min(needed, default=0))
+        for account in departed:
             account.leave()
 
     def known(self) -> Iterator[Account]:

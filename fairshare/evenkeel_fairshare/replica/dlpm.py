@@ -1,18 +1,22 @@
 """Deficit longest prefix match: locality first, fairness kept (DLPM, Algorithm 1; design R1, R9).
 
-Place in the flow: arrive → the engine matches prefixes → **admissions** → progress → leave. A pass walks the
-queue in LPM order and proposes every request whose tenant and client both have a positive deficit.
+A pass proposes the longest match among the requests whose tenant and client both have a positive deficit. It looks anew
+for each proposal, unlike the printed listing. There a refill in the middle of a walk continues that walk: it reaches
+requests that match less than those it passed over while their client was in debt. A client that is refilled often
+would compute cold prefixes while its warm requests wait and lose their place in the cache.
 
-The surprising thing: within one walk a refill does not go back to requests that were passed over; they get
-their turn in the next walk of the same pass, in the same order, exactly as the listing's lines 17 and 18 say.
-The readings of what the listing leaves open are in docs/design/0001-replica-policies.md.
+No bound changes: the proofs ask which members are positive, never in which order those are served.
+docs/design/0001-replica-policies.md has the readings of what the listing leaves open.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterator, Mapping
-from typing import ClassVar
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
+from typing import ClassVar, Final
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import (
@@ -23,19 +27,39 @@ from evenkeel_fairshare.replica.contract import (
     Request,
 )
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
-from evenkeel_fairshare.replica.longest_first import Line, longest_first
-from evenkeel_fairshare.replica.lpm import by_prefix
-from evenkeel_fairshare.replica.walks import later_walks
+
+MAX_OVERTAKEN: Final = 32
+"""How many requests of the same client may overtake its oldest one, which then goes next. Else a cold request would wait as
+long as warmer ones keep coming. Such a turn may cost a useful prefix: with 32, at most every 33rd turn does."""
+
+
+class ClientQueue(OrderedDict[Request, None]):
+    """The waiting requests of one client in order of arrival."""
+
+    overtaken = 0
+    """How many others of the client were admitted since the oldest one is the oldest."""
+
+    @property
+    def oldest(self) -> Request | None:
+        """The request that came first; None in an empty queue."""
+        return next(iter(self), None)
+
+    def take_out(self, request: Request, *, admitted: bool) -> None:
+        """`request` goes to the batch, or was aborted."""
+        if request is next(iter(self)):
+            self.overtaken = 0
+        elif admitted:
+            self.overtaken += 1
+        del self[request]
 
 
 class Dlpm(ReplicaPolicy):
     """Algorithm 1 on a tree of two levels; with a single tenant it is the flat algorithm.
 
-    `skip_misfit`: go on past an eligible request that does not fit instead of ending the pass. `longest_first`:
-    after a refill go back to the longest match (`replica.longest_first`), instead of on with the walk as printed.
-    `warmup_s`: for so long, from the first request on, the last `WITHHELD` rounds are withheld, and whoever needs the fewest goes
-    first; begun anew where the replica is empty before. A new replica of a fleet meets its clients one by one, and
-    rounds for those who came first would forgive them, and only them, what they owe (docs/design/0003).
+    `skip_misfit`: go on past an eligible request that does not fit instead of ending the pass.
+    `warmup_s`: how long after its first request a replica defers refills (`DEFERRED_REFILLS`); anew where it was empty
+    before. A new replica of a fleet meets its clients one by one. Refills for the first of them would forgive their
+    debts, and only theirs (docs/design/0003).
     A pass never proposes the same request twice.
     """
 
@@ -48,34 +72,32 @@ class Dlpm(ReplicaPolicy):
         rules: DeficitRules | None = None,
         cost: Cost | None = None,
         skip_misfit: bool = False,
-        longest_first: bool = False,
         warmup_s: float = 0.0,
     ) -> None:
         self._cost: Cost = cost or LinearCost()
         self._token_price = flat_output_price(self._cost)
         self._skip_misfit = skip_misfit
-        self._longest_first = longest_first
         self._queue: dict[Request, Account] = {}
-        self.lines: defaultdict[Account, Line] = defaultdict(Line)
+        self.client_queues: defaultdict[Account, ClientQueue] = defaultdict(ClientQueue)
         self._running: dict[Request, Account] = {}
         self._warmup_s = warmup_s
         self._warm_at_s = 0.0
-        self.tenants = DeficitLevel(rules or DeficitRules(), warming=warmup_s > 0)
+        self.tenants = DeficitLevel(rules or DeficitRules(), warming_up=warmup_s > 0)
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         """Lines 11 to 13."""
-        if self.tenants.warming and not (self._queue or self._running):
-            self._begin_warming(now_s)
+        if self.tenants.warming_up and not (self._queue or self._running):
+            self._begin_warmup(now_s)
         client = self._join(request)
         for node in client.path:
-            node.begin_waiting()
+            node.waiting += 1
         self._queue[request] = client
-        self.lines[client][request] = None
+        self.client_queues[client][request] = None
         return Arrival.QUEUED
 
     def admissions(self, now_s: float) -> Generator[Request, Outcome, None]:
-        """Lines 16 to 24. Ends when memory is full, or when nobody else is or gets positive (§1.13 a)."""
-        if self.tenants.warming and self._queue:
+        """Lines 16 to 24. Ends when memory is full, or when no other client is or gets positive (§1.13 a)."""
+        if self.tenants.warming_up and self._queue:
             self._warm_up(now_s)
         for request in self._eligible():
             outcome = yield request
@@ -83,48 +105,6 @@ class Dlpm(ReplicaPolicy):
                 self._admit(request)
             elif outcome is Outcome.NO_ROOM and not self._skip_misfit:
                 return
-
-    def _begin_warming(self, now_s: float) -> None:
-        self._warm_at_s = now_s + self._warmup_s
-        for level in self._levels():
-            level.end_warming()
-            level.warming = True
-
-    def _warm_up(self, now_s: float) -> None:
-        for level in self._levels():
-            if now_s < self._warm_at_s:
-                level.begin_pass()
-            else:
-                level.end_warming()
-
-    def _levels(self) -> list[DeficitLevel]:
-        return [self.tenants, *(tenant.children for tenant in self.tenants.known())]
-
-    def _eligible(self) -> Iterator[Request]:
-        """Lines 17 to 20: each positive one whom a walk comes to. Looks at the deficits anew for each."""
-        if self._longest_first:
-            yield from longest_first(self.tenants, self._queue, self.lines)
-            return
-        order = by_prefix(self._queue)
-        passed_over: defaultdict[Account, list[int]] = defaultdict(list)
-        refilled: set[DeficitLevel] = (
-            set()
-        )  # asked since the last proposal: nothing can have changed
-        for position, request in enumerate(order):
-            client = self._queue[request]
-            for node in client.path:
-                level = node.level
-                if node.rank > level.reach:  # not positive
-                    if level not in refilled:
-                        level.refill()
-                        refilled.add(level)
-                    if node.rank > level.reach:
-                        passed_over[client].append(position)
-                        break
-            else:
-                yield request
-                refilled.clear()
-        yield from later_walks(self.tenants, order, passed_over)
 
     def progress(self, request: Request, tokens: int) -> None:
         """Line 26, per token produced (§1.13 e)."""
@@ -150,18 +130,16 @@ class Dlpm(ReplicaPolicy):
         client = self._running.pop(request)
         for node in client.path:
             node.running -= 1
-            node.begin_waiting()
+            node.waiting += 1
         self._queue = {request: client, **self._queue}  # first among equals: it came before them
-        self.lines[client][request] = None
-        self.lines[client].move_to_end(request, last=False)
-        request.charge_input = (
-            True  # whoever paid the first time, this replica computes it again (R11)
-        )
+        self.client_queues[client][request] = None
+        self.client_queues[client].move_to_end(request, last=False)
+        request.charge_input = True  # this replica computes it again (R11)
 
     def leave(self, request: Request, now_s: float) -> None:
         client = self._queue.pop(request, None)
         if client is not None:
-            self.lines[client].take_out(request, admitted=False)
+            self.client_queues[client].take_out(request, admitted=False)
             for node in client.path:
                 node.waiting -= 1
         else:
@@ -169,7 +147,7 @@ class Dlpm(ReplicaPolicy):
             for node in client.path:
                 node.running -= 1
         if not client.waiting:
-            self.lines.pop(client, None)
+            self.client_queues.pop(client, None)
         for node in client.path:
             node.level.leave_if_idle(node)
 
@@ -180,7 +158,7 @@ class Dlpm(ReplicaPolicy):
         return len(self._queue)
 
     def clients(self) -> Mapping[str, ClientState]:
-        """Everybody with a request here, in debt at one of the levels, or seeded at one."""
+        """Every client that has a request here, is in debt at one of the levels, or was seeded at one."""
         return {
             client.name: ClientState(
                 deficit=client.deficit,
@@ -198,6 +176,26 @@ class Dlpm(ReplicaPolicy):
             or tenant.seed
         }
 
+    def _eligible(self) -> Iterator[Request]:
+        """Lines 17 to 20: the requests to propose, each once. The last one must have been charged if it was admitted."""
+        return longest_first(self.tenants, self._queue, self.client_queues)
+
+    def _begin_warmup(self, now_s: float) -> None:
+        self._warm_at_s = now_s + self._warmup_s
+        for level in self._levels():
+            level.end_warmup()
+            level.warming_up = True
+
+    def _warm_up(self, now_s: float) -> None:
+        for level in self._levels():
+            if now_s < self._warm_at_s:
+                level.begin_pass()
+            else:
+                level.end_warmup()
+
+    def _levels(self) -> list[DeficitLevel]:
+        return [self.tenants, *(tenant.children for tenant in self.tenants.known())]
+
     def _join(self, request: Request) -> Account:
         # R5: each level has its own seed, and the first one wins.
         is_new = not self.tenants.knows(request.tenant)
@@ -213,7 +211,116 @@ class Dlpm(ReplicaPolicy):
     def _admit(self, request: Request) -> None:
         """Lines 22 to 24."""
         client = self._running[request] = self._queue.pop(request)
-        self.lines[client].take_out(request, admitted=True)
+        self.client_queues[client].take_out(request, admitted=True)
         cost = self._cost.input_cost(request.extend_tokens) if request.charge_input else 0.0
         for node in client.path:
             node.admit(cost)
+
+
+@dataclass(slots=True, eq=False)
+class Candidates:
+    """The requests of one account that are still to be proposed."""
+
+    account: Account
+    left: int
+    """How many there are."""
+    keys: Iterator[int]
+    """Their sort keys, the best first. Each is asked for when the one before was answered and the account is eligible."""
+
+
+def longest_first(
+    level: DeficitLevel,
+    queue: Mapping[Request, Account],
+    client_queues: Mapping[Account, ClientQueue],
+) -> Iterator[Request]:
+    """Requests to propose, each once: of light members first, among those the longest match. `level`: of the tenants;
+    `queue`: in order of arrival. O(n log n) for the sort, O(log(clients)) per proposal."""
+    requests = list(queue)
+    count = len(requests)
+    # A sort key is one number, unique in the queue: the longest match is lowest, among equals the one that came first.
+    clients: defaultdict[Account, list[int]] = defaultdict(list)
+    for number, (request, client) in enumerate(queue.items()):
+        clients[client].append(number - request.matched_tokens * count)
+    tenants: defaultdict[Account, list[Candidates]] = defaultdict(list)
+    for client, keys in clients.items():
+        keys.sort()
+        own = client_queues[client]
+        # Mostly no request can be overtaken too often in this pass.
+        may_exceed = own.overtaken + len(keys) > MAX_OVERTAKEN
+        order = _oldest_in_time(own, keys, requests) if may_exceed else iter(keys)
+        tenants[client.path[0]].append(Candidates(client, len(keys), order))
+    merged = [
+        Candidates(tenant, sum(one.left for one in own), _merge(tenant.children, own))
+        for tenant, own in tenants.items()
+    ]
+    for key in _merge(level, merged):
+        yield requests[key % count]
+
+
+def _merge(level: DeficitLevel, members: Iterable[Candidates]) -> Iterator[int]:
+    """The sort keys of the eligible members of one level, those of light ones first, the best first.
+
+    Light members go first since they would otherwise wait for the rest of the heavy members' refill, and for their next
+    one too, wherever heavy members have longer matches. While a light member's request is answered `LATER`, heavy members
+    yield: the merge ends, and the next pass finds room for that request. It also ends when no candidate is left, or when
+    all eligible ones were refused.
+
+    In a pass only an admission changes an account, and a refill goes to the least `positive_from` of all. So a member that
+    needs a refill is looked at when that refill comes, and not before.
+    """
+    # (is heavy, key, candidates); keys are unique, so candidates are never compared.
+    ready: list[tuple[bool, int, Candidates]] = []
+    by_refill: defaultdict[int, list[Candidates]] = defaultdict(list)
+    refused: set[Account] = set()
+    heavy_yield = False
+    for member in members:
+        by_refill[max(member.account.positive_from, level.horizon)].append(member)
+    while ready or by_refill:
+        if not ready:
+            level.refill_to(_next_refill(by_refill, refused))
+            due = by_refill.pop(level.horizon, None)
+            if due is None:
+                return
+            ready = [
+                (not member.account.is_light, key, member)
+                for member in due
+                if (key := next(member.keys, None)) is not None
+            ]
+            heapify(ready)
+            continue
+        is_heavy, key, member = ready[0]
+        if is_heavy and heavy_yield:
+            return
+        account = member.account
+        waiting = account.waiting
+        yield key
+        if account.waiting == waiting:
+            refused.add(account)
+            heavy_yield |= not is_heavy
+        member.left -= 1
+        if account.positive_from > level.horizon:
+            heappop(ready)
+            if member.left:  # no refill for the sake of a member without candidates
+                by_refill[account.positive_from].append(member)
+        elif (following := next(member.keys, None)) is not None:
+            heapreplace(ready, (not account.is_light, following, member))
+        else:
+            heappop(ready)
+
+
+def _next_refill(by_refill: Iterable[int], refused: Iterable[Account]) -> int:
+    """The least `positive_from` of the queued members. An eligible one that was refused leaves no refill to the others."""
+    waiting = (account.positive_from for account in refused if account.waiting)
+    return min(chain(by_refill, waiting))
+
+
+def _oldest_in_time(
+    own: ClientQueue, keys: Sequence[int], requests: Sequence[Request]
+) -> Iterator[int]:
+    """`keys`, the best first, but that of the oldest request as soon as it was overtaken too often."""
+    left = {requests[key % len(requests)]: key for key in keys}
+    for request, key in [*left.items()]:
+        while own.overtaken >= MAX_OVERTAKEN and own.oldest in left:
+            yield left.pop(own.oldest)
+        if left.pop(request, None) is not None:
+            yield key

@@ -1,12 +1,11 @@
-"""Deficit round robin for tokens: every client in its turn spends a quantum (VTC paper, App. C.2).
+"""Deficit round robin for tokens: each client in its turn spends a quantum (VTC paper, App. C.2).
 
-Place in the flow: arrive → **admissions** → progress → leave. Clients sit in a ring in order of joining. Whose
-turn begins with nothing left gets a quantum; it is served while it has something left; output is deducted as it
-comes, so that many turns may pass until it has something left again. Flat: a weight is the tenant's times the
-client's own.
+Clients sit in a ring in order of joining. A client whose turn begins with nothing left gets a quantum. It is served while
+it has something left. Output is deducted as it comes, so many turns may pass until it has something left again. Flat: a
+weight is the tenant's times the client's own.
 
-The surprising thing: nobody goes round the ring. How many turns a client still needs is known when it is
-charged, so the next one to be served is the least (round, place in the ring): O(log n), however small the quantum.
+The policy does not walk the ring. How many turns a client still needs is known when it is charged, so the next one to be
+served is the least (round, place in the ring): O(log n), however small the quantum.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ class Seat(Ranked):
 class Drr(MeteredPolicy[Seat]):
     """App. C.2. Input is charged in full, cached or not, as under VTC.
 
-    Who has nothing waiting and nothing running keeps its debt, which turns work off, and loses its credit. Without
-    debt it leaves the ring. Of debtors that left, beyond `rules.remembered` the smaller half is forgiven.
+    A client with nothing waiting and nothing running keeps its debt, which later turns pay off, and loses its credit. Without
+    debt it leaves the ring. Beyond `rules.remembered` idle debtors the smaller half of the debts is forgiven.
     """
 
     name: ClassVar[str] = "DRR"
@@ -75,7 +74,7 @@ class Drr(MeteredPolicy[Seat]):
         self._joined = 0
         self._round = 0
         self._place = 0
-        """Whose turn it is: all up to here had theirs in this round."""
+        """The place whose turn it is: all up to here had theirs in this round."""
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         seat = self._sit(request.client)
@@ -102,7 +101,7 @@ class Drr(MeteredPolicy[Seat]):
         self._settle(seat)
         self._enqueue(request, seat)
         seat.queue.move_to_end(request, last=False)  # it came before all that wait
-        request.charge_input = True  # whoever paid the first time, it is computed again (R11)
+        request.charge_input = True  # it is computed again here (R11)
 
     def leave(self, request: Request, now_s: float) -> None:
         seat = self._running.pop(request, None)
@@ -122,7 +121,7 @@ class Drr(MeteredPolicy[Seat]):
         return self._waiting
 
     def clients(self) -> Mapping[str, ClientState]:
-        """Everybody in the ring."""
+        """Every client in the ring."""
         states = {}
         for client, seat in self._seats.items():
             self._settle(seat)
@@ -131,7 +130,7 @@ class Drr(MeteredPolicy[Seat]):
         return states
 
     def _sit(self, client: str) -> Seat:
-        """The client's seat; the last one in the ring for whoever has none, or worked off its debt meanwhile."""
+        """The client's seat; the last one in the ring if it has none or has paid off its debt meanwhile."""
         seat = self._seats.get(client)
         if self._away.pop(client, None) is not None and seat is not None:
             self._settle(seat)
@@ -173,7 +172,7 @@ class Drr(MeteredPolicy[Seat]):
         self._rank(account)
 
     def _rank(self, seat: Seat) -> None:
-        """Who has something left is served in the turn that it has, or in its next."""
+        """A client with something left is served in the turn that it has, or in its next."""
         its_turn = seat.tie == self._place
         seat.rank = seat.turned + (seat.quanta_wanted or (0 if its_turn else 1))
 

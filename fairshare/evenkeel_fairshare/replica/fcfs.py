@@ -1,7 +1,6 @@
-"""First come, first served: the order of vLLM and TGI, and the yardstick without any fairness.
+"""First come, first served: the order of vLLM and TGI, and the baseline without any fairness.
 
-Place in the flow: arrive → **admissions** → progress → leave. The surprising thing: a request that does not
-fit holds back everyone behind it, even those that would fit; letting them pass would starve long requests.
+A request that does not fit holds back all behind it, even those that would fit; else long requests would starve.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ class Fcfs(ReplicaPolicy):
             del self._queue[request]
 
     def progress(self, request: Request, tokens: int) -> None:
-        pass  # nobody is charged
+        pass  # no client is charged
 
     def progress_all(self, requests: Collection[Request], tokens: int) -> None:
         pass
 
     def requeue(self, request: Request, now_s: float) -> None:
         self._queue[request] = None
-        self._queue.move_to_end(request, last=False)  # it came before everyone who still waits
+        self._queue.move_to_end(request, last=False)  # it came before all that wait
 
     def leave(self, request: Request, now_s: float) -> None:
         self._queue.pop(request, None)

@@ -1,7 +1,7 @@
 """Least counter first: VTC without its lift (VTC paper, §5.1), to show what the lift is for.
 
-Place in the flow: as `vtc`. The surprising thing: whoever idled or is new is owed everything that the others
-got meanwhile, and starves them until that is made up for; so it must remember every client it ever saw.
+A client that was idle or is new is owed all that the others got meanwhile, and starves them until it has caught up. So
+the policy must remember every client it ever saw.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from evenkeel_fairshare.replica.vtc import Counter, Vtc
-from evenkeel_fairshare.replica.vtc_artifact import ArtifactVtc
 
 
 class Lcf(Vtc):
@@ -21,13 +20,4 @@ class Lcf(Vtc):
         pass
 
     def _forget(self) -> None:
-        pass
-
-
-class ArtifactLcf(ArtifactVtc):
-    """The same with the artifact's accounts."""
-
-    name: ClassVar[str] = "LCF"
-
-    def _lift(self, counter: Counter) -> None:
         pass

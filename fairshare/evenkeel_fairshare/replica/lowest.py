@@ -1,8 +1,7 @@
-"""Who ranks lowest among those that wait: the selection under VTC (least counter) and DLPM (next to refill).
+"""The lowest ranked of those that wait: the next client of VTC (least counter) and of DRR (next turn).
 
-The surprising thing: ranks change at every token, yet nothing is moved then. They nearly always rise, so a heap
-entry made earlier is a lower bound, and it is enough to bring the top up to date when somebody looks:
-O(log n) amortised per look, nothing per token.
+Ranks change at every token, yet nothing is moved then. Ranks nearly always rise, so an older heap entry is a lower bound,
+and it is enough to bring the top up to date at a look: O(log n) amortised per look, nothing per token.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 @dataclass(slots=True, eq=False)
 class Ranked:
-    """Somebody who may wait. `rank` may rise at any time; after a fall `Lowest.add` must be called again."""
+    """A client that may wait. `rank` may rise at any time; after a fall `Lowest.add` must be called again."""
 
     rank: float = 0.0
     tie: Any = 0
@@ -49,7 +48,7 @@ class Lowest(Generic[_Item]):
         heappush(self._heap, (item.rank, item.tie, self._pushes, item))
 
     def find(self) -> _Item | None:
-        """The lowest, which stays; None when nobody waits."""
+        """The lowest, which stays; None when none waits."""
         heap = self._heap
         while heap:
             rank, tie, number, item = heap[0]
@@ -66,7 +65,7 @@ class Lowest(Generic[_Item]):
         return None
 
     def _compact(self) -> None:
-        """Drop what stands for nobody, so that memory stays in proportion to those that wait."""
+        """Drop stale entries, so that memory stays in proportion to those that wait."""
         kept = []
         for entry in self._heap:
             rank, _, _, item = entry

@@ -1,7 +1,6 @@
 """Longest prefix match: SGLang's order, all locality and no fairness (DLPM §4.1).
 
-Place in the flow: the engine matches every waiting request → **admissions** sorts once and proposes. The
-surprising thing: a cold request starves as long as warm ones keep coming.
+A cold request starves as long as warm ones keep coming.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Lpm(ReplicaPolicy):
                 return
 
     def progress(self, request: Request, tokens: int) -> None:
-        pass  # nobody is charged
+        pass  # no client is charged
 
     def progress_all(self, requests: Collection[Request], tokens: int) -> None:
         pass

@@ -1,7 +1,6 @@
 """What VTC and DRR have in common: one account per client, which pays for all input, cached or not.
 
-Place in the flow: **progress** charges here; whom to admit, and what an account is, is the policy's. The
-surprising thing: most of what a decode step costs is charging, so equal prices are charged once per client.
+Charging is most of what a decode step costs, so equal prices are charged once per client.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _Account = TypeVar("_Account")
 
 
 class MeteredPolicy(ReplicaPolicy, Generic[_Account]):
-    """Charges h(input, output) as it is made; `_running` says whose account pays."""
+    """Charges h(input, output) as it is made; `_running` has the account that pays."""
 
     def __init__(self, cost: Cost | None) -> None:
         self._cost: Cost = cost or LinearCost()

@@ -1,4 +1,4 @@
-"""Replica policies by the names that the API uses (design §3 `replicaPolicy`)."""
+"""The replica policies that a fleet runs, by the names of the API (design §3 `replicaPolicy`). A new policy is added here only."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.drr import Drr
 from evenkeel_fairshare.replica.fcfs import Fcfs
-from evenkeel_fairshare.replica.lcf import ArtifactLcf, Lcf
+from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_fairshare.replica.vtc_artifact import ArtifactVtc
 from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPolicyConfig:
-    """What replica policies can be told; each takes what concerns it."""
+    """The parameters of replica policies; each policy takes its own."""
 
     cost: Cost = field(default_factory=LinearCost)
     """VTC, VTCPredict, LCF, DRR, DLPM."""
@@ -30,27 +29,22 @@ class ReplicaPolicyConfig:
     """DLPM: quantum Q^u, rejoin, memory. DRR: quantum, memory."""
     skip_misfit: bool = False
     """LPM, DLPM: go on past a request that does not fit."""
-    longest_first: bool = False
-    """DLPM: after a refill go back to the longest match, instead of on with the walk as printed."""
     warmup_s: float = 0.0
-    """DLPM: how long a new replica withholds rounds."""
-    artifact: bool = False
-    """VTC, LCF: the accounts of the paper's artifact, for reproducing its tables."""
+    """DLPM: how long a new replica defers refills."""
 
 
 POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = MappingProxyType(
     {
         Fcfs.name: lambda config: Fcfs(),
         Lpm.name: lambda config: Lpm(skip_misfit=config.skip_misfit),
-        Vtc.name: lambda config: (ArtifactVtc if config.artifact else Vtc)(cost=config.cost),
+        Vtc.name: lambda config: Vtc(cost=config.cost),
         PredictedVtc.name: lambda config: PredictedVtc(cost=config.cost),
-        Lcf.name: lambda config: (ArtifactLcf if config.artifact else Lcf)(cost=config.cost),
+        Lcf.name: lambda config: Lcf(cost=config.cost),
         Drr.name: lambda config: Drr(rules=config.deficits, cost=config.cost),
         Dlpm.name: lambda config: Dlpm(
             rules=config.deficits,
             cost=config.cost,
             skip_misfit=config.skip_misfit,
-            longest_first=config.longest_first,
             warmup_s=config.warmup_s,
         ),
     }

@@ -1,10 +1,9 @@
 """Virtual token counter: the least served client first (VTC, Algorithm 2; weights §4.3; general cost §4.2).
 
-Place in the flow: arrive (lifts) → **admissions** → progress → leave. Counters are flat over all clients: a
-client's weight is its tenant's times its own, and its charges are divided by that.
+Counters are flat over all clients: a client's weight is its tenant's times its own, and its charges are divided by that.
 
-The surprising thing: nobody is ever forgotten who could come back below the others, and yet memory stays bounded:
-the lift makes a forgotten client and a remembered one come back alike (`_forget`).
+Memory is bounded without changing any schedule: the lift makes a forgotten client and a remembered one come back alike
+(`_forget`).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Counter(Ranked):
 class Vtc(MeteredPolicy[Counter]):
     """Algorithm 2. Ties go to the lowest client id. Input is charged in full, cached or not: h(np, 0).
 
-    `sweep_above`: how many clients are remembered before those are looked for that may be forgotten.
+    `sweep_above`: how many clients are remembered before a sweep forgets those that may be forgotten.
     """
 
     name: ClassVar[str] = "VTC"
@@ -78,7 +77,7 @@ class Vtc(MeteredPolicy[Counter]):
         # A client without waiting requests is lifted, whatever brings it back: Lemma A.1 needs it.
         self._enqueue(request, counter)
         counter.queue.move_to_end(request, last=False)  # it came before all that wait
-        request.charge_input = True  # whoever paid the first time, it is computed again (R11)
+        request.charge_input = True  # it is computed again here (R11)
 
     def leave(self, request: Request, now_s: float) -> None:
         counter = self._running.pop(request, None)

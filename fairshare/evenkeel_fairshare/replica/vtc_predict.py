@@ -1,10 +1,10 @@
-"""VTC with length prediction: output is charged when it is foreseen, not when it has come (VTC §4.4, Algorithm 3).
+"""VTC with length prediction: output is charged when it is predicted, not when it has come (VTC §4.4, Algorithm 3).
 
-Place in the flow: as `vtc`; **admissions** prepays, progress charges what goes beyond, leave gives the rest back.
-A client's next request is then not admitted on a counter that does not know yet what its last ones will cost.
+An admission prepays the predicted output, progress charges what goes beyond, and the end refunds the rest. So a client's
+next request is not admitted on a counter that lacks what its last ones will cost.
 
-The surprising thing: counters fall. What was given back to a client may take the level that others are lifted
-to down with it, by at most what that client had prepaid; whoever was forgotten comes back no lower than that.
+Counters may fall here. A refund may lower the level that others are lifted to, by at most what the client had prepaid; a
+forgotten client comes back no lower than that level.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ RECENT: Final = 5
 
 
 class PredictedVtc(Vtc):
-    """Algorithm 3. What a finished request pays in all is what it pays under VTC, whatever was foreseen.
+    """Algorithm 3. What a finished request pays in all is what it pays under VTC, whatever was predicted.
 
-    Foreseen is `Request.expected_output_tokens` where the engine knows it (an oracle), else the mean length of
+    The prediction is `Request.expected_output_tokens` where the engine knows it (an oracle), else the mean length of
     the client's last five; nothing before the first is over. `remembered`: clients whose lengths are kept.
     """
 
@@ -40,7 +40,7 @@ class PredictedVtc(Vtc):
         self._remembered = remembered
 
     def progress(self, request: Request, tokens: int) -> None:
-        """Line 30 for what was not foreseen."""
+        """Line 30 for what was not predicted."""
         after = request.output_tokens
         prepaid = self._prepaid[request]
         if after > prepaid:
@@ -49,36 +49,38 @@ class PredictedVtc(Vtc):
             self._prepaid[request] = after
 
     def progress_all(self, requests: Collection[Request], tokens: int) -> None:
-        ReplicaPolicy.progress_all(self, requests, tokens)  # each has its own foresight
+        ReplicaPolicy.progress_all(self, requests, tokens)  # each has a prediction of its own
 
     def requeue(self, request: Request, now_s: float) -> None:
-        self._give_back(request)
+        self._refund(request)
         super().requeue(request, now_s)
 
     def leave(self, request: Request, now_s: float) -> None:
         if request in self._running:
-            self._give_back(request)
+            self._refund(request)
             self._learn(request)
         super().leave(request, now_s)
 
     def _admit(self, request: Request, counter: Counter) -> None:
         """Lines 24 and 25."""
         super()._admit(request, counter)
-        made = max(request.output_tokens, request.paid_output_tokens)  # paid, so nothing to foresee
-        foreseen = max(made, self._foresee(request))
-        self._prepaid[request] = foreseen
-        self._charge(counter, self._cost.output_cost(request.input_tokens, made, foreseen))
+        made = max(
+            request.output_tokens, request.paid_output_tokens
+        )  # paid, so not to be predicted
+        predicted = max(made, self._predict(request))
+        self._prepaid[request] = predicted
+        self._charge(counter, self._cost.output_cost(request.input_tokens, made, predicted))
 
-    def _give_back(self, request: Request) -> None:
-        """What was foreseen and does not come."""
+    def _refund(self, request: Request) -> None:
+        """Give back what was predicted and does not come."""
         counter = self._running[request]
         made = max(request.output_tokens, request.paid_output_tokens)
-        foreseen = self._prepaid.pop(request)
-        self._charge(counter, -self._cost.output_cost(request.input_tokens, made, foreseen))
+        predicted = self._prepaid.pop(request)
+        self._charge(counter, -self._cost.output_cost(request.input_tokens, made, predicted))
         if counter.waiting:
             self._queued.add(counter)
 
-    def _foresee(self, request: Request) -> int:
+    def _predict(self, request: Request) -> int:
         """Output tokens, never more than there may be."""
         if request.expected_output_tokens is not None:
             return request.expected_output_tokens

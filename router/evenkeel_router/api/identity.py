@@ -1,6 +1,6 @@
 """Who sends a request: API key, or a header from a trusted proxy, or nobody in particular (design §5.1).
 
-Place in the flow: parse → **identify** → admit. The strongest claim decides alone: a request with a key that
+Place in the flow: **identify** → parse → admit. The strongest claim decides alone: a request with a key that
 nobody has is refused, it does not fall back to a weaker one. Where no tenant has any API key the
 `Authorization` header is no claim: OpenAI's clients always send one.
 

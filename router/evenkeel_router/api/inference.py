@@ -1,6 +1,6 @@
 """Reading a request's body, and what is sent on in its place.
 
-Place in the flow: **parse** → identify → admit → match → select → forward → account. Only fields that the
+Place in the flow: identify → **parse** → admit → match → select → forward → account. Only fields that the
 router needs are decoded; everything else is checked to be JSON and travels on as the client wrote it. The
 original bytes are forwarded untouched when nothing has to change.
 

@@ -1,10 +1,7 @@
-"""Replicas and peers as a cluster knows them.
+"""The replicas and peers of a router on Kubernetes: EndpointSlices of both headless Services, and the engines' pods.
 
-Place in the flow: EndpointSlices, pods → **discovery** → health → fleet. Two watches: the slices of both
-headless Services, and the engines' pods. `cluster.endpoints` makes replicas and peers of what they hold.
-
-The surprising thing: changes are taken together. A rollout changes a pod and its slice in quick succession,
-and to follow the one without the other would be to follow a state that never was.
+Changes are collected for a few milliseconds. A rollout changes a pod and its slice in quick succession; to handle one
+without the other would be to act on a state that never existed.
 """
 
 from __future__ import annotations

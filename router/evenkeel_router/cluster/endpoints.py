@@ -1,11 +1,7 @@
-"""EndpointSlices and pods → the replicas and routers that there are. Pure.
+"""Replicas and peers from EndpointSlices and pods. Pure.
 
-Place in the flow: watch → **view** → discovery → health → fleet. A slice says where a pod listens, the pod
-says whether it may be sent anything.
-
-The surprising thing: readiness is that of the *containers*, not that of the pod or of its endpoint. Both wait
-for the readiness gate `evenkeel.dev/InRotation`, which says that a router has the replica in rotation: to
-wait for them here would be to wait for oneself.
+A slice has the address of a pod; the pod decides whether it may receive requests. Readiness is that of the containers,
+not of the pod or its endpoint: both wait for the gate `evenkeel.dev/InRotation`, which waits for a router.
 """
 
 from __future__ import annotations
@@ -127,7 +123,7 @@ def replicas(
             kv_replay=_tcp(host, slice_.port(KV_REPLAY_PORT_NAME)),
             api_key=(api_keys or {}).get(_key_id(pods.get(target.name)), api_key),
         )
-        why = withheld(endpoint, target, pods.get(target.name))
+        why = unschedulable(endpoint, target, pods.get(target.name))
         found.setdefault(target.name, DiscoveredReplica(replica, why))
     return tuple(found[name] for name in sorted(found))
 
@@ -151,7 +147,7 @@ def peers(slices: Iterable[EndpointSlice], *, service: str, own_name: str) -> tu
     return tuple(found[name] for name in sorted(found))
 
 
-def withheld(endpoint: Endpoint, target: TargetRef, pod: Pod | None) -> str:
+def unschedulable(endpoint: Endpoint, target: TargetRef, pod: Pod | None) -> str:
     """The first reason to send nothing there; empty where there is none."""
     return next((why for why, holds in _REASONS if holds(endpoint, target, pod or _NO_POD)), "")
 

@@ -1,10 +1,8 @@
-"""The way from zero: whether a request waits for the first replica, and who is told (design §6).
+"""Whether a service at zero replicas needs its first replica (DESIGN section 6, scaling from zero).
 
-Place in the flow: waiting room, fleet → **activation** → `/v1/activation` → whoever scales. Nobody is written to: the
-operator asks with a long poll, so that what is wanted is known at once, and again after any of both was restarted.
-
-The surprising thing: a service stands at zero from the moment its last replica is terminating until a new one is
-routable, not until a new one is there: loading a model takes minutes, in which requests wait for it all the same.
+The router calls no other program: the operator asks with a long poll (`/v1/activation`), so it learns of a change at
+once, and again after a restart of either. A service counts as at zero from the moment its last replica terminates
+until a new one is routable: loading a model takes minutes, and requests wait for it all that time.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ WAITS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
 
 
 class Activation:
-    """Of one router."""
+    """The activation of one router."""
 
     def __init__(
         self,
@@ -46,7 +44,7 @@ class Activation:
         self._news = asyncio.Event()
         self._ended = False
         self.asked = 0
-        """How many wait for news."""
+        """Polls that wait for a change."""
         self.wanted = False
         """A request waits for the first replica."""
         self.took_s = Histogram(WAITS_S)
@@ -55,7 +53,7 @@ class Activation:
 
     @property
     def holds(self) -> bool:
-        """Requests wait for a first replica, for as long as activationTimeout says."""
+        """Whether requests wait for a first replica, for up to activationTimeout."""
         return self._at_zero and self._config().at_zero is AtZero.ACTIVATE
 
     def look(self) -> None:
@@ -70,17 +68,17 @@ class Activation:
             self._tell()
 
     def _tell(self) -> None:
-        self._news.set()  # wakes everybody who waits now, …
-        self._news.clear()  # … and nobody who comes later
+        self._news.set()  # wakes the polls that wait now, …
+        self._news.clear()  # … and none that comes later
         if self.wanted:
             self._since_s = self._now()
-            _log.info("a request waits for a first replica: one is wanted")
+            _log.info("a request waits for the first replica of the service: one is needed")
         elif self._at_zero:
-            _log.info("no request waits for a first replica any more")
+            _log.info("no request waits for a first replica now")
         else:
             took_s = self._now() - self._since_s
             self.took_s.observe(took_s)
-            _log.info("the first replica takes requests, %.1f s after it was wanted", took_s)
+            _log.info("the first replica takes requests, %.1f s after a request needed it", took_s)
 
     async def other_than(self, known: bool, timeout_s: float) -> bool:
         """Whether one is wanted, once that is not what is `known`, or the time is over, or the router ends."""
@@ -95,6 +93,6 @@ class Activation:
         return self.wanted
 
     def end(self) -> None:
-        """The router ends: whoever asks is answered."""
+        """The router ends: every open poll is answered."""
         self._ended = True
         self._news.set()

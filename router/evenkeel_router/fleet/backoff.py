@@ -1,12 +1,11 @@
-"""How long a replica rests that says it is ready and fails what others answer.
+"""Backoff for a replica that reports ready and fails requests which other replicas answer.
 
-Place in the flow: forward → health → **rest** → fleet. Such a replica draws requests: what it fails is over at
-once, so that it always looks idle. After `FAILURES` in a row it gets nothing for a while, each time twice as
-long, up to `LONGEST_S`; one answer, and all is forgotten.
+Such a replica attracts requests, because it fails them at once and so always looks idle. After `FAILURES` in a row it
+gets no requests for a while, each time twice as long, up to `LONGEST_S`; one answer resets this.
 
-The surprising thing: a failure counts only once another replica has answered the same request. One that fails
-everywhere is the request's own fault, or everybody's, and no client can talk replicas out of the fleet by it.
-Silence never counts: a replica that is silent keeps what it was given, and looks busy.
+A failure counts only once another replica has answered the same request. A request that fails on every replica is at
+fault itself, so no client can drive replicas out of the fleet. Silence never counts: a silent replica keeps its
+requests, and looks busy.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 FAILURES: Final = 3  # one may be chance, and two a process on its way out
-LONGEST_S: Final = 30.0  # as long as it takes to notice that one is well again
+LONGEST_S: Final = 30.0  # bounds how late the router notices that the replica works again
 
 
 class Backoff:
@@ -23,7 +22,7 @@ class Backoff:
     __slots__ = ("_failures", "_first_s", "_until_s")
 
     def __init__(self, first_s: float) -> None:
-        """`first_s`: the first rest."""
+        """`first_s`: the first backoff, seconds."""
         self._first_s = first_s
         self._failures = 0
         self._until_s = 0.0
@@ -33,9 +32,9 @@ class Backoff:
         self._failures = 0
 
     def failed(self, now_s: float) -> float:
-        """It failed a request that another one answered. How long it is to rest, seconds; 0: not at all.
+        """It failed a request that another replica answered. Returns the backoff, seconds; 0: none.
 
-        What fails while it rests was sent before, and says nothing new.
+        A failure during a backoff is of a request sent before, and counts no more.
         """
         if now_s < self._until_s:
             return 0.0
@@ -43,14 +42,14 @@ class Backoff:
         doublings = self._failures - FAILURES
         if doublings < 0:
             return 0.0
-        rest_s = min(LONGEST_S, self._first_s * 2.0 ** min(doublings, 32))
-        self._until_s = now_s + rest_s
-        return rest_s
+        backoff_s = min(LONGEST_S, self._first_s * 2.0 ** min(doublings, 32))
+        self._until_s = now_s + backoff_s
+        return backoff_s
 
-    def rests(self, now_s: float) -> bool:
-        """Whether it is to get nothing."""
+    def is_active(self, now_s: float) -> bool:
+        """Whether it gets no requests now."""
         return now_s < self._until_s
 
     def end(self) -> None:
-        """It is needed, or another process: whatever was, it gets requests."""
+        """It is the last replica, or its process is new: it gets requests again."""
         self._until_s = 0.0

@@ -1,7 +1,6 @@
-"""Which replicas there are.
+"""Which replicas exist: from the configuration, or from the cluster's API.
 
-Place in the flow: configuration (or, on a cluster, its API) → **discovery** → health → fleet. A discovery
-says what exists, and what must get nothing new; whether the rest takes requests is for `health` to find out.
+Discovery says which replicas exist and which must get no new requests; `health` finds out whether the others take requests.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The order in which requests leave the router's waiting room (design R2: per-client fair).
+"""The order in which requests leave the wait queue (R2: fair per client).
 
-Place in the flow: admit → match → **wait while nothing is routable** → select. Start-time fair queueing
-(Goyal, Vin, Cheng 1996, §2): a request starts where its client's previous one finished, in virtual time, or
-now if the client was idle; it costs its input tokens divided by the client's weight; the lowest start goes
-first. So a client that queued a thousand requests does not stand before one that queued a single one.
+Start-time fair queueing (Goyal, Vin, Cheng 1996, section 2): a request starts where its client's previous one
+finished, in virtual time, or now if the client was idle; it costs its input tokens divided by the client's weight; the
+lowest start goes first. So a client with a thousand queued requests does not delay a client with one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ class FairQueue(Generic[_T]):
         self._heap: list[
             tuple[float, int, float, str, _T]
         ] = []  # start, arrival, finish, client, item
-        self._finish: dict[str, float] = {}  # of a client's last request; empty when nobody waits
+        self._finish: dict[
+            str, float
+        ] = {}  # of a client's last request; empty while no request waits
         self._now = 0.0
         self._arrivals = 0
 
@@ -37,16 +38,16 @@ class FairQueue(Generic[_T]):
         heapq.heappush(self._heap, (start, self._arrivals, finish, client, item))
 
     def pop(self) -> _T:
-        """The next one; raises `IndexError` when nobody waits."""
+        """The next one; raises `IndexError` when the queue is empty."""
         start, _, _, _, item = heapq.heappop(self._heap)
         self._now = start
-        if not self._heap:  # the end of a busy period: no client owes or is owed anything
+        if not self._heap:  # the end of a busy period: no client is ahead of another
             self._finish.clear()
             self._now = 0.0
         return item
 
     def discard(self, item: _T) -> None:
-        """One gave up. What its client queued behind it does not move up: it rarely matters, and O(n)."""
+        """A request gave up. Its client's later ones keep their places, which rarely matters; O(n)."""
         self._heap = [entry for entry in self._heap if entry[4] is not item]
         heapq.heapify(self._heap)
         if not self._heap:

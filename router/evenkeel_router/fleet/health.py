@@ -1,22 +1,20 @@
-"""Which replicas take requests: what probes see, and what the pipeline ran into.
+"""Which replicas take requests, by probes and by what requests run into.
 
-Place in the flow: discovery → **health** → fleet.
+| seen                                  | the replica is                                                        |
+|---------------------------------------|-----------------------------------------------------------------------|
+| `/ready` answers 200                  | routable; it joins the fleet if its process is new                    |
+| `/ready` answers anything else        | not routable (starting, draining); its cache still counts             |
+| `/ready` times out three times        | the same: one time-out may be a busy moment                           |
+| no connection, by probe or request    | lost: cache and credit are gone with the process (R6)                 |
+| a probe or a request broke off        | not routable until its next good probe, which follows at once         |
+| it fails requests that another answers| not routable for a while (`fleet.backoff`), unless it is the last one |
+| another incarnation reports           | lost, and joins again at its next good probe                          |
+| discovery marks it unschedulable      | not routable, at once and whatever probes show; its cache counts      |
 
-| seen                                | the replica is                                                      |
-|-------------------------------------|---------------------------------------------------------------------|
-| `/ready` answers 200                | routable; it joins the fleet if its process is new                  |
-| `/ready` answers anything else      | not routable (starting, draining); its cache still counts           |
-| `/ready` times out three times      | the same: once may be a busy moment                                 |
-| no connection, by probe or request  | lost: cache and credit are gone with the process (R6)               |
-| a probe or a request broke off      | not routable until its next good probe, which follows at once       |
-| it fails what others answer         | not routable for a while (`fleet.backoff`), unless it is the last one |
-| another incarnation reports         | lost, and joins again at its next good probe                        |
-| discovery withholds it (draining)   | not routable, at once and whatever probes say; its cache counts     |
-
-The surprising thing: a replica that makes reports does not join before its first one, since only a report says which
-process it is, and so what clients start from there (R5). One that says nothing for `REPORT_PATIENCE_S` joins all
-the same; what it serves until it reports is in no ledger but its own. `/health` is never asked: it makes SGLang generate a
-token and takes a second.
+A replica that sends reports does not join before its first report: only a report names the process, and so the state
+from which clients start there (R5). A replica that stays silent for `REPORT_PATIENCE_S` joins without; its service
+until then is in no ledger but its own. The monitor never asks `/health`: SGLang answers it by generating a token, which
+takes a second.
 """
 
 from __future__ import annotations
@@ -32,8 +30,10 @@ from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 from evenkeel_router.fleet.backoff import Backoff
 from evenkeel_router.fleet.discovery import Discovery
 from evenkeel_router.fleet.probe import Prober, Verdict, wait_for
+from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica, Member, Ticket
-from evenkeel_router.state import RouterState
+from evenkeel_router.ledger.service_ledger import ServiceLedger
+from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)
 SILENT_PROBES: Final = 3
@@ -43,7 +43,7 @@ FOR_GOOD: Final = (TERMINATING, "draining")
 
 
 class Health(Protocol):
-    """What the pipeline tells about replicas."""
+    """What requests report about replicas."""
 
     def refused(self, name: str, why: str) -> None:
         """A request could not connect."""
@@ -52,22 +52,30 @@ class Health(Protocol):
         """A request broke off."""
 
     def answered(self, name: str, failed: Sequence[Ticket]) -> None:
-        """A request got its first byte, after others had failed it."""
+        """A request got its first byte, after other replicas had failed it."""
 
 
 class _Watch:
     """One replica under watch."""
 
     __slots__ = (
-        "kick", "probed", "replica", "reported", "resting", "silent", "sized", "task", "unknown_since_s",
+        "backoff",
+        "kick",
+        "probed",
+        "replica",
+        "reported",
+        "silent",
+        "sized",
+        "task",
+        "unknown_since_s",
     )  # fmt: skip
 
-    def __init__(self, replica: ReplicaConfig, resting: Backoff) -> None:
+    def __init__(self, replica: ReplicaConfig, backoff: Backoff) -> None:
         self.replica = replica
-        self.resting = resting
+        self.backoff = backoff
         self.kick = asyncio.Event()
         self.probed = False
-        """Whether it is known to take requests, or not to."""
+        """Whether a probe has shown if it takes requests."""
         self.silent = 0
         self.reported = False
         """Whether a report named the process that is there now."""
@@ -79,15 +87,19 @@ class _Watch:
 
 
 class HealthMonitor:
-    """Keeps the fleet in step with what discovery says and probes see."""
+    """Keeps the fleet in step with discovery and probes."""
 
-    def __init__(self, state: RouterState, prober: Prober) -> None:
-        self._state = state
+    def __init__(
+        self, settings: Settings, replicas: Replicas, service_ledger: ServiceLedger, prober: Prober
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._service_ledger = service_ledger
         self._prober = prober
         self._watches: dict[str, _Watch] = {}
         self._now = asyncio.get_running_loop().time
         self._routable: bool | None = None
-        """Whether anything was, when somebody last looked; None before the first probes."""
+        """Whether any replica was routable at the last check; None before the first probes."""
         self.drained = asyncio.Event()
         """A replica began to drain: its next report is wanted at once."""
 
@@ -96,7 +108,7 @@ class HealthMonitor:
         try:
             async for found in discovery.watch():
                 await self._follow(found)
-                self._state.in_sync = True
+                self._replicas.in_sync = True
         finally:
             for name, watch in list(self._watches.items()):
                 await self._remove(name, watch)
@@ -107,31 +119,33 @@ class HealthMonitor:
             one = wanted.get(name)
             if one is None or not _same_place(one.replica, watch.replica):
                 await self._remove(name, watch)
-                _log.info("replica %s is no longer there", name)
+                _log.info("replica %s is no longer configured", name)
         for name, one in wanted.items():
             if name not in self._watches:
                 self._add(one.replica)
-            self._state.replicas[name] = self._watches[name].replica = one.replica
-            self._withhold(self._watches[name], one.withheld)
+            self._replicas.configured[name] = self._watches[name].replica = one.replica
+            self._withhold(self._watches[name], one.unschedulable)
         self._notice()
 
     def _withhold(self, watch: _Watch, why: str) -> None:
-        member = self._state.fleet.member(watch.replica.name)
-        if member is None or member.withheld == why:
+        member = self._replicas.fleet.member(watch.replica.name)
+        if member is None or member.unschedulable == why:
             return
-        member.withheld = why
+        member.unschedulable = why
         if why:
-            _log.info("nothing new goes to replica %s: %s", member.name, why)
-            self._state.fleet.unready(member)
+            _log.info("replica %s gets no new requests: %s", member.name, why)
+            self._replicas.fleet.unready(member)
             if why in FOR_GOOD:
                 self._drain(member)
         else:
             watch.kick.set()
 
     def _add(self, replica: ReplicaConfig) -> None:
-        self._state.replicas[replica.name] = replica
-        self._state.fleet.add(replica.name)
-        watch = self._watches[replica.name] = _Watch(replica, Backoff(self._state.timing.rest_s))
+        self._replicas.configured[replica.name] = replica
+        self._replicas.fleet.add(replica.name)
+        watch = self._watches[replica.name] = _Watch(
+            replica, Backoff(self._settings.timing.backoff_s)
+        )
         watch.task = asyncio.create_task(self._probe_forever(watch))
 
     async def _remove(self, name: str, watch: _Watch) -> None:
@@ -139,44 +153,45 @@ class HealthMonitor:
         if watch.task is not None:
             watch.task.cancel()
             await asyncio.gather(watch.task, return_exceptions=True)
-        member = self._state.fleet.member(name)
+        member = self._replicas.fleet.member(name)
         if member is not None:
             if member.joined:
                 self._drain(member)
-            self._state.fleet.remove(member)
-        self._state.accounting.leaves(name, self._now())
-        del self._state.replicas[name]
-        self._state.totals.forget_replica(name)
+            self._replicas.fleet.remove(member)
+        self._service_ledger.accounting.leaves(name, self._now())
+        self._replicas.remove(name)
 
     async def _probe_forever(self, watch: _Watch) -> None:
         while True:
             verdict = await self._prober.probe(watch.replica)
-            member = self._state.fleet.member(watch.replica.name)
+            member = self._replicas.fleet.member(watch.replica.name)
             if member is not None and not watch.kick.is_set():  # else it is older than the news
                 self._apply(verdict, watch, member)
                 if member.joined and not watch.sized:
                     await self._measure(watch)
-            await wait_for(watch.kick, self._state.timing.probe_interval_s)
+            await wait_for(watch.kick, self._settings.timing.probe_interval_s)
 
     async def _measure(self, watch: _Watch) -> None:
         """How far deficits can fall there, which bounds what its clients can owe (R5)."""
         size = await self._prober.size(watch.replica)
-        watch.sized = True  # once for each process: one that does not say will not say later
+        watch.sized = (
+            True  # once for each process: a process that does not answer will not answer later
+        )
         if size is not None:
-            self._state.replica_is_of_size(
+            self._service_ledger.replica_is_of_size(
                 max_input_tokens=size.max_input_tokens, pool_tokens=size.max_total_num_tokens
             )
 
     def _apply(self, verdict: Verdict, watch: _Watch, member: Member) -> None:
-        fleet = self._state.fleet
+        fleet = self._replicas.fleet
         watch.silent = watch.silent + 1 if verdict is Verdict.SILENT else 0
         if verdict is Verdict.READY:
-            kept_out = member.routable or member.withheld or self._rests(watch)
+            kept_out = member.routable or member.unschedulable or self._backs_off(watch)
             if not kept_out and self._is_known(watch, member):
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
-                self._state.accounting.serves(member.name)
-                self._state.wait_queue.open()
+                self._service_ledger.accounting.serves(member.name)
+                self._replicas.wait_queue.open()
         elif verdict is Verdict.GONE:
             if member.joined:
                 _log.warning("replica %s is gone", member.name)
@@ -193,44 +208,44 @@ class HealthMonitor:
 
     def _drain(self, member: Member) -> None:
         """It finishes what runs there; what waits is moved with its next report (`request.relocation`)."""
-        self._state.accounting.drains(member.name)
+        self._service_ledger.accounting.drains(member.name)
         self.drained.set()
 
     def _notice(self) -> None:
-        """Say so when the last replica that takes requests is lost, or the first is found."""
-        self._state.activation.look()
-        routable = bool(self._state.fleet.routable)
+        """Log when the last routable replica is lost, or the first one is found."""
+        self._replicas.activation.look()
+        routable = bool(self._replicas.fleet.routable)
         if routable is self._routable or not all(watch.probed for watch in self._watches.values()):
             return
         if not routable:
             _log.warning(
-                "nothing is routable: %s; %s",
-                self._state.fleet.why_unroutable(),
+                "nothing is routable: %s. %s",
+                self._replicas.fleet.why_unroutable(),
                 self._what_follows(),
             )
         elif self._routable is not None:
-            _log.info("requests are routed again")
+            _log.info("replicas can take requests again")
         self._routable = routable
 
     def _what_follows(self) -> str:
-        """What becomes of requests while nothing is routable."""
-        limits = self._state.config.limits
-        if self._state.config.at_zero is AtZero.REFUSE:
-            return "requests get 503 at once"
-        if self._state.activation.holds:
+        """What happens to requests while no replica is routable."""
+        limits = self._settings.config.limits
+        if self._settings.config.at_zero is AtZero.REFUSE:
+            return "Requests get 503 at once."
+        if self._replicas.activation.holds:
             wait_s = limits.activation_timeout_s
-            return f"requests wait up to {wait_s:g} s for a first replica and then get 503"
-        return f"requests wait up to {limits.queue_timeout_s:g} s and then get 503"
+            return f"Requests wait up to {wait_s:g} s for a first replica and then get 503."
+        return f"Requests wait up to {limits.queue_timeout_s:g} s and then get 503."
 
-    def _rests(self, watch: _Watch) -> bool:
-        """Whether it may: the last one to turn to may not."""
-        if not self._state.fleet.routable:
-            watch.resting.end()
-        return watch.resting.rests(self._now())
+    def _backs_off(self, watch: _Watch) -> bool:
+        """Whether its backoff is active. The last replica of a fleet gets none."""
+        if not self._replicas.fleet.routable:
+            watch.backoff.end()
+        return watch.backoff.is_active(self._now())
 
     def _is_known(self, watch: _Watch, member: Member) -> bool:
-        """Whether it is known which process answers, or nobody will ever say."""
-        books, name, now_s = self._state.accounting, member.name, self._now()
+        """Whether it is known which process answers, or cannot be known."""
+        books, name, now_s = self._service_ledger.accounting, member.name, self._now()
         if watch.reported:
             return True
         if watch.replica.reports is None:
@@ -241,19 +256,19 @@ class HealthMonitor:
             watch.unknown_since_s = now_s
         if now_s - watch.unknown_since_s < REPORT_PATIENCE_S:
             return False
-        _log.warning("replica %s makes no reports: what it serves is not counted", name)
+        _log.warning("replica %s sends no reports: its service is not in the ledger", name)
         books.leaves(name, now_s)
         return True
 
     def _end_life(self, watch: _Watch, member: Member) -> None:
         watch.reported = watch.sized = False
         watch.unknown_since_s = None
-        watch.resting = Backoff(self._state.timing.rest_s)
-        self._state.fleet.lost(member)
-        if watch.replica.reports is None:  # nobody will ever say whether it was the same process
-            self._state.accounting.leaves(member.name, self._now())
+        watch.backoff = Backoff(self._settings.timing.backoff_s)
+        self._replicas.fleet.lost(member)
+        if watch.replica.reports is None:  # no report will show whether it was the same process
+            self._service_ledger.accounting.leaves(member.name, self._now())
 
-    # What the pipeline and the reports tell.
+    # What requests and reports show.
 
     def reported(self, name: str) -> None:
         """A report named the process that answers there."""
@@ -263,45 +278,49 @@ class HealthMonitor:
             watch.kick.set()
 
     def refused(self, name: str, why: str) -> None:
-        """Nobody listens there: lost until a probe succeeds."""
+        """It refuses connections: lost until a probe succeeds."""
         self._lose(name, why)
 
     def replaced(self, name: str) -> None:
         """Its reports come from another process than before."""
-        self._lose(name, "its process is another one")
+        self._lose(name, "a new process answers in its place")
 
     def broken(self, name: str, why: str) -> None:
         """A connection broke: nothing goes there until a probe, right now, succeeds."""
-        member, watch = self._state.fleet.member(name), self._watches.get(name)
+        member, watch = self._replicas.fleet.member(name), self._watches.get(name)
         if member is not None and watch is not None and member.routable:
-            _log.warning("replica %s broke a request off: %s", name, why)
-            self._state.fleet.unready(member)
+            _log.warning("replica %s broke off a request: %s", name, why)
+            self._replicas.fleet.unready(member)
             self._notice()
             watch.kick.set()
 
     def answered(self, name: str, failed: Sequence[Ticket]) -> None:
-        """One replica answered what others had failed: theirs was the fault."""
+        """One replica answered a request that others failed: the fault is theirs."""
         watch = self._watches.get(name)
         if watch is not None:
-            watch.resting.answered()
-        for ticket in failed:  # a process that followed another is not to be blamed for it
-            if ticket.member.name != name and self._state.fleet.alive(ticket):
+            watch.backoff.answered()
+        for ticket in failed:  # a successor is not at fault for the process before it
+            if ticket.member.name != name and self._replicas.fleet.alive(ticket):
                 self._blame(ticket.member.name)
 
     def _blame(self, name: str) -> None:
-        member, watch = self._state.fleet.member(name), self._watches.get(name)
+        member, watch = self._replicas.fleet.member(name), self._watches.get(name)
         if member is None or watch is None:
             return
-        others = any(one.routable for one in self._state.fleet if one is not member)
-        rest_s = watch.resting.failed(self._now()) if others else 0.0
-        if rest_s:
-            _log.warning("replica %s rests for %g s: it fails what others answer", name, rest_s)
-            self._state.totals.replica(name).rests += 1
-            self._state.fleet.unready(member)
+        others = any(one.routable for one in self._replicas.fleet if one is not member)
+        backoff_s = watch.backoff.failed(self._now()) if others else 0.0
+        if backoff_s:
+            _log.warning(
+                "replica %s gets no requests for %g s: it fails requests that other replicas answer",
+                name,
+                backoff_s,
+            )
+            self._replicas.totals(name).backoffs += 1
+            self._replicas.fleet.unready(member)
             self._notice()
 
     def _lose(self, name: str, why: str) -> None:
-        member, watch = self._state.fleet.member(name), self._watches.get(name)
+        member, watch = self._replicas.fleet.member(name), self._watches.get(name)
         if member is not None and watch is not None and member.joined:
             _log.warning("replica %s is lost: %s", name, why)
             self._end_life(watch, member)

@@ -1,7 +1,4 @@
-"""Asking a replica whether it takes requests, and how far its deficits can fall.
-
-Place in the flow: discovery → **probe** → health → fleet, ledger. Off the hot path, so a plain `ClientSession` does.
-"""
+"""Asking a replica whether it takes requests, and how low its deficits can fall."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ class Verdict(Enum):
     """What a probe found."""
 
     READY = "ready"
-    NOT_READY = "not ready"  # it says so: starting, or draining
+    NOT_READY = "not ready"  # by its own answer: starting, or draining
     BROKEN = "broken"  # the answer broke off
     SILENT = "silent"  # no answer in time: busy, perhaps
-    GONE = "gone"  # nobody listens
+    GONE = "gone"  # it refuses connections
 
 
 class EngineSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +46,7 @@ class Prober(Protocol):
         """Whether it takes requests."""
 
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
-        """How large it is; None where it does not say."""
+        """How large it is; None where it does not answer."""
 
 
 class HttpProber:

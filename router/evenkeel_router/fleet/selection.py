@@ -1,12 +1,11 @@
-"""Which replica gets a request: filter → match → pick, over one view of the fleet (design §5.3, §5.4, R2).
+"""Which replica gets a request: filter, match, pick, over one view of the fleet (DESIGN section 5; R2).
 
-Place in the flow: admit → **match** → **select** → forward. Unready and draining replicas are filtered
-first; D2LPM chooses among the others.
+Unready and draining replicas are filtered first; the fleet policy chooses among the others.
 
-The surprising thing: a replica has two lives here. It is *known* while it is configured; it has *joined*
-while its process (and cache) exists. A refused connection ends the second, not the first. Slots go with the
-second: a process that follows another gets another slot, so that what still ends on the one that is gone
-touches nothing of the new one, and because the prefix index sweeps a departed slot out bit by bit.
+A replica is *known* while it is configured; it has *joined* while its process, and so its cache, exists. A refused
+connection ends the second, not the first. Slots belong to processes: a successor gets another slot, so that requests
+which still end on the old process do not touch the new one, and so that the prefix index can sweep a departed slot in
+small steps.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SPARE_SLOTS: Final = (
 )
 
 TERMINATING: Final = "terminating"
-"""`Member.withheld` of one whose pod is being deleted."""
+"""`Member.unschedulable` of one whose pod is being deleted."""
 
 
 class Basis(Enum):
@@ -60,8 +59,8 @@ class DiscoveredReplica:
     """A replica that exists."""
 
     replica: ReplicaConfig
-    withheld: str = ""
-    """Why nothing new may go there, whatever it says of itself; empty: nothing is against it."""
+    unschedulable: str = ""
+    """Why it may get no new requests, whatever its probes show; empty: it may."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,8 +71,8 @@ class Member:
     slot: int | None = None
     """None: its process is not there."""
     routable: bool = False
-    withheld: str = ""
-    """Why nothing new may go there, whatever it says of itself; empty: nothing is against it."""
+    unschedulable: str = ""
+    """Why it may get no new requests, whatever its probes show; empty: it may."""
     lives: int = 0
     """How often it joined."""
 
@@ -83,7 +82,7 @@ class Member:
         return self.slot is not None
 
 
-class Plan(NamedTuple):
+class Match(NamedTuple):
     """A request, matched: what `select` and every retry need."""
 
     dispatch: Dispatch
@@ -105,7 +104,7 @@ class Ticket(NamedTuple):
     member: Member
     slot: int
     life: int
-    plan: Plan
+    match: Match
     prediction: Prediction
 
 
@@ -143,22 +142,22 @@ class Fleet:
     @property
     def deserted(self) -> bool:
         """Whether there is no replica: none is known but those that will not come back."""
-        return all(member.withheld == TERMINATING for member in self._members.values())
+        return all(member.unschedulable == TERMINATING for member in self._members.values())
 
     def why_unroutable(self) -> str:
-        """Why requests have nowhere to go, for a person."""
+        """Why no replica can take a request, for people."""
         members = list(self._members.values())
         if not members:
-            return "there is no replica"
+            return "the service has no replicas"
         absent = sum(not member.joined for member in members)
-        withheld = sum(member.joined and bool(member.withheld) for member in members)
+        unschedulable = sum(member.joined and bool(member.unschedulable) for member in members)
         counts = {
-            "not there": absent,
-            "to get nothing new": withheld,
-            "not ready": len(members) - absent - withheld,
+            "unreachable": absent,
+            "unschedulable": unschedulable,
+            "not ready": len(members) - absent - unschedulable,
         }
         words = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-        return f"of {len(members)} replicas {words}"
+        return f"0 of {len(members)} replicas can take requests: {words}"
 
     def add(self, name: str) -> Member:
         """A replica is configured. It joins when it first answers."""
@@ -208,7 +207,7 @@ class Fleet:
         self.index = index
         self._block_bytes = block_bytes
 
-    def plan(
+    def match(
         self,
         client: str,
         *,
@@ -216,10 +215,10 @@ class Fleet:
         text: bytes,
         input_tokens: int,
         pages: Pages | None = None,
-    ) -> Plan:
+    ) -> Match:
         """Match a prompt against what routable replicas hold: by its `pages`, else by its text."""
         if not self.policy.matches_prefix:
-            return Plan(Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0)
+            return Match(Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0)
         blocks: Sequence[int]
         if pages is not None:
             blocks = pages.hashes
@@ -237,9 +236,9 @@ class Fleet:
             matched_tokens=matched_tokens,
             blocks=blocks,
         )
-        return Plan(dispatch, depth, pages)
+        return Match(dispatch, depth, pages)
 
-    def select(self, plan: Plan, tried: ReplicaSet) -> Ticket | None:
+    def select(self, match: Match, tried: ReplicaSet) -> Ticket | None:
         """A replica for the request, none of `tried`; None where no other is routable.
 
         It counts as outstanding there from now on: give the ticket back with `finished` or `refused`.
@@ -247,21 +246,21 @@ class Fleet:
         routable = ReplicaSet(self.routable & ~tried)
         if not routable:
             return None
-        slot = self.policy.select(plan.dispatch, routable, self.outstanding)
+        slot = self.policy.select(match.dispatch, routable, self.outstanding)
         member = self._slots[slot] if slot is not None else None
         if member is None or slot is None:
-            raise RuntimeError(f"{self.policy.name} chose slot {slot}, where no replica is")
+            raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
         self.outstanding[slot] += 1
-        return Ticket(member, slot, member.lives, plan, self._predict(plan, slot))
+        return Ticket(member, slot, member.lives, match, self._predict(match, slot))
 
-    def _predict(self, plan: Plan, slot: int) -> Prediction:
+    def _predict(self, match: Match, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
-        dispatch, pages = plan.dispatch, plan.pages
-        depth = plan.matched_blocks
+        dispatch, pages = match.dispatch, match.pages
+        depth = match.matched_blocks
         if depth and not dispatch.longest >> slot & 1:
             depth = self.index.match(dispatch.blocks, ReplicaSet(1 << slot)).blocks
         if pages is None:
-            share = depth / plan.matched_blocks if plan.matched_blocks else 0.0
+            share = depth / match.matched_blocks if match.matched_blocks else 0.0
             return Prediction(Basis.TEXT, round(dispatch.matched_tokens * share))
         exact = isinstance(self.index, ExactIndex) and self.index.exact(slot)
         return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, pages.cached(depth))
@@ -269,8 +268,8 @@ class Fleet:
     def dispatched(self, ticket: Ticket) -> None:
         """The request is on its way: charge its input, and count on its prompt being cached there."""
         if self.alive(ticket):
-            self.policy.dispatched(ticket.plan.dispatch, ticket.slot)
-            self.index.insert(ticket.plan.dispatch.blocks, ticket.slot)
+            self.policy.dispatched(ticket.match.dispatch, ticket.slot)
+            self.index.insert(ticket.match.dispatch.blocks, ticket.slot)
 
     def refused(self, ticket: Ticket) -> None:
         """The request never got there."""
@@ -280,15 +279,15 @@ class Fleet:
     def finished(self, ticket: Ticket, usage: Usage | None) -> None:
         """The request ended there: settle. Unless its prompt was computed, take back what was counted on.
 
-        `NOTHING` is for what never ran; None where nobody knows what it used: its estimated charge stands.
+        `NOTHING` is for what never ran; None where its usage is unknown: its estimated charge stands.
         """
         if not self.alive(ticket):
             return
-        slot, plan = ticket.slot, ticket.plan
+        slot, match = ticket.slot, ticket.match
         self.outstanding[slot] -= 1
-        self.policy.finished(plan.dispatch, slot, usage)
+        self.policy.finished(match.dispatch, slot, usage)
         if usage is None or not usage.input_tokens:
-            self.index.truncate(plan.dispatch.blocks, plan.matched_blocks, slot)
+            self.index.truncate(match.dispatch.blocks, match.matched_blocks, slot)
 
     def alive(self, ticket: Ticket) -> bool:
         """Whether the process that it went to is still there."""

@@ -1,8 +1,7 @@
-"""The waiting room: where requests are while no replica is routable.
+"""Where requests wait while no replica is routable.
 
-Place in the flow: match → **wait** → select. It delays nobody while any replica is routable: requests queue
-at replicas, where fairness is kept (R1, R2). Those who wait for the first replica of a service that stands at zero wait
-here too (`fleet.activation`). Bounded by `limits.maxConcurrent`, which counts those inside.
+It delays no request while any replica is routable: requests queue at replicas, where fairness is kept (R1, R2).
+Requests for a service at zero wait here too (`fleet.activation`). `limits.maxConcurrent` bounds it.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from evenkeel_router.fleet.fair_queue import FairQueue
 
 
 class WaitQueue:
-    """Waits with a deadline; leaves in per-client fair order."""
+    """Requests wait with a deadline, and leave in an order that is fair per client."""
 
     def __init__(self) -> None:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self.changed: Callable[[], None] = lambda: None
-        """Called when somebody enters or leaves."""
+        """Called when a request enters or leaves."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -38,7 +37,7 @@ class WaitQueue:
             raise
 
     def open(self) -> None:
-        """A replica is routable: everybody leaves, and is dispatched in this order."""
+        """A replica is routable: all requests leave, and are dispatched in this order."""
         while self._queue:
             turn = self._queue.pop()
             if not turn.done():

@@ -1,23 +1,8 @@
-"""What is known of those whom this router asks: replicas by their last report, peers by their last answer.
-
-Place in the flow: answer → **seen** → `/v1/state`, metrics, the next question. What they say about clients is in the ledger.
-"""
+"""The other routers of a service, and the last contact with each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaReport:
-    """The last report of one replica."""
-
-    incarnation: str
-    policy: str
-    sequence: int
-    received_s: float
-    counted: bool
-    """Whether the ledger takes it; not if the incarnation was given up before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from evenkeel_fairshare.churn_bounds import Churn, churn_gap
+from evenkeel_fairshare.bounds import Churn, churn_gap
 from evenkeel_fairshare.ledger import Figures, Ledger, standing, standing_of_tenant, tenant_of
 from evenkeel_fairshare.ledger.page import WAITING
 from evenkeel_fairshare.measures import jain_index
@@ -299,7 +299,7 @@ class Fairness:
             overshoot=rules.overshoot,
             quantum=rules.quantum,
             crash_loss=rules.crash_loss,
-            withheld=rules.withheld,
+            deferred_refills=rules.deferred_refills,
         )
         levels: defaultdict[str, list[str]] = defaultdict(list)
         for client in everywhere:

@@ -13,11 +13,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from evenkeel_fairshare.ledger import Sealer
+from evenkeel_fairshare.ledger.book import EMPTY_BOOK
 
-from evenkeel_router.state import RouterState
+from evenkeel_router.ledger.service_ledger import ServiceLedger
+from evenkeel_router.settings import Timing
 
 DEMAND_INTERVAL_S: Final = 5.0
 DEMAND_PIECE: Final = 500
+FIRST_BOOK_SETTLES: Final = 10
+"""Longest wait for replicas that never answered, in times of `settle_s`: five minutes."""
 MAX_LOAD: Final = 0.1
 """Figures of a large fleet take their time; then they are computed less often, for at most this part of a core."""
 
@@ -25,38 +29,66 @@ MAX_LOAD: Final = 0.1
 class LedgerMaintenance:
     """Tends one router's ledger."""
 
-    def __init__(self, state: RouterState, members: Callable[[], frozenset[str] | None]) -> None:
-        """`members`: all routers of the service; None while one of them is not known by name."""
-        self._state = state
+    def __init__(
+        self,
+        service_ledger: ServiceLedger,
+        timing: Timing,
+        members: Callable[[], frozenset[str] | None],
+        all_reported: Callable[[], bool],
+    ) -> None:
+        """`members`: all routers of the service; None while one of them is not known by name.
+
+        `all_reported`: whether every listed replica has reported at least once.
+        """
+        self._service_ledger = service_ledger
+        self._timing = timing
         self._members = members
-        self._sealer = Sealer(state.ledger)
+        self._all_reported = all_reported
+        self._sealer = Sealer(service_ledger.ledger)
 
     async def run(self) -> None:
         """Tend for ever."""
-        timing, now = self._state.timing, asyncio.get_running_loop().time
+        timing, now = self._timing, asyncio.get_running_loop().time
         began_s = sealed_s = now()
         while True:
             await asyncio.sleep(timing.report_interval_s)
             members, now_s = self._members(), now()
             if members is not None:
-                self._state.ledger.members = members
-                self._state.accounting.close(now_s, settled=now_s - began_s >= timing.settle_s)
-            await reckon(self._state)
-            if members is not None and now_s - sealed_s >= timing.seal_interval_s:
+                self._service_ledger.ledger.members = members
+                self._service_ledger.accounting.close(
+                    now_s, settled=now_s - began_s >= timing.settle_s
+                )
+            await reckon(self._service_ledger)
+            if (
+                members is not None
+                and now_s - sealed_s >= timing.compact_interval_s
+                and self._knows_the_past(now_s - began_s)
+            ):
                 sealed_s = now_s
                 await self._seal(members, now_s)
 
+    def _knows_the_past(self, running_s: float) -> bool:
+        """Whether the store was read and every replica was asked: the first book fixes which seeds are older (R8)."""
+        persistence = self._service_ledger.persistence
+        if persistence is not None and not persistence.loaded.is_set():
+            return False
+        return (
+            self._service_ledger.ledger.book.rank != EMPTY_BOOK
+            or self._all_reported()
+            or running_s >= FIRST_BOOK_SETTLES * self._timing.settle_s
+        )
+
     async def _seal(self, members: frozenset[str], now_s: float) -> None:
-        alive = self._state.accounting.alive
+        alive = self._service_ledger.accounting.alive
         await _in_steps(self._sealer.steps(members, live=alive, now_s=now_s))
         self._sealer.collect(members)
 
 
-async def reckon(state: RouterState) -> None:
+async def reckon(service_ledger: ServiceLedger) -> None:
     """Have at hand what departed incarnations left behind: the next seed asks for it."""
-    for name, _ in list(state.ledger.open_pages()):
-        if name not in state.accounting.alive and name in state.ledger.pages:
-            await _in_steps(state.ledger.closing_steps(name))
+    for name, _ in list(service_ledger.ledger.open_pages()):
+        if name not in service_ledger.accounting.alive and name in service_ledger.ledger.pages:
+            await _in_steps(service_ledger.ledger.closing_steps(name))
 
 
 async def _in_steps(steps: Iterable[object]) -> None:
@@ -64,25 +96,27 @@ async def _in_steps(steps: Iterable[object]) -> None:
         await asyncio.sleep(0)
 
 
-async def tell(state: RouterState) -> None:
-    """Keep `state.fairness` up to date, for ever."""
+async def tell(service_ledger: ServiceLedger, timing: Timing) -> None:
+    """Keep `service_ledger.fairness` up to date, for ever."""
     now = time.perf_counter  # the loop's own clock stands still within a step
     while True:
-        await asyncio.sleep(state.timing.report_interval_s)
+        await asyncio.sleep(timing.report_interval_s)
         busy_s, step_s = 0.0, now()
-        for _ in state.fairness.steps(state.accounting.alive, state.weights, step_s):
+        for _ in service_ledger.fairness.steps(
+            service_ledger.accounting.alive, service_ledger.weights, step_s
+        ):
             busy_s += now() - step_s
             await asyncio.sleep(0)
             step_s = now()
         await asyncio.sleep(busy_s / MAX_LOAD - busy_s)
 
 
-async def demand(state: RouterState) -> None:
+async def demand(service_ledger: ServiceLedger, timing: Timing) -> None:
     """Publish what clients ask this router for (design §6), for ever."""
     now = asyncio.get_running_loop().time
     while True:
-        await asyncio.sleep(min(DEMAND_INTERVAL_S, 5 * state.timing.report_interval_s))
-        rates = list(state.demand.rates(now()).items())
+        await asyncio.sleep(min(DEMAND_INTERVAL_S, 5 * timing.report_interval_s))
+        rates = list(service_ledger.demand.rates(now()).items())
         for at in range(0, len(rates), DEMAND_PIECE):
-            state.ledger.requested(dict(rates[at : at + DEMAND_PIECE]))
+            service_ledger.ledger.requested(dict(rates[at : at + DEMAND_PIECE]))
             await asyncio.sleep(0)

@@ -25,7 +25,8 @@ from evenkeel_contract.ledgerwire import (
 
 from evenkeel_router.ledger.contacts import Peer, PeerContact
 from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
-from evenkeel_router.state import RouterState
+from evenkeel_router.ledger.service_ledger import ServiceLedger
+from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)
 SILENCE_S: Final = 10.0
@@ -36,22 +37,25 @@ MAX_PART_BYTES: Final = 256 * 1024 * 1024
 class Peers:
     """Asks all peers, for ever."""
 
-    def __init__(self, state: RouterState, session: aiohttp.ClientSession) -> None:
-        self._state = state
+    def __init__(
+        self, settings: Settings, service_ledger: ServiceLedger, session: aiohttp.ClientSession
+    ) -> None:
+        self._settings = settings
+        self._service_ledger = service_ledger
         self._session = session
         self._now = asyncio.get_running_loop().time
         self._tasks: dict[Peer, asyncio.Task[None]] = {}
-        self.known = state.peer_contacts
+        self.known = service_ledger.peer_contacts
         self.all_asked = asyncio.Event()
         """Set once every peer was asked, with or without an answer."""
 
     def members(self) -> frozenset[str] | None:
         """All routers of the service by incarnation; None while a peer is not known by one."""
-        cluster = self._state.config.cluster
-        if cluster is not None and cluster.peers is not None and self._state.peers is None:
+        cluster = self._settings.config.cluster
+        if cluster is not None and cluster.peers is not None and self._service_ledger.peers is None:
             return None
         routers = [known.router for known in self.known.values()]
-        return frozenset((self._state.ledger.router, *routers)) if all(routers) else None
+        return frozenset((self._service_ledger.ledger.router, *routers)) if all(routers) else None
 
     async def run(self) -> None:
         """Keep one asker for each peer, until cancelled."""
@@ -65,11 +69,11 @@ class Peers:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _interval_s(self) -> float:
-        return self._state.config.state.exchange_interval_s
+        return self._settings.config.state.exchange_interval_s
 
     def _follow(self) -> None:
-        listed = (Peer(peer.name, peer.url) for peer in self._state.config.state.peers)
-        wanted = dict.fromkeys((*listed, *(self._state.peers or ())))
+        listed = (Peer(peer.name, peer.url) for peer in self._settings.config.state.peers)
+        wanted = dict.fromkeys((*listed, *(self._service_ledger.peers or ())))
         for peer in [peer for peer in self._tasks if peer not in wanted]:
             self._tasks.pop(peer).cancel()
             del self.known[peer]
@@ -100,8 +104,8 @@ class Peers:
 
     async def _ask(self, peer: Peer, known: PeerContact) -> None:
         """One question. A part that is lost or does not hold ends it: what follows would hide the gap."""
-        question = encode(digest_to_wire(self._state.ledger.digest()))
-        token = self._state.config.state.peer_token
+        question = encode(digest_to_wire(self._service_ledger.ledger.digest()))
+        token = self._settings.config.state.peer_token
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
         async with self._session.post(
@@ -123,6 +127,6 @@ class Peers:
             raise LedgerMessageError(f"a part of {size_bytes} bytes is beyond {MAX_PART_BYTES}")
         delta = from_wire(decode_delta(await content.readexactly(size_bytes)))
         known.router = delta.router
-        if delta.router != self._state.ledger.router:
-            self._state.ledger.merge(delta)
+        if delta.router != self._service_ledger.ledger.router:
+            self._service_ledger.ledger.merge(delta)
         await asyncio.sleep(0)  # a part may hold thousands of rows: requests come first

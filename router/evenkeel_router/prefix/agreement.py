@@ -1,7 +1,7 @@
-"""Which of the replicas' ways to make tokens a router follows. Pure.
+"""Which tokenizer a router uses when replicas report different ones. Pure.
 
-Place in the flow: what replicas tell → **most of them** → tokenizer. In a rollout that changes the model replicas
-differ for a while; matches at those of the other kind are wrong then, which costs cache hits and nothing else.
+While a rollout changes the model, replicas differ. The matches at the other replicas are wrong then, which costs cache
+hits and nothing else.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 
-def followed(told: Mapping[str, str], current: str) -> str:
-    """The digest that most replicas tell; of several the current one, else the smallest. Empty: nobody tells any.
+def most_reported(digests: Mapping[str, str], current: str) -> str:
+    """The digest that most replicas report; of several the current one, else the smallest. Empty: there is none.
 
-    `told` is by replica.
+    `digests` is by replica.
     """
-    counts = Counter(told.values())
+    counts = Counter(digests.values())
     if not counts:
         return ""
     most = max(counts.values())

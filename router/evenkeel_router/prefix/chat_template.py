@@ -1,13 +1,12 @@
 """A model's chat template, compiled as transformers compiles it, in a sandbox.
 
-Place in the flow: conversation → **template** → text → tokenizer. The environment is that of transformers
-5.19 (`utils/chat_template_utils.py`): trimmed blocks, `tojson` that escapes nothing, `raise_exception`,
-`strftime_now`, loop controls, and `{% generation %}`, which marks text and changes none. Whether a template
-takes content as parts or as text is guessed from its source, by the same rules as SGLang's.
+The environment is that of transformers 5.19 (`utils/chat_template_utils.py`): trimmed blocks, `tojson` that escapes
+nothing, `raise_exception`, `strftime_now`, loop controls, and `{% generation %}`, which marks text and changes none.
+Whether a template takes content as parts or as text is guessed from its source, by the same rules as SGLang's.
 
-The surprising thing: what is compiled is not quite the source. Each turn of a loop and each macro first looks at how much of
-the thread's time the rendering has had, since a sandbox bounds a range but not ranges within ranges, and a request that is
-small would else buy any amount of it. What a single expression may make is bounded by `templatesandbox`.
+The compiled program differs from the source: each turn of a loop and each macro first checks how much of the thread's
+time the rendering has used. A sandbox bounds a range but not ranges within ranges, so a small request could otherwise use any
+amount of time. `template_sandbox` bounds what a single expression may produce.
 """
 
 from __future__ import annotations

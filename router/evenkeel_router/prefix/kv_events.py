@@ -1,12 +1,11 @@
 """KV events of all replicas, over ZeroMQ (contract `kvevents`), in tokens mode.
 
-Place in the flow: replica → **sockets** → prefix/kv_follower → prefix index → match. One task for each life of each replica
-that publishes: it subscribes, has replayed what was published before, and applies what comes, in pieces between
-which requests are served.
+One task for each life of each replica that publishes: it subscribes, asks for a replay of earlier batches, and applies
+new ones in pieces, between which requests are served.
 
-The surprising thing: no socket here ever reconnects by itself. ZeroMQ would join the batches of a process and of its
-successor without a seam; so a subscription is one connection, its end is heard of by a monitor, and the next one
-begins with a replay. After silence a replay makes sure that the last batches were not lost: no later one would tell.
+No socket here reconnects by itself: ZeroMQ would join the batches of a process and of its successor without a mark. So
+a subscription is one connection, a monitor reports its end, and the next one begins with a replay. After silence a
+replay makes sure that the last batches were not lost, since no later batch would show it.
 """
 
 from __future__ import annotations
@@ -34,11 +33,13 @@ from evenkeel_fairshare.prefix.exact import ExactIndex
 from zmq.utils.monitor import parse_monitor_message
 
 from evenkeel_router.fleet.health import HealthMonitor
+from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Fleet, Member
 from evenkeel_router.prefix.kv_follower import Follower, Standing
 from evenkeel_router.prefix.kv_pages import pages_wanted
+from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
-from evenkeel_router.state import RouterState
+from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)
 CONNECT_S: Final = 5.0
@@ -48,7 +49,7 @@ NEXT_S: Final = 1.0
 """For each further one, or the end: they come in one go. What does not come was dropped by its sender."""
 RETRY_S: Final = 1.0
 KEEP_ALIVE_S: Final = 10.0
-"""A connection whose other end says nothing for so long, asked, is taken for broken."""
+"""A connection whose other end does not answer for this long counts as broken."""
 LIVE_BATCHES: Final = 10_000
 """Waiting to be read; beyond that they are lost, and replayed."""
 REPLAYED_BATCHES: Final = 1000
@@ -67,7 +68,7 @@ class _Slot:
         self._fleet, self._member, self._index = fleet, member, index
         self._slot, self._life = member.slot, member.lives
         self.blocks = 0
-        """Told since somebody looked."""
+        """Blocks applied since the last pause."""
 
     @property
     def slot(self) -> int | None:
@@ -94,7 +95,7 @@ class _Slot:
 
     def cleared(self) -> None:
         index, slot = self._index, self.slot
-        # Clearing makes the next insert sweep the whole index; each process begins by saying that it holds nothing.
+        # Clearing makes the next insert sweep the whole index; each process begins with an event that it holds nothing.
         if slot is not None and (index.held(slot) or index.crowded(slot)):
             index.cleared(slot)
 
@@ -107,11 +108,19 @@ class KvEvents:
     """Follows all replicas, for ever."""
 
     def __init__(
-        self, state: RouterState, health_monitor: HealthMonitor, tokenising: Tokenisation
+        self,
+        settings: Settings,
+        replicas: Replicas,
+        prefixes: Prefixes,
+        *,
+        health_monitor: HealthMonitor,
+        tokenising: Tokenisation,
     ) -> None:
-        """`health_monitor` is told of a process that took another's place; `tokenising` says how prompts are cut."""
-        self._state = state
-        self._watchtower = health_monitor
+        """`health_monitor` learns of new processes; `tokenising` has the page size."""
+        self._settings = settings
+        self._replicas = replicas
+        self._prefixes = prefixes
+        self._health_monitor = health_monitor
         self._tokenising = tokenising
         self._context = zmq.asyncio.Context()
         self._tasks: dict[str, tuple[tuple[ReplicaConfig, _Slot], asyncio.Task[None]]] = {}
@@ -121,7 +130,7 @@ class KvEvents:
         try:
             while True:
                 self._look()
-                await asyncio.sleep(self._state.timing.report_interval_s)
+                await asyncio.sleep(self._settings.timing.report_interval_s)
         finally:
             tasks = [task for _, task in self._tasks.values()]
             for task in tasks:
@@ -130,47 +139,49 @@ class KvEvents:
             self._context.destroy(linger=0)
 
     def _look(self) -> None:
-        state = self._state
+        replicas, prefixes = self._replicas, self._prefixes
         wanted = {
-            replica.name: replica for replica in state.replicas.values() if self._publishes(replica)
+            replica.name: replica
+            for replica in replicas.configured.values()
+            if self._publishes(replica)
         }
         for name, ((replica, slot), task) in list(self._tasks.items()):
             if wanted.get(name) != replica or slot.slot is None:
                 task.cancel()
-                del self._tasks[name], state.following[name]
-        index = state.fleet.index
+                del self._tasks[name], prefixes.followers[name]
+        index = replicas.fleet.index
         for name, replica in wanted.items():
-            member = state.fleet.member(name)
+            member = replicas.fleet.member(name)
             if member is None or not member.joined or not isinstance(index, ExactIndex):
                 continue
             if name not in self._tasks:
-                self._begin(replica, _Slot(state.fleet, member, index))
-            follower, slot = state.following[name], self._tasks[name][0][1]
+                self._begin(replica, _Slot(replicas.fleet, member, index))
+            follower, slot = prefixes.followers[name], self._tasks[name][0][1]
             follower.look_for(self._tokenising.page_tokens)
             if slot.crowded:
                 follower.forgot("the router keeps no more blocks: prefix.maxBlocks is too small")
 
     def _begin(self, replica: ReplicaConfig, slot: _Slot) -> None:
-        follower = self._state.following[replica.name] = Follower(slot)
+        follower = self._prefixes.followers[replica.name] = Follower(slot)
         task = asyncio.create_task(self._follow_forever(replica, slot, follower))
         self._tasks[replica.name] = (replica, slot), task
 
     def _publishes(self, replica: ReplicaConfig) -> bool:
-        tokens = self._state.config.prefix.mode is PrefixMode.TOKENS
+        tokens = self._settings.config.prefix.mode is PrefixMode.TOKENS
         return tokens and replica.kv_events is not None and replica.kv_replay is not None
 
     async def _follow_forever(
         self, replica: ReplicaConfig, slot: _Slot, follower: Follower
     ) -> None:
-        told = ""
+        logged = ""
         while True:
             try:
                 await self._follow(replica, slot, follower)
             except (_Lost, KvEventError, zmq.ZMQError) as error:
                 follower.disconnected(str(error))
-                if str(error) != told:
-                    told = str(error)
-                    _log.warning("KV events of replica %s: %s", replica.name, told)
+                if str(error) != logged:
+                    logged = str(error)
+                    _log.warning("KV events of replica %s: %s", replica.name, logged)
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> None:
@@ -205,9 +216,9 @@ class KvEvents:
                         reading.cancel()
                         await asyncio.gather(reading, return_exceptions=True)
                         await self._take_over(asking.result(), slot, follower)
-                        _log.info("replica %s told what it holds", replica.name)
+                        _log.info("replica %s reported the pages that it holds", replica.name)
                         asking = self._ask(
-                            replica, follower, delay_s=self._state.timing.kv_pages_interval_s
+                            replica, follower, delay_s=self._settings.timing.kv_pages_interval_s
                         )
                     else:
                         await reading
@@ -221,7 +232,9 @@ class KvEvents:
     ) -> asyncio.Task[list[PagesPart]]:
         async def answer() -> list[PagesPart]:
             await asyncio.sleep(delay_s)
-            return await pages_wanted(self._context, replica, follower, timing=self._state.timing)
+            return await pages_wanted(
+                self._context, replica, follower, timing=self._settings.timing
+            )
 
         return asyncio.create_task(answer())
 
@@ -239,7 +252,7 @@ class KvEvents:
 
     async def _read(self, live: zmq.asyncio.Socket, slot: _Slot, follower: Follower) -> None:
         """Apply what comes until something is missing, or nothing came for so long that something may be."""
-        silence_ms = round(self._state.timing.kv_check_interval_s * 1000)
+        silence_ms = round(self._settings.timing.kv_check_interval_s * 1000)
         while await live.poll(silence_ms):
             if follower.live(read_live(await live.recv_multipart())):
                 return
@@ -250,9 +263,9 @@ class KvEvents:
         restarts = follower.counts.restarts
         while await self._replay(replica, slot, follower):
             if follower.counts.restarts > restarts and slot.slot is not None:
-                _log.warning("replica %s was restarted: its KV events say so", replica.name)
-                self._watchtower.replaced(replica.name)
-                raise _Lost("its process is another one")
+                _log.warning("replica %s was restarted, as its KV events show", replica.name)
+                self._health_monitor.replaced(replica.name)
+                raise _Lost("a new process answers in its place")
 
     async def _replay(self, replica: ReplicaConfig, slot: _Slot, follower: Follower) -> bool:
         """One replay; whether another must follow. Raises `_Lost` where no answer comes."""
@@ -270,7 +283,7 @@ class KvEvents:
                     return True
                 await _breathe(slot)
         if follower.sequence == applied:
-            raise _Lost("it does not answer where it should replay")
+            raise _Lost("its replay port does not answer")
         return True  # its end was lost, not all of it
 
 
@@ -318,9 +331,9 @@ async def _connected(monitor: zmq.asyncio.Socket) -> None:
         async with asyncio.timeout(CONNECT_S):
             event = await _event(monitor)
     except TimeoutError:
-        raise _Lost("nobody answers where it should publish") from None
+        raise _Lost("its event port does not answer") from None
     if event & _BROKEN:
-        raise _Lost("nobody listens where it should publish")
+        raise _Lost("the connection to its event port is refused")
 
 
 async def _broken(monitor: zmq.asyncio.Socket) -> None:

@@ -1,24 +1,24 @@
 """Following one replica's KV events: which batches are applied, which are missing, and whether the view is complete.
 
-Place in the flow: prefix/kv_events (sockets) → **follow** → prefix index. A state machine without clock or socket:
+A state machine without clock or socket:
 
     joining ── connected ─▶ replaying ── nothing is missing ─▶ in sync ── a gap ─▶ replaying
-       ▲                        │ another process, or what is missing is gone:
-       └── connection lost      └ forget everything, replay from the beginning
+       ▲                        │ another process, or the missing batches are gone:
+       └── connection lost      └ drop the view, replay from the beginning
 
-What is gone leaves a partial view, unless the replica tells what it holds (contract `heldpages`): that is taken over, and
-a replay from its number on makes it whole again.
+Batches that are gone leave a partial view, unless the replica reports all pages that it holds (contract `heldpages`):
+the view takes these over, and a replay from their number on makes it whole again.
 
-Batches are numbered from 0 by each process of a replica. Three things are taken for certain: what comes over one
-subscription comes from one process (the edge never lets one reconnect); a replay comes from one process, which was alive
-after the subscription was made; a replay never skips what is kept before the first batch that it sends.
+Each process of a replica numbers its batches from 0. The follower relies on three facts: batches of one subscription
+come from one process (sockets never reconnect); a replay comes from one process, which was alive after the
+subscription was made; a replay never skips a kept batch before the first one that it sends.
 
-The surprising thing: numbers prove nothing. A replica that was restarted counts from 0 again and may have passed the
-number that is waited for. So every question begins one batch early: the last batch that was applied comes again, and only
-if it is the very same bytes, time stamp included, the rest belongs to the same history. Of the last batch before what a
-replica tells that it holds only the time stamp is known, which does as well. And a process may die between a subscription
-and its replay, which its successor then answers, while the old one's last batches still wait to be read: so the first of a
-subscription is applied only if a replay brings the very same.
+Numbers alone prove nothing: a restarted replica counts from 0 again and may have passed the awaited number. So every
+request for a replay begins one batch early. The last applied batch comes again, and only if it has the same bytes, time
+stamp included, the batches after it belong to the same history. Before a takeover only the time stamp of the last
+batch is known, which serves as well. A process may also die between a subscription and its replay; its successor then
+answers the replay while the old batches still wait to be read. So the first batch of a subscription is applied only if
+a replay brings the same bytes.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class Counts:
     overruns: int = 0
     """What was missing was not kept any more."""
     unreadable: int = 0
-    """Batches that do not hold."""
+    """Invalid batches."""
     takeovers: int = 0
-    """Times that what the replica told it holds was taken over."""
+    """Times that the reported pages of the replica were taken over."""
 
 
 NO_SUBSCRIPTION: Final = "no subscription yet"
@@ -99,16 +99,16 @@ class Follower:
         self._wanted_tokens: int | None = None
         self._next = 0
         self._witness = b""  # of the batch before `_next`; nothing before the first
-        self._told_unix_s: float | None = None  # its time stamp instead, after a takeover
+        self._takeover_unix_s: float | None = None  # its time stamp instead, after a takeover
         self._whole = True  # everything since the cache was empty is applied
         self._lacking = ""  # why it is not
         self._curable = False  # and whether knowing what the replica holds would help
-        self._untold = ""  # why that was not known when it was asked for last
+        self._unreported_because = ""  # why that was not known when it was asked for last
         self._readable = True  # the last batch was
         self._trouble = NO_SUBSCRIPTION  # why there is no subscription
         self._missing = True
         self._proven = False  # in the replay under way: it is of the history that is followed
-        self._told = False
+        self._reported_complete = False
         self._bound = False  # the subscription is to the process that is followed
         self._claim: Numbered | None = None  # its first batch, if a replay must show that
 
@@ -142,13 +142,13 @@ class Follower:
                 f"its blocks have {self.block_tokens} tokens, not the "
                 f"{self._wanted_tokens} that prompts are cut into"
             )
-        if self._curable and self._untold:
-            return f"{self._lacking}, and what it holds is not told: {self._untold}"
+        if self._curable and self._unreported_because:
+            return f"{self._lacking}, and it does not report the pages that it holds: {self._unreported_because}"
         return self._lacking
 
     @property
     def wants_pages(self) -> bool:
-        """Whether the view would be whole if the replica told what it holds."""
+        """Whether the view would be whole if the replica reported the pages that it holds."""
         is_partial = not (self._trouble or self._missing or self._whole)
         return is_partial and self._curable and self._readable
 
@@ -183,7 +183,7 @@ class Follower:
         self._tell()
 
     def disconnected(self, why: str) -> None:
-        """It is not there any more. What is known stays: the next replay says whether it still holds."""
+        """It is not there any more. What is known stays: the next replay shows whether it is still valid."""
         self._trouble = why
         self._missing = True
         self._tell()
@@ -245,7 +245,7 @@ class Follower:
 
     def _prove(self, first: Numbered) -> bool:
         if first.sequence == self._next - 1 and self._is_last(first):
-            self._witness, self._told_unix_s = _witness(first), None
+            self._witness, self._takeover_unix_s = _witness(first), None
             self._proven = True
             return True
         if first.sequence >= self._next:
@@ -257,23 +257,23 @@ class Follower:
 
     def _is_last(self, batch: Numbered) -> bool:
         """Whether a batch of that number is the one that was applied last, or known to have been."""
-        if self._told_unix_s is None:
+        if self._takeover_unix_s is None:
             return _witness(batch) == self._witness
         try:
-            return decode_batch(batch.payload).time_unix_s == self._told_unix_s
+            return decode_batch(batch.payload).time_unix_s == self._takeover_unix_s
         except KvEventError:
             return False
 
     def _restarted(self) -> None:
-        # What was taken over may be of a process that was never followed, or be told before its last batch is sent.
-        if self._told_unix_s is None:
+        # What was taken over may be of a process that was never followed, or be reported before its last batch is sent.
+        if self._takeover_unix_s is None:
             self.counts.restarts += 1
         self._start_over()
 
     def _start_over(self) -> None:
         """Nothing that is known can be trusted: it belongs to another process, or may have changed since."""
         self._view.cleared()
-        self._next, self._witness, self._told_unix_s = 0, b"", None
+        self._next, self._witness, self._takeover_unix_s = 0, b"", None
         self._bound, self._claim = False, None
         self._lacks_nothing()
         self._readable = True
@@ -293,11 +293,11 @@ class Follower:
     # A takeover, between replays: `take_over`, then `holds` for all pages, then `taken_over`, and a replay
 
     def take_over(self, sequence: int, last_unix_s: float) -> None:
-        """The replica tells what it held before batch `sequence`, after one with the time stamp `last_unix_s`."""
+        """The replica reports the pages that it held before batch `sequence`, after one with the time stamp `last_unix_s`."""
         self._start_over()
-        self._untold = ""
-        self._next, self._told_unix_s = sequence, last_unix_s if sequence else None
-        self._lacks("what it holds was not told to the end", curable=True)
+        self._unreported_because = ""
+        self._next, self._takeover_unix_s = sequence, last_unix_s if sequence else None
+        self._lacks("its report of the pages that it holds broke off", curable=True)
         self._tell()
 
     def holds(self, hashes: Sequence[int], page_tokens: int) -> None:
@@ -312,9 +312,9 @@ class Follower:
         self._lacks_nothing()
         self._tell()
 
-    def untold(self, why: str) -> None:
-        """The replica does not tell what it holds."""
-        self._untold = why
+    def not_reported(self, why: str) -> None:
+        """The replica does not report the pages that it holds."""
+        self._unreported_because = why
 
     # Batches
 
@@ -326,7 +326,7 @@ class Follower:
         except KvEventError as error:
             self.counts.unreadable += 1
             self._readable = False
-            self._doubt(f"batch {batch.sequence} does not hold: {error}")
+            self._doubt(f"batch {batch.sequence} is invalid: {error}")
             return
         self._readable = True
         self.counts.batches += 1
@@ -353,8 +353,8 @@ class Follower:
 
     def _tell(self) -> None:
         complete = self.standing is Standing.IN_SYNC
-        if complete is not self._told:
-            self._told = complete
+        if complete is not self._reported_complete:
+            self._reported_complete = complete
             self._view.synced(complete)
 
 

@@ -1,7 +1,6 @@
-"""Asking a replica for all that its cache holds (contract `heldpages`), where its KV events came too late.
+"""Asking a replica for all pages of its cache (contract `heldpages`), where its KV events came too late.
 
-Place in the flow: follower lacks what is not kept any more → **question on the reports port** → prefix/kv_events takes the answer
-over. Asked seldom, in a task of its own: live batches go on being applied until the answer is there.
+Asked seldom, in a task of its own: live batches are applied meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from evenkeel_contract.reports import ReportError
 from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.prefix.kv_follower import Follower
-from evenkeel_router.state import Timing
+from evenkeel_router.settings import Timing
 
 ANSWER_S: Final = 5.0
 """For each part."""
@@ -25,13 +24,13 @@ ANSWER_S: Final = 5.0
 async def pages_wanted(
     context: zmq.asyncio.Context, replica: ReplicaConfig, follower: Follower, *, timing: Timing
 ) -> list[PagesPart]:
-    """Wait until `follower` wants to know what the replica holds, and until the replica has told it."""
+    """Wait until `follower` wants to know what the replica holds, and until the replica has answered."""
     while True:
         if follower.wants_pages:
             try:
                 return await _pages(context, replica)
             except (ReportError, zmq.ZMQError) as error:
-                follower.untold(str(error))
+                follower.not_reported(str(error))
                 await asyncio.sleep(timing.kv_pages_interval_s)
         else:
             await asyncio.sleep(timing.report_interval_s)

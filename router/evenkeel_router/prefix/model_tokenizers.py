@@ -1,8 +1,7 @@
-"""Tokenizers: the model's own, out of its files, and the simulator's.
+"""Tokenizers: the model's own, from its files, and the simulator's.
 
-Place in the flow: what an engine would tokenise → **token ids** → pages' hashes. As SGLang does it: a prompt gets
-the tokenizer's special tokens (its BOS), a chat does not, since the template writes them; what continues the
-last answer gets them too, and loses a BOS in front again (SGLang 0.5.21–0.5.23, `serving_chat.py`).
+As SGLang does it: a prompt gets the tokenizer's special tokens (its BOS); a chat does not, since the template writes
+them; a continued last answer gets them too, and loses a BOS in front again (SGLang 0.5.21 to 0.5.23, `serving_chat.py`).
 """
 
 from __future__ import annotations

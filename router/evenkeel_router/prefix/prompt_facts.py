@@ -1,8 +1,7 @@
-"""Asking replicas what they make tokens with (contract `promptfacts`), where the configuration does not say it.
+"""Asking replicas for their tokenizer and chat template (contract `promptfacts`), where the configuration names none.
 
-Place in the flow: replica → **facts** → tokenising. Each process of a replica is asked once, over its reports port; the
-files travel only if the router does not hold them yet. Nobody waits: until somebody has answered, prompts are
-matched by their text.
+Each process of a replica is asked once, over its reports port; files travel only if the router lacks them. No request
+waits for it: until the first answer, prompts are matched by their text.
 """
 
 from __future__ import annotations
@@ -17,9 +16,11 @@ from evenkeel_contract.promptfacts import MAX_FACTS_BYTES, PromptFacts, ask, dec
 from evenkeel_contract.reports import ReportError
 from evenkeel_contract.routerconfig import ReplicaConfig
 
-from evenkeel_router.prefix.agreement import followed
+from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.prefix.agreement import most_reported
+from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
-from evenkeel_router.state import RouterState
+from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S: Final = 10.0  # of files of some megabytes, read from a disk
@@ -29,38 +30,49 @@ RETRY_S: Final = 30.0
 class PromptFactsClient:
     """Asks, for ever."""
 
-    def __init__(self, state: RouterState, tokenising: Tokenisation) -> None:
-        self._state = state
+    def __init__(
+        self,
+        settings: Settings,
+        replicas: Replicas,
+        prefixes: Prefixes,
+        tokenising: Tokenisation,
+    ) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._prefixes = prefixes
         self._tokenising = tokenising
         self._context = zmq.asyncio.Context()
-        self._told: dict[str, tuple[str, PromptFacts]] = {}
-        """By replica: the incarnation that told, and what."""
+        self._reported: dict[str, tuple[str, PromptFacts]] = {}
+        """By replica: the incarnation that answered, and its facts."""
         self._again_s: dict[str, float] = {}
         """When to ask those again that did not answer."""
         self._files: dict[str, PromptFacts] = {}
         """Answers with all their files, by digest."""
 
     async def run(self) -> None:
-        """Ask whoever is new, follow most of them, until cancelled."""
+        """Ask every new process, use what most report, until cancelled."""
         try:
             while True:
                 if self._tokenising.asks:
                     await self._ask_new()
                     await self._follow()
-                await asyncio.sleep(self._state.timing.report_interval_s)
+                await asyncio.sleep(self._settings.timing.report_interval_s)
         finally:
             self._context.destroy(linger=0)
 
     async def _ask_new(self) -> None:
-        state, now_s = self._state, asyncio.get_running_loop().time()
-        for name in self._told.keys() - state.replicas.keys():
-            del self._told[name]
+        now_s, replicas = asyncio.get_running_loop().time(), self._replicas
+        for name in self._reported.keys() - replicas.configured.keys():
+            del self._reported[name]
         waiting = []
-        for replica in state.replicas.values():
-            seen = state.reports.get(replica.name)
+        for replica in replicas.configured.values():
+            seen = replicas.reports.get(replica.name)
             if seen is None or now_s < self._again_s.get(replica.name, 0.0):
                 continue
-            if replica.name not in self._told or self._told[replica.name][0] != seen.incarnation:
+            if (
+                replica.name not in self._reported
+                or self._reported[replica.name][0] != seen.incarnation
+            ):
                 waiting.append(self._ask(replica, seen.incarnation))
         await asyncio.gather(*waiting)
 
@@ -71,15 +83,13 @@ class PromptFactsClient:
             now_s = asyncio.get_running_loop().time()
             if replica.name not in self._again_s:
                 why = str(error) or "it does not answer: its plug-in is older than this router"
-                _log.warning(
-                    "replica %s does not say what it makes tokens with: %s", replica.name, why
-                )
+                _log.warning("replica %s does not report its tokenizer: %s", replica.name, why)
             self._again_s[replica.name] = now_s + RETRY_S
             return
         self._again_s.pop(replica.name, None)
         if facts.files or facts.simulated or facts.trouble:
             self._files[facts.digest] = facts
-        self._told[replica.name] = (incarnation, facts)
+        self._reported[replica.name] = (incarnation, facts)
 
     async def _answer(self, replica: ReplicaConfig) -> PromptFacts:
         """Raises `ReportError`, `TimeoutError`, `zmq.ZMQError`."""
@@ -95,12 +105,12 @@ class PromptFactsClient:
         return decode_facts(frames[-1])
 
     async def _follow(self) -> None:
-        told = {name: facts.digest for name, (_, facts) in self._told.items()}
+        digests = {name: facts.digest for name, (_, facts) in self._reported.items()}
         current = self._tokenising.digest
-        digest = followed(told, current)
-        for other in self._files.keys() - told.values():
+        digest = most_reported(digests, current)
+        for other in self._files.keys() - digests.values():
             del self._files[other]
         if digest and digest != current and digest in self._files:
             await self._tokenising.adopt(self._files[digest])
-        elif not digest and not current and not self._state.untokenised.trouble:
-            self._tokenising.use(None, "no replica has said what it makes tokens with")
+        elif not digest and not current and not self._prefixes.untokenised.trouble:
+            self._tokenising.use(None, "no replica has reported its tokenizer")

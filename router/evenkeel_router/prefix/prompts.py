@@ -1,11 +1,10 @@
-"""What of a request an engine would tokenise: prompts, or a conversation for the chat template. Pure.
+"""The part of a request that an engine would tokenise: prompts, or a conversation for the chat template. Pure.
 
-Place in the flow: body → **read** → tokenizer → pages' hashes. Follows SGLang 0.5.21–0.5.23
-(`entrypoints/openai/protocol.py`, `serving_chat.py`, `parser/jinja_template_utils.py`): what a message and a
-tool look like to the template, down to the order of their keys, since templates print them as JSON.
-
-The surprising thing: a conversation that ends with the assistant is rewritten. With `continue_final_message`
-its last message goes behind the template's text; without, SGLang turns it into a message of the user.
+Follows SGLang 0.5.21 to 0.5.23 (`entrypoints/openai/protocol.py`, `serving_chat.py`,
+`parser/jinja_template_utils.py`): what a message and a tool look like to the template, down to the order of their keys,
+since templates print them as JSON. A conversation that ends with the assistant is rewritten: with
+`continue_final_message` its last message goes behind the template's text; without, SGLang turns it into a message of the
+user.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""A sandbox for chat templates in which no single expression makes more text than a prompt may have.
+"""A sandbox for chat templates in which no single expression produces more text than a prompt may have.
 
-Place in the flow: template's source → **sandbox** → `chattemplate`, which bounds the time. jinja2's own sandbox bounds ranges;
-everything else that makes much out of little is looked at here before it is done: operators, methods of texts, filters, and what
-is written. What is made of it all is bounded in turn, wherever pieces are put together.
-
-The surprising thing: `~` is no operator that a sandbox hears of. The parsed template gets a filter in its place.
+jinja2's own sandbox bounds ranges. This one checks every other construct that makes much out of little before it runs:
+operators, methods of texts, filters, and output. `chat_template` bounds the time. jinja2 does not pass `~` to a sandbox,
+so the parsed template gets a filter in its place.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         return _Concats(self).visit(template)  # type: ignore[no-any-return]
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        _must_hold(_size_of_operation(operator, left, right))
+        _must_fit(_size_of_operation(operator, left, right))
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +66,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
             if name == "join" and isinstance(text, str):
                 return joined(map(str, args[0]), text)
             if size := _METHODS.get(name):
-                _must_hold(size(text, *args, **kwargs))
+                _must_fit(size(text, *args, **kwargs))
         return super().call(context, obj, *args, **kwargs)
 
 
@@ -77,12 +75,12 @@ def joined(pieces: Iterable[str], separator: str = "") -> str:
     kept, size = [], 0
     for piece in pieces:
         size += len(piece) + len(separator)
-        _must_hold(size)
+        _must_fit(size)
         kept.append(piece)
     return separator.join(kept)
 
 
-def _must_hold(size: float) -> None:
+def _must_fit(size: float) -> None:
     if size > MOST:
         raise TooMuchError
 
@@ -193,7 +191,7 @@ _FILTERS: Final[dict[str, Callable[..., float]]] = {
 def _sized(function: Callable[..., Any], size: Callable[..., float]) -> Callable[..., Any]:
     @wraps(function)  # with what jinja2 has noted on it
     def checked(*args: Any, **kwargs: Any) -> Any:
-        _must_hold(size(*args, **kwargs))
+        _must_fit(size(*args, **kwargs))
         return function(*args, **kwargs)
 
     return checked

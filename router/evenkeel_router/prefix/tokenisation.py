@@ -1,8 +1,8 @@
-"""Tokenising requests beside the loop (design §5.3, tokens mode).
+"""Tokenising requests beside the event loop (DESIGN section 5, tokens mode).
 
-Place in the flow: parse → admit → **tokenise** → match. What is short is done at once; the rest in threads, where the
-tokenizer lets go of the interpreter. How much may wait there is bounded: beyond that, and for prompts that
-would hold up all others, the text has to do. So nobody's long prompts delay another's short one for long.
+Short prompts are tokenised at once; others in threads, where the tokenizer releases the interpreter. The amount that
+may wait there is bounded: beyond it, and for prompts that would delay all others, the router matches by text. So one
+client's long prompts never delay another's short ones for long.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Tokenisation:
         """None while there is none."""
         self.digest = ""
         """Of the replicas' way that is followed; empty where none is."""
-        self._told_page_tokens: int | None = None
+        self._reported_page_tokens: int | None = None
         self._changed = asyncio.Event()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenise")
         self.busy_bytes = 0
@@ -67,8 +67,8 @@ class Tokenisation:
 
     @property
     def page_tokens(self) -> int:
-        """Tokens of the pages that prompts are cut into: as replicas tell, or as configured."""
-        return self._told_page_tokens or self._config.page_tokens
+        """Tokens of the pages that prompts are cut into: as replicas report, or as configured."""
+        return self._reported_page_tokens or self._config.page_tokens
 
     def configure(self, config: PrefixConfig) -> None:
         """A changed configuration: `run` loads another tokenizer, if it is another."""
@@ -99,7 +99,7 @@ class Tokenisation:
 
     @property
     def asks(self) -> bool:
-        """Whether replicas are to say what they make tokens with."""
+        """Whether replicas are asked for their tokenizer."""
         return self.wanted and self._config.tokenizer is None
 
     async def adopt(self, facts: PromptFacts) -> None:
@@ -121,7 +121,7 @@ class Tokenisation:
     ) -> None:
         """From now on this one; `trouble` says why there is none. Pages as configured unless said otherwise."""
         self.tokenizer = tokenizer
-        self._told_page_tokens = page_tokens
+        self._reported_page_tokens = page_tokens
         self.untokenised.trust_again()
         self.untokenised.trouble = trouble
         if trouble:
@@ -137,7 +137,7 @@ class Tokenisation:
             if self.untokenised.count(error.reason):
                 detail = error.detail or self.untokenised.trouble
                 _log.warning(
-                    "a prompt is matched by its text: %s%s (told once; evenkeel_router_untokenised_total counts)",
+                    "a prompt is matched by its text: %s%s (logged once; evenkeel_router_untokenised_total counts)",
                     error.reason.value,
                     f" ({detail})" if detail else "",
                 )
@@ -159,7 +159,7 @@ class Tokenisation:
         loop = asyncio.get_running_loop()
         work = self._threads.submit(self._tokenise, tokenizer, inference)
 
-        def done(_: object) -> None:  # also when nobody waits any more: its client left
+        def done(_: object) -> None:  # also after its client left
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._give_back, size_bytes)
 
@@ -197,7 +197,7 @@ def _ids(tokenizer: AnyTokenizer, asked: Prompts | Chat) -> list[list[int]]:
 def _hashes(ids: list[int], page_tokens: int) -> list[int]:
     try:
         return sglang_blocks(ids, page_tokens=page_tokens)
-    except OverflowError as error:  # no token has such an id: the engine will say so
+    except OverflowError as error:  # no token has such an id: the engine answers with an error
         raise UntokenisedError(Reason.TEMPLATE) from error
 
 

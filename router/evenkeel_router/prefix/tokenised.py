@@ -1,12 +1,11 @@
-"""What tokens mode knows of a prompt, or why it knows nothing; and whether it is right (design §5.3).
+"""A tokenised prompt, or the reason why there is none; and whether the count is right (DESIGN section 5).
 
-Place in the flow: parse → admit → **tokenise** → match. A prompt that cannot be tokenised as the engine does it
-is matched by its text, with a reason that is counted, logged once, and shown on the admin port. No request is
-refused or delayed for it: what can be wrong here costs a cache hit, never an answer.
+A prompt that cannot be tokenised as the engine does it is matched by its text; the reason is counted, logged once, and
+shown on the admin port. No request is refused or delayed for it: an error here costs a cache hit, never an answer.
 
-The surprising thing: the router checks itself. The engine reports how many tokens a prompt had; a kind of
-request whose count was wrong three times in a row is no longer tokenised, since its hashes are wrong too. Chat
-templates read more of a request, by engine version and flag, than anybody can keep a list of.
+The router checks itself. The engine reports how many tokens a prompt had; a kind of request whose count was wrong three
+times in a row is no longer tokenised, since its hashes are wrong too. Chat templates read more of a request, by engine version
+and flag, than a fixed list could name.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ class Reason(Enum):
     OPTIONS = "options"
     """A field that changes the prompt or its cache in ways that are not modelled: an adapter, a session, a suffix."""
     TEMPLATE = "template_error"
-    """The template, or what it is given, does not hold; the engine will say so itself."""
+    """The template, or its input, is invalid; the engine answers with an error."""
     EMBEDDINGS = "embeddings"
     """Embeddings are computed without a cache of prefixes."""
     TOO_LONG = "too_long"
-    """Tokenising it would hold others up."""
+    """Tokenising it would delay others."""
     BUSY = "busy"
     """More is being tokenised than is worth waiting for."""
     MISMATCH = "mismatch"

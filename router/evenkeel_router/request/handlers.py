@@ -11,7 +11,8 @@ import itertools
 import logging
 import re
 import secrets
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -23,11 +24,13 @@ from multidict import istr
 from evenkeel_router.api.errors import Refusal, error_body, invalid
 from evenkeel_router.api.inference import Endpoint
 from evenkeel_router.api.outcomes import OURS, Outcome
-from evenkeel_router.request.forward import going_away
+from evenkeel_router.ledger.fairness import Fairness
+from evenkeel_router.request import refusals
+from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.request_state import RequestState
-from evenkeel_router.state import RouterState
-from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.request.totals import RequestTotals
+from evenkeel_router.settings import Settings
 from evenkeel_router.transport.bodies import INVALID_BODY
 from evenkeel_router.transport.replies import JSON, CompleteReply
 
@@ -42,17 +45,34 @@ INTERNAL: Final = "internal"
 """The label of a fault of this program: not an outcome that anybody may count on."""
 
 
+RequestSink: TypeAlias = Callable[[RequestState, float], None]
+"""Takes a request that is over, and its duration in seconds."""
+
+
 class Traffic:
     """Answers every request of the traffic port."""
 
-    def __init__(self, state: RouterState, pipeline: Pipeline, log: RequestLog) -> None:
-        self._state = state
+    def __init__(
+        self,
+        settings: Settings,
+        intake: Intake,
+        pipeline: Pipeline,
+        *,
+        totals: RequestTotals,
+        fairness: Fairness,
+        log: RequestSink,
+    ) -> None:
+        """`log` takes every request that is over."""
+        self._settings = settings
+        self._intake = intake
         self._pipeline = pipeline
+        self._totals = totals
+        self._fairness = fairness
         self._log = log
         self._now = asyncio.get_running_loop().time
         self._id_prefix = secrets.token_hex(6)
         self._ids = itertools.count(1)
-        self._started_unix = state.started_unix
+        self._started_unix = intake.started_unix
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
@@ -64,8 +84,8 @@ class Traffic:
             started_s=self._now(),
         )
         try:
-            if self._state.draining:
-                raise going_away()
+            if self._intake.draining:
+                raise refusals.shutting_down()
             if endpoint is not None and request.method == "POST":
                 return await self._pipeline.infer(request_state, request, endpoint)
             return self._models(request_state, request, path)
@@ -74,7 +94,7 @@ class Traffic:
                 request_state, request, refusal, close=refusal.code == INVALID_BODY
             )
         except asyncio.CancelledError:
-            request_state.left()
+            request_state.client_left()
             raise
         except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
             return self._fault(request_state, request, fault)
@@ -105,7 +125,7 @@ class Traffic:
             message = f"There is no {request.method} {path[:200]}."
             raise Refusal(Outcome.NOT_FOUND, message, code="unknown_url")
         self._pipeline.identify(request_state, request)
-        config = self._state.config
+        config = self._settings.config
         model = {
             "id": config.model,
             "object": "model",
@@ -145,7 +165,7 @@ class Traffic:
     ) -> web.StreamResponse:
         """A fault of this program: no traceback for the client, a full one for its operators."""
         _log.error("a fault of the router in request %s", request_state.request_id, exc_info=fault)
-        self._state.totals.faults += 1
+        self._totals.faults += 1
         request_state.status = 500
         refusal = Refusal(Outcome.REPLICA_FAILED, "The router failed.", code=INTERNAL)
         return self._whole(request_state, request, 500, error_body(refusal), close=True)
@@ -163,7 +183,7 @@ class Traffic:
         headers = [(REQUEST_ID_HEADER, request_state.request_id)]
         if retry_after is not None:
             headers.append(("retry-after", retry_after))
-        close = close or self._state.draining
+        close = close or self._intake.draining
         return CompleteReply(
             request, status=status, body=body, content_type=JSON, headers=headers, close=close
         )
@@ -172,19 +192,19 @@ class Traffic:
         """Count and log a request that is over."""
         totals, duration_s = request_state.totals, self._now() - request_state.started_s
         if request_state.outcome is not None:
-            errors = self._state.totals.refused if totals is None else totals.errors
+            errors = self._totals.refused if totals is None else totals.errors
             errors[request_state.outcome] += 1
         if totals is not None and request_state.usage not in (None, NOTHING):
             totals.duration_s.observe(duration_s)
             if request_state.first_byte_s is not None:
                 totals.ttft_s.observe(request_state.first_byte_s - request_state.started_s)
-        if totals is not None and totals.identity not in self._state.fairness.now.beyond_share:
+        if totals is not None and totals.identity not in self._fairness.now.beyond_share:
             self._objective(request_state)
-        self._log.add(request_state, duration_s)
+        self._log(request_state, duration_s)
 
     def _objective(self, request_state: RequestState) -> None:
         """A request of a client within its share: when its first token came, or that it never did through our fault."""
-        seen = self._state.totals.within_share_ttft_s
+        seen = self._totals.within_share_ttft_s
         if request_state.first_byte_s is not None and request_state.usage not in (None, NOTHING):
             seen.observe(request_state.first_byte_s - request_state.started_s)
         elif request_state.first_byte_s is None and request_state.outcome in OURS:

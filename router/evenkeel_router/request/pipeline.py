@@ -1,9 +1,9 @@
-"""The way of a request, step by step (design §5).
+"""The way of a request, step by step (DESIGN section 5).
 
     identify → parse → admit → (tokenise) → match prefix → select → forward and stream → account
 
-Each decision is a pure function of `core`; this file puts them in order. The sender is identified before the
-body is read, so that nobody unknown makes the router hold megabytes.
+Each decision is a pure function; this file puts them in order. The sender is identified before the body is read, so
+that an unknown sender cannot make the router hold megabytes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from multidict import istr
 
 from evenkeel_router.api.identity import Claims, Client
 from evenkeel_router.api.inference import Endpoint, Inference, parse
-from evenkeel_router.fleet.selection import Pages
+from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.fleet.selection import Pages, Prediction
+from evenkeel_router.ledger.service_ledger import ServiceLedger
+from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
-from evenkeel_router.request.forward import Forwarder, going_away
+from evenkeel_router.request import refusals
+from evenkeel_router.request.forward import Forwarder
+from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.request.totals import ClientTotals
-from evenkeel_router.state import RouterState
+from evenkeel_router.request.totals import ClientTotals, RequestTotals
+from evenkeel_router.settings import Settings
 from evenkeel_router.transport.bodies import Account, read_body
 
 _AUTHORIZATION = istr("Authorization")
@@ -35,28 +40,44 @@ SPOOFED = "identity-header"
 class Pipeline:
     """Serves inference requests."""
 
-    def __init__(self, state: RouterState, forwarder: Forwarder, tokenising: Tokenisation) -> None:
-        self._state = state
-        self._tokenising = tokenising
+    def __init__(
+        self,
+        settings: Settings,
+        intake: Intake,
+        replicas: Replicas,
+        service_ledger: ServiceLedger,
+        *,
+        totals: RequestTotals,
+        forwarder: Forwarder,
+        prefixes: Prefixes,
+        tokenising: Tokenisation,
+    ) -> None:
+        self._settings = settings
+        self._intake = intake
+        self._replicas = replicas
+        self._service_ledger = service_ledger
+        self._totals = totals
         self._forwarder = forwarder
+        self._prefixes = prefixes
+        self._tokenising = tokenising
         self._now = asyncio.get_running_loop().time
 
     def identify(
         self, request_state: RequestState, request: web.BaseRequest
     ) -> tuple[Client, ClientTotals]:
-        """1. Who sends it, and what was counted of it so far; raises `Refusal`."""
+        """1. The sender, and its totals so far; raises `Refusal`."""
         headers = request.headers
         named: list[tuple[str, str]] = []
         for name, key in _IDENTITY:
             if key in headers:
                 named.extend((name, value) for value in headers.getall(key))
-        peer = request.remote if named else None  # where nobody is named it counts for nothing
+        peer = request.remote if named else None  # it matters only where a header names a client
         claims = Claims(headers.getall(_AUTHORIZATION, ()), named, peer or "")
-        if named and self._state.directory.spoofed(claims):
-            self._state.totals.stripped[SPOOFED] += 1
-        client = self._state.directory.identify(claims)
+        if named and self._intake.directory.spoofed(claims):
+            self._totals.stripped[SPOOFED] += 1
+        client = self._intake.directory.identify(claims)
         request_state.client = client
-        request_state.totals = totals = self._state.totals.of(client)
+        request_state.totals = totals = self._totals.of(client)
         totals.requests += 1
         return client, totals
 
@@ -64,30 +85,30 @@ class Pipeline:
         self, request_state: RequestState, request: web.BaseRequest, endpoint: Endpoint
     ) -> web.StreamResponse:
         """Serve one request; raises `Refusal`, and `CancelledError` when its client is gone."""
-        state, limits = self._state, self._state.config.limits
+        intake = self._intake
         client, totals = self.identify(request_state, request)
 
         # 2. Parse: what the request asks for, and what is sent on.
-        bytes_of_body = Account(state.budget, client.tenant_identity)
+        body_bytes = Account(intake.body_budget, client.tenant_identity)
         body = await read_body(
             request,
-            bytes_of_body,
-            limit_bytes=limits.max_body_bytes,
-            timeout_s=state.timing.body_timeout_s,
+            body_bytes,
+            limit_bytes=self._settings.limits.max_body_bytes,
+            timeout_s=self._settings.timing.body_timeout_s,
         )
         held_bytes = len(body)
         try:
-            inference = parse(endpoint, body, state.limits)
+            inference = parse(endpoint, body, intake.limits)
             self._note_stripped(request, inference)
             request_state.stream = inference.stream
 
             # 3. Admit: the tenant's limits, and the router's.
             tokens = inference.prompt_tokens
             if tokens is None:
-                tokens = state.totals.ratio.estimate(inference.prompt_bytes)
+                tokens = self._totals.ratio.estimate(inference.prompt_bytes)
             request_state.estimate_tokens = tokens
-            state.admission.enter(client, tokens, self._now())
-            state.demand.arrived(client.identity, self._now())
+            intake.admission.enter(client, tokens, self._now())
+            self._service_ledger.demand.arrived(client.identity, self._now())
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
             try:
@@ -97,17 +118,17 @@ class Pipeline:
             finally:
                 self._settle(request_state, client, totals, inference)
         finally:
-            bytes_of_body.give(held_bytes)
+            body_bytes.give(held_bytes)
 
     async def _tokenise(
         self, request_state: RequestState, client: Client, inference: Inference
     ) -> Pages | None:
-        """Its tokens take the place of the estimate: whoever sends too much was refused before."""
+        """Its tokens replace the estimate. A client that sends too much was refused before."""
         tokenised = request_state.tokenised = await self._tokenising.of(inference)
         if tokenised is None:
             return None
         beyond = tokenised.tokens - request_state.estimate_tokens
-        self._state.admission.correct(client, beyond, self._now())
+        self._intake.admission.correct(client, beyond, self._now())
         request_state.estimate_tokens = tokenised.tokens
         return Pages(tokenised.hashes, tokenised.page_tokens, tokenised.first_tokens)
 
@@ -119,15 +140,14 @@ class Pipeline:
         totals: ClientTotals,
         inference: Inference,
     ) -> web.StreamResponse:
-        state = self._state
         totals.in_flight += 1
         request_state.task = asyncio.current_task()
-        state.active_requests.add(request_state)
+        self._intake.active_requests.add(request_state)
         try:
             pages = None
             if self._tokenising.wanted:
                 pages = await self._tokenise(request_state, client, inference)
-            plan = state.fleet.plan(
+            match = self._replicas.fleet.match(
                 client.identity,
                 weight=client.weight,
                 text=inference.text,
@@ -135,15 +155,15 @@ class Pipeline:
                 pages=pages,
             )
             return await self._forwarder.forward(
-                request_state, AdmittedRequest(client, totals, inference, plan), request
+                request_state, AdmittedRequest(client, totals, inference, match), request
             )
         except asyncio.CancelledError:
             if request_state.interrupted():
-                raise going_away() from None
-            request_state.left()
+                raise refusals.shutting_down() from None
+            request_state.client_left()
             raise
         finally:
-            state.active_requests.discard(request_state)
+            self._intake.active_requests.discard(request_state)
             request_state.task = None
             totals.in_flight -= 1
 
@@ -155,44 +175,39 @@ class Pipeline:
         inference: Inference,
     ) -> None:
         """Give back and charge, however the request ended."""
-        state, usage = self._state, request_state.usage
-        if request_state.exchange is not None:
-            request_state.exchange.close()
-        if request_state.ticket is not None:
-            state.fleet.finished(request_state.ticket, usage)
-        if request_state.booking is not None:
-            told = request_state.outcome is None or usage == NOTHING
-            state.accounting.ended(request_state.booking, usage, told=told)
+        usage, attempt = request_state.usage, request_state.attempt
+        if attempt is not None:
+            reported = request_state.outcome is None or usage == NOTHING
+            attempt.finished(usage, reported=reported)
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
-            cost = state.totals.settle(totals, request_state.replica, usage)
-            state.demand.finished(client.identity, cost)
-            if usage.input_tokens and request_state.outcome is None and request_state.told:
-                state.totals.ratio.learn(inference.prompt_bytes, usage.input_tokens)
-                self._compare(request_state, usage)
-        state.admission.leave(client, used_tokens - request_state.estimate_tokens, self._now())
+            at_replica = self._replicas.totals(request_state.replica)
+            cost = self._totals.settle(totals, at_replica, usage)
+            self._service_ledger.demand.finished(client.identity, cost)
+            good = request_state.outcome is None and request_state.usage_reported
+            if usage.input_tokens and good and attempt is not None:
+                self._totals.ratio.learn(inference.prompt_bytes, usage.input_tokens)
+                self._compare(request_state, attempt.ticket.prediction, usage)
+        unpaid_tokens = used_tokens - request_state.estimate_tokens
+        self._intake.admission.leave(client, unpaid_tokens, self._now())
 
-    def _compare(self, request_state: RequestState, usage: Usage) -> None:
-        """What was foretold with what the replica says, where the two speak of the same."""
+    def _compare(self, request_state: RequestState, prediction: Prediction, usage: Usage) -> None:
+        """The predicted cached tokens with those that the replica reports, where both count the same prompt."""
         tokenised = request_state.tokenised
         if tokenised is not None:
-            tokens = tokenised.tokens
-            right = self._state.untokenised.check(
-                tokenised.kind, tokens=tokens, reported=usage.input_tokens
+            right = self._prefixes.untokenised.check(
+                tokenised.kind, tokens=tokenised.tokens, reported=usage.input_tokens
             )
             if not right or usage.input_tokens != tokenised.first_tokens:
                 return
-        if request_state.ticket is not None:
-            self._state.totals.foretold(
-                request_state.ticket.prediction.basis.value,
-                request_state.ticket.prediction.cached_tokens,
-                usage.cached_tokens,
-            )
+        self._totals.predicted(
+            prediction.basis.value, prediction.cached_tokens, usage.cached_tokens
+        )
 
     def _note_stripped(self, request: web.BaseRequest, inference: Inference) -> None:
-        """Count what a client may not say to an engine; none of it is sent on."""
-        stripped = self._state.totals.stripped
+        """Count the fields and headers that clients may not send to an engine; none of them is sent on."""
+        stripped = self._totals.stripped
         for field in inference.stripped:
             stripped[field] += 1
         for name in _GUARDED:

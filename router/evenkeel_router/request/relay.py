@@ -1,11 +1,12 @@
-"""From a replica's bytes to a client's stream, and what that used (design §5.5, §5.6).
+"""From a replica's bytes to a client's answer, and the usage of it (DESIGN section 5, steps 5 and 6).
 
-Place in the flow: forward → **relay** → account. The surprising thing: most chunks never come here; once the client was
-sent something, those that need no look inside go by (`Reply.splice`).
+Most chunks of a stream never come here: once the client was sent something, chunks that need no look inside pass
+straight through (`Reply.splice`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -16,33 +17,46 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_router.api.errors import Refusal, error_event
 from evenkeel_router.api.event_stream import EventScan
 from evenkeel_router.api.inference import Endpoint
-from evenkeel_router.fleet.selection import Plan
+from evenkeel_router.api.outcomes import Outcome, of_status
+from evenkeel_router.api.usage import GarbageError, of_reply
+from evenkeel_router.fleet.health import Health
+from evenkeel_router.fleet.selection import Match
+from evenkeel_router.request import refusals
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.transport.replies import Stream
-from evenkeel_router.transport.upstream import Reply
+from evenkeel_router.transport.replies import CompleteReply, Stream
+from evenkeel_router.transport.upstream import BrokenError, Reply, SilenceError
 
-Begun: TypeAlias = Callable[[RequestState, int], None]
-"""A request is being answered, with this status."""
+Begun: TypeAlias = Callable[[int], None]
+"""The client is about to be sent the first of its answer, with this status."""
+
+
+class FailedAttempt(Exception):
+    """An attempt failed before the client was sent anything."""
+
+    def __init__(self, why: str, *, unanswered: bool = False) -> None:
+        """`unanswered`: nothing of an answer came."""
+        super().__init__(why)
+        self.unanswered = unanswered
 
 
 class Relay:
     """One request's stream."""
 
-    __slots__ = ("_begun", "_flight", "_plan", "_reply", "scan", "stream")
+    __slots__ = ("_begun", "_match", "reply", "request_state", "scan", "stream")
 
     def __init__(
         self,
         request_state: RequestState,
-        order: AdmittedRequest,
+        admitted: AdmittedRequest,
         request: web.BaseRequest,
         reply: Reply,
         begun: Begun,
     ) -> None:
-        self._flight = request_state
-        self._plan = order.plan
-        self._reply = reply
+        self.request_state = request_state
+        self.reply = reply
+        self._match = admitted.match
         self._begun = begun
-        inference = order.inference
+        inference = admitted.inference
         self.scan = EventScan(
             cumulative=inference.endpoint is Endpoint.GENERATE,
             drops_usage=not inference.wants_usage,
@@ -55,31 +69,124 @@ class Relay:
         events = scan.feed(data)
         if events:
             self.stream.send(events, last and scan.done)
-            if self._flight.first_byte_s is None:
-                self._begun(self._flight, 200)
+            if self.request_state.first_byte_s is None:
+                self._begun(200)
                 client = self.stream.client
-                if client is not None:  # from now on most chunks go by without `feed`
-                    self._reply.splice(scan.passes, client)
+                if client is not None:  # from now on most chunks pass without `feed`
+                    self.reply.splice(scan.passes, client)
         if scan.broken is not None:
-            self._reply.hold()
+            self.reply.hold()
 
     def usage(self) -> Usage:
-        """What the replica said, or as good an estimate as there is."""
+        """The usage that the replica reported, or an estimate."""
         scan = self.scan
         if scan.failed and not scan.events:
             return NOTHING
-        return scan.usage or estimate(self._plan, scan.events)
+        return scan.usage or estimate(self._match, scan.events)
 
-    def end(self, refusal: Refusal) -> None:
+    def end(self, refusal: Refusal) -> web.StreamResponse:
         """End a stream that has begun with an error event, if its last event was not sent yet."""
         if not self.scan.done:
-            self._flight.outcome = refusal.outcome
+            self.request_state.outcome = refusal.outcome
             self.stream.send(error_event(refusal))
         self.stream.finish()
+        return self.stream
 
 
-def estimate(plan: Plan, output_tokens: int) -> Usage:
-    """What a request used that a replica computed and did not account for."""
-    dispatch = plan.dispatch
+async def relay_stream(relay: Relay, *, idle_s: float, health: Health) -> web.StreamResponse:
+    """Pass a stream on; raises `FailedAttempt` while nothing was sent, `Refusal` if its client does not read."""
+    state, scan, stream = relay.request_state, relay.scan, relay.stream
+    stream.when_full(relay.reply.hold)
+    try:
+        ended = False
+        while not ended and scan.broken is None:
+            if stream.full:  # perhaps of the connection's last answer
+                await _drain(stream, idle_s)
+            ended = await relay.reply.relay(relay.feed, idle_s=idle_s)
+        scan.close()
+    except (BrokenError, SilenceError) as error:
+        if not scan.done:
+            return _break_off(relay, error, health)
+    except asyncio.CancelledError:
+        state.complete = scan.done
+        if not stream.started or not state.interrupted():
+            raise
+        return relay.end(refusals.shutting_down())
+    finally:
+        stream.when_full(None)
+        if stream.started:
+            state.usage_reported = scan.usage is not None
+            state.usage = relay.usage()
+    if scan.broken is not None:
+        return _break_off(relay, BrokenError(scan.broken), health)
+    if scan.failed:
+        state.outcome = Outcome.REPLICA_FAILED
+    stream.finish()
+    return stream
+
+
+def _break_off(
+    relay: Relay, error: BrokenError | SilenceError, health: Health
+) -> web.StreamResponse:
+    """The replica failed in the middle of a stream."""
+    if isinstance(error, BrokenError):
+        health.broken(relay.request_state.replica, str(error))
+    if not relay.stream.started:
+        if isinstance(error, SilenceError):
+            raise refusals.silent("The replica did not finish its first event in time.") from error
+        raise FailedAttempt(str(error)) from error
+    if isinstance(error, SilenceError):
+        return relay.end(refusals.silent("The replica sent nothing more within the idle timeout."))
+    return relay.end(refusals.broken_off(str(error)))
+
+
+def relay_whole(
+    state: RequestState,
+    admitted: AdmittedRequest,
+    request: web.BaseRequest,
+    reply: Reply,
+    begun: Begun,
+    *,
+    close: bool,
+) -> CompleteReply:
+    """What the client gets for a replica's answer that is no stream; raises `FailedAttempt`."""
+    status, body, inference = reply.status, reply.body, admitted.inference
+    if 400 <= status < 500 and status not in (401, 403) and body is not None:
+        state.outcome = of_status(status)
+        state.usage = NOTHING
+    elif status == 200 and body is not None and not inference.stream:
+        try:
+            reported = of_reply(inference.endpoint, body)
+        except GarbageError as error:
+            raise FailedAttempt(str(error)) from error
+        state.usage_reported = reported is not None
+        state.usage = reported or estimate(admitted.match, 0)
+    else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
+        content = reply.content_type or "no content type"
+        raise FailedAttempt(f"the replica answered {status} with {content}")
+    begun(status)
+    return CompleteReply(
+        request,
+        status=status,
+        body=body,
+        content_type=reply.content_type or "application/octet-stream",
+        headers=((REQUEST_ID_HEADER, state.request_id),),
+        close=close,
+    )
+
+
+def estimate(match: Match, output_tokens: int) -> Usage:
+    """The usage of a request that a replica computed and did not report."""
+    dispatch = match.dispatch
     cached = min(dispatch.matched_tokens, dispatch.input_tokens)
     return Usage(dispatch.input_tokens, cached, output_tokens)
+
+
+async def _drain(stream: Stream, idle_s: float) -> None:
+    """Wait for a client that reads slowly; raises `Refusal` for one that does not read at all."""
+    try:
+        async with asyncio.timeout(idle_s):
+            await stream.drain()
+    except TimeoutError as error:
+        stream.abort()
+        raise refusals.not_reading(idle_s) from error

@@ -1,90 +1,69 @@
-"""One request on its way: what the steps find out about it.
+"""One request from its head to its end: what the steps find out about it, for totals, metrics and the request log.
 
-Place in the flow: made when a request's head is there, read by accounting, metrics and the request log at
-its end. The one mutable record of the hot path, so that the steps need not hand a dozen values to each other.
+What the request holds at a replica is not here: its current `Attempt` owns that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
+from evenkeel_fairshare.fleet.contract import Usage
 
-from evenkeel_router.api.charged import UNPAID
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.outcomes import Outcome
-from evenkeel_router.fleet.selection import Plan, Ticket
-from evenkeel_router.ledger.accounting import Booking
+from evenkeel_router.fleet.selection import Match
 from evenkeel_router.prefix.tokenised import Tokenised
+from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.request.totals import ClientTotals
-
-if TYPE_CHECKING:
-    from evenkeel_router.request.relocation import Move
-    from evenkeel_router.transport.upstream import Exchange
 
 
 class RequestState:
-    """A request from its head to its end."""
+    """One request."""
 
     __slots__ = (
-        "activation_s", "attempts", "booking", "client", "complete", "estimate_tokens", "exchange", "excused", "expired", "failed",
-        "first_byte_s", "move", "outcome", "paid", "path", "replica", "request_id", "started_s",
-        "status", "stream", "task", "ticket", "tokenised", "told", "totals", "tried", "usage",
+        "activation_s", "attempt", "attempts", "client", "complete", "estimate_tokens", "expired", "first_byte_s",
+        "outcome", "path", "replica", "request_id", "started_s", "status", "stream", "task", "tokenised", "totals", "usage",
+        "usage_reported",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, path: str, started_s: float) -> None:
         self.request_id = request_id
         self.path = path
         self.started_s = started_s
-        self.task: asyncio.Task[object] | None = None
-        """To interrupt it; set while it is admitted."""
+        # Identify, parse, admit.
         self.client: Client | None = None
         self.totals: ClientTotals | None = None
         self.stream = False
-        self.activation_s = 0.0
-        """How long it waited for the first replica of a service that stood at zero: no limit of its own counts it."""
         self.estimate_tokens = 0
-        """Input tokens, before the replica says how many there are: exact where the prompt was tokenised."""
+        """Input tokens, before the replica reports them: exact where the prompt was tokenised."""
         self.tokenised: Tokenised | None = None
-        self.ticket: Ticket | None = None
-        """Where it is now; None between attempts."""
-        self.exchange: Exchange | None = None
+        self.task: asyncio.Task[object] | None = None
+        """To interrupt the request; set while it is admitted."""
+        self.expired = False
+        """The router ends and waits for the request no longer."""
+        # Select and forward.
+        self.activation_s = 0.0
+        """Time that it waited for the first replica of a service at zero; it counts towards no other limit."""
+        self.attempt: Attempt | None = None
+        """The current attempt, or the last one."""
+        self.attempts = 0
+        """Times that it was sent."""
         self.replica = ""
         """Name of the last replica that it was sent to."""
-        self.attempts = 0
-        """Times it was sent."""
-        self.booking: Booking | None = None
-        """This attempt in the ledger, while it is open."""
-        self.failed: tuple[Ticket, ...] = ()
-        """At replicas that failed it: 5xx, garbage, or a broken connection before the first byte."""
-        self.tried: ReplicaSet = EMPTY
-        """Slots of those."""
-        self.excused = 0
-        """How many of those had not begun it when they were lost."""
-        self.move: Move | None = None
-        """Set when it is taken back from a replica that drains."""
-        self.paid = UNPAID
-        """What replicas have charged the client already that failed it, or that it was taken back from (R11)."""
+        # The answer.
         self.first_byte_s: float | None = None
         """When the client was sent the first event, or the whole answer."""
-        self.usage: Usage | None = None
-        """Estimated where the replica does not say it. `NOTHING`: it refused. None: nobody knows."""
-        self.told = False
-        """Whether the replica said it."""
+        self.status = 0
         self.complete = False
         """The client was sent the last event of its stream before it left."""
-        self.status = 0
+        self.usage: Usage | None = None
+        """Estimated where the replica does not report it. `NOTHING`: it refused. None: unknown."""
+        self.usage_reported = False
+        """Whether the replica reported `usage`."""
         self.outcome: Outcome | None = None
-        """None: it went well."""
-        self.expired = False
-        """The router is going away and waits no longer."""
-
-    @property
-    def spent(self) -> int:
-        """Attempts that count."""
-        return len(self.failed) - self.excused
+        """None: success."""
 
     def interrupt(self) -> None:
         """The router can wait no longer: the request ends with an error."""
@@ -92,8 +71,8 @@ class RequestState:
             self.expired = True
             self.task.cancel()
 
-    def left(self) -> None:
-        """Its client went away; many do with the last event, before the replica has closed the stream."""
+    def client_left(self) -> None:
+        """The client went away. Many do so with the last event, before the replica has closed the stream."""
         if not self.complete:
             self.outcome = Outcome.CLIENT_GONE
 
@@ -105,9 +84,9 @@ class RequestState:
 
 
 class AdmittedRequest(NamedTuple):
-    """What is to be done for an admitted request."""
+    """What an admitted request asks for."""
 
     client: Client
     totals: ClientTotals
     inference: Inference
-    plan: Plan
+    match: Match

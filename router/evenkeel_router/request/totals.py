@@ -19,6 +19,7 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.identity import MAX_CLIENTS, OTHER, Client
 from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.fleet.replicas import ReplicaTotals
 from evenkeel_router.histogram import Histogram
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
@@ -64,20 +65,6 @@ class ClientTotals:
             tenant=client.tenant,
             client=client.name,
         )
-
-
-class ReplicaTotals:
-    """One replica since the router knows it."""
-
-    __slots__ = ("cached_tokens", "failures", "input_tokens", "output_tokens", "requests", "rests")
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.failures = 0
-        self.rests = 0
-        self.input_tokens = 0
-        self.cached_tokens = 0
-        self.output_tokens = 0
 
 
 class PredictionTotals:
@@ -131,7 +118,6 @@ class RequestTotals:
         """By what they rest on: `text`, `estimated`, `exact`."""
         self._max_clients = max_clients
         self._clients: dict[str, ClientTotals] = {}
-        self._replicas: dict[str, ReplicaTotals] = {}
         self._other = ClientTotals(
             identity=OTHER, tenant_identity=OTHER, tenant=OTHER, client=OTHER
         )
@@ -145,28 +131,13 @@ class RequestTotals:
             totals = self._clients[client.identity] = ClientTotals.of(client)
         return totals
 
-    def replica(self, name: str) -> ReplicaTotals:
-        """A replica's totals."""
-        totals = self._replicas.get(name)
-        if totals is None:
-            totals = self._replicas[name] = ReplicaTotals()
-        return totals
-
-    def forget_replica(self, name: str) -> None:
-        """A replica is no longer configured: its series end."""
-        self._replicas.pop(name, None)
-
     def clients(self) -> Iterator[ClientTotals]:
         """All totals of clients, `other` last and only if there is any."""
         yield from self._clients.values()
         if self._other.requests or self._other.in_flight:
             yield self._other
 
-    def replicas(self) -> Iterator[tuple[str, ReplicaTotals]]:
-        """All totals of replicas by name."""
-        yield from self._replicas.items()
-
-    def foretold(self, basis: str, predicted_tokens: int, reported_tokens: int) -> None:
+    def predicted(self, basis: str, predicted_tokens: int, reported_tokens: int) -> None:
         """A replica found `reported_tokens` of a prompt cached, where the router had counted on the others."""
         of = self.predictions.get(basis)
         if of is None:
@@ -175,7 +146,7 @@ class RequestTotals:
         of.reported_tokens += reported_tokens
         of.error_tokens.observe(abs(predicted_tokens - reported_tokens))
 
-    def settle(self, totals: ClientTotals, replica: str, usage: Usage) -> float:
+    def settle(self, totals: ClientTotals, at: ReplicaTotals, usage: Usage) -> float:
         """Charge what a request used at a replica; returns the service, weighted tokens."""
         extend = usage.input_tokens - usage.cached_tokens
         service = self.cost.input_cost(extend) + self.cost.output_cost(
@@ -184,7 +155,6 @@ class RequestTotals:
         totals.input_tokens.observe(usage.input_tokens)
         totals.cached_tokens.observe(usage.cached_tokens)
         totals.output_tokens.observe(usage.output_tokens)
-        at = self.replica(replica)
         at.input_tokens += usage.input_tokens
         at.cached_tokens += usage.cached_tokens
         at.output_tokens += usage.output_tokens

@@ -34,28 +34,28 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from evenkeel_router.api.errors import Refusal, error_body, invalid
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.ledger.exchange import digest_from_wire, to_wire
-from evenkeel_router.state import RouterState
+from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.snapshot import take, take_replicas
 
-STATE = web.AppKey("state", RouterState)
+ROOMS = web.AppKey("rooms", Rooms)
 MAX_DIGEST_BYTES: Final = 64 * 1024 * 1024
 METRICS = web.AppKey("metrics", CollectorRegistry)
 
 
-def probe_app(state: RouterState, metrics: CollectorRegistry) -> web.Application:
+def probe_app(rooms: Rooms, metrics: CollectorRegistry) -> web.Application:
     """`/livez`, `/readyz`, `/metrics`."""
     app = web.Application()
-    app[STATE], app[METRICS] = state, metrics
+    app[ROOMS], app[METRICS] = rooms, metrics
     app.router.add_get("/livez", _live)
     app.router.add_get("/readyz", _ready)
     app.router.add_get("/metrics", _metrics)
     return app
 
 
-def admin_app(state: RouterState) -> web.Application:
+def admin_app(rooms: Rooms) -> web.Application:
     """`/v1/state`, `/v1/replicas`, `/v1/activation` and `/v1/ledger`, behind the admin token."""
     app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
-    app[STATE] = state
+    app[ROOMS] = rooms
     app.router.add_get(STATE_PATH, _state)
     app.router.add_get(REPLICAS_PATH, _replicas)
     app.router.add_get(ACTIVATION_PATH, _activation)
@@ -70,9 +70,9 @@ async def _live(request: web.Request) -> web.Response:
 
 async def _ready(request: web.Request) -> web.Response:
     """Ready without replicas: requests are held for a while (design §6, scaling from zero)."""
-    if request.app[STATE].draining:
+    if request.app[ROOMS].intake.draining:
         return web.Response(status=503, text="draining\n")
-    if not request.app[STATE].in_sync:
+    if not request.app[ROOMS].replicas.in_sync:
         return web.Response(status=503, text="not in sync: replicas are not known yet\n")
     return web.Response(text="ok\n")
 
@@ -83,18 +83,18 @@ async def _metrics(request: web.Request) -> web.Response:
 
 
 async def _state(request: web.Request) -> web.Response:
-    state = take(request.app[STATE], asyncio.get_running_loop().time())
+    state = take(request.app[ROOMS], asyncio.get_running_loop().time())
     return web.Response(body=encode_state(state), content_type="application/json")
 
 
 async def _replicas(request: web.Request) -> web.Response:
-    replicas = take_replicas(request.app[STATE], asyncio.get_running_loop().time())
+    replicas = take_replicas(request.app[ROOMS], asyncio.get_running_loop().time())
     return web.Response(body=encode_state(replicas), content_type="application/json")
 
 
 async def _activation(request: web.Request) -> web.Response:
     """Whether a first replica is wanted: at once, or when it is not as the one who asks knows it."""
-    activation, known = request.app[STATE].activation, request.query.get("wanted")
+    activation, known = request.app[ROOMS].replicas.activation, request.query.get("wanted")
     if known not in (None, "true", "false"):
         refusal = invalid("wanted must be true or false.", code="invalid_value", param="wanted")
         return web.Response(
@@ -109,7 +109,7 @@ async def _activation(request: web.Request) -> web.Response:
 
 async def _answer_all(app: web.Application) -> None:
     """Nobody's long poll holds up the end."""
-    app[STATE].activation.end()
+    app[ROOMS].replicas.activation.end()
 
 
 async def _ledger(request: web.Request) -> web.StreamResponse:
@@ -123,7 +123,7 @@ async def _ledger(request: web.Request) -> web.StreamResponse:
         )
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await response.prepare(request)
-    for part in request.app[STATE].ledger.parts(has):
+    for part in request.app[ROOMS].service_ledger.ledger.parts(has):
         await response.write(frame(encode(to_wire(part))))
         await asyncio.sleep(0)
     await response.write_eof()
@@ -133,7 +133,7 @@ async def _ledger(request: web.Request) -> web.StreamResponse:
 @web.middleware
 async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Compares hashes, so that how long it takes says nothing about the token."""
-    wanted = request.app[STATE].config.admin_token_sha256
+    wanted = request.app[ROOMS].settings.config.admin_token_sha256
     if wanted is None:
         return await handler(request)
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")

@@ -12,8 +12,8 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from evenkeel_router.prefix.kv_follower import Counts, Standing
-from evenkeel_router.state import RouterState
 from evenkeel_router.telemetry.families import counter, gauge
+from evenkeel_router.telemetry.rooms import Rooms
 
 _REPLICA: Final = ("model_name", "replica")
 _TOTALS: Final[tuple[tuple[str, str, Callable[[Counts], int]], ...]] = (
@@ -29,10 +29,10 @@ _TOTALS: Final[tuple[tuple[str, str, Callable[[Counts], int]], ...]] = (
 )  # fmt: skip
 
 
-def kv_metrics(state: RouterState) -> Iterator[Metric]:
+def kv_metrics(rooms: Rooms) -> Iterator[Metric]:
     """One family after another."""
-    model = state.config.model
-    followers = list(state.following.items())
+    model = rooms.settings.config.model
+    followers = list(rooms.prefixes.followers.items())
     in_sync = gauge("replica_kv_in_sync", "1 where the view of its cache is exact.", _REPLICA)
     standing = gauge(
         "replica_kv_standing", "1 at how far the view can be trusted.", (*_REPLICA, "standing")

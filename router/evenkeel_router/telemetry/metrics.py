@@ -19,11 +19,11 @@ from prometheus_client.registry import Collector
 from evenkeel_router.fleet.health import FOR_GOOD
 from evenkeel_router.histogram import Histogram
 from evenkeel_router.request.totals import ClientTotals
-from evenkeel_router.state import RouterState
 from evenkeel_router.telemetry.fairness_metrics import truth_metrics
 from evenkeel_router.telemetry.families import counter, gauge, name_of
 from evenkeel_router.telemetry.kv_metrics import kv_metrics
 from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.telemetry.rooms import Rooms
 
 _CLIENT = ("model_name", "tenant", "client")
 _REPLICA = ("model_name", "replica")
@@ -41,16 +41,16 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[ClientTotals], Histogram]], ...] = 
 )  # fmt: skip
 
 
-def registry(state: RouterState, log: RequestLog) -> CollectorRegistry:
+def registry(rooms: Rooms, log: RequestLog) -> CollectorRegistry:
     """A registry of the router's own metrics; no process-wide state."""
     own = CollectorRegistry(auto_describe=False)
-    own.register(_RouterCollector(state, log))
+    own.register(_RouterCollector(rooms, log))
     return own
 
 
 class _RouterCollector(Collector):
-    def __init__(self, state: RouterState, log: RequestLog) -> None:
-        self._state = state
+    def __init__(self, rooms: Rooms, log: RequestLog) -> None:
+        self._rooms = rooms
         self._log = log
 
     def describe(self) -> Iterable[Metric]:
@@ -60,15 +60,15 @@ class _RouterCollector(Collector):
         yield from self._by_client()
         yield self._objective()
         yield self._activations()
-        yield from truth_metrics(self._state)
+        yield from truth_metrics(self._rooms)
         yield from self._errors()
         yield from self._by_replica()
         yield from self._prefixes()
-        yield from kv_metrics(self._state)
+        yield from kv_metrics(self._rooms)
         yield from self._router()
 
     def _by_client(self) -> Iterator[Metric]:
-        clients = [(self._labels(totals), totals) for totals in self._state.totals.clients()]
+        clients = [(self._labels(totals), totals) for totals in self._rooms.totals.clients()]
         requests = counter("request", "Requests of identified clients.", _CLIENT)
         retries = counter("request_retry", "Further dispatches after a replica failed.", _CLIENT)
         moves = counter(
@@ -90,52 +90,54 @@ class _RouterCollector(Collector):
             yield family
 
     def _objective(self) -> Metric:
-        seen = self._state.totals.within_share_ttft_s
+        seen = self._rooms.totals.within_share_ttft_s
         family = HistogramMetricFamily(
             name_of("within_share_ttft_seconds"),
             "As request_ttft_seconds, of clients that asked for no more than their share; +Inf: no token ever came.",
             labels=("model_name",),
         )
-        labels = (self._state.config.model,)
+        labels = (self._rooms.settings.config.model,)
         family.add_metric(labels, buckets=_buckets(seen), sum_value=seen.total)
         return family
 
     def _activations(self) -> Metric:
-        took = self._state.activation.took_s
+        took = self._rooms.replicas.activation.took_s
         family = HistogramMetricFamily(
             name_of("activation_seconds"),
             "From the first request that found a service at zero to its first replica that takes requests.",
             labels=("model_name",),
         )
-        family.add_metric((self._state.config.model,), buckets=_buckets(took), sum_value=took.total)
+        family.add_metric(
+            (self._rooms.settings.config.model,), buckets=_buckets(took), sum_value=took.total
+        )
         return family
 
     def _labels(self, totals: ClientTotals) -> tuple[str, str, str]:
-        return (self._state.config.model, totals.tenant, totals.client)
+        return (self._rooms.settings.config.model, totals.tenant, totals.client)
 
     def _errors(self) -> Iterator[Metric]:
         errors = counter(
             "request_error", "Requests that failed, by outcome.", (*_CLIENT, "error_code")
         )
-        for totals in self._state.totals.clients():
+        for totals in self._rooms.totals.clients():
             for outcome, count in totals.errors.items():
                 errors.add_metric((*self._labels(totals), outcome.value), count)
-        nobody = (self._state.config.model, "", "")
-        for outcome, count in self._state.totals.refused.items():
+        nobody = (self._rooms.settings.config.model, "", "")
+        for outcome, count in self._rooms.totals.refused.items():
             errors.add_metric((*nobody, outcome.value), count)
-        if self._state.totals.faults:
-            errors.add_metric((*nobody, "internal"), self._state.totals.faults)
+        if self._rooms.totals.faults:
+            errors.add_metric((*nobody, "internal"), self._rooms.totals.faults)
         yield errors
         stripped = counter(
             "stripped", "Fields and headers that clients may not send, taken out.",
             ("model_name", "field"),
         )  # fmt: skip
-        for field, count in self._state.totals.stripped.items():
-            stripped.add_metric((self._state.config.model, field), count)
+        for field, count in self._rooms.totals.stripped.items():
+            stripped.add_metric((self._rooms.settings.config.model, field), count)
         yield stripped
 
     def _by_replica(self) -> Iterator[Metric]:
-        state, model = self._state, self._state.config.model
+        model = self._rooms.settings.config.model
         routable = gauge("replica_routable", "1 where requests may go to the replica.", _REPLICA)
         leaving = gauge(
             "replica_draining", "1 while the replica gets nothing new because it leaves.", _REPLICA
@@ -144,12 +146,12 @@ class _RouterCollector(Collector):
         blocks = gauge(
             "replica_prefix_blocks", "Blocks of prompts counted on being cached there.", _REPLICA
         )
-        for member in state.fleet:
+        for member in self._rooms.replicas.fleet:
             labels = (model, member.name)
-            blocks.add_metric(labels, state.fleet.blocks(member))
+            blocks.add_metric(labels, self._rooms.replicas.fleet.blocks(member))
             routable.add_metric(labels, float(member.routable))
-            leaving.add_metric(labels, float(member.withheld in FOR_GOOD))
-            load.add_metric(labels, state.fleet.load(member))
+            leaving.add_metric(labels, float(member.unschedulable in FOR_GOOD))
+            load.add_metric(labels, self._rooms.replicas.fleet.load(member))
         yield from (routable, leaving, load, blocks)
         sent = counter("replica_request", "Requests sent to the replica.", _REPLICA)
         failed = counter("replica_failure", "Requests that failed at the replica.", _REPLICA)
@@ -161,11 +163,11 @@ class _RouterCollector(Collector):
         given = counter("replica_input_tokens", "Input tokens.", _REPLICA)
         cached = counter("replica_cached_tokens", "Input tokens found cached.", _REPLICA)
         output = counter("replica_output_tokens", "Output tokens.", _REPLICA)
-        for name, totals in state.totals.replicas():
+        for name, totals in self._rooms.replicas.all_totals():
             labels = (model, name)
             sent.add_metric(labels, totals.requests)
             failed.add_metric(labels, totals.failures)
-            rests.add_metric(labels, totals.rests)
+            rests.add_metric(labels, totals.backoffs)
             given.add_metric(labels, totals.input_tokens)
             cached.add_metric(labels, totals.cached_tokens)
             output.add_metric(labels, totals.output_tokens)
@@ -173,7 +175,7 @@ class _RouterCollector(Collector):
 
     def _prefixes(self) -> Iterator[Metric]:
         """What was foretold of caches, and what came of it."""
-        state, model, labels = self._state, self._state.config.model, ("model_name", "mode")
+        model, labels = self._rooms.settings.config.model, ("model_name", "mode")
         predicted = counter(
             "prefix_predicted_tokens", "Input tokens counted on being cached.", labels
         )
@@ -185,7 +187,7 @@ class _RouterCollector(Collector):
             "How far off the prediction of a request's cached tokens was.",
             labels=labels,
         )
-        for basis, foretold in state.totals.predictions.items():
+        for basis, foretold in self._rooms.totals.predictions.items():
             predicted.add_metric((model, basis), foretold.predicted_tokens)
             reported.add_metric((model, basis), foretold.reported_tokens)
             off = foretold.error_tokens
@@ -196,34 +198,33 @@ class _RouterCollector(Collector):
             "Requests matched by their text in tokens mode.",
             ("model_name", "reason"),
         )
-        for reason, count in state.untokenised.counts.items():
+        for reason, count in self._rooms.prefixes.untokenised.counts.items():
             untokenised.add_metric((model, reason.value), count)
         yield untokenised
 
     def _router(self) -> Iterator[Metric]:
-        state = self._state
         for name, help_text, value in (
-            ("requests_held", "Requests waiting for any replica to be routable.", len(state.wait_queue)),
+            ("requests_held", "Requests waiting for any replica to be routable.", len(self._rooms.replicas.wait_queue)),
             ("activation_wanted", "1 while a request waits for the first replica of a service at zero.",
-             state.activation.wanted),
+             self._rooms.replicas.activation.wanted),
             ("prefix_index_entries", "Prefixes in memory, at most prefix.maxBlocks.",
-             len(state.fleet.index)),
-            ("buffered_bytes", "Bodies of requests in memory.", state.budget.used_bytes),
+             len(self._rooms.replicas.fleet.index)),
+            ("buffered_bytes", "Bodies of requests in memory.", self._rooms.intake.body_budget.used_bytes),
             ("requests_in_flight_limit", "What it takes at a time: limits.maxConcurrent.",
-             state.config.limits.max_concurrent),
-            ("draining", "1 while the router finishes what it has.", state.draining),
+             self._rooms.settings.config.limits.max_concurrent),
+            ("draining", "1 while the router finishes what it has.", self._rooms.intake.draining),
             ("config_faulty", "1 while a newer configuration did not hold.",
-             bool(state.config_faults)),
+             bool(self._rooms.settings.faults)),
         ):  # fmt: skip
             family = gauge(name, help_text, ("model_name",))
-            family.add_metric((state.config.model,), float(value))
+            family.add_metric((self._rooms.settings.config.model,), float(value))
             yield family
         dropped = counter("log_lines_dropped", "Request lines that came too fast.", ("model_name",))
-        dropped.add_metric((state.config.model,), self._log.dropped)
+        dropped.add_metric((self._rooms.settings.config.model,), self._log.dropped)
         # Of this thread, the event loop's, and not of those beside it that tokenise: where it grows by a second per
         # second, requests wait for the router.
         busy = counter("loop_cpu_seconds", "CPU time of the thread that serves.", ("model_name",))
-        busy.add_metric((state.config.model,), time.thread_time())
+        busy.add_metric((self._rooms.settings.config.model,), time.thread_time())
         yield from (dropped, busy)
 
 

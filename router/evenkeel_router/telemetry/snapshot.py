@@ -25,92 +25,97 @@ from evenkeel_router.api.identity import OTHER, names_of, tenant_identity
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.ledger.fairness import NOBODY
 from evenkeel_router.request.totals import ClientTotals
-from evenkeel_router.state import RouterState
+from evenkeel_router.telemetry.rooms import Rooms
 
 
-def take(state: RouterState, now_s: float) -> adminstate.RouterState:
+def take(rooms: Rooms, now_s: float) -> adminstate.RouterState:
     """Everything, now."""
-    config = state.config
+    config = rooms.settings.config
     return adminstate.RouterState(
         version=adminstate.STATE_VERSION,
         time_s=now_s,
-        uptime_s=time.time() - state.started_unix,
+        uptime_s=time.time() - rooms.intake.started_unix,
         namespace=config.namespace,
         service=config.service,
         model=config.model,
         fleet_policy=config.scheduling.fleet_policy.value,
-        draining=state.draining,
-        in_flight=state.admission.running,
-        held=len(state.wait_queue),
-        prefix_blocks=sum(map(state.fleet.blocks, state.fleet)),
-        config_faults=state.config_faults,
-        prefix=_prefix(state),
-        replicas=tuple(_replica(state, member, now_s) for member in state.fleet),
-        tenants=_tenants(state),
-        fleet=_fleet(state),
-        ledger=_ledger(state),
-        peers=_peers(state, now_s),
+        draining=rooms.intake.draining,
+        in_flight=rooms.intake.admission.running,
+        held=len(rooms.replicas.wait_queue),
+        prefix_blocks=sum(map(rooms.replicas.fleet.blocks, rooms.replicas.fleet)),
+        config_faults=rooms.settings.faults,
+        prefix=_prefix(rooms),
+        replicas=tuple(_replica(rooms, member, now_s) for member in rooms.replicas.fleet),
+        tenants=_tenants(rooms),
+        fleet=_fleet(rooms),
+        ledger=_ledger(rooms),
+        peers=_peers(rooms, now_s),
     )
 
 
-def take_replicas(state: RouterState, now_s: float) -> adminstate.ReplicasState:
+def take_replicas(rooms: Rooms, now_s: float) -> adminstate.ReplicasState:
     """The replicas alone."""
     return adminstate.ReplicasState(
         version=adminstate.STATE_VERSION,
-        replicas=tuple(_replica(state, member, now_s) for member in state.fleet),
+        replicas=tuple(_replica(rooms, member, now_s) for member in rooms.replicas.fleet),
     )
 
 
-def _replica(state: RouterState, member: Member, now_s: float) -> adminstate.ReplicaState:
-    totals = state.totals.replica(member.name)
-    seen, follower = state.reports.get(member.name), state.following.get(member.name)
-    page = _page(state, member)
+def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaState:
+    totals = rooms.replicas.totals(member.name)
+    seen, follower = (
+        rooms.replicas.reports.get(member.name),
+        rooms.prefixes.followers.get(member.name),
+    )
+    page = _page(rooms, member)
     return adminstate.ReplicaState(
         name=member.name,
-        url=state.replicas[member.name].url,
+        url=rooms.replicas.configured[member.name].url,
         joined=member.joined,
         routable=member.routable,
-        withheld=member.withheld,
-        in_flight=state.fleet.load(member),
+        withheld=member.unschedulable,
+        in_flight=rooms.replicas.fleet.load(member),
         requests=totals.requests,
         failures=totals.failures,
         input_tokens=totals.input_tokens,
         cached_tokens=totals.cached_tokens,
         output_tokens=totals.output_tokens,
-        prefix_blocks=state.fleet.blocks(member),
+        prefix_blocks=rooms.replicas.fleet.blocks(member),
         incarnation=seen.incarnation if seen is not None else "",
         policy=seen.policy if seen is not None else "",
         waiting=_sum(page, WAITING),
         running=_sum(page, RUNNING),
         report_age_s=now_s - seen.received_s if seen is not None else None,
         kv_standing=follower.standing.value if follower is not None else "",
-        kv_reason=follower.reason if follower is not None else _why_not_followed(state, member),
+        kv_reason=follower.reason if follower is not None else _why_not_followed(rooms, member),
         kv_sequence=follower.sequence if follower is not None else 0,
         kv_gaps=follower.counts.gaps if follower is not None else 0,
     )
 
 
-def _why_not_followed(state: RouterState, member: Member) -> str:
-    if state.config.prefix.mode is not PrefixMode.TOKENS:
+def _why_not_followed(rooms: Rooms, member: Member) -> str:
+    if rooms.settings.config.prefix.mode is not PrefixMode.TOKENS:
         return ""
-    replica = state.replicas[member.name]
+    replica = rooms.replicas.configured[member.name]
     if None in (replica.kv_events, replica.kv_replay):
         return "it publishes no KV events"
     return "" if member.joined else "it is not there"
 
 
-def _prefix(state: RouterState) -> adminstate.PrefixState:
+def _prefix(rooms: Rooms) -> adminstate.PrefixState:
     return adminstate.PrefixState(
-        mode=state.config.prefix.mode.value,
-        tokenizer_trouble=state.untokenised.trouble,
-        untokenised={reason.value: count for reason, count in state.untokenised.counts.items()},
+        mode=rooms.settings.config.prefix.mode.value,
+        tokenizer_trouble=rooms.prefixes.untokenised.trouble,
+        untokenised={
+            reason.value: count for reason, count in rooms.prefixes.untokenised.counts.items()
+        },
         predictions={
             basis: adminstate.PredictionState(
                 predicted_tokens=foretold.predicted_tokens,
                 reported_tokens=foretold.reported_tokens,
                 error_tokens=int(foretold.error_tokens.total),
             )
-            for basis, foretold in state.totals.predictions.items()
+            for basis, foretold in rooms.totals.predictions.items()
         },
     )
 
@@ -119,23 +124,23 @@ def _sum(page: Page | None, column: int) -> int:
     return int(sum(page.clients.column(column))) if page is not None else 0
 
 
-def _tenants(state: RouterState) -> tuple[adminstate.TenantState, ...]:
+def _tenants(rooms: Rooms) -> tuple[adminstate.TenantState, ...]:
     """Configured tenants first, in their order; then whoever else was served by this router or any other."""
     served: defaultdict[str, dict[str, ClientTotals]] = defaultdict(dict)
-    for identity in state.fairness.now.clients:
+    for identity in rooms.service_ledger.fairness.now.clients:
         served[tenant_of(identity)][identity] = _totals_of(identity)
-    for totals in state.totals.clients():
+    for totals in rooms.totals.clients():
         served[totals.tenant_identity][totals.identity] = totals
     tenants = []
-    for tenant in state.config.tenancy.tenants:
+    for tenant in rooms.settings.config.tenancy.tenants:
         mine = served.pop(tenant_identity(tenant), {})
-        for client in state.directory.declared(tenant):
+        for client in rooms.intake.directory.declared(tenant):
             mine.setdefault(client.identity, ClientTotals.of(client))
-        tenants.append(_tenant(state, tenant, list(mine.values())))
+        tenants.append(_tenant(rooms, tenant, list(mine.values())))
     for clients in served.values():
         some = next(iter(clients.values()))
-        tenant = TenantConfig(namespace=state.config.namespace, name=some.tenant)
-        tenants.append(_tenant(state, tenant, list(clients.values())))
+        tenant = TenantConfig(namespace=rooms.settings.config.namespace, name=some.tenant)
+        tenants.append(_tenant(rooms, tenant, list(clients.values())))
     return tuple(tenants)
 
 
@@ -148,10 +153,12 @@ def _totals_of(identity: str) -> ClientTotals:
 
 
 def _tenant(
-    state: RouterState, tenant: TenantConfig, clients: list[ClientTotals]
+    rooms: Rooms, tenant: TenantConfig, clients: list[ClientTotals]
 ) -> adminstate.TenantState:
     weights = {client.name: client.weight for client in tenant.clients}
-    figures = state.fairness.now.tenants.get(clients[0].tenant_identity if clients else "", NOBODY)
+    figures = rooms.service_ledger.fairness.now.tenants.get(
+        clients[0].tenant_identity if clients else "", NOBODY
+    )
     return adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
@@ -160,14 +167,14 @@ def _tenant(
         owed=figures.owed,
         lead_s=figures.lead_s,
         clients=tuple(
-            _client(state, totals, weights.get(totals.client, tenant.default_client_weight))
+            _client(rooms, totals, weights.get(totals.client, tenant.default_client_weight))
             for totals in clients
         ),
     )
 
 
-def _client(state: RouterState, totals: ClientTotals, weight: int) -> adminstate.ClientState:
-    figures = state.fairness.now.clients.get(totals.identity, NOBODY)
+def _client(rooms: Rooms, totals: ClientTotals, weight: int) -> adminstate.ClientState:
+    figures = rooms.service_ledger.fairness.now.clients.get(totals.identity, NOBODY)
     return adminstate.ClientState(
         identity=totals.identity,
         name=totals.client,
@@ -184,12 +191,12 @@ def _client(state: RouterState, totals: ClientTotals, weight: int) -> adminstate
         requested_per_s=figures.requested_per_s,
         lead_s=figures.lead_s,
         backlogged=figures.backlogged,
-        replicas=_at_replicas(state, totals.identity) if totals.identity != OTHER else (),
+        replicas=_at_replicas(rooms, totals.identity) if totals.identity != OTHER else (),
     )
 
 
-def _fleet(state: RouterState) -> adminstate.FleetState:
-    now = state.fairness.now
+def _fleet(rooms: Rooms) -> adminstate.FleetState:
+    now = rooms.service_ledger.fairness.now
     return adminstate.FleetState(
         window_s=now.window_s,
         backlogged=now.backlogged,
@@ -200,20 +207,20 @@ def _fleet(state: RouterState) -> adminstate.FleetState:
     )
 
 
-def _ledger(state: RouterState) -> adminstate.LedgerState:
-    ledger = state.ledger
+def _ledger(rooms: Rooms) -> adminstate.LedgerState:
+    ledger = rooms.service_ledger.ledger
     return adminstate.LedgerState(
         router=ledger.router,
         book=ledger.book.rank.height,
         pages=sum(1 for _ in ledger.open_pages()),
-        clients=state.fairness.known,
-        store=state.config.state.store.value,
-        store_trouble=state.store_trouble,
-        uncounted=tuple(state.uncounted()),
+        clients=rooms.service_ledger.fairness.known,
+        store=rooms.settings.config.state.store.value,
+        store_trouble=rooms.service_ledger.store_trouble,
+        uncounted=tuple(rooms.uncounted()),
     )
 
 
-def _peers(state: RouterState, now_s: float) -> tuple[adminstate.PeerState, ...]:
+def _peers(rooms: Rooms, now_s: float) -> tuple[adminstate.PeerState, ...]:
     return tuple(
         adminstate.PeerState(
             name=peer.name,
@@ -222,16 +229,16 @@ def _peers(state: RouterState, now_s: float) -> tuple[adminstate.PeerState, ...]
             answer_age_s=None if known.answered_s is None else now_s - known.answered_s,
             trouble=known.trouble,
         )
-        for peer, known in state.peer_contacts.items()
+        for peer, known in rooms.service_ledger.peer_contacts.items()
     )
 
 
-def _at_replicas(state: RouterState, identity: str) -> tuple[adminstate.ClientAtReplica, ...]:
-    credit = state.fleet.policy.credit(identity)
+def _at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplica, ...]:
+    credit = rooms.replicas.fleet.policy.credit(identity)
     tenant = tenant_of(identity)
     found = []
-    for member in state.fleet:
-        page = _page(state, member)
+    for member in rooms.replicas.fleet:
+        page = _page(rooms, member)
         held = None if member.slot is None else credit.get(member.slot)
         if held is None and (page is None or identity not in page.clients):
             continue
@@ -250,9 +257,11 @@ def _at_replicas(state: RouterState, identity: str) -> tuple[adminstate.ClientAt
     return tuple(found)
 
 
-def _page(state: RouterState, member: Member) -> Page | None:
+def _page(rooms: Rooms, member: Member) -> Page | None:
     """What the ledger knows of the process that answers at a replica."""
-    return state.ledger.pages.get(state.accounting.incarnation(member.name))
+    return rooms.service_ledger.ledger.pages.get(
+        rooms.service_ledger.accounting.incarnation(member.name)
+    )
 
 
 def _nothing(client: str, column: int) -> float:

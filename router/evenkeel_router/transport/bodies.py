@@ -24,7 +24,6 @@ from evenkeel_router.api.headroom import may_hold_more
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.transport.server import connection_of
 
-BODY_TIMEOUT_S: Final = 60.0  # for the whole body, once its head is there
 INVALID_BODY: Final = "invalid_body"
 """The code of a body after which nothing on the connection can be trusted."""
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import Final, cast
+from typing import cast
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
-KEEP_ALIVE_S: Final = 75.0
 """Idle connections, and heads that come in too slowly. Longer than the 60 s of the usual load balancers."""
 
 Refuse = Callable[[web.BaseRequest, BaseException | None], web.StreamResponse]

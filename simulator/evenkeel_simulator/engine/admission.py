@@ -1,19 +1,19 @@
-"""Whether a request fits: three rules for the KV pool, one per kind of engine.
+"""Whether a request fits: the rules for the KV pool, one per kind of engine.
 
-Place in the flow: the policy proposes a request, the engine locks its cached prefix, and the rule answers.
-`available` is free plus evictable memory at that moment, so a prefix shared with running requests costs
-nothing and one shared with nobody costs what evicting it would have given.
+The policy proposes a request, the engine locks its cached prefix, and the rule answers. `available` is free plus
+evictable memory at that moment. So a prefix shared with running requests costs nothing, and an unshared one costs what
+its eviction would have freed.
 
-The surprising thing: only `Reservation` makes the papers' theorems true (ALGORITHMS §7 A1): the others let a
-client decode more than the pool holds after its last admission.
+Only `Reservation` makes the papers' theorems true (ALGORITHMS §7 A1). `SGLangAdmission` lets a client decode more than the
+pool holds after its last admission.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Protocol
 
-from evenkeel_simulator.engine.config import AdmissionRule
+from evenkeel_simulator.engine.config import AdmissionMaker, AdmissionRule
 from evenkeel_simulator.engine.request import EngineRequest
 
 MAX_CLIPPED_TOKENS = 4096
@@ -72,7 +72,7 @@ class SGLangAdmission:
     LEAST = 0.7 * 0.14
     DECAY_STEPS = 600
     RETRACT_STEPS = 20
-    """Decode steps that those who stay are expected to need, after a retraction."""
+    """Decode steps that the remaining requests are expected to need, after a retraction."""
     MARGIN_TOKENS = 1
     """Kept back for each newcomer of a pass (a page, in SGLang: of one token)."""
 
@@ -103,7 +103,7 @@ class SGLangAdmission:
         self._reserved = fixed + (to_come - fixed) * self.new_token_ratio
 
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
-        # A newcomer counts in full, as in SGLang; the ratio holds for those who are already in.
+        # A newcomer counts in full, as in SGLang; the ratio applies to those already in the batch.
         return extend_tokens + _to_come(request) + self.MARGIN_TOKENS < available - self._reserved
 
     def admit(self, request: EngineRequest) -> None:
@@ -128,64 +128,10 @@ def _to_come(request: EngineRequest) -> int:
     return min(request.reserved_tokens, MAX_CLIPPED_TOKENS)
 
 
-class ArtifactAdmission:
-    """The VTC artifact's: admit while the peak of the batch, lengths known, stays below the pool.
-
-    Peak = max over j of remaining_j·j + Σ_{i<=j} held_i, requests by remaining tokens descending; 32 tokens
-    per client in the batch are kept back (adapter rank 8 x 4), and one mini-batch prefills at most
-    `batch_max_tokens` (VTC_ARTIFACT_FACTS §1.1). Knows true lengths: with it, `max_output_tokens` must be one.
-    """
-
-    ADAPTER_TOKENS = 32
-
-    def __init__(self, kv_tokens: int) -> None:
-        self._kv_tokens = kv_tokens
-        self._batch_max_tokens = max(kv_tokens // 6, 3072)
-        self._held: list[tuple[int, int]] = []
-        self._clients: set[str] = set()
-        self._input_tokens = 0
-
-    def begin(self, batch: Collection[EngineRequest]) -> None:
-        self._held = [(r.remaining_tokens, r.context_tokens) for r in batch]
-        self._clients = {request.client for request in batch}
-        self._input_tokens = 0
-
-    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
-        if self._input_tokens + request.input_tokens > self._batch_max_tokens:
-            return False
-        clients = len(self._clients | {request.client})
-        limit = self._kv_tokens - self.ADAPTER_TOKENS * clients
-        return _peak([*self._held, _newcomer(request)]) < limit
-
-    def admit(self, request: EngineRequest) -> None:
-        self._held.append(_newcomer(request))
-        self._clients.add(request.client)
-        self._input_tokens += request.input_tokens
-
-    def decoded(self, steps: int) -> None:
-        """Nothing to estimate."""
-
-    def retracted(self, remaining: Collection[EngineRequest]) -> None:
-        """Does not happen: peaks are known."""
-
-
-def _newcomer(request: EngineRequest) -> tuple[int, int]:
-    """(still to come after prefill, held after prefill): prefill makes the first output token."""
-    return (request.target_output_tokens - 1, request.input_tokens + 1)
-
-
-def _peak(held: Iterable[tuple[int, int]]) -> int:
-    peak = total = 0
-    for count, (remaining, tokens) in enumerate(sorted(held, reverse=True), start=1):
-        total += tokens
-        peak = max(peak, remaining * count + total)
-    return peak
-
-
-def make_admission(rule: AdmissionRule, kv_tokens: int) -> Admission:
+def make_admission(rule: AdmissionRule | AdmissionMaker, kv_tokens: int) -> Admission:
     """A fresh rule for one engine."""
     if rule is AdmissionRule.RESERVATION:
         return Reservation()
-    if rule is AdmissionRule.ARTIFACT:
-        return ArtifactAdmission(kv_tokens)
-    return SGLangAdmission()
+    if rule is AdmissionRule.SGLANG:
+        return SGLangAdmission()
+    return rule(kv_tokens)

@@ -1,17 +1,27 @@
 """The running batch: requests that decode together, and when the next of them ends.
 
-The surprising thing: nothing is done per request to find out who ends. All of them produce one token per step,
-so each one's end is a count of steps that is known when it begins to run.
+All of them produce one token per step. So each one's end is a count of steps that is known when it begins to run, and
+a step costs nothing per request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from typing import Protocol, runtime_checkable
 
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 
 from evenkeel_simulator.engine.request import EngineRequest, State
+
+
+@runtime_checkable
+class ChargesByPass(Protocol):
+    """A policy that keeps accounts by forward passes instead of tokens (`laboratory.vtc_artifact`)."""
+
+    def forwarded(self, batch: Sequence[EngineRequest], *, prefill: bool, finished: bool) -> None:
+        """A prefill pass or a decode pass over `batch` ended; `finished`: whether it was the last one for some of
+        `batch`. Called after `progress` and before `leave`, with those that finished still in `batch`."""
 
 
 class Batch:
@@ -52,14 +62,14 @@ class Batch:
         self.kv_tokens -= request.context_tokens
 
     def decode(self, steps: int) -> None:
-        """Everyone produces `steps` tokens."""
+        """All requests produce `steps` tokens."""
         for request in self.requests:
             request.output_tokens += steps
         self.kv_tokens += steps * len(self.requests)
         self._steps += steps
 
     def charge(self, policy: ReplicaPolicy, steps: int) -> None:
-        """Have everyone pay for the last `steps` tokens, but for what was paid elsewhere (R11)."""
+        """Charge all requests for the last `steps` tokens, but not for tokens paid elsewhere (R11)."""
         paid = list(self._paid)
         if not paid:
             policy.progress_all(self.requests.keys(), steps)
@@ -73,13 +83,13 @@ class Batch:
                 del self._paid[request]
 
     def steps_to_end(self) -> int:
-        """Decode steps until somebody ends; the batch is not empty."""
+        """Decode steps until a request ends; the batch is not empty."""
         while not _is_live(self._ends[0]):
             heappop(self._ends)
         return self._ends[0][0] - self._steps
 
     def pop_ended(self) -> list[EngineRequest]:
-        """Those that have produced their last token; they are still in the batch, but told only once."""
+        """Those that have produced their last token; they are still in the batch, but returned only once."""
         ended = []
         while self._ends and self._ends[0][0] <= self._steps:
             entry = heappop(self._ends)

@@ -1,12 +1,10 @@
 """The radix cache of one replica: a tree of segments with LRU eviction, as SGLang's tree of tokens.
 
-Place in the flow: arrive → **follow** → admit (match, lock) → prefill (insert) → finish (insert, unlock).
 A segment is an indivisible piece of a prompt: a system prompt of 600 tokens or a page of 16. A prefix is
 cached in whole segments, and a segment on several paths below one parent is stored once.
 
-The surprising thing: waiting prompts *follow* the tree. Each is parked at the deepest node that it matches,
-under the segment that it lacks, so inserting or evicting a node moves exactly the prompts concerned and
-thousands of waiting requests are never matched again.
+Waiting prompts *follow* the tree. Each is kept at the deepest node that it matches, under the segment that it lacks. So
+an inserted or evicted node moves exactly the prompts concerned, and waiting requests are never matched again.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Seeker(Protocol):
 
 
 class CacheObserver(Protocol):
-    """Is told what the cache stores and drops, for KV events and for a router's index."""
+    """Gets notice of what the cache stores and drops, for KV events and for a router's index."""
 
     def stored(self, nodes: Sequence[Node]) -> None:
         """A chain, top down; the first one's `parent` was there before."""
@@ -270,7 +268,7 @@ class RadixCache:
             group.update(seekers)
 
     def _offer(self, node: Node) -> None:
-        """Put a node up for eviction if it is a leaf that nobody uses."""
+        """Put a node up for eviction if it is an unused leaf."""
         if node.locks or node.children:
             return
         heap = self._idle if node.parked is None else self._wanted
@@ -292,7 +290,7 @@ class RadixCache:
 
 
 def _is_candidate(entry: tuple[int, int, Node], *, wanted: bool) -> bool:
-    """Whether a heap's entry still says the truth: a free leaf, last used then, (not) waited for."""
+    """Whether a heap's entry is still true: a free leaf, last used then, (not) waited for."""
     access, _, node = entry
     return (
         node.alive

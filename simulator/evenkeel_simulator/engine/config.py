@@ -1,9 +1,14 @@
-"""How one engine batches: SGLang's defaults, and the VTC artifact's rules for reproducing its tables."""
+"""How one engine batches; the defaults are SGLang's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evenkeel_simulator.engine.admission import Admission
 
 
 class AdmissionRule(Enum):
@@ -11,7 +16,10 @@ class AdmissionRule(Enum):
 
     RESERVATION = "reservation"
     SGLANG = "sglang"
-    ARTIFACT = "artifact"
+
+
+AdmissionMaker = Callable[[int], "Admission"]
+"""Makes a rule for a KV pool of so many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +28,8 @@ class EngineConfig:
 
     kv_tokens: int | None = None
     """The KV pool; None: the profile's."""
-    admission: AdmissionRule = AdmissionRule.SGLANG
+    admission: AdmissionRule | AdmissionMaker = AdmissionRule.SGLANG
+    """A rule of its own for experiments (`laboratory.vtc_artifact`)."""
     max_running: int = 4096
     """Requests in the batch at most (`--max-running-requests`)."""
     prefill_tokens: int | None = 8192
@@ -33,10 +42,10 @@ class EngineConfig:
     more than 32 tokens that it lacks as well. SGLang (0.4 and newer) moves such a request to the end of the
     queue instead, and only if it has no more than 32 tokens cached."""
     decode_steps_between_passes: int = 0
-    """Decode steps after a prefill before the queue is looked at again. SGLang: 0; the artifact: 10."""
+    """Decode steps after a prefill before the queue is looked at again. SGLang: 0; the VTC artifact: 10."""
     retry_when_full: bool = False
     """Look at the queue before every step even after memory did not suffice. SGLang waits until a request
-    ends (`batch_is_full`); the artifact tries."""
+    ends (`batch_is_full`); the VTC artifact tries."""
 
     def __post_init__(self) -> None:
         for name in ("kv_tokens", "max_running", "prefill_tokens"):
@@ -48,19 +57,3 @@ class EngineConfig:
                 f"decode_steps_between_passes is {self.decode_steps_between_passes}, "
                 "must be at least 0"
             )
-
-
-def artifact_config(*, kv_tokens: int | None = None) -> EngineConfig:
-    """The engine that the VTC paper measured: S-LoRA, no prefix cache, peak-aware admission every 10 steps.
-
-    Its way of charging is the policy's (`fairshare.replica.vtc_artifact`).
-    """
-    return EngineConfig(
-        kv_tokens=kv_tokens,
-        admission=AdmissionRule.ARTIFACT,
-        max_running=1000,
-        prefill_tokens=None,
-        prefix_cache=False,
-        decode_steps_between_passes=10,
-        retry_when_full=True,
-    )

@@ -1,8 +1,8 @@
 """One iteration of the engine: a prefill, or a run of decode steps between which nothing can happen.
 
-The surprising thing: a run is a number of steps, not a sum of times. Its clock is advanced step by step with
-the operations that single steps would use, so that a jump over a thousand steps ends at the very float that
-a thousand single ones reach. Adding is cheap; what a jump saves is the work per request.
+A run is a number of steps, not a sum of times. Its clock advances step by step with the operations that single steps
+would use. So a jump over a thousand steps ends at the same float as a thousand single ones. Adding is cheap; a jump
+saves the work per request.
 """
 
 from __future__ import annotations

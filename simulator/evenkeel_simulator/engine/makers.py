@@ -1,7 +1,6 @@
-"""Who is computing which prefix right now, so that no pass computes the same one twice.
+"""Which requests compute which prefixes right now, so that no pass computes the same one twice.
 
-Place in the flow: a request enters the batch → **makes** what the cache lacks → stored. Calls that fork from
-one prompt arrive together and lack the same tokens; admitted in one pass, each would compute them.
+Calls that fork from one prompt arrive together and lack the same tokens; admitted in one pass, each would compute them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Makers:
             self._makers.setdefault(request.making, request)
 
     def work_for(self, request: EngineRequest) -> bool:
-        """Whether somebody computes enough of what a claimed `request` lacks to make it worth the wait."""
+        """Whether another request computes so much of what `request` lacks that it should wait."""
         if request.depth >= len(request.prompt):
             return False
         assert request.node is not None

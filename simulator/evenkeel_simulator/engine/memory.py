@@ -4,8 +4,8 @@ Invariant, after every call: cache.tokens + private = capacity - free, and avail
 locks the path of its cached prefix and holds the rest of its context privately; as its prefill proceeds,
 whole segments move from private to the cache, where an equal one that is there already makes the copy free.
 
-The surprising thing: what is taken need not be free yet. A pass only promises memory, and the cache is evicted
-when a forward pass writes to it: so a request that enters late in a pass still finds its prefix, as in SGLang.
+Memory that is taken need not be free yet. A pass only promises memory, and the cache is evicted when a forward pass
+writes to it. So a request that enters late in a pass still finds its prefix, as in SGLang.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Memory:
         self.capacity = capacity
         self.cache = RadixCache(observer)
         self.private = 0
-        """Tokens held by requests in the batch and shared with nobody."""
+        """Tokens held by requests in the batch and not shared."""
         self._prefix_cache = prefix_cache
 
     @property

@@ -6,9 +6,9 @@ The engine owns batch, cache and memory; the policy owns the queue and the order
 driver owns the time: it calls `start`, waits or jumps to the time it returns, and calls `finish`; `submit`
 and `abort` may come in between, in the order of their times.
 
-The surprising thing: `start` plans as many decode steps as can pass before anything happens by itself.
-`submit` and `abort` apply the steps that are over and cut the plan where it matters, so that a driver which
-jumps sees exactly what one sees that goes step by step (`until_s=now_s`).
+`start` plans as many decode steps as can pass before anything happens by itself. `submit` and `abort` apply the steps
+that are over and cut the plan where needed. So a driver that jumps sees the same as one that goes step by step
+(`until_s=now_s`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evenkeel_fairshare.replica.accounts import Accounts
 from evenkeel_fairshare.replica.contract import Arrival, Outcome, ReplicaPolicy
 
 from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
-from evenkeel_simulator.engine.batch import Batch
+from evenkeel_simulator.engine.batch import Batch, ChargesByPass
 from evenkeel_simulator.engine.cache import CacheObserver
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.iteration import Iteration, Speed
@@ -53,7 +53,7 @@ class Engine:
         self._rule = make_admission(config.admission, self.kv_tokens)
         self._follows = policy.matches_prefix and config.prefix_cache
         self._may_preempt = type(policy).preempt is not ReplicaPolicy.preempt
-        self._counts_passes = type(policy).forwarded is not ReplicaPolicy.forwarded
+        self._by_pass = policy if isinstance(policy, ChargesByPass) else None
         self._requests: dict[str, EngineRequest] = {}
         self._prefilling: dict[EngineRequest, None] = {}
         self._batch = Batch()
@@ -180,8 +180,8 @@ class Engine:
         self._decode(iteration.steps - iteration.done)
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = self._batch.pop_ended() if produced else []
-        if self._counts_passes and produced:
-            self.policy.forwarded(produced, prefill=False, finished=bool(finished))
+        if self._by_pass is not None and produced:
+            self._by_pass.forwarded(produced, prefill=False, finished=bool(finished))
         for request in finished:
             self._end(request, end_s, State.FINISHED)
         finished += [request for request in prefilled if request.state is State.FINISHED]
@@ -199,7 +199,7 @@ class Engine:
     # Admission
 
     def _is_closed(self) -> bool:
-        """Whether nobody may enter until somebody leaves."""
+        """Whether no request may enter until one leaves."""
         full = self._full and not self.config.retry_when_full
         return full or len(self._batch) + len(self._prefilling) >= self.config.max_running
 
@@ -235,7 +235,7 @@ class Engine:
                     admitted.append(request)
                     budget -= request.pending_tokens
                     if budget <= 0 or self._is_closed():
-                        # The policy books what it proposed before it hears that the pass is over.
+                        # The policy charges what it proposed before the pass is closed.
                         admissions.send(outcome)
                         break
                 elif outcome is Outcome.NO_ROOM:
@@ -309,8 +309,8 @@ class Engine:
         if chunks:
             self._steps_since_prefill = 0
         finished = [request for request in produced if not request.remaining_tokens]
-        if self._counts_passes and produced:
-            self.policy.forwarded(produced, prefill=True, finished=bool(finished))
+        if self._by_pass is not None and produced:
+            self._by_pass.forwarded(produced, prefill=True, finished=bool(finished))
         for request in finished:
             self._end(request, end_s, State.FINISHED)
         return produced
@@ -328,7 +328,7 @@ class Engine:
     def _free_steps(self) -> int:
         """Decode steps that can pass before an end, a lack of memory or a pass of admissions."""
         steps = min(self._batch.steps_to_end(), self.memory.available // len(self._batch))
-        if self._may_preempt or self._counts_passes:
+        if self._may_preempt or self._by_pass is not None:
             return 1
         if len(self.policy) and not self._is_closed():
             until_pass = self.config.decode_steps_between_passes - self._steps_since_prefill

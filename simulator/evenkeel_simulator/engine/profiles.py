@@ -3,7 +3,7 @@
     prefill(batch) = P0 + P1·Σ extend + P2·Σ extend·context      decode step = D0 + D1·batch + D2·KV tokens read
 
 KV tokens are the logical sum over requests: SGLang's attention reads a shared prefix once per request.
-The surprising thing: of the four, only `a10g-llama2-7b` is measured; the other three are fitted or derived
+Of the four, only `a10g-llama2-7b` is measured; the other three are fitted or derived
 (±25 %), so only ratios between schedulers may be claimed from them.
 """
 

@@ -1,4 +1,4 @@
-"""What an engine tells its driver: what an iteration did, and how busy the engine is."""
+"""What an engine reports to its driver: what an iteration did, and how busy the engine is."""
 
 from __future__ import annotations
 

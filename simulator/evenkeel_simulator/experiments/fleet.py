@@ -6,8 +6,8 @@ It is the router's routing core (design §5, steps 3, 4 and 6) around the engine
 runs, with the time of the next event instead of a clock. Prompts are indexed by segments, one block each, when
 they are sent; from then on the index follows what the caches store (outputs too) and drop.
 
-The surprising thing: at one instant, all ends are applied before all arrivals, and only then do engines
-start. A pass of admissions thus sees everything that has arrived, as a server's loop drains its socket first.
+At one instant, all ends are applied before all arrivals, and only then do engines start. So a pass of admissions sees
+everything that has arrived, as a server's loop drains its socket first.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _FleetRequest(EngineRequest):
 
 
 class _CacheEvents:
-    """Tells the index what one replica stores and drops, as KV events do (Algorithm 2, stream 3)."""
+    """Reports to the index what one replica stores and drops, as KV events do (Algorithm 2, stream 3)."""
 
     def __init__(self, index: PrefixIndex, slot: int) -> None:
         self._index = index
@@ -147,7 +147,7 @@ class Fleet:
             self._start_idle(now_s)
         stuck = sum(len(engine.policy) for engine in self.engines)
         if stuck:
-            raise RuntimeError(f"{stuck} requests wait in idle engines: the policy admits nobody")
+            raise RuntimeError(f"{stuck} requests wait in idle engines: the policy admits none")
         return now_s
 
     # Requests

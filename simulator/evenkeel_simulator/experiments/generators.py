@@ -3,8 +3,8 @@
 Every class describes one kind of program and builds one from a random generator: the same seed gives the same
 workload on every machine. Token counts follow Table 2 and 3 of the DLPM paper and SGLang's public benchmarks.
 
-The surprising thing: outputs are keyed by the call's number alone. That is enough, because the prompt above
-holds a segment of the program's own, so no two programs ever mean different outputs by the same path.
+Outputs are keyed by the call's number alone. That is enough: the prompt above holds a segment of the program's own, so two
+programs never have different outputs on the same path.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Single(Spec, frozen=True, kw_only=True, tag="single"):
     output_tokens: Tokens
     prefix_tokens: Annotated[int, Meta(ge=0)] = 0
     max_output_tokens: Tokens | None = None
-    """What the scheduler is told; None: the true length, as with `ignore_eos`."""
+    """The limit in the request; None: the true length, as with `ignore_eos`."""
     spread: Share = 0.0
     """Lengths (not the prefix) are drawn uniformly from (1 ± spread) times the given ones."""
 
@@ -132,7 +132,7 @@ class Judge(Spec, frozen=True, kw_only=True, tag="judge"):
     dimensions: Count
     article_tokens: Tokens = 2500
     system_tokens: Tokens = 200
-    """The same for everybody."""
+    """The same for all clients."""
     dimension_tokens: Tokens = 30
     output_tokens: Tokens = 256
     spread: Share = 0.2

@@ -1,7 +1,6 @@
 """Plots of a run: service over time by client, latency by client. Needs matplotlib (extra `cli`).
 
-The surprising thing: no pyplot. Figures are objects of their own, so nothing global is touched and no display
-is looked for.
+Without pyplot: figures are plain objects, so no global state changes and no display is needed.
 """
 
 from __future__ import annotations
@@ -9,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evenkeel_fairshare.timeline import Span, served
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.summary import ClientSummary, Summary
+from evenkeel_simulator.laboratory.timeline import Span, served
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b59b00", "#555555")
-"""Okabe and Ito's, told apart by the colour-blind as well; the yellow darkened for white paper."""
+"""Okabe and Ito's, which colour-blind readers can distinguish; the yellow is darker for white paper."""
 REST = "#c9ccd1"
 POINTS = 200
 
@@ -26,7 +25,7 @@ POINTS = 200
 def plot_run(
     records: Sequence[Record], summary: Summary, folder: Path, *, title: str
 ) -> list[Path]:
-    """Write `service.png` and `latency.png`; their paths. A run that served nobody leaves none, old or new."""
+    """Write `service.png` and `latency.png`; their paths. A run that served no request leaves none, old or new."""
     paths = [folder / "service.png", folder / "latency.png"]
     if not summary.finished:
         for path in paths:

@@ -11,7 +11,7 @@ from evenkeel_fairshare.fleet import registry as fleet_policies
 from evenkeel_fairshare.replica import registry as replica_policies
 from evenkeel_fairshare.replica.deficit import DeficitRules
 
-from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig, artifact_config
+from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.profiles import (
     PROFILES,
     CostProfile,
@@ -21,6 +21,8 @@ from evenkeel_simulator.engine.profiles import (
 from evenkeel_simulator.experiments.fleet import MAX_REPLICAS, Fleet, FleetConfig
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Workload
+from evenkeel_simulator.laboratory.policies import policies
+from evenkeel_simulator.laboratory.vtc_artifact import artifact_config
 
 
 class SetupError(ValueError):
@@ -69,17 +71,15 @@ class Setup:
         if setup.artifact_rules:
             engine = artifact_config(kv_tokens=engine.kv_tokens)
         try:
-            policies = replica_policies.ReplicaPolicyConfig(
-                cost=setup.cost,
-                deficits=DeficitRules(quantum=setup.quantum),
-                longest_first=setup.longest_first,
-                artifact=setup.artifact_rules,
+            made = policies(longest_first=setup.longest_first, artifact=setup.artifact_rules)
+            rules = replica_policies.ReplicaPolicyConfig(
+                cost=setup.cost, deficits=DeficitRules(quantum=setup.quantum)
             )
             return FleetConfig(
                 replicas=setup.replicas,
                 engine=engine,
                 profile=setup.profile,
-                replica_policy=lambda: replica_policies.make_policy(setup.replica_policy, policies),
+                replica_policy=lambda: made[setup.replica_policy](rules),
                 fleet_policy=fleet_policies.make_policy(
                     setup.fleet_policy,
                     fleet_policies.FleetPolicyConfig(

@@ -1,9 +1,6 @@
 """A run in numbers: the content of `summary.json`.
 
-Place in the flow: records → **summary** → files, tables. All measures come from `evenkeel_fairshare`; here they
-are only applied to records.
-
-The surprising thing: there are two services. *Requested* and *service rate* count all input tokens, cached or
+There are two services. *Requested* and *service rate* count all input tokens, cached or
 not (the client's view; VTC tables, Jain in the D2LPM paper); *service* counts what was computed.
 """
 
@@ -13,16 +10,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
-from evenkeel_fairshare.timeline import (
+
+from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.laboratory.timeline import (
     Completion,
     Span,
     accumulated_difference,
     all_active,
     served,
 )
-from evenkeel_fairshare.vtc_tables import Recipe, service_difference, spread
-
-from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.laboratory.vtc_tables import Recipe, service_difference, spread
 
 TICKS = 100
 """Points at which the accumulated difference is looked at."""
@@ -92,7 +89,7 @@ def summarise(
     tokens = sum(record.input_tokens + record.output_tokens for record in finished)
     output = sum(record.output_tokens for record in finished)
     times_s = [makespan_s * tick / TICKS for tick in range(1, TICKS + 1)]
-    # Who got nothing counts in Jain's index, unless nothing could ever have been given.
+    # A client that got nothing counts in Jain's index, unless no replica could ever serve it.
     clients = {record.client for record in records if record.status != "refused"}
     return Summary(
         requests=len(records),

@@ -1,14 +1,13 @@
 """Traces from files: CSV and Mooncake JSONL, plain or gzip.
 
-Place in the flow: file → **rows** → clients → programs. A fault names file, line and field; of many the first
-are named and all are counted (`TraceError`).
+A fault names file, line and field; of many the first are named and all are counted (`TraceError`).
 
 CSV has a header with `client,arrival_s,input_tokens,output_tokens` and, if prefixes are known, `hash_ids`:
 integers between spaces, one per block of 512 tokens, the last block possibly partial, equal ids for equal
 blocks after equal prefixes. Mooncake's lines hold `timestamp` (ms), `input_length`, `output_length`,
 `hash_ids` and here also `session`. Further columns and fields are ignored.
 
-The surprising thing: a partial last block is a segment of its own length, so it never matches a whole one.
+A partial last block is a segment of its own length, so it never matches a whole one.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Row:
 
     line: int
     client: str | None
-    """What the trace says; a Mooncake trace names none."""
+    """By the trace; a Mooncake trace names none."""
     session: str
     """What belongs together: the session if there is one, else the client, else the line."""
     arrival_s: float

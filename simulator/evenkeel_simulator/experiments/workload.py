@@ -1,11 +1,11 @@
-"""What is asked of a fleet: programs of calls, and the clients that send them.
+"""The load of a fleet: programs of calls, and the clients that send them.
 
 A program is a request with the requests that depend on it: its calls form a graph, and a call is sent when
-those it comes `after` have ended, so that a slow fleet is asked later (a closed loop). A trace is programs of
+those it comes `after` have ended, so a slow fleet gets them later (a closed loop). A trace is programs of
 one call each.
 
-The surprising thing: a child's prompt may hold its parent's output although nothing has been generated yet.
-Lengths are forced, so the output is known as a segment: its key and its number of tokens.
+A child's prompt may hold its parent's output although nothing has been generated yet. Lengths are forced, so the output is
+known as a segment: its key and its number of tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Call:
     output_tokens: int
     """What it produces, by force."""
     max_output_tokens: int
-    """What the scheduler is told that it may produce."""
+    """The most it may produce, by the request."""
     prompt: tuple[Segment, ...] = ()
     """The part of the input that can be shared; see `EngineRequest.prompt`."""
     output_key: Hashable = None
@@ -51,7 +51,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who asks, and with what weight."""
+    """A client and its weight."""
 
     name: str
     tenant: str
@@ -83,5 +83,5 @@ class Workload:
 
 
 def tenant_of(client: str) -> str:
-    """The tenant of a client that is not declared: its name says it, or it is everybody's."""
+    """The tenant of a client that is not declared: part of its name, or a common one."""
     return client.rsplit("/", 1)[0] if client.count("/") == 2 else "default/default"

@@ -1,7 +1,7 @@
-"""Workloads as data: a YAML file says who sends what, how often, to what fleet (`bench/workloads/`).
+"""Workloads as data: a YAML file with clients, their programs and rates, and the fleet (`bench/workloads/`).
 
-Place in the flow: file → **spec** → programs. A spec either describes clients whose programs are generated, or
-names a trace and how its sessions are dealt out to clients.
+A spec either describes clients whose programs are generated, or names a trace and how its sessions are dealt out to
+clients.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def make_workload(name: str, spec: WorkloadSpec, *, seed: int, traces: Path) -> 
 def _stream(
     spec: ClientSpec, client: str, place: int, duration_s: float, seed: int
 ) -> Iterator[Program]:
-    # A generator of its own per stream: a client's programs do not depend on who else there is.
+    # A generator of its own per stream: a client's programs do not depend on the other clients.
     rng = Random(f"{seed}/{client}/{place}")
     for number, at_s in enumerate(spec.arrivals.times(duration_s, rng)):
         name = f"{client}.{place}.{number}"

@@ -1,4 +1,4 @@
-"""The wall-clock driver: an HTTP server that a router cannot tell from SGLang.
+"""The wall-clock driver: an HTTP server that looks like SGLang to a router.
 
     body ─ parse ─ tokens, speech ─▶ replica ─ driver ─ engine ─▶ served ─ streams, wire ─▶ bytes
                                         │                 └─ cache observer ─▶ kv_events (PUB, replay)

@@ -1,7 +1,7 @@
 """`python -m evenkeel_simulator.server --model NAME …`: a simulated replica as a process.
 
-Once it listens it writes one line of JSON to standard output that says where, for whoever let the system
-choose the ports. SIGTERM and SIGINT drain as SGLang does on SIGTERM: `/ready` answers 503, what runs and what
+Once it listens it writes one line of JSON with its addresses to standard output, since the system may choose
+the ports. SIGTERM and SIGINT drain as SGLang does on SIGTERM: `/ready` answers 503, what runs and what
 still comes is served, and when nothing is left the process ends. A second signal ends it at once.
 """
 

@@ -3,8 +3,8 @@
     async with running_server(Settings(model="m", port=0, reports_port=0)) as server:
         ...  # server.url, server.reports, server.kv_events, server.kv_replay
 
-That is the seam for everybody who needs a replica: router tests, `evenkeel demo`, benchmarks. It is the very
-server that `python -m evenkeel_simulator.server` runs, signals aside.
+Router tests, `evenkeel demo` and benchmarks use it. It is the server that `python -m evenkeel_simulator.server` runs,
+without the signal handlers.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _run_replica(settings: Settings) -> Callable[[web.Application], AsyncIterato
 
 
 async def _cut_off(app: web.Application) -> None:
-    """A server that closes waits for nobody: whoever wants that drains it first."""
+    """A server that closes waits for no request: drain it first where that is wanted."""
     app[REPLICA].cut_off()
 
 

@@ -1,13 +1,11 @@
-"""The engine on the wall clock: it sleeps through each step and then tells who got tokens.
+"""The engine on the wall clock: it sleeps through each step and then delivers the tokens.
 
     loop:  start a step ─▶ publish what the cache changed ─▶ sleep until its end ─▶ finish it ─▶ deliver
 
-Place in the flow: handlers submit and abort at any time; the loop is one task. Engine time is wall-clock
-time since the start times `speed`.
+Handlers submit and abort at any time; the loop is one task. Engine time is wall-clock time since the start times `speed`.
 
-The surprising thing: a step that was noticed late still starts the next one at its own end, not at the time
-of the notice, as long as the lag is small. Timers are a little late each time; without this the simulated
-engine would be slower than its profile. A machine that cannot keep up loses time and catches nothing up.
+While the lag is small, the next step starts at the end of the one before, not at the time the timer fired. Timers are a
+little late each time, and the simulated engine would else be slower than its profile. Larger lags are not made up for.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Driver:
         metrics: EngineMetrics,
         publish: Callable[[], Awaitable[None]],
     ) -> None:
-        """`publish` tells the world what the cache changed; it must not wait for anybody."""
+        """`publish` publishes what the cache changed; it must not block."""
         self.engine = engine
         self.resumed = asyncio.Event()
         """Set unless generation is paused."""
@@ -65,7 +63,7 @@ class Driver:
         return arrival
 
     def abort(self, request: ServedRequest, message: str) -> None:
-        """End a request that has not ended; its client is told so."""
+        """End a request that has not ended, and wake its handler."""
         if request.finish is not None:
             return
         self.engine.abort(request.id, self._event_s())
@@ -98,7 +96,7 @@ class Driver:
     # The loop
 
     async def run(self) -> None:
-        """Drive the engine until cancelled; then nobody is left waiting for an answer."""
+        """Drive the engine until cancelled; then end all requests that still wait for an answer."""
         try:
             await self._loop()
         finally:

@@ -1,9 +1,9 @@
 """The endpoints that generate: parse → admit → stream or wait → release.
 
-Place in the flow: HTTP → **handlers** → replica. A client that goes away cancels its handler, which aborts
-its work in the engine; that is the only way work ends early besides `/abort_request`.
+A client that disconnects cancels its handler, which aborts its work in the engine; besides `/abort_request` that is the
+only way work ends early.
 
-The surprising thing: on OpenAI endpoints a stream's status goes out with its first token, on `/generate` at
+On OpenAI endpoints a stream's status goes out with its first token, on `/generate` at
 once. So a router can retry the former elsewhere for as long as nothing was computed.
 """
 
@@ -109,7 +109,7 @@ async def _answer(
             if not ask.stream:
                 return await _wait(answer, choices)
             response = web.StreamResponse(headers=_EVENT_STREAM)
-            with suppress(ConnectionResetError):  # the client went away; there is nobody to tell
+            with suppress(ConnectionResetError):  # the client has disconnected
                 await _stream(http, response, answer, choices)
             return response
         finally:
@@ -163,7 +163,7 @@ def _head(http: web.Request, ask: Ask) -> wire.Head:
 
 
 async def read_body(http: web.Request) -> bytes:
-    """The body; raises `BadRequest` if it is not encoded as its header says."""
+    """The body; raises `BadRequest` if it is not encoded as in its header."""
     try:
         return await http.read()
     except web.RequestPayloadError as error:

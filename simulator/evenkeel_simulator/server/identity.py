@@ -1,11 +1,10 @@
-"""Whom a request belongs to, read off the client key.
+"""The client of a request, by its client key.
 
-Place in the flow: header or body field → **client key** → policy's view of the request. SGLang takes the key
-from a header on OpenAI endpoints and from the body on `/generate`; each ignores the other's.
+SGLang takes the key from a header on OpenAI endpoints and from the body on `/generate`; each ignores the other's.
 
-The surprising thing: a key that cannot be read does not fail the request. It is served as the one unknown
-client, at weight 1 and with no seed, and counted. So a router that sends no keys works, and a client that
-gets past the router gains nothing: all such requests share a single client's share.
+A key that cannot be read does not fail the request. It is served as the one unknown client, at weight 1 and with no seed,
+and counted. So a router that sends no keys works, and a client that bypasses the router gains nothing: all such requests
+get a single client's share.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whom to charge."""
+    """The client to charge."""
 
     key: ClientKey
     refused: str | None

@@ -1,10 +1,7 @@
 """What the cache stores and drops, published as SGLang publishes it (`evenkeel_contract.kvevents`).
 
-Place in the flow: engine → **recorder** (collects) → driver, after each step → **publisher** (sends), which also
-replays what it still keeps.
-
-The surprising thing: a replay may have holes. Its socket drops what an asker reads too slowly, as SGLang's does;
-the asker has to look at the numbers.
+The recorder collects events of a step; the publisher sends them, and replays the batches that it still keeps. A replay may
+have gaps: its socket drops what a subscriber reads too slowly, as SGLang's does. Subscribers check the numbers.
 """
 
 from __future__ import annotations
@@ -94,7 +91,7 @@ class KvPublisher:
     ) -> None:
         """Binds both; port 0 lets the system choose. Raises `zmq.ZMQError` if a port is taken.
 
-        `kept_batches` bounds what can be replayed; `pages` is told of every batch, for those who come later.
+        `kept_batches` bounds what can be replayed; `pages` gets every batch, for routers that come later.
         """
         self._pages = pages
         self._context = zmq.asyncio.Context()

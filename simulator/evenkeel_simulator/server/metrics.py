@@ -1,7 +1,6 @@
 """Metrics under SGLang's names, and the few of our own (design §8).
 
-Place in the flow: driver and handlers → **counters and histograms**; a scrape reads the gauges off the
-engine. Each server has a registry of its own, so several of them can live in one process.
+A scrape reads the gauges off the engine. Each server has a registry of its own, so several of them can live in one process.
 """
 
 from __future__ import annotations
@@ -66,19 +65,19 @@ class EngineMetrics:
         self._queue = self._histogram("queue_time_seconds", _QUEUE_BUCKETS)
         self._refused_keys = Counter(
             "evenkeel_engine_client_key_refused_total",
-            "Requests served as the unknown client, because their client key could not be read.",
+            "Requests served as the unknown client because their client key is missing or invalid.",
             ("model_name", "reason"),
             registry=self.registry,
         )
         self._refused_questions = Counter(
             "evenkeel_engine_report_request_refused_total",
-            "Messages on the reports port that were no question of a known version.",
+            "Messages on the reports port that were refused: invalid, or of an unknown version.",
             ("model_name",),
             registry=self.registry,
         )
         Gauge(
             "evenkeel_engine_policy_active",
-            "1 where Evenkeel's replica policy orders the waiting queue.",
+            "1 for the replica policy that orders the waiting queue.",
             ("model_name", "policy"),
             registry=self.registry,
         ).labels(model, policy).set(1)
@@ -140,7 +139,7 @@ class EngineMetrics:
         return Counter(f"sglang:{name}", text, (*_LABELS, *more), registry=self.registry)
 
     def _histogram(self, name: str, buckets: Sequence[float], *more: str) -> Histogram:
-        text = f"Histogram of {name.removesuffix('_seconds').replace('_', ' ')}."
+        text = f"Distribution of {name.removesuffix('_seconds').replace('_', ' ')}, in seconds."
         return Histogram(
             f"sglang:{name}", text, (*_LABELS, *more), buckets=buckets, registry=self.registry
         )
@@ -159,19 +158,31 @@ class _LoadGauges(Collector):
 
     def collect(self) -> Iterable[Metric]:
         loads = self._loads()
-        for name, value in (
-            ("num_running_reqs", loads.running),
-            ("num_queue_reqs", loads.waiting),
-            ("num_used_tokens", loads.used_tokens),
-            ("kv_available_tokens", loads.free_tokens),
-            ("kv_evictable_tokens", loads.evictable_tokens),
-            ("kv_used_tokens", loads.used_tokens),
-            ("token_usage", loads.used_tokens / loads.capacity_tokens),
-            ("max_total_num_tokens", loads.capacity_tokens),
-            ("cache_hit_rate", self._last.cache_hit_rate),
-            ("gen_throughput", self._last.gen_throughput),
+        for name, text, value in (
+            ("num_running_reqs", "Requests in the running batch.", loads.running),
+            ("num_queue_reqs", "Requests in the waiting queue.", loads.waiting),
+            ("num_used_tokens", "Tokens of the KV pool in use.", loads.used_tokens),
+            ("kv_available_tokens", "Free tokens of the KV pool.", loads.free_tokens),
+            ("kv_evictable_tokens", "Cached tokens that can be evicted.", loads.evictable_tokens),
+            ("kv_used_tokens", "Tokens of the KV pool in use.", loads.used_tokens),
+            (
+                "token_usage",
+                "Share of the KV pool in use.",
+                loads.used_tokens / loads.capacity_tokens,
+            ),
+            ("max_total_num_tokens", "Size of the KV pool in tokens.", loads.capacity_tokens),
+            (
+                "cache_hit_rate",
+                "Cached share of the last prefill's input.",
+                self._last.cache_hit_rate,
+            ),
+            (
+                "gen_throughput",
+                "Output tokens per second of the last step.",
+                self._last.gen_throughput,
+            ),
         ):
-            family = GaugeMetricFamily(f"sglang:{name}", f"{name} of the engine.", labels=_LABELS)
+            family = GaugeMetricFamily(f"sglang:{name}", text, labels=_LABELS)
             family.add_metric(self._labels, value)
             yield family
 

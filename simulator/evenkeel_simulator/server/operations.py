@@ -1,4 +1,4 @@
-"""The endpoints that do not generate: probes, what the replica says of itself, and control.
+"""The endpoints that do not generate: probes, information on the replica, and control.
 
 Differences from SGLang, on purpose: `/health` does not generate a token (as with SGLang's
 `SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=false`), and `/pause_generation` knows the modes `abort` and

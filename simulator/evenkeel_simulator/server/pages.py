@@ -1,7 +1,6 @@
 """Prompts as pages of tokens, and pages' hashes as SGLang publishes them.
 
-Place in the flow: token ids → **pages** → engine; cache observer → **hashes** → KV events. A page is a
-segment whose key is its token ids as bytes, so a cached node says which tokens it holds. Only whole pages
+A page is a segment whose key is its token ids as bytes, so a cached node identifies the tokens that it holds. Only whole pages
 are shared, as in SGLang's radix cache: what is left of a prompt is computed each time.
 
 A page's digest is SHA-256 over its predecessor's digest (nothing for the first page) and its ids, each as a

@@ -1,9 +1,9 @@
 """Request bodies → what to generate. Pure: bytes in, `Ask` or `BadRequest` out.
 
-Place in the flow: body → **parse** → tokens → speech → engine. The fields are those of SGLang 0.5.23 that
+The fields are those of SGLang 0.5.23 that
 change what a simulator does; all others are ignored, as SGLang ignores fields it does not know.
 
-The surprising thing: SGLang refuses some bodies with 400 and the type `Bad Request` (its schema) and others
+SGLang refuses some bodies with 400 and the type `Bad Request` (its schema) and others
 with `BadRequestError` (its own checks); clients see both, so `BadRequest` keeps them apart.
 """
 

@@ -1,6 +1,6 @@
 """One simulated replica, put together: engine, driver, metrics, reports, events, and its state of health.
 
-Place in the flow: settings → **replica** → handlers and operations. Nothing here speaks HTTP.
+Nothing here depends on HTTP.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Replica:
         return choices
 
     def release(self, choices: Sequence[ServedRequest]) -> None:
-        """Nobody waits for these answers any more: end what has not ended."""
+        """No client waits for these answers any more: end the requests that have not ended."""
         for choice in choices:
             self.driver.abort(choice, "Client disconnected")
 

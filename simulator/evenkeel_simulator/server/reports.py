@@ -1,7 +1,6 @@
 """The replica's totals per client, on request (contract `reportsport`, design R3).
 
-Place in the flow: router's DEALER → **ROUTER socket** → the book → answer. A question that is none gets no
-answer; it is counted.
+An invalid question gets no answer; it is counted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""One choice of one HTTP request: what the engine schedules and what its client is told.
+"""One choice of one HTTP request: what the engine schedules and what its client gets.
 
-The surprising thing: nothing is queued for the client. The engine counts the output tokens, the handler
-remembers how many it has sent, and what lies between is text that can be made at any time. So a client that
-reads slowly costs no memory and holds nobody up.
+No output is queued for the client. The engine counts the output tokens, the handler counts those it has sent, and the text
+between can be made at any time. So a client that reads slowly costs no memory and delays no other.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class ServedRequest(EngineRequest):
     """Number of the choice in its HTTP request."""
     page_size: int
     news: asyncio.Event
-    """Set when there is something to tell; shared by the choices of one HTTP request."""
+    """Set when there is news; shared by the choices of one HTTP request."""
     received_s: float
     """Wall clock, monotonic."""
     streaming: bool = False

@@ -1,4 +1,4 @@
-"""What a simulated replica is told at its start: one dataclass, and the command line that fills it.
+"""The settings of a simulated replica: one dataclass, and the command line that fills it.
 
 Flags are named as SGLang's where it has one. Nothing is read from the environment.
 """
@@ -30,7 +30,7 @@ LEAST_POOL_TOKENS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One simulated replica. Raises `ValueError` naming the field that cannot be."""
+    """One simulated replica. Raises `ValueError` naming the invalid field."""
 
     model: str
     """The served name. Like SGLang, the replica answers requests for any other name too."""
@@ -59,11 +59,11 @@ class Settings:
     context_length: int | None = None
     """Longest input and output together; None: as long as the pool allows."""
     engine: EngineConfig = field(default_factory=EngineConfig)
-    """How it batches; its `kv_tokens` is overruled by the one above."""
+    """How it batches; the `kv_tokens` above replaces its own."""
     speed: float = 1.0
     """Engine seconds per second of the wall clock."""
     cache_report: bool = True
-    """Tell `cached_tokens` in OpenAI usage (`--enable-cache-report`); null otherwise."""
+    """Report `cached_tokens` in OpenAI usage (`--enable-cache-report`); null otherwise."""
     max_body_bytes: int = 64 * 1024 * 1024
     incarnation: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Unique to the process; part of every report."""
@@ -116,9 +116,7 @@ class Settings:
         deficits = DeficitRules(quantum=self.client_quantum, rejoin=self.rejoin)
         return make_policy(
             self.replica_policy,
-            ReplicaPolicyConfig(
-                cost=self.cost, deficits=deficits, longest_first=True, warmup_s=WARMUP_S
-            ),
+            ReplicaPolicyConfig(cost=self.cost, deficits=deficits, warmup_s=WARMUP_S),
         )
 
 
@@ -195,17 +193,25 @@ def _parser(
     network.add_argument(
         "--kv-replay-port", type=int, help=f"replay KV events, usually on {KV_REPLAY_PORT}"
     )
-    network.add_argument("--kv-kept-batches", type=int, help=f"how many, {KEPT_BATCHES} by default")
+    network.add_argument(
+        "--kv-kept-batches", type=int, help=f"batches kept for replays, {KEPT_BATCHES} by default"
+    )
     network.add_argument(
         "--reports-port", type=int, help=f"reports per client, usually on {REPORTS_PORT}"
     )
     network.add_argument("--api-key", help="bearer key that requests must show")
     policy = parser.add_argument_group("scheduling")
     policy.add_argument("--replica-policy", choices=list(POLICIES))
-    policy.add_argument("--client-quantum", type=float, metavar="TOKENS", help="Q^u of DLPM")
-    policy.add_argument("--input-token-weight", type=float)
-    policy.add_argument("--output-token-weight", type=float)
-    policy.add_argument("--rejoin", type=Rejoin, help="KeepDebt or Paper")
+    policy.add_argument(
+        "--client-quantum", type=float, metavar="TOKENS", help="Q^u of DLPM, in weighted tokens"
+    )
+    policy.add_argument("--input-token-weight", type=float, help="1 by default")
+    policy.add_argument("--output-token-weight", type=float, help="2 by default")
+    policy.add_argument(
+        "--rejoin",
+        type=Rejoin,
+        help="deficit of a client that returns after being idle: KeepDebt or Paper",
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument("--profile", type=_profile, help=f"{', '.join(PROFILES)}, or a JSON file")
     engine.add_argument("--kv-tokens", type=int, help="KV pool; default: the profile's")

@@ -1,10 +1,7 @@
-"""What the simulated model says: readable words, decided by the prompt alone.
+"""The simulated model's answers: readable words, determined by the prompt alone.
 
-Place in the flow: prompt token ids → **plan** → the engine is told how many tokens → pieces of text as the
-tokens come. Everything is known when the request arrives, so a stop string needs no watching later.
-
-The surprising thing: every word is exactly one token of `tokens`, so counting tokens is counting words, and
-an answer repeated in the next turn's prompt is found in the cache.
+The whole answer is known when the request arrives, so a stop string needs no check later. Every word is exactly one token
+of `tokens`. So an answer that is repeated in the next turn's prompt is found in the cache.
 
 The natural length of an answer is log-normal with median 128 and sigma 0.8 (mean about 176, between 4 and
 2048 tokens, the end token included), drawn from the hash of the prompt and the number of the choice.

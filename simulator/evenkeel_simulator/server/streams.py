@@ -1,6 +1,6 @@
 """What each endpoint sends while its answer comes, and at its end. Pure: requests in, bytes out.
 
-Place in the flow: driver wakes the handler → **news** of every choice that has some → response. The caller
+The driver wakes the handler, which sends the news of every choice. The caller
 remembers how many tokens of each choice it has sent; `start` is that number.
 """
 
@@ -92,7 +92,7 @@ class Chat:
 
 
 class Native:
-    """`/generate`. Every event repeats the text so far, as SGLang does unless told otherwise."""
+    """`/generate`. Every event repeats the text so far, as SGLang does by default."""
 
     opens_early = True
 

@@ -1,7 +1,6 @@
-"""The simulator's token ids: which numbers are some, and what they say. The id *is* the text's bytes.
+"""The simulator's token ids: which numbers are valid, and their text. The id *is* the text's bytes.
 
-Place in the flow: token ids → pages → engine → token ids → **text**. How text becomes ids stands in
-`evenkeel_contract.simulatedprompt`, since a router in tokens mode has to do the same.
+`evenkeel_contract.simulatedprompt` turns text into ids, since a router in tokens mode does the same.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Answers as SGLang 0.5.23 writes them: bodies and server-sent events, field by field.
 
-Place in the flow: driver delivers tokens → handler → **bytes**. Pure. Fields that only a real engine can
-fill are null, as SGLang leaves them where a feature is off.
+Pure. Fields that only a real engine can fill are null, as SGLang leaves them where a feature is off.
 
-The surprising thing: the three endpoints stream differently. Completions send the text of each step and
+The three endpoints stream differently. Completions send the text of each step and
 finish with the last one; chats send a role first and a reason of their own last; `/generate` repeats the
 whole text so far in every event.
 """
@@ -123,7 +122,7 @@ class Head:
     """Unix time, whole seconds."""
     continuous_usage: bool = False
     cache_report: bool = True
-    """Tell `cached_tokens` in OpenAI usage (`--enable-cache-report`)."""
+    """Report `cached_tokens` in OpenAI usage (`--enable-cache-report`)."""
 
 
 def usage(requests: Sequence[ServedRequest], *, n: int, cache_report: bool) -> Usage:
@@ -314,7 +313,7 @@ def native_body(answers: Sequence[dict[str, Any]], *, batched: bool) -> bytes:
 
 
 def native_event(answer: dict[str, Any], *, index: int | None) -> bytes:
-    """One event of `/generate`; `index` says which answer of several (None: there is one)."""
+    """One event of `/generate`; `index`: which of several answers (None: there is one)."""
     return _event(answer if index is None else {**answer, "index": index})
 
 

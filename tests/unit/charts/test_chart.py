@@ -54,7 +54,7 @@ def test_every_value_has_a_description_in_the_schema_and_the_schema_has_no_other
     [
         ({"replica": 1}, "replica"),
         ({"images": {"registry": REGISTRY, "router": {"tga": "1"}}}, "tga"),
-        ({"images": {"registry": ""}}, "images.registry is needed"),
+        ({"images": {"registry": ""}}, "images.registry is not set"),
         ({"images": {"registry": "https://r.io/e"}}, "/images/registry"),
         ({"images": {"registry": "R.io/E"}}, "/images/registry"),
         ({"images": {"registry": "r.io//e"}}, "/images/registry"),
@@ -67,7 +67,7 @@ def test_every_value_has_a_description_in_the_schema_and_the_schema_has_no_other
         ({"metrics": {"prometheusRule": {"enabled": True}}}, "needs metrics.podMonitor.enabled"),
         ({"logLevel": "loud"}, "logLevel"),
         ({"watchNamespaces": ["Team A"]}, "watchNamespaces"),
-        ({"serviceAccount": {"create": False}}, "serviceAccount.name is needed"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is not set"),
         ({"images": {"registry": REGISTRY, "router": {"digest": "sha256:1"}}}, "digest"),
     ],
 )

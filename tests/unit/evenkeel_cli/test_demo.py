@@ -1,4 +1,4 @@
-"""The demo's load and its figures."""
+"""The load of the demo and its figures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from evenkeel_cli.demo.figures import make_figures, max_min, ordinary_waits
-from evenkeel_cli.demo.phases import Ran, _file, phases
+from evenkeel_cli.demo.figures import make_figures, max_min, ordinary_requests
+from evenkeel_cli.demo.phases import PhaseResult, _file, phases
 from evenkeel_cli.demo.workload import FLOOD, ORDINARY, Flood
 from evenkeel_cli.manifest import parse_manifest
 from evenkeel_cli.replay.run import Outcome
@@ -15,7 +15,7 @@ from evenkeel_cli.replay.sender import Answer
 from evenkeel_simulator.experiments.workload import Call, Program
 
 
-def test_the_load_is_the_same_every_time_and_as_heavy_as_it_says() -> None:
+def test_the_load_is_reproducible_and_has_the_stated_rates() -> None:
     flood = Flood(duration_s=200)
     programs = flood.programs()
     assert programs == Flood(duration_s=200).programs()
@@ -31,17 +31,17 @@ def test_the_load_is_the_same_every_time_and_as_heavy_as_it_says() -> None:
     )
 
 
-def test_the_flood_changes_nothing_of_what_the_others_send() -> None:
+def test_the_flood_does_not_change_the_requests_of_the_others() -> None:
     flood = Flood(duration_s=20)
     alone = replace(flood, flood_factor=0.0).programs()
     assert alone == [program for program in flood.programs() if program.client != FLOOD]
 
 
-def test_the_phases_differ_in_policies_and_flood_only() -> None:
-    baseline, usual, fair = phases(Flood())
-    assert usual.flood == fair.flood
+def test_the_phases_differ_only_in_policies_and_flood() -> None:
+    baseline, common, fair = phases(Flood(), 8000)
+    assert common.flood == fair.flood
     assert baseline.flood.flood_factor == 0
-    files = [parse_manifest(_file(phase).encode(), phase.name) for phase in (usual, fair)]
+    files = [parse_manifest(_file(phase).encode(), phase.name) for phase in (common, fair)]
     policies = [file.service.spec.scheduling for file in files]
     assert [(p.replica_policy.value, p.fleet_policy.value) for p in policies] == [
         ("LPM", "RoundRobin"),
@@ -53,7 +53,7 @@ def test_the_phases_differ_in_policies_and_flood_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "total", "want"),
+    ("demand", "total", "want"),
     [
         ({"a": 10, "b": 10}, 10, {"a": 5, "b": 5}),
         ({"a": 2, "b": 100, "c": 3}, 15, {"a": 2, "c": 3, "b": 10}),
@@ -62,10 +62,10 @@ def test_the_phases_differ_in_policies_and_flood_only() -> None:
         ({}, 5, {}),
     ],
 )
-def test_what_is_owed_is_the_max_min_share(
-    asked: dict[str, float], total: float, want: dict[str, float]
+def test_the_fair_share_is_the_max_min_share(
+    demand: dict[str, float], total: float, want: dict[str, float]
 ) -> None:
-    assert max_min(asked, total) == want
+    assert max_min(demand, total) == want
 
 
 def program(name: str, client: str, arrival_s: float) -> Program:
@@ -86,12 +86,12 @@ def outcome(of: Program, *, first_s: float, ended_s: float, error: str | None = 
     return Outcome(program=of.id, number=0, client=of.client, due_s=of.arrival_s, answer=answer)
 
 
-def ran() -> Ran:
-    """Two ordinary requests ended, one never did, one of the flood came too late to count."""
+def result() -> PhaseResult:
+    """Two ordinary requests ended and one did not; one request of the flood ended too late to count."""
     ada = [program("ada-0", "ada", 0.0), program("ada-1", "ada", 1.0), program("ada-2", "ada", 2.0)]
     flood = [program("flood-0", FLOOD, 0.0), program("flood-1", FLOOD, 0.5)]
-    return Ran(
-        phase=replace(phases(Flood(duration_s=10.0))[1]),
+    return PhaseResult(
+        phase=replace(phases(Flood(duration_s=10.0), 8000)[1]),
         programs=[*ada, *flood],
         outcomes=[
             outcome(ada[0], first_s=1.0, ended_s=3.0),
@@ -103,21 +103,21 @@ def ran() -> Ran:
     )
 
 
-def test_a_request_that_never_ended_counts_with_what_it_waited() -> None:
-    assert [(wait.ttft_s, wait.latency_s, wait.ended) for wait in ordinary_waits(ran())] == [
+def test_an_unfinished_request_counts_with_its_waiting_time() -> None:
+    assert [(one.ttft_s, one.latency_s, one.ended) for one in ordinary_requests(result())] == [
         (1.0, 3.0, True),
         (3.0, 8.0, True),
         (18.0, 18.0, False),
     ]
 
 
-def test_figures_are_of_ordinary_clients_and_of_what_ended_in_time() -> None:
-    figures = make_figures(ran())
+def test_figures_are_those_of_ordinary_clients_and_of_finished_requests() -> None:
+    figures = make_figures(result())
     assert (figures.requests, figures.unfinished, figures.failed) == (3, 1, 0)
     assert (figures.ttft_p50_s, figures.latency_p50_s) == (3.0, 8.0)
     assert figures.tokens_per_s == 3 * 110 / 10
     assert figures.hit_rate == pytest.approx(0.4)
-    # 360 in all: the flood asked for 240 and ada for 360, so each is owed 180.
+    # The demand of the flood is 240 and that of ada 360, so the fair share of each in 360 is 180.
     assert figures.got_over_owed == {
         FLOOD: pytest.approx(120 / 180),
         "ada": pytest.approx(240 / 180),
@@ -125,8 +125,8 @@ def test_figures_are_of_ordinary_clients_and_of_what_ended_in_time() -> None:
     assert figures.jain == pytest.approx(0.9)
 
 
-def test_a_failed_request_waited_until_it_failed_and_was_not_served() -> None:
-    one = ran()
+def test_a_failed_request_counts_with_the_time_until_its_failure() -> None:
+    one = result()
     failed = outcome(one.programs[1], first_s=0, ended_s=6.0, error="503")
     figures = make_figures(replace(one, outcomes=[one.outcomes[0], failed, *one.outcomes[2:]]))
     assert figures.failed == 1

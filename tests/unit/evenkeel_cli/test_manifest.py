@@ -1,4 +1,4 @@
-"""Files of resources: what they say, and every fault with file, line, document and path."""
+"""Files of resources: their contents, and every fault with file, line, document and path."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_good_file_gives_service_tenants_and_keys() -> None:
     assert manifest.warnings == ()
 
 
-def test_a_key_may_be_in_base64_as_a_cluster_shows_it() -> None:
+def test_a_secret_may_have_its_entries_in_base64() -> None:
     manifest = read(
         SERVICE, TENANT, SECRET.replace("stringData: {chat: sk-chat}", "data: {chat: c2st}")
     )
@@ -127,22 +127,22 @@ CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
             "f.yaml:37: 'weight' is given twice in one mapping",
         ],
     ),
-    "a Secret whose name is unknown may be the one that is missed": (
+    "a Secret with an unknown name may be the missing one": (
         (SERVICE, TENANT, SECRET.replace("{name: keys}", "{}")),
         ["f.yaml:19: document 3 (Secret) metadata.name: is required"],
     ),
-    "of a Secret of a misspelt kind nothing is called missing": (
+    "a Secret with a misspelt kind may be the missing one": (
         (SERVICE, TENANT, SECRET.replace("Secret", "Secrets")),
         [("f.yaml:18: document 3 (Secrets keys) kind: 'Secrets' is unknown; did you mean Secret?")],
     ),
-    "an empty file": (("",), ["f.yaml: has no FairInferenceService"]),
-    "no service": ((TENANT, SECRET), ["f.yaml: has no FairInferenceService"]),
+    "an empty file": (("",), ["f.yaml: contains no FairInferenceService"]),
+    "no service": ((TENANT, SECRET), ["f.yaml: contains no FairInferenceService"]),
     "two services": (
         (SERVICE, SERVICE.replace("sample", "other")),
         [
             (
-                "f.yaml:9: document 2 (FairInferenceService other) kind: a file may hold one "
-                "FairInferenceService; remove this one"
+                "f.yaml:9: document 2 (FairInferenceService other) kind: a file may contain one "
+                "FairInferenceService only; remove this one"
             )
         ],
     ),
@@ -183,17 +183,17 @@ CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
         ),
         [
             (
-                "f.yaml:24: document 3 (InferenceTenant seo) spec.apiKeys[0].secretRef: holds the same "
+                "f.yaml:24: document 3 (InferenceTenant seo) spec.apiKeys[0].secretRef: has the same "
                 "key as ads/k; one key identifies one client"
             )
         ],
     ),
-    "a key that no header could carry": (
+    "a key that is not allowed in a header": (
         (SERVICE, TENANT, SECRET.replace("sk-chat", '"a b"')),
         [
             (
                 "f.yaml:15: document 2 (InferenceTenant ads) spec.apiKeys[0].secretRef: the key must "
-                "be ASCII without blanks or control characters"
+                "be ASCII without spaces or control characters"
             )
         ],
     ),
@@ -201,8 +201,8 @@ CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
         (SERVICE, SECRET.replace("stringData: {chat: sk-chat}", "data: {chat: '%'}")),
         [
             (
-                "f.yaml:11: document 2 (Secret keys) data.chat: is not text in base64; stringData "
-                "takes it plain"
+                "f.yaml:11: document 2 (Secret keys) data.chat: is not text in base64; use "
+                "stringData for plain text"
             )
         ],
     ),
@@ -221,7 +221,7 @@ CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
             "f.yaml:8: document 2 kind: must be one of FairInferenceService, InferenceTenant, Secret, not null"
         ],
     ),
-    "a document that is no mapping": (
+    "a document that is not a mapping": (
         (SERVICE, "- 1\n"),
         ["f.yaml:8: document 2 document: must be a resource with apiVersion and kind, not a list"],
     ),
@@ -229,7 +229,7 @@ CASES: Mapping[str, tuple[tuple[str, ...], list[str]]] = {
         (SERVICE + "  engine: {}\n",),
         ["f.yaml:7: 'engine' is given twice in one mapping"],
     ),
-    "what is no YAML": (("a: [1\n",), ["f.yaml:2: expected ',' or ']', but got '<stream end>'"]),
+    "invalid YAML": (("a: [1\n",), ["f.yaml:2: expected ',' or ']', but got '<stream end>'"]),
 }
 
 
@@ -248,14 +248,14 @@ def test_a_file_cannot_build_objects() -> None:
     [b"\xff\xfe\x00", b"[" * 5000, b"a: 0x\nb: *c", b"a: !!int 0x", b"\x00", b"a" * (5 << 20)],
     ids=["not text", "deep", "unknown anchor", "no number", "a control character", "too long"],
 )
-def test_what_is_no_file_of_ours_is_one_line_and_no_traceback(data: bytes) -> None:
+def test_an_unreadable_file_is_reported_in_one_line(data: bytes) -> None:
     with pytest.raises(ManifestFaults) as caught:
         parse_manifest(data, "f.yaml")
     (line,) = caught.value.lines
     assert line.startswith("f.yaml")
 
 
-def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(ManifestFaults, match="none.yaml: cannot be read: No such file"):
         load_manifest(tmp_path / "none.yaml")
 
@@ -263,7 +263,7 @@ def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
 REDIS = "  router: {state: {store: Redis, redis: {urlSecretRef: {name: redis, key: url}}}}\n"
 
 
-def test_the_address_of_a_store_must_be_in_the_file_too() -> None:
+def test_the_file_must_contain_the_address_of_the_store() -> None:
     with pytest.raises(ManifestFaults) as caught:
         read(SERVICE + REDIS)
     (line,) = caught.value.lines
@@ -274,7 +274,7 @@ def test_the_address_of_a_store_must_be_in_the_file_too() -> None:
     assert read(SERVICE + REDIS, secret).secrets[("default", "redis", "url")] == "redis://h"
 
 
-def test_of_a_service_that_may_stand_at_zero_one_runs_and_it_is_said_that_nothing_scales() -> None:
+def test_a_service_that_may_scale_to_zero_runs_one_replica_and_gets_a_warning() -> None:
     service = SERVICE.replace(", replicas: 2", "") + (
         "  router: {limits: {activationTimeout: 60s}}\n"
         "  autoscaling: {minReplicas: 0, maxReplicas: 2, prometheus: {url: http://p:9090}}\n"
@@ -282,12 +282,12 @@ def test_of_a_service_that_may_stand_at_zero_one_runs_and_it_is_said_that_nothin
     manifest = read(service, TENANT, SECRET)
     assert manifest.service.spec.initial_replicas == 1
     assert manifest.warnings == (
-        "spec.router.limits.activationTimeout has no effect here: nothing scales to zero or from it",
-        "spec.autoscaling has no effect here: nothing scales; minReplicas run, one where it is 0",
+        "spec.router.limits.activationTimeout has no effect here: a local fleet does not scale to or from zero",
+        "spec.autoscaling has no effect here: a local fleet does not scale; it runs minReplicas, at least 1",
     )
 
 
-def test_what_cannot_be_honoured_here_is_named() -> None:
+def test_fields_without_effect_are_reported() -> None:
     service = SERVICE + (
         "  router: {replicas: 3, prefix: {mode: Tokens}}\n"
         "  exposure: {ingress: {host: a.b}}\n"
@@ -296,11 +296,11 @@ def test_what_cannot_be_honoured_here_is_named() -> None:
     other = TENANT.replace("{name: ads}", "{name: ads, namespace: elsewhere}").split("  apiKeys")[0]
     warnings = read(service, other, "kind: Namespace\n").warnings
     assert warnings == (
-        "spec.slo has no effect here: nothing watches objectives",
-        "spec.exposure has no effect here: the router listens on this machine",
-        "document 3: kind Namespace is passed over",
+        "spec.slo has no effect here: a local fleet does not evaluate objectives",
+        "spec.exposure has no effect here: the router listens on this machine only",
+        "document 3: kind Namespace is ignored",
         (
-            "InferenceTenant elsewhere/ads is not served: another namespace, or not taken by "
-            "spec.tenancy.selector"
+            "InferenceTenant elsewhere/ads is not served: it has another namespace, or "
+            "spec.tenancy.selector does not match it"
         ),
     )

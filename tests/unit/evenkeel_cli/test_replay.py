@@ -1,4 +1,4 @@
-"""`evenkeel replay`: prompts that share what the trace shared, streams cut anywhere, keys for clients."""
+"""`evenkeel replay`: prompts with the shared blocks of the trace, streams in chunks, keys of clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def call(input_tokens: int, *keys: int) -> Call:
     return Call(input_tokens=input_tokens, output_tokens=1, max_output_tokens=1, prompt=segments)
 
 
-def test_equal_blocks_are_equal_text_and_nothing_else_is() -> None:
+def test_only_equal_blocks_give_equal_text() -> None:
     a = prompt_of(call(1200, 1, 2), "a")
     b = prompt_of(call(1200, 1, 2), "b")
     c = prompt_of(call(1200, 1, 3), "c")
@@ -33,7 +33,7 @@ def test_equal_blocks_are_equal_text_and_nothing_else_is() -> None:
     assert prompt_of(call(1200, 1, 2), "a") == a
 
 
-def test_another_seed_makes_other_texts_of_the_same_length_from_the_first_word_on() -> None:
+def test_another_seed_gives_other_texts_of_the_same_length() -> None:
     one, other = (prompt_of(call(1200, 1, 2), "a", seed=seed) for seed in (0, 1))
     assert one[:40] != other[:40]
     assert one[-40:] != other[-40:]
@@ -41,7 +41,7 @@ def test_another_seed_makes_other_texts_of_the_same_length_from_the_first_word_o
 
 
 @pytest.mark.parametrize(("tokens", "keys"), [(1, ()), (512, (4,)), (1500, (4, 5)), (700, ())])
-def test_a_prompt_has_as_many_tokens_as_the_trace_says(tokens: int, keys: tuple[int, ...]) -> None:
+def test_a_prompt_has_the_length_of_the_trace(tokens: int, keys: tuple[int, ...]) -> None:
     assert len(encode(prompt_of(call(tokens, *keys), "x"))) == tokens
 
 
@@ -70,11 +70,11 @@ def read(*chunks: bytes) -> _Reading:
 
 
 @pytest.mark.parametrize("at", range(0, len(STREAM), 7))
-def test_a_stream_reads_the_same_wherever_it_is_cut(at: int) -> None:
+def test_a_stream_may_be_cut_anywhere(at: int) -> None:
     reading = read(STREAM[:at], STREAM[at:])
     assert reading.done
     assert reading.error is None
-    assert reading.first_s == 0, "the clock was asked once: at the first text, not at the role"
+    assert reading.first_s == 0, "the clock was read once: at the first text, not at the role"
     assert reading.usage()["completion_tokens"] == 2
 
 
@@ -88,7 +88,7 @@ def test_an_error_event_is_an_error_with_its_message() -> None:
     "data",
     [b"data: {", b"data: [1]\n", b"data: \xff\n", b'data: {"choices":3}\n', b"\x00" * 99],
 )
-def test_garbage_in_a_stream_is_not_an_answer(data: bytes) -> None:
+def test_an_invalid_stream_has_no_answer(data: bytes) -> None:
     reading = read(data, b"\n\n")
     assert not reading.done
     assert reading.first_s is None
@@ -104,7 +104,7 @@ def test_a_failed_request_counts_but_has_no_times() -> None:
 KEYS: Mapping[str, str] = {"a": "sk-a", "b": "sk-b", "c": "sk-c"}
 
 
-def test_clients_get_the_keys_of_their_names_and_others_the_rest() -> None:
+def test_clients_get_the_key_of_their_name_and_others_an_unused_one() -> None:
     assigned = assign_keys(["z", "b", "b"], KEYS)
     assert assigned == {"b": "b", "z": "a"}
     headers = headers_by_key(assigned, KEYS)
@@ -112,19 +112,23 @@ def test_clients_get_the_keys_of_their_names_and_others_the_rest() -> None:
     assert headers("z") == {"Authorization": "Bearer sk-a"}
 
 
-def test_a_bare_name_finds_the_key_of_that_client_in_any_tenant() -> None:
+def test_a_name_without_a_tenant_matches_the_client_of_any_tenant() -> None:
     keys = {"ads/chat": "sk-1", "search/rerank": "sk-2", "support/agent": "sk-3"}
     want = {"agent": "support/agent", "rerank": "search/rerank"}
     assert assign_keys(["rerank", "agent"], keys) == want
 
 
-def test_a_bare_name_that_several_tenants_have_is_an_error() -> None:
-    with pytest.raises(ClientsError, match="'chat' may be any of ads/chat, web/chat; name it so"):
+def test_a_name_of_clients_of_several_tenants_is_an_error() -> None:
+    with pytest.raises(
+        ClientsError, match="'chat' may be ads/chat or web/chat; use one of these names"
+    ):
         assign_keys(["chat"], {"ads/chat": "sk-1", "web/chat": "sk-2"})
 
 
-def test_more_clients_than_keys_is_an_error_with_a_way_out() -> None:
-    with pytest.raises(ClientsError, match=r"4 clients need .* there are 3; .*--clients hash:3"):
+def test_more_clients_than_keys_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(
+        ClientsError, match=r"4 clients need one API key each, and there are 3; .*--clients hash:3"
+    ):
         assign_keys(["w", "x", "y", "z"], KEYS)
 
 
@@ -132,8 +136,8 @@ CASES: Mapping[str, tuple[str, str]] = {
     "a list": ("- a\n", "must be one mapping from client to API key"),
     "nothing": ("", "must be one mapping from client to API key"),
     "a number for a key": ("a: 1\n", "a: client and key must be strings; use quotes"),
-    "a key no header can carry": ('a: "x\\ny"\n', "a: the key must be printable ASCII"),
-    "no YAML": ("a: [\n", "keys.yaml:2: "),
+    "a key that is not allowed in a header": ('a: "x\\ny"\n', "a: the key must be printable ASCII"),
+    "invalid YAML": ("a: [\n", "keys.yaml:2: "),
     "an Evenkeel file with faults": ("kind: FairInferenceService\n", "spec: is required"),
 }
 
@@ -162,11 +166,11 @@ def test_keys_come_from_a_mapping_or_from_an_evenkeel_file(tmp_path: Path) -> No
         ("https://h/proxy", "https://h/proxy/v1"),
     ],
 )
-def test_an_endpoint_may_be_given_with_or_without_v1(url: str, want: str) -> None:
+def test_an_endpoint_may_end_in_v1_or_not(url: str, want: str) -> None:
     assert api_root(url) == want
 
 
-def test_an_endpoint_that_is_no_url_is_an_error() -> None:
+def test_an_endpoint_without_a_scheme_is_an_error() -> None:
     with pytest.raises(SenderError, match="'localhost:80' is not a URL like"):
         api_root("localhost:80")
 

@@ -1,4 +1,4 @@
-"""`evenkeel top`: two readings of a router become rates, shares and what is owed."""
+"""`evenkeel top`: rates and shares from two readings of a router."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.console import Console
 
 
 def state(*, time_s: float, uptime_s: float, scale: int, in_flight: int = 1) -> RouterState:
-    """A router after `scale` times the same traffic: ads/chat was served thrice as much as seo/bot."""
+    """A router after `scale` times the same traffic: ads/chat received three times the service of seo/bot."""
     return RouterState(
         version=STATE_VERSION,
         time_s=time_s,
@@ -119,7 +119,7 @@ def test_rates_are_differences_over_the_time_between_two_readings() -> None:
     assert bot.deficit_min is None
 
 
-def test_what_is_owed_is_divided_among_those_that_have_work() -> None:
+def test_fair_shares_are_those_among_clients_with_requests() -> None:
     chat, batch, bot = make_view(state(time_s=1, uptime_s=1, scale=1), None).clients
     assert (chat.owed, bot.owed) == (pytest.approx(0.8), pytest.approx(0.2))
     assert batch.owed is None
@@ -127,29 +127,29 @@ def test_what_is_owed_is_divided_among_those_that_have_work() -> None:
     assert [row.owed for row in idle.clients] == [None, None, None]
 
 
-def test_a_single_reading_is_over_the_whole_uptime() -> None:
+def test_a_single_reading_covers_the_uptime() -> None:
     view = make_view(state(time_s=50, uptime_s=10, scale=1), None)
     assert (view.window_s, view.replicas[0].service_per_s) == (10, 20.0)
 
 
-def test_a_restart_in_between_makes_no_rate_negative() -> None:
+def test_rates_are_not_negative_after_a_restart() -> None:
     view = make_view(state(time_s=12, uptime_s=1, scale=1), state(time_s=10, uptime_s=100, scale=5))
     assert view.replicas[0].service_per_s == 200.0
     replica_only = make_view(
         state(time_s=12, uptime_s=102, scale=1), state(time_s=10, uptime_s=100, scale=5)
     )
-    assert replica_only.replicas[0].service_per_s == 100.0, "its totals fell: it counts anew"
+    assert replica_only.replicas[0].service_per_s == 100.0, "its totals fell: it counts from 0"
 
 
-def test_nobody_was_served_and_nothing_divides_by_zero() -> None:
+def test_a_window_without_service_has_no_shares() -> None:
     now = state(time_s=10, uptime_s=100, scale=2)
     view = make_view(now, now)
     assert {row.share for row in view.clients} == {None}
     assert msgspec.json.decode(msgspec.json.encode(view))["window_s"] > 0
 
 
-def test_the_fleet_s_fairness_and_what_the_ledger_lacks_are_said() -> None:
-    told = msgspec.structs.replace(
+def test_the_header_shows_fairness_and_the_missing_parts_of_the_ledger() -> None:
+    reported = msgspec.structs.replace(
         state(time_s=1, uptime_s=1, scale=1),
         fleet=FleetState(
             window_s=60, backlogged=2, share_error=0.25, lead_s=3.2, jain=0.875, bound_ratio=0.4
@@ -164,19 +164,19 @@ def test_the_fleet_s_fairness_and_what_the_ledger_lacks_are_said() -> None:
     )
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(render(make_view(told, None)))
+        console.print(render(make_view(reported, None)))
     for words in (
         "2 backlogged · share error 25.0% over 60 s · lead 3.2 s · Jain 0.875 · bound ratio 0.40",
-        "book 7, 3 open pages · 1 of 2 peers",
+        "ledger version 7, 3 open replica accounts · 1 of 2 peers",
         "store Redis: no answer",
         "router b: it answered 401",
-        "not counted: what r2 serve",
+        "not counted: the service of r2",
     ):
         assert words in capture.get()
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_the_table_names_clients_replicas_and_faults(width: int) -> None:
+def test_the_tables_show_clients_replicas_and_faults(width: int) -> None:
     console = Console(width=width)
     with console.capture() as capture:
         console.print(render(make_view(state(time_s=1, uptime_s=1, scale=1), None)))
@@ -197,12 +197,12 @@ def test_the_table_names_clients_replicas_and_faults(width: int) -> None:
     assert "…" not in text.replace("-1.5k…200", ""), "nothing is cut"
 
 
-def test_a_fleet_that_takes_no_requests_is_said_to_be_one() -> None:
+def test_a_fleet_without_ready_replicas_is_reported() -> None:
     console = Console(width=200)
-    nobody = msgspec.structs.replace(state(time_s=1, uptime_s=1, scale=1), replicas=())
+    without_replicas = msgspec.structs.replace(state(time_s=1, uptime_s=1, scale=1), replicas=())
     with console.capture() as capture:
-        console.print(render(make_view(nobody, None)))
-    assert "no replica takes requests (0 are configured): they wait, then get 503" in capture.get()
+        console.print(render(make_view(without_replicas, None)))
+    assert "no replica takes requests (0 configured): requests wait, then get 503" in capture.get()
 
 
 def of_router(name: str, *, time_s: float, uptime_s: float, scale: int) -> RouterState:
@@ -211,11 +211,11 @@ def of_router(name: str, *, time_s: float, uptime_s: float, scale: int) -> Route
     return msgspec.structs.replace(made, ledger=ledger)
 
 
-def test_a_router_that_was_restarted_within_one_interval_begins_anew() -> None:
+def test_a_router_that_restarted_within_an_interval_starts_a_new_window() -> None:
     before = of_router("one", time_s=10, uptime_s=2, scale=5)
     assert make_view(of_router("two", time_s=20, uptime_s=4, scale=1), before).window_s == 4
 
 
-def test_a_clock_that_was_set_is_no_restart() -> None:
+def test_a_changed_clock_is_not_a_restart() -> None:
     before = of_router("one", time_s=10, uptime_s=3600, scale=1)
     assert make_view(of_router("one", time_s=12, uptime_s=-50, scale=2), before).window_s == 2

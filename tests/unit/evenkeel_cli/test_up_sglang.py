@@ -1,4 +1,4 @@
-"""What a replica of the real engine is told on this machine."""
+"""The command of a replica with runtime SGLang."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from evenkeel_cli.manifest import parse_manifest
 from evenkeel_cli.up.errors import FleetError
-from evenkeel_cli.up.plan import Place
+from evenkeel_cli.up.replicas import ReplicaAddress
 from evenkeel_cli.up.sglang import (
     Engines,
     RealReplica,
@@ -32,7 +32,7 @@ spec:
   engine: {runtime: SGLang, replicas: 2, gpu: {count: 2}, args: [--max-total-tokens=99]}
   scheduling: {replicaPolicy: LPM, clientQuantum: 123}
 """
-PLACE = Place(
+PLACE = ReplicaAddress(
     name="replica-1",
     host="127.0.0.1",
     http_port=1234,
@@ -54,7 +54,7 @@ def replica(found: ServiceSpec, *gpus: str, model: str = "/models/tiny") -> Real
     return real_replica(found, interpreter="py", model=model, gpus=gpus, inherited={})
 
 
-def test_a_replica_on_the_cpu_is_told_what_the_spec_says() -> None:
+def test_a_replica_on_the_cpu_gets_the_flags_of_the_spec() -> None:
     program = replica(spec()).at(PLACE)
 
     assert (program.interpreter, program.module) == ("py", "sglang.launch_server")
@@ -86,7 +86,7 @@ def test_a_replica_on_the_cpu_is_told_what_the_spec_says() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in program.environment
 
 
-def test_replicas_on_gpus_share_none() -> None:
+def test_replicas_do_not_share_gpus() -> None:
     command = replica(spec(), "0", "1", "2", "3")
     visible = [
         command.at(replace(PLACE, name=name)).environment["CUDA_VISIBLE_DEVICES"]
@@ -98,24 +98,24 @@ def test_replicas_on_gpus_share_none() -> None:
     assert "SGLANG_USE_CPU_ENGINE" not in dict(command.environment)
 
 
-def test_too_few_gpus_are_named_with_the_way_out() -> None:
+def test_too_few_gpus_are_reported_with_a_remedy() -> None:
     with pytest.raises(FleetError, match=r"is 4, and this machine has 3 GPUs; .*--device=cpu"):
         replica(spec(), "0", "1", "2")
 
 
-def test_a_device_of_the_spec_is_left_alone() -> None:
+def test_a_device_of_the_spec_stays() -> None:
     command = replica(spec(("--max-total-tokens=99", "--device=xpu")))
     assert "--device=cpu" not in command.arguments
     assert command.arguments[-1] == "--device=xpu"
 
 
-def test_a_quantum_is_a_reason_to_replace_replicas_and_a_router_s_setting_is_none() -> None:
+def test_a_new_quantum_replaces_replicas_and_a_setting_of_the_router_does_not() -> None:
     before = replica(spec())
     assert replica(spec(("clientQuantum: 123", "clientQuantum: 124"))) != before
     assert replica(spec(("clientQuantum: 123", "clientQuantum: 123, workerQuantum: 7"))) == before
 
 
-def test_a_model_of_the_hub_is_fetched_with_its_revision_and_its_token() -> None:
+def test_a_model_of_the_hub_has_its_revision_and_its_token() -> None:
     found = spec(("file:///models/tiny", "hf://org/model@main"))
     command = real_replica(found, interpreter="py", model="org/model", token="secret", inherited={})
     assert {"--model-path=org/model", "--revision=main"} <= set(command.arguments)
@@ -124,7 +124,7 @@ def test_a_model_of_the_hub_is_fetched_with_its_revision_and_its_token() -> None
     assert "HF_HUB_OFFLINE" not in environment
 
 
-def test_the_number_of_threads_may_be_set_outside() -> None:
+def test_the_number_of_threads_comes_from_the_environment() -> None:
     command = real_replica(
         spec(), interpreter="py", model="/m", inherited={"OMP_NUM_THREADS": "8", "OTHER": "x"}
     )
@@ -133,14 +133,14 @@ def test_the_number_of_threads_may_be_set_outside() -> None:
     assert "OTHER" not in environment
 
 
-def test_every_flag_that_is_set_is_one_that_the_spec_may_not_hold() -> None:
+def test_every_flag_that_evenkeel_sets_is_forbidden_in_the_spec() -> None:
     free = {"--revision", "--sleep-on-idle", "--max-total-tokens"}
     cpu = {"--device", "--attention-backend", "--sampling-backend", "--grammar-backend", "--dtype"}
-    ours = {flag.split("=")[0] for flag in replica(spec()).arguments}
-    assert ours - free - cpu <= set(OWNED_FLAGS)
+    used = {flag.split("=")[0] for flag in replica(spec()).arguments}
+    assert used - free - cpu <= set(OWNED_FLAGS)
 
 
-def test_where_a_model_is(tmp_path: Path) -> None:
+def test_the_model_comes_from_the_spec_or_the_option(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert model_of(Model(source="hf://org/model@v1"), None) == "org/model"
     assert model_of(Model(source=f"file://{tmp_path}"), None) == str(tmp_path)
@@ -153,7 +153,7 @@ def test_where_a_model_is(tmp_path: Path) -> None:
         model_of(Model(source="pvc://claim/x"), None)
 
 
-def test_an_environment_that_is_not_there_or_lacks_the_engine_names_the_fix(tmp_path: Path) -> None:
+def test_an_environment_without_the_engine_is_reported_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(FleetError, match=r"no environment with SGLang at .*`make sglang`"):
         find_interpreter(tmp_path / "none")
     (tmp_path / "bin").mkdir()
@@ -161,11 +161,11 @@ def test_an_environment_that_is_not_there_or_lacks_the_engine_names_the_fix(tmp_
     assert find_interpreter(tmp_path) == tmp_path / "bin" / "python"
     assert find_interpreter(Path(sys.executable)) == Path(sys.executable)
     manifest = parse_manifest(FILE.encode(), "f.yaml")
-    with pytest.raises(FleetError, match=r"lacks sglang.*`make sglang` makes"):
+    with pytest.raises(FleetError, match=r"lacks sglang.*`make sglang` creates"):
         real(manifest, Engines(environment=Path(sys.executable)))
 
 
-def test_gpus_that_this_process_may_not_use_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_visible_gpus_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
     assert gpus_here() == ("2", "5")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

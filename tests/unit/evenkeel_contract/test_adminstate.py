@@ -54,7 +54,7 @@ def test_fields_of_a_newer_router_are_passed_over_and_those_of_an_older_one_have
         (b"{}", "not a router's state"),
         (b'{"model": "\xff"}', "not a router's state"),
         (b'{"x":' + b"[" * 100_000, "not a router's state"),
-        (encode_state(STATE).replace(b'"version":1', b'"version":2'), "version 2 .* is not 1"),
+        (encode_state(STATE).replace(b'"version":1', b'"version":2'), "version 2 .* expected 1"),
     ],
     ids=["nothing", "a page", "an empty object", "bad UTF-8", "deep", "another version"],
 )

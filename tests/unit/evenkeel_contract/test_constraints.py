@@ -50,5 +50,5 @@ def test_moments_are_taken(text: str) -> None:
 @pytest.mark.parametrize("text", ["yesterday", "2026-01-31", "2026-02-31T12:00:00Z", ""])
 def test_what_is_no_moment_is_named(text: str) -> None:
     assert [str(fault) for fault in Timestamp().faults(text, "at")] == [
-        f"at: {text!r} is not a moment like 2026-01-31T12:00:00Z"
+        f"at: {text!r} is not a time like 2026-01-31T12:00:00Z"
     ]

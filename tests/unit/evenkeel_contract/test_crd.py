@@ -157,7 +157,8 @@ def test_a_status_has_no_defaults() -> None:
 )
 def test_conditions_are_described_by_their_names(kind: str, conditions: type[Enum]) -> None:
     node = SCHEMAS[kind]["properties"]["status"]["properties"]["conditions"]
-    assert node["description"] == ", ".join(member.value for member in conditions) + "."
+    *names, last = (member.value for member in conditions)
+    assert node["description"] == f"Conditions of types {', '.join(names)} and {last}."
 
 
 def test_a_status_of_the_contract_is_one_of_the_schema() -> None:

@@ -99,7 +99,7 @@ CASES: Mapping[str, tuple[Any, list[str]]] = {
         {"title": "t", 1: 2},
         [
             (
-                "[1]: unknown field; known are title, colour, ratioS, onTime, parts, labels, "
+                "[1]: unknown field; known fields are title, colour, ratioS, onTime, parts, labels, "
                 "template, nested, …"
             )
         ],
@@ -227,7 +227,7 @@ CASES: Mapping[str, tuple[Any, list[str]]] = {
         {"colour": 1, "parts": [{}, {"name": "a", "weight": 0}], "x": 1},
         [
             (
-                "x: unknown field; known are title, colour, ratioS, onTime, parts, labels, "
+                "x: unknown field; known fields are title, colour, ratioS, onTime, parts, labels, "
                 "template, nested, …"
             ),
             "title: is required",
@@ -256,7 +256,7 @@ def test_an_endless_opaque_value_is_a_fault() -> None:
     loop: list[object] = []
     loop.append(loop)
     (fault,) = decode(Whole, {"title": "t", "template": {"a": loop}})[1]
-    assert fault.message == f"is deeper than {MAX_DEPTH} levels or above {MAX_ENTRIES} entries"
+    assert fault.message == f"must have at most {MAX_DEPTH} levels and {MAX_ENTRIES} entries"
 
 
 def test_an_opaque_value_that_multiplies_itself_is_one_fault() -> None:

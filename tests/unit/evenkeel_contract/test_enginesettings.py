@@ -19,7 +19,6 @@ from evenkeel_contract.enginesettings import (
             input_token_weight=0.5,
             output_token_weight=3,
             rejoin="Paper",
-            longest_first=False,
             warmup_s=0.5,
             reports_port=5559,
             incarnation="one",
@@ -39,7 +38,6 @@ def test_absent_and_empty_variables_keep_the_defaults() -> None:
     [
         ("EVENKEEL_CLIENT_QUANTUM", "0"),
         ("EVENKEEL_CLIENT_QUANTUM", "many"),
-        ("EVENKEEL_LONGEST_FIRST", "yes"),
         ("EVENKEEL_INPUT_TOKEN_WEIGHT", "-1"),
         ("EVENKEEL_OUTPUT_TOKEN_WEIGHT", "nan"),
         ("EVENKEEL_REJOIN", "Never"),

@@ -118,7 +118,7 @@ def test_every_line_that_finds_a_fault_is_reached_by_a_case(made_at: set[tuple[s
         for lines, what in makers(module).items()
         if made_at.isdisjoint((str(module.__file__), line) for line in lines)
         # Of status alone, which nobody but the operator writes.
-        and "is not a moment" not in what
+        and "is not a time" not in what
     ]
     assert sum(len(makers(module)) for module in MODULES) > 40
     assert missed == []

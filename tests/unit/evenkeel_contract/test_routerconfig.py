@@ -90,7 +90,7 @@ Edit = Callable[[dict[str, Any]], object]
 CASES: Mapping[str, tuple[Edit, list[str]]] = {
     "ports taken twice": (
         lambda c: c.update(listen={"trafficPort": 9, "probePort": 9}),
-        ["listen.probePort: 9 is trafficPort too"],
+        ["listen.probePort: 9 is also trafficPort; use different ports"],
     ),
     "a port out of range": (
         lambda c: c.update(listen={"trafficPort": 70000}),
@@ -98,7 +98,7 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     ),
     "a fleet that is given and found": (
         lambda c: c.update(cluster={"engines": "llama-engine"}),
-        ["replicas: cannot stand beside cluster, which says where to find them"],
+        ["replicas: is set together with cluster; remove one of the two"],
     ),
     "a cluster's Service that is no name": (
         lambda c: c.update(cluster={"engines": "a b"}, replicas=[]),
@@ -107,7 +107,7 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     "an open admin port beyond loopback": (
         lambda c: c.update(listen={"host": "0.0.0.0"}),
         [
-            "adminTokenSha256: is required where listen.host ('0.0.0.0') is not a loopback address",
+            "adminTokenSha256: is required if listen.host ('0.0.0.0') is not a loopback address",
         ],
     ),
     "a key of an unknown client": (
@@ -123,7 +123,7 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         lambda c: c["tenancy"]["tenants"][0]["apiKeys"].append(
             {"name": "l", "client": "chät", "sha256": HASH}
         ),
-        ["tenancy.tenants[0].apiKeys[1].sha256: is also that of tenancy.tenants[0].apiKeys[0]"],
+        ["tenancy.tenants[0].apiKeys[1].sha256: is the same as in tenancy.tenants[0].apiKeys[0]"],
     ),
     "a hash that is none": (
         lambda c: c["tenancy"]["tenants"][0]["apiKeys"][0].update(sha256=HASH.upper()),
@@ -150,15 +150,15 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     ),
     "a tokenizer that is no path": (
         lambda c: c.update(prefix={"mode": "Tokens", "tokenizer": "models/llama"}),
-        ["prefix.tokenizer: 'models/llama' is neither an absolute path nor 'simulator'"],
+        ["prefix.tokenizer: must be an absolute path or 'simulator', not 'models/llama'"],
     ),
     "KV events that nobody can replay": (
         lambda c: c["replicas"][0].update(kvEvents="tcp://127.0.0.1:5557"),
-        ["replicas[0].kvReplay: is required beside kvEvents"],
+        ["replicas[0].kvReplay: is required with kvEvents"],
     ),
     "a replay of KV events that nobody publishes": (
         lambda c: c["replicas"][0].update(kvReplay="tcp://127.0.0.1:5558"),
-        ["replicas[0].kvEvents: is required beside kvReplay"],
+        ["replicas[0].kvEvents: is required with kvReplay"],
     ),
     "a store without its place": (
         lambda c: c.update(state={"store": "File"}),

@@ -121,24 +121,26 @@ def scaled(**changes: object) -> Edit:
 CASES: Mapping[str, tuple[Edit, list[str]]] = {
     "replicas beside autoscaling": (
         lambda s: s.update(autoscaling=AUTOSCALING),
-        ["spec.engine.replicas: cannot stand beside spec.autoscaling; remove one of the two"],
+        ["spec.engine.replicas: is set together with spec.autoscaling; remove one of the two"],
     ),
     "crossed bounds": (
         scaled(minReplicas=17),
-        ["spec.autoscaling.minReplicas: 17 is above maxReplicas, 16"],
+        ["spec.autoscaling.minReplicas: 17 is above maxReplicas 16; lower it or raise maxReplicas"],
     ),
     "a cap of nothing": (
         scaled(maxReplicasPerClient=0),
         [
             (
-                "spec.autoscaling.maxReplicasPerClient: must be above 0: a client's requests would "
-                "never start a replica"
+                "spec.autoscaling.maxReplicasPerClient: must be above 0, else a client's requests "
+                "cannot start a replica"
             )
         ],
     ),
     "a cap above the maximum": (
         scaled(maxReplicasPerClient=17),
-        ["spec.autoscaling.maxReplicasPerClient: 17 is above maxReplicas, 16"],
+        [
+            "spec.autoscaling.maxReplicasPerClient: 17 is above maxReplicas 16; lower it or use a percentage"
+        ],
     ),
     "autoscaling without its required fields": (
         lambda s: (s["engine"].pop("replicas"), s.update(autoscaling={})),
@@ -170,40 +172,42 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     ),
     "two exposures": (
         lambda s: s["exposure"].update(httpRoute={"parentRefs": [{"name": "gw"}]}),
-        ["spec.exposure.httpRoute: cannot stand beside ingress; remove one of the two"],
+        [
+            "spec.exposure.httpRoute: is set together with spec.exposure.ingress; remove one of the two"
+        ],
     ),
     "an exposure without gateways": (
         lambda s: s.update(exposure={"httpRoute": {"parentRefs": [], "hostnames": ["*.a.b", "*"]}}),
         [
             "spec.exposure.httpRoute.parentRefs: must have at least 1 entries, not 0",
-            "spec.exposure.httpRoute.hostnames[1]: must be a DNS name, perhaps after '*.', not '*'",
+            "spec.exposure.httpRoute.hostnames[1]: must be a DNS name, or '*.' and a DNS name, not '*'",
         ],
     ),
     "a File store with two routers": (
         lambda s: s["router"].update(state={"store": "File"}),
         [
             (
-                "spec.router.replicas: must be 1 with state.store File, not 2; Peers and Redis allow "
-                "more"
+                "spec.router.replicas: must be 1 with state.store File, not 2; use Peers or Redis "
+                "for more routers"
             )
         ],
     ),
     "settings of another store": (
         lambda s: s["router"].update(state={"file": {"size": "1Gi"}}),
         [
-            "spec.router.state.file: has no use with store Peers; remove it or set store: File",
+            "spec.router.state.file: needs store: File, not Peers; remove file or set store: File",
         ],
     ),
     "a Redis store without an address": (
         lambda s: s["router"].update(state={"store": "Redis"}),
-        ["spec.router.state.redis: is required with store Redis: give redis.urlSecretRef"],
+        ["spec.router.state.redis: is required with store Redis; set redis.urlSecretRef"],
     ),
     "a volume for one node and several replicas": (
         lambda s: s["model"]["cache"].update(accessModes=["ReadWriteOnce"]),
         [
             (
-                "spec.model.cache.accessModes: needs ReadWriteMany for up to 2 replicas "
-                "(spec.engine.replicas): they may run on several nodes"
+                "spec.model.cache.accessModes: must include ReadWriteMany or ReadOnlyMany for 2 "
+                "replicas (spec.engine.replicas), since they may run on several nodes"
             )
         ],
     ),
@@ -214,8 +218,8 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         ),
         [
             (
-                "spec.model.cache.accessModes: needs ReadWriteMany for up to 16 replicas "
-                "(spec.autoscaling.maxReplicas): they may run on several nodes"
+                "spec.model.cache.accessModes: must include ReadWriteMany or ReadOnlyMany for 16 "
+                "replicas (spec.autoscaling.maxReplicas), since they may run on several nodes"
             )
         ],
     ),
@@ -223,8 +227,8 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         lambda s: s["engine"].update(rollout={"maxSurge": "0%"}),
         [
             (
-                "spec.engine.rollout.maxSurge: must be above 0 where maxUnavailable is 0: no replica "
-                "could ever be exchanged"
+                "spec.engine.rollout.maxSurge: must be above 0 if maxUnavailable is 0, else a "
+                "rollout could not replace any replica"
             )
         ],
     ),
@@ -236,13 +240,13 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
                 "spec.engine.args[1]: --schedule-policy is set by Evenkeel from the rest of the spec; "
                 "remove it"
             ),
-            "spec.engine.args[2]: '8' is no flag; write --flag=value as one entry",
+            "spec.engine.args[2]: must be a flag, not '8'; write --flag=value as one entry",
         ],
     ),
     "limits beyond reason": (
         lambda s: s["router"].update(limits={"maxBodySize": "2Gi", "queueTimeout": "200h"}),
         [
-            "spec.router.limits.maxBodySize: must be at most 1Gi: routers keep a request in memory",
+            "spec.router.limits.maxBodySize: must be at most 1Gi, since routers keep a request in memory",
             "spec.router.limits.queueTimeout: must be at most 168h, not 200h",
         ],
     ),
@@ -284,8 +288,8 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
             }
         ),
         [
-            "spec.tenancy.selector.matchExpressions[0].values: is required with operator In",
-            "spec.tenancy.selector.matchExpressions[1].values: must be empty with operator Exists",
+            "spec.tenancy.selector.matchExpressions[0].values: is required with operator In; add at least one",
+            "spec.tenancy.selector.matchExpressions[1].values: must be empty with operator Exists; remove them",
         ],
     ),
     "misspelt fields at every level": (
@@ -307,7 +311,7 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         ),
         [
             'spec.model.source: must be a string, not 1; put it in quotes ("…")',
-            "spec.engine.replicas: cannot stand beside spec.autoscaling; remove one of the two",
+            "spec.engine.replicas: is set together with spec.autoscaling; remove one of the two",
             "spec.engine.args[0]: --tp is set by Evenkeel from the rest of the spec; remove it",
         ],
     ),
@@ -355,6 +359,6 @@ def test_labels_of_alerts_are_such_as_prometheus_takes_and_none_of_ours() -> Non
     data = deepcopy(SERVICE)
     data["spec"]["slo"]["alertLabels"] = {"team": "ml", "pager-duty": "x", "severity": "page"}
     assert [str(fault) for fault in parse_service(data)[1]] == [
-        "spec.slo.alertLabels['pager-duty']: is no name that Prometheus takes: letters, digits and _, no digit first",
-        "spec.slo.alertLabels['severity']: is set by Evenkeel; name it otherwise",
+        "spec.slo.alertLabels['pager-duty']: must be a Prometheus label name: letters, digits and _, not starting with a digit",
+        "spec.slo.alertLabels['severity']: is set by Evenkeel; choose another name",
     ]

@@ -47,7 +47,7 @@ TENANT_CASES: Mapping[str, tuple[Edit, list[str]]] = {
         lambda s: (s["clients"].append({"name": "chat"}), s["apiKeys"][0].update(client="nobody")),
         [
             "spec.clients[2].name: 'chat' is given twice, first in spec.clients[0]",
-            "spec.apiKeys[0].client: 'nobody' is not in spec.clients",
+            "spec.apiKeys[0].client: 'nobody' is not in spec.clients; add it there",
         ],
     ),
     "a key twice": (
@@ -55,8 +55,8 @@ TENANT_CASES: Mapping[str, tuple[Edit, list[str]]] = {
         [
             "spec.apiKeys[1].name: 'chat-1' is given twice, first in spec.apiKeys[0]",
             (
-                "spec.apiKeys[1].secretRef: is also that of spec.apiKeys[0]; one key can identify one "
-                "client only"
+                "spec.apiKeys[1].secretRef: is the same as in spec.apiKeys[0]; a key can identify "
+                "only one client"
             ),
         ],
     ),

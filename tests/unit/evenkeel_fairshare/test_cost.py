@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from evenkeel_fairshare.cost import Cost, LinearCost, QuadraticCost, flat_output_price
+from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
+from evenkeel_simulator.laboratory.cost import QuadraticCost
 from hypothesis import given
 from hypothesis import strategies as st
 

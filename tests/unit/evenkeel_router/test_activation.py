@@ -67,10 +67,10 @@ async def test_a_replica_that_broke_may_come_back_and_one_that_is_being_deleted_
     waiting = scene.wait()
     await until(lambda: len(scene.room) == 1, "it to wait")
     assert not scene.activation.holds
-    member.withheld = "draining"
+    member.unschedulable = "draining"
     scene.activation.look()
     assert not scene.activation.wanted, "somebody marked it by hand"
-    member.withheld = TERMINATING
+    member.unschedulable = TERMINATING
     scene.activation.look()
     assert scene.activation.wanted
     scene.room.open()

@@ -1,7 +1,7 @@
 """Which of the replicas' ways to make tokens is followed."""
 
 import pytest
-from evenkeel_router.prefix.agreement import followed
+from evenkeel_router.prefix.agreement import most_reported
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from evenkeel_router.prefix.agreement import followed
 def test_most_replicas_are_followed_and_of_equals_the_current_way(
     told: dict[str, str], current: str, want: str
 ) -> None:
-    assert followed(told, current) == want
+    assert most_reported(told, current) == want

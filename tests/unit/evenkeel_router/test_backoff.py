@@ -21,42 +21,42 @@ from tests.support.routers import MODEL, QUICK, config_for, routable, until
 BODY = {"model": MODEL, "prompt": "x"}
 
 
-def failed(resting: Backoff, times: int, now_s: float) -> float:
-    return [resting.failed(now_s) for _ in range(times)][-1]
+def failed(backoff: Backoff, times: int, now_s: float) -> float:
+    return [backoff.failed(now_s) for _ in range(times)][-1]
 
 
 def test_rests_double_up_to_a_bound_and_one_answer_ends_them() -> None:
-    resting, now_s = Backoff(1.0), 100.0
-    assert failed(resting, FAILURES - 1, now_s) == 0
-    assert not resting.rests(now_s)
+    backoff, now_s = Backoff(1.0), 100.0
+    assert failed(backoff, FAILURES - 1, now_s) == 0
+    assert not backoff.is_active(now_s)
     for want_s in (1, 2, 4, 8, 16, 30, 30):
-        assert resting.failed(now_s) == want_s
-        assert resting.rests(now_s + want_s - 0.1)
+        assert backoff.failed(now_s) == want_s
+        assert backoff.is_active(now_s + want_s - 0.1)
         now_s += want_s
-        assert not resting.rests(now_s)
-    resting.answered()
-    assert failed(resting, FAILURES - 1, now_s) == 0
-    assert resting.failed(now_s) == 1
+        assert not backoff.is_active(now_s)
+    backoff.answered()
+    assert failed(backoff, FAILURES - 1, now_s) == 0
+    assert backoff.failed(now_s) == 1
 
 
 def test_what_fails_during_a_rest_does_not_lengthen_it() -> None:
-    resting = Backoff(1.0)
-    failed(resting, FAILURES, 100.0)
-    assert failed(resting, 50, 100.9) == 0
-    assert not resting.rests(101.0)
-    assert resting.failed(101.0) == 2
+    backoff = Backoff(1.0)
+    failed(backoff, FAILURES, 100.0)
+    assert failed(backoff, 50, 100.9) == 0
+    assert not backoff.is_active(101.0)
+    assert backoff.failed(101.0) == 2
 
 
 def test_a_replica_that_failed_for_days_rests_no_longer_than_the_bound() -> None:
-    resting = Backoff(1.0)
-    assert all(resting.failed(n * LONGEST_S) <= LONGEST_S for n in range(2000))
+    backoff = Backoff(1.0)
+    assert all(backoff.failed(n * LONGEST_S) <= LONGEST_S for n in range(2000))
 
 
 def test_one_that_is_needed_does_not_rest() -> None:
-    resting = Backoff(1.0)
-    failed(resting, FAILURES, 100.0)
-    resting.end()
-    assert not resting.rests(100.0)
+    backoff = Backoff(1.0)
+    failed(backoff, FAILURES, 100.0)
+    backoff.end()
+    assert not backoff.is_active(100.0)
 
 
 @dataclass
@@ -93,9 +93,9 @@ class Fleet:
 
     @asynccontextmanager
     async def running(
-        self, count: int, rest_s: float = 60.0
+        self, count: int, backoff_s: float = 60.0
     ) -> AsyncIterator[tuple[Router, httpx.AsyncClient]]:
-        config, timing = config_for(*replicas(count)), replace(QUICK, rest_s=rest_s)
+        config, timing = config_for(*replicas(count)), replace(QUICK, backoff_s=backoff_s)
         async with (
             running(config, upstream=self.upstream, prober=self.prober, timing=timing) as router,
             httpx.AsyncClient(base_url=router.url) as client,
@@ -111,7 +111,7 @@ async def test_a_replica_that_fails_what_another_answers_gets_nothing_for_a_whil
             response = await client.post("/v1/completions", json=BODY | {"stream": n % 2 == 0})
             assert response.status_code == 200
         assert fleet.asked("r0") == FAILURES
-        assert router.state.fleet.routable.bit_count() == 1  # whatever probes say
+        assert router.rooms.replicas.fleet.routable.bit_count() == 1  # whatever probes say
         url = f"http://127.0.0.1:{router.probe_port}/metrics"
         labels = f'{{model_name="{MODEL}",replica="r0"}}'
         assert f"evenkeel_router_replica_rest_total{labels} 1.0" in (await client.get(url)).text
@@ -119,7 +119,7 @@ async def test_a_replica_that_fails_what_another_answers_gets_nothing_for_a_whil
 
 async def test_a_replica_that_rested_is_tried_again_and_stays_if_it_answers() -> None:
     fleet = Fleet({"r0"})
-    async with fleet.running(2, rest_s=0.1) as (router, client):
+    async with fleet.running(2, backoff_s=0.1) as (router, client):
         for _ in range(FAILURES):
             await client.post("/v1/completions", json=BODY)
         fleet.failing.clear()
@@ -127,7 +127,7 @@ async def test_a_replica_that_rested_is_tried_again_and_stays_if_it_answers() ->
         for n in range(20):
             await client.post("/v1/completions", json=BODY | {"prompt": f"{n}"})
         assert fleet.asked("r0") > FAILURES
-        assert router.state.totals.replica("r0").rests == 1
+        assert router.rooms.replicas.totals("r0").backoffs == 1
 
 
 async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
@@ -141,7 +141,7 @@ async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
         ]
         await until(lambda: fleet.asked("r1") == len(asking), "all to be asked of the other one")
         assert fleet.asked("r0") >= FAILURES
-        dead = next(iter(router.state.fleet))
+        dead = next(iter(router.rooms.replicas.fleet))
         fleet.prober.verdicts["r0"] = Verdict.GONE
         await until(lambda: not dead.joined, "it to be lost")
         fleet.prober.verdicts["r0"] = Verdict.READY
@@ -150,7 +150,7 @@ async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
         for answer in asking:
             assert (await answer).content == EVENT + DONE
         assert dead.routable
-        assert router.state.totals.replica("r0").rests == 0
+        assert router.rooms.replicas.totals("r0").backoffs == 0
 
 
 async def test_a_request_that_fails_everywhere_is_held_against_nobody() -> None:
@@ -158,8 +158,8 @@ async def test_a_request_that_fails_everywhere_is_held_against_nobody() -> None:
     async with fleet.running(3) as (router, client):
         for _ in range(3 * FAILURES):
             assert (await client.post("/v1/completions", json=BODY)).status_code == 502
-        assert router.state.fleet.routable.bit_count() == 3
-        assert not any(totals.rests for _, totals in router.state.totals.replicas())
+        assert router.rooms.replicas.fleet.routable.bit_count() == 3
+        assert not any(totals.backoffs for _, totals in router.rooms.replicas.all_totals())
 
 
 async def test_one_that_rests_is_back_when_there_is_nobody_else() -> None:
@@ -170,7 +170,7 @@ async def test_one_that_rests_is_back_when_there_is_nobody_else() -> None:
         await routable(router, 1)
         fleet.failing.clear()
         fleet.prober.verdicts["r1"] = Verdict.NOT_READY
-        member = router.state.fleet.member("r0")
+        member = router.rooms.replicas.fleet.member("r0")
         assert member is not None
         await until(lambda: member.routable, "it to be back")
         assert (await client.post("/v1/completions", json=BODY)).content == OK

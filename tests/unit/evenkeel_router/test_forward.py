@@ -60,7 +60,7 @@ async def test_the_second_attempt_goes_elsewhere_with_the_flag_of_r11() -> None:
         assert [name for name, _ in upstream.asked] == ["r0", "r1"]
         assert [decode(key).retried_by_fleet for key in keys] == [False, True]
         assert upstream.closed == 2
-        assert not any(router.state.fleet.outstanding)
+        assert not any(router.rooms.replicas.fleet.outstanding)
 
 
 async def test_on_generate_the_flag_travels_in_the_body() -> None:
@@ -110,8 +110,8 @@ async def test_without_room_for_a_connection_the_answer_is_503_and_no_replica_is
         response = await client.post("/v1/completions", json=BODY)
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
         assert response.json()["error"]["code"] == "overloaded"
-        assert router.state.fleet.routable.bit_count() == 2
-        assert not any(router.state.fleet.outstanding)
+        assert router.rooms.replicas.fleet.routable.bit_count() == 2
+        assert not any(router.rooms.replicas.fleet.outstanding)
 
 
 async def test_silence_is_never_tried_again() -> None:
@@ -167,8 +167,8 @@ async def test_a_fault_of_the_router_is_a_500_a_count_and_a_log_line(
             assert "planted" not in response.text
             url = f"http://127.0.0.1:{router.probe_port}/metrics"
             assert 'error_code="internal"' in (await client.get(url)).text
-            assert not router.state.admission.running
-            assert not any(router.state.fleet.outstanding)
+            assert not router.rooms.intake.admission.running
+            assert not any(router.rooms.replicas.fleet.outstanding)
     assert "planted" in caplog.text
 
 
@@ -196,9 +196,9 @@ async def test_the_charge_is_settled_or_taken_back(
     refused = want_charge == 0
     async with behind(lambda *_: answer(), count=1) as (client, router, _):
         await client.post("/v1/completions", json=body | {"prompt": list(range(50))})
-        await until(lambda: not router.state.active_requests, "the end")
-        (totals,) = router.state.totals.clients()
-        credit = router.state.fleet.policy.credit(totals.identity)
+        await until(lambda: not router.rooms.intake.active_requests, "the end")
+        (totals,) = router.rooms.totals.clients()
+        credit = router.rooms.replicas.fleet.policy.credit(totals.identity)
         assert credit == {0: FIRST_CREDIT - want_charge}
         if refused:
             assert totals.input_tokens.total == sum(totals.duration_s.counts) == 0
@@ -218,8 +218,8 @@ async def test_a_prediction_is_compared_with_what_the_replica_says_and_with_no_e
 ) -> None:
     async with behind(lambda *_: answer(), count=1) as (client, router, _):
         await client.post("/v1/completions", json=body)
-        await until(lambda: not router.state.active_requests, "the end")
-        counts = [sum(one.error_tokens.counts) for one in router.state.totals.predictions.values()]
+        await until(lambda: not router.rooms.intake.active_requests, "the end")
+        counts = [sum(one.error_tokens.counts) for one in router.rooms.totals.predictions.values()]
         assert sum(counts) == want
 
 
@@ -231,8 +231,8 @@ async def test_a_failed_attempt_gives_its_charge_to_the_next() -> None:
 
     async with behind(answer, count=2) as (client, router, _):
         assert (await client.post("/v1/completions", json=BODY)).content == OK
-        (totals,) = router.state.totals.clients()
-        credit = router.state.fleet.policy.credit(totals.identity)
+        (totals,) = router.rooms.totals.clients()
+        credit = router.rooms.replicas.fleet.policy.credit(totals.identity)
         assert sorted(credit.values()) == [FIRST_CREDIT - 7, FIRST_CREDIT]
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from evenkeel_fairshare.replica.deficit import WITHHELD
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 from evenkeel_router.app import Router, running
 from evenkeel_router.fleet.health import SILENT_PROBES, HealthMonitor
 from evenkeel_router.fleet.probe import EngineSize, HttpProber, Verdict, prober_session
@@ -38,7 +38,7 @@ async def watched(prober: FakeProber) -> AsyncIterator[Router]:
 async def test_a_replica_joins_when_it_is_ready_and_is_lost_when_it_is_gone() -> None:
     prober = FakeProber({"r0": Verdict.NOT_READY})
     async with watched(prober) as router:
-        member = router.state.fleet.member("r0")
+        member = router.rooms.replicas.fleet.member("r0")
         assert member is not None
         assert not member.joined
         prober.verdicts["r0"] = Verdict.READY
@@ -60,23 +60,23 @@ async def test_it_is_said_once_that_nothing_is_routable_and_why(
     with caplog.at_level(logging.INFO, "evenkeel_router.fleet.health"):
         async with watched(prober) as router:
             await routable(router, 1)
-            for verdict, word in ((Verdict.NOT_READY, "not ready"), (Verdict.GONE, "not there")):
+            for verdict, word in ((Verdict.NOT_READY, "not ready"), (Verdict.GONE, "unreachable")):
                 prober.verdicts["r0"] = verdict
                 await routable(router, 0)
-                await until(lambda: word in router.state.fleet.why_unroutable(), word)  # noqa: B023
+                await until(lambda: word in router.rooms.replicas.fleet.why_unroutable(), word)  # noqa: B023
             prober.verdicts["r0"] = Verdict.READY
             await routable(router, 1)
-            await until(lambda: "routed again" in caplog.text, "it to be said")
-    said = [line for line in caplog.messages if "routable" in line or "routed" in line]
+            await until(lambda: "can take requests again" in caplog.text, "it to be said")
+    said = [line for line in caplog.messages if "routable" in line or "again" in line]
     assert said == [
-        "nothing is routable: of 1 replicas 1 not ready; requests wait up to 120 s and then get 503",
-        "requests are routed again",
+        "nothing is routable: 0 of 1 replicas can take requests: 1 not ready. Requests wait up to 120 s and then get 503.",
+        "replicas can take requests again",
     ]
 
 
 async def test_a_fleet_of_nobody_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
     async with running(config_for(), timing=QUICK):
-        await until(lambda: "nothing is routable: there is no replica" in caplog.text, "it")
+        await until(lambda: "nothing is routable: the service has no replicas" in caplog.text, "it")
 
 
 async def test_silence_counts_only_when_it_lasts() -> None:
@@ -109,14 +109,15 @@ async def test_news_of_a_replica_that_nobody_knows_are_no_news(
 ) -> None:
     async with watched(FakeProber()) as router:
         await routable(router, 1)
-        lives = [member.lives for member in router.state.fleet]
-        tower = HealthMonitor(router.state, FakeProber())
+        lives = [member.lives for member in router.rooms.replicas.fleet]
+        rooms = router.rooms
+        tower = HealthMonitor(rooms.settings, rooms.replicas, rooms.service_ledger, FakeProber())
         for tell in (tower.refused, tower.broken):
             tell("nobody", "why")
         tower.replaced("nobody")
-        assert [member.lives for member in router.state.fleet] == lives
-        assert router.state.fleet.routable.bit_count() == 1
-        assert router.state.fleet.member("nobody") is None
+        assert [member.lives for member in router.rooms.replicas.fleet] == lives
+        assert router.rooms.replicas.fleet.routable.bit_count() == 1
+        assert router.rooms.replicas.fleet.member("nobody") is None
         assert "nobody" not in caplog.text
 
 
@@ -125,15 +126,19 @@ async def test_the_largest_replica_says_how_much_a_client_can_owe() -> None:
     async with watched(prober) as router:
         await routable(router, 1)
         await until(
-            lambda: router.state.ledger.rules.overshoot == 300 + 2 * 1000, "U of the replica"
+            lambda: router.rooms.service_ledger.ledger.rules.overshoot == 300 + 2 * 1000,
+            "U of the replica",
         )
-        router.state.replica_is_of_size(max_input_tokens=10, pool_tokens=10)
-        assert router.state.ledger.rules.overshoot == 2300
-        scheduling = replace(router.state.config.scheduling, max_debt=77)
-        router.state.apply(replace(router.state.config, scheduling=scheduling))
-        assert router.state.ledger.rules.overshoot == 77
-        quantum = router.state.config.scheduling.client_quantum
-        assert router.state.ledger.rules.max_debt(2.0) == 77 + WITHHELD * quantum * 2
+        router.rooms.service_ledger.replica_is_of_size(max_input_tokens=10, pool_tokens=10)
+        assert router.rooms.service_ledger.ledger.rules.overshoot == 2300
+        scheduling = replace(router.rooms.settings.config.scheduling, max_debt=77)
+        router.rooms.apply(replace(router.rooms.settings.config, scheduling=scheduling))
+        assert router.rooms.service_ledger.ledger.rules.overshoot == 77
+        quantum = router.rooms.settings.config.scheduling.client_quantum
+        assert (
+            router.rooms.service_ledger.ledger.rules.max_debt(2.0)
+            == 77 + DEFERRED_REFILLS * quantum * 2
+        )
 
 
 async def test_sizes_are_read_off_what_sglang_says_and_nonsense_is_no_size() -> None:

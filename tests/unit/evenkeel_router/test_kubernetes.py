@@ -142,19 +142,19 @@ async def test_a_withheld_replica_leaves_rotation_whatever_its_probe_says_and_co
         await routable(router, 1)
         change(server)
         await routable(router, 0)
-        member = router.state.fleet.member("a")
+        member = router.rooms.replicas.fleet.member("a")
         assert member is not None
-        assert (member.withheld, member.joined) == (why, True)  # its cache still counts
+        assert (member.unschedulable, member.joined) == (why, True)  # its cache still counts
         assert _draining(router) == (why in ("draining", "terminating"))
         server.pods.put(pod("a"))
         await routable(router, 1)
-        assert (member.withheld, member.lives) == ("", 1)
+        assert (member.unschedulable, member.lives) == ("", 1)
         assert not _draining(router)
 
 
 def _draining(router: Router) -> bool:
     """What the metric says of replica `a`."""
-    text = generate_latest(registry(router.state, RequestLog(None))).decode()
+    text = generate_latest(registry(router.rooms, RequestLog(None))).decode()
     line = 'evenkeel_router_replica_draining{model_name="llama",replica="a"} '
     return text.partition(line)[2].splitlines()[0] == "1.0"
 
@@ -167,10 +167,10 @@ async def test_a_replica_that_is_deleted_is_forgotten_and_a_namesake_is_another(
     async with found(server) as router:
         await routable(router, 1)
         server.slices.put(slice_of("engines"))
-        await until(lambda: router.state.fleet.member("a") is None, "it to be forgotten")
+        await until(lambda: router.rooms.replicas.fleet.member("a") is None, "it to be forgotten")
         server.slices.put(slice_of("engines", "a", host="10.0.0.2"))
         await routable(router, 1)
-        assert router.state.replicas["a"].url == "http://10.0.0.2:30000"
+        assert router.rooms.replicas.configured["a"].url == "http://10.0.0.2:30000"
 
 
 async def test_what_was_known_serves_on_while_the_api_is_away(server: KubeApi) -> None:
@@ -183,8 +183,8 @@ async def test_what_was_known_serves_on_while_the_api_is_away(server: KubeApi) -
         server.pods.hang_up()
         server.slices.hang_up()
         await until(lambda: not server.pods.watches, "the watch to end")
-        assert router.state.fleet.routable
-        assert router.state.in_sync
+        assert router.rooms.replicas.fleet.routable
+        assert router.rooms.replicas.in_sync
         prober.verdicts["a"] = Verdict.GONE  # probes still tell
         await routable(router, 0)
 
@@ -192,9 +192,12 @@ async def test_what_was_known_serves_on_while_the_api_is_away(server: KubeApi) -
 async def test_peers_are_found_and_followed(server: KubeApi) -> None:
     server.slices.put(slice_of("peers", "r1"))
     async with found(server) as router:
-        await until(lambda: [one.name for one in router.state.peers or ()] == ["r1"], "the peer")
+        await until(
+            lambda: [one.name for one in router.rooms.service_ledger.peers or ()] == ["r1"],
+            "the peer",
+        )
         server.slices.put(slice_of("peers", "r1", "r2"))
-        await until(lambda: len(router.state.peers or ()) == 2, "the second peer")
+        await until(lambda: len(router.rooms.service_ledger.peers or ()) == 2, "the second peer")
 
 
 async def test_a_changed_key_of_the_replicas_keeps_them(server: KubeApi) -> None:
@@ -204,8 +207,8 @@ async def test_a_changed_key_of_the_replicas_keeps_them(server: KubeApi) -> None
         await routable(router, 1)
         changed = config_for(cluster=replace(CLUSTER, api_key="another"))
         router.discovery.update(changed)
-        await until(lambda: router.state.replicas["a"].api_key == "another", "the key")
-        member = router.state.fleet.member("a")
+        await until(lambda: router.rooms.replicas.configured["a"].api_key == "another", "the key")
+        member = router.rooms.replicas.fleet.member("a")
         assert member is not None
         assert member.lives == 1
 

@@ -293,14 +293,14 @@ def test_half_an_answer_is_none(late: Follower) -> None:
     assert late.replayed(batch(12, stored(3)))
     assert not late.ended()
     assert late.standing is Standing.PARTIAL
-    assert late.reason == "what it holds was not told to the end"
+    assert late.reason == "its report of the pages that it holds broke off"
     assert late.wants_pages
 
 
 def test_a_replica_that_does_not_tell_is_named(late: Follower) -> None:
-    late.untold("it makes no reports")
+    late.not_reported("it makes no reports")
     assert late.reason == (
-        "its batches before number 7 are not kept any more, and what it holds is not told: it makes no reports"
+        "its batches before number 7 are not kept any more, and it does not report the pages that it holds: it makes no reports"
     )
     late.live(batch(11, AllBlocksCleared()))
     assert late.reason == ""
@@ -320,7 +320,7 @@ def test_nothing_told_helps_without_room_or_readable_batches(
 def test_a_batch_that_does_not_hold_makes_all_doubtful(follower: Follower, held: HeldWork) -> None:
     assert not follower.live(Numbered(3, b"\xc1"))
     assert follower.standing is Standing.PARTIAL
-    assert follower.reason.startswith("batch 3 does not hold: not a batch of KV events")
+    assert follower.reason.startswith("batch 3 is invalid: not a batch of KV events")
     assert (held.blocks, follower.counts.unreadable) == (set(), 1)
     assert not follower.live(batch(4, stored(5)))
     assert held.blocks == {5}

@@ -133,4 +133,4 @@ async def test_a_replica_without_reports_cannot_be_asked(follower: Follower) -> 
 
 
 def _says(follower: Follower, why: str) -> Callable[[], bool]:
-    return lambda: f"what it holds is not told: {why}" in follower.reason
+    return lambda: f"it does not report the pages that it holds: {why}" in follower.reason

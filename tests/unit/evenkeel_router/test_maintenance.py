@@ -1,22 +1,82 @@
-"""What departed replicas left behind is reckoned before somebody asks for it."""
+"""What departed replicas left is computed before it is needed; the first book waits until the past is known (R8)."""
 
 from __future__ import annotations
 
-from evenkeel_contract.reports import ClientReport
-from evenkeel_router.ledger.maintenance import reckon
-from evenkeel_router.state import RouterState
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 
-from tests.support.routers import config_for
+from evenkeel_contract.reports import ClientReport
+from evenkeel_fairshare.ledger import Ledger, Totals
+from evenkeel_router.app import background
+from evenkeel_router.ledger.maintenance import LedgerMaintenance, reckon
+from evenkeel_router.ledger.persistence import Persistence
+from evenkeel_router.telemetry.rooms import Rooms
+
+from tests.support.routers import PATIENCE_S, QUICK, config_for
+from tests.unit.evenkeel_router.test_persistence import Memory
 
 
 async def test_what_the_departed_left_is_at_hand_and_what_lives_is_not_touched() -> None:
-    state = RouterState(config_for())
+    rooms = Rooms.make(config_for())
     clients = [f"ns/t/{n}" for n in range(1000)]
     rows = [ClientReport(name, 0, 0, 0, 9.0, 9.0, 9.0, 1, -5.0, -5.0, 0, 0) for name in clients]
     for replica, incarnation in (("r0", "gone"), ("r1", "lives")):
-        state.accounting.meets(replica, incarnation, policy="DLPM", now_s=0.0)
-        state.accounting.observe(incarnation, rows, policy="DLPM", sequence=1, since=0)
-    state.accounting.meets("r0", "next", policy="DLPM", now_s=1.0)
-    await reckon(state)
-    assert not list(state.ledger.closing_steps("gone"))
-    assert list(state.ledger.closing_steps("lives"))
+        rooms.service_ledger.accounting.meets(replica, incarnation, policy="DLPM", now_s=0.0)
+        rooms.service_ledger.accounting.observe(
+            incarnation, rows, policy="DLPM", sequence=1, since=0
+        )
+    rooms.service_ledger.accounting.meets("r0", "next", policy="DLPM", now_s=1.0)
+    await reckon(rooms.service_ledger)
+    assert not list(rooms.service_ledger.ledger.closing_steps("gone"))
+    assert list(rooms.service_ledger.ledger.closing_steps("lives"))
+
+
+async def wrote_a_book(ledger: Ledger, patience_s: float) -> bool:
+    try:
+        async with asyncio.timeout(patience_s):
+            while not ledger.book.rank.height:  # noqa: ASYNC110 - the ledger has no event
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        return False
+    return True
+
+
+def maintained(
+    all_reported: Callable[[], bool], *, settle_s: float = 30.0
+) -> tuple[Rooms, LedgerMaintenance]:
+    rooms = Rooms.make(config_for())
+    ledger = rooms.service_ledger.ledger
+    ledger.received("other", "ns/t/a", Totals(service=1))
+    timing = replace(QUICK, compact_interval_s=0.0, settle_s=settle_s)
+    members = frozenset({ledger.router})
+    return rooms, LedgerMaintenance(rooms.service_ledger, timing, lambda: members, all_reported)
+
+
+async def test_the_first_book_waits_until_every_replica_has_reported() -> None:
+    reported: list[bool] = []
+    rooms, maintenance = maintained(lambda: bool(reported))
+    async with background(maintenance.run()):
+        assert not await wrote_a_book(rooms.service_ledger.ledger, 0.5)
+        reported.append(True)
+        assert await wrote_a_book(rooms.service_ledger.ledger, PATIENCE_S)
+
+
+async def test_a_replica_that_never_answers_delays_the_first_book_for_a_limited_time() -> None:
+    rooms, maintenance = maintained(lambda: False, settle_s=0.01)
+    async with background(maintenance.run()):
+        assert await wrote_a_book(rooms.service_ledger.ledger, PATIENCE_S)
+
+
+async def test_no_book_is_written_before_the_store_was_read() -> None:
+    rooms, maintenance = maintained(lambda: True)
+    persistence = rooms.service_ledger.persistence = Persistence(
+        rooms.service_ledger.ledger,
+        Memory(),
+        interval_s=lambda: 3600.0,
+        now=asyncio.get_running_loop().time,
+    )
+    async with background(maintenance.run()):
+        assert not await wrote_a_book(rooms.service_ledger.ledger, 0.5)
+        async with background(persistence.run()):
+            assert await wrote_a_book(rooms.service_ledger.ledger, PATIENCE_S)

@@ -7,7 +7,7 @@ from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_router.fleet import selection as candidates
-from evenkeel_router.fleet.selection import Basis, Fleet, Member, Pages, Plan, Prediction
+from evenkeel_router.fleet.selection import Basis, Fleet, Match, Member, Pages, Prediction
 
 TEXT = b"x" * 64
 
@@ -19,8 +19,8 @@ def fleet(replicas: int = 2) -> Fleet:
     return made
 
 
-def plan(of: Fleet, text: bytes = TEXT, tokens: int = 10) -> Plan:
-    return of.plan("ns/t/c", weight=1.0, text=text, input_tokens=tokens)
+def plan(of: Fleet, text: bytes = TEXT, tokens: int = 10) -> Match:
+    return of.match("ns/t/c", weight=1.0, text=text, input_tokens=tokens)
 
 
 def member(of: Fleet, name: str) -> Member:
@@ -109,13 +109,16 @@ def test_what_ran_on_a_lost_process_does_not_touch_the_next_one() -> None:
 
 def test_why_nothing_is_routable_is_said_in_numbers() -> None:
     of = fleet(0)
-    assert of.why_unroutable() == "there is no replica"
+    assert of.why_unroutable() == "the service has no replicas"
     for n in range(4):
         of.ready(of.add(f"r{n}"))
         of.unready(member(of, f"r{n}"))
     of.lost(member(of, "r0"))
-    member(of, "r1").withheld = "terminating"
-    assert of.why_unroutable() == "of 4 replicas 1 not there, 1 to get nothing new, 2 not ready"
+    member(of, "r1").unschedulable = "terminating"
+    assert (
+        of.why_unroutable()
+        == "0 of 4 replicas can take requests: 1 unreachable, 1 unschedulable, 2 not ready"
+    )
 
 
 def test_slots_are_used_again_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +171,8 @@ def test_a_policy_that_chooses_nobody_is_a_fault() -> None:
 PAGES = Pages(hashes=(11, 12, 13, 14), page_tokens=16, tokens=64)
 
 
-def tokens_plan(of: Fleet, pages: Pages = PAGES) -> Plan:
-    return of.plan("ns/t/c", weight=1.0, text=TEXT, input_tokens=pages.tokens, pages=pages)
+def tokens_plan(of: Fleet, pages: Pages = PAGES) -> Match:
+    return of.match("ns/t/c", weight=1.0, text=TEXT, input_tokens=pages.tokens, pages=pages)
 
 
 def test_a_prompt_with_pages_is_matched_by_them_and_never_to_its_last_token() -> None:

@@ -18,9 +18,9 @@ from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, Usage
 from evenkeel_fairshare.ledger import Totals
 from evenkeel_router.api.identity import client_of
 from evenkeel_router.request.totals import RequestTotals
-from evenkeel_router.state import RouterState
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import registry
+from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.snapshot import take
 from prometheus_client import generate_latest
 
@@ -30,38 +30,42 @@ from tests.support.routers import config_for, tenancy
 
 async def test_a_changed_policy_or_block_size_starts_anew_and_the_rest_stays() -> None:
     before = config_for()
-    state = RouterState(before)
-    member = state.fleet.add("r0")
-    state.fleet.ready(member)
-    fleet, policy, index = state.fleet, state.fleet.policy, state.fleet.index
-    state.apply(replace(before, model="other"))
-    assert state.limits.model == "other"
-    assert (state.fleet.policy, state.fleet.index) == (policy, index)
+    rooms = Rooms.make(before)
+    member = rooms.replicas.fleet.add("r0")
+    rooms.replicas.fleet.ready(member)
+    fleet, policy, index = (
+        rooms.replicas.fleet,
+        rooms.replicas.fleet.policy,
+        rooms.replicas.fleet.index,
+    )
+    rooms.apply(replace(before, model="other"))
+    assert rooms.intake.limits.model == "other"
+    assert (rooms.replicas.fleet.policy, rooms.replicas.fleet.index) == (policy, index)
     robin = SchedulingConfig(fleet_policy=FleetPolicyName.ROUND_ROBIN, output_token_weight=5)
-    state.apply(replace(before, scheduling=robin, prefix=PrefixConfig(text_block_bytes=16)))
-    assert state.fleet is fleet
-    assert state.fleet.policy.name == "RoundRobin"
-    assert state.fleet.index is not index
-    assert state.totals.cost.output_cost(0, 0, 1) == 5
-    plan = fleet.plan("c", weight=1.0, text=b"x" * 64, input_tokens=1)
+    rooms.apply(replace(before, scheduling=robin, prefix=PrefixConfig(text_block_bytes=16)))
+    assert rooms.replicas.fleet is fleet
+    assert rooms.replicas.fleet.policy.name == "RoundRobin"
+    assert rooms.replicas.fleet.index is not index
+    assert rooms.totals.cost.output_cost(0, 0, 1) == 5
+    plan = fleet.match("c", weight=1.0, text=b"x" * 64, input_tokens=1)
     assert fleet.select(plan, EMPTY) is not None
 
 
 async def test_everybody_who_was_served_is_shown_declared_or_not() -> None:
     config = config_for(tenancy=tenancy(anonymous=Anonymous.SHARE))
-    state = RouterState(config)
+    rooms = Rooms.make(config)
     acme = config.tenancy.tenants[0]
     for client in (client_of(acme, "chat"), client_of(acme, "undeclared")):
-        totals = state.totals.of(client)
+        totals = rooms.totals.of(client)
         totals.requests += 1
-        state.totals.settle(totals, "r0", Usage(10, 4, 2))
-        state.ledger.received("r0", client.identity, Totals(service=10.0))
-    state.ledger.received("r0", "ns/acme/elsewhere", Totals(service=5.0))
-    for _ in state.fairness.steps((), state.weights, 1.0):
+        rooms.totals.settle(totals, rooms.replicas.totals("r0"), Usage(10, 4, 2))
+        rooms.service_ledger.ledger.received("r0", client.identity, Totals(service=10.0))
+    rooms.service_ledger.ledger.received("r0", "ns/acme/elsewhere", Totals(service=5.0))
+    for _ in rooms.service_ledger.fairness.steps((), rooms.service_ledger.weights, 1.0):
         pass
     nobody = client_of(TenantConfig(namespace="ns", name="anonymous"), "anonymous")
-    state.totals.of(nobody).requests += 1
-    shown = decode_state(encode_state(take(state, 5.0)))
+    rooms.totals.of(nobody).requests += 1
+    shown = decode_state(encode_state(take(rooms, 5.0)))
     first, second = shown.tenants
     assert (first.name, first.weight, first.service) == ("acme", 2, 25.0)
     weights = {client.name: client.weight for client in first.clients}
@@ -71,25 +75,25 @@ async def test_everybody_who_was_served_is_shown_declared_or_not() -> None:
 
 
 async def test_those_beyond_the_cap_are_shown_as_one() -> None:
-    state = RouterState(config_for())
-    state.totals = RequestTotals(state.totals.cost, max_clients=1)
+    rooms = Rooms.make(config_for())
+    rooms.totals = RequestTotals(rooms.totals.cost, max_clients=1)
     tenant = TenantConfig(namespace="ns", name="t")
     for name in ("a", "b", "c"):
-        state.totals.of(client_of(tenant, name)).requests += 1
-    shown = take(state, 0.0)
+        rooms.totals.of(client_of(tenant, name)).requests += 1
+    shown = take(rooms, 0.0)
     requests = {c.identity: c.requests for tenant in shown.tenants for c in tenant.clients}
     assert requests["ns/t/a"] == 1
     assert requests["other"] == 2
-    text = generate_latest(registry(state, RequestLog(None))).decode()
+    text = generate_latest(registry(rooms, RequestLog(None))).decode()
     assert 'request_total{client="other",model_name="llama",tenant="other"} 2.0' in text
 
 
 async def test_histograms_are_cumulative_as_the_text_format_wants_them() -> None:
-    state = RouterState(config_for())
-    totals = state.totals.of(client_of(TenantConfig(namespace="ns", name="t"), "a"))
+    rooms = Rooms.make(config_for())
+    totals = rooms.totals.of(client_of(TenantConfig(namespace="ns", name="t"), "a"))
     for seconds in (0.005, 0.2, 1000.0):
         totals.ttft_s.observe(seconds)
-    text = generate_latest(registry(state, RequestLog(None))).decode()
+    text = generate_latest(registry(rooms, RequestLog(None))).decode()
     labels = 'client="a",le="%s",model_name="llama",tenant="t"'
     bucket = "evenkeel_router_request_ttft_seconds_bucket"
     for bound, want in (("0.01", 1), ("0.25", 2), ("300.0", 2), ("+Inf", 3)):
@@ -114,22 +118,24 @@ def test_a_state_of_another_version_is_refused_and_unknown_fields_are_not() -> N
 
 async def test_blocks_that_were_taken_back_or_whose_replica_is_gone_are_not_shown() -> None:
     config = config_for(*replicas(2), prefix=PrefixConfig(text_block_bytes=16))
-    state = RouterState(config)
-    state.replicas = {replica.name: replica for replica in config.replicas}
-    members = [state.fleet.add(replica.name) for replica in config.replicas]
+    rooms = Rooms.make(config)
+    rooms.replicas.configured = {replica.name: replica for replica in config.replicas}
+    members = [rooms.replicas.fleet.add(replica.name) for replica in config.replicas]
     for member in members:
-        state.fleet.ready(member)
+        rooms.replicas.fleet.ready(member)
     for usage in (Usage(10), NOTHING):  # the second was refused: its blocks are taken back
-        plan = state.fleet.plan("c", weight=1.0, text=b"%064d" % usage.input_tokens, input_tokens=1)
-        ticket = state.fleet.select(plan, EMPTY)
+        plan = rooms.replicas.fleet.match(
+            "c", weight=1.0, text=b"%064d" % usage.input_tokens, input_tokens=1
+        )
+        ticket = rooms.replicas.fleet.select(plan, EMPTY)
         assert ticket is not None
-        state.fleet.dispatched(ticket)
-        state.fleet.finished(ticket, usage)
-    shown = take(state, 0.0)
+        rooms.replicas.fleet.dispatched(ticket)
+        rooms.replicas.fleet.finished(ticket, usage)
+    shown = take(rooms, 0.0)
     assert [replica.prefix_blocks for replica in shown.replicas] == [4, 0]
     assert shown.prefix_blocks == 4
-    text = generate_latest(registry(state, RequestLog(None))).decode()
+    text = generate_latest(registry(rooms, RequestLog(None))).decode()
     assert 'replica_prefix_blocks{model_name="llama",replica="r0"} 4.0' in text
     assert 'prefix_index_entries{model_name="llama"} 5.0' in text
-    state.fleet.lost(members[0])
-    assert take(state, 0.0).prefix_blocks == 0
+    rooms.replicas.fleet.lost(members[0])
+    assert take(rooms, 0.0).prefix_blocks == 0

@@ -4,6 +4,7 @@ from evenkeel_contract.routerconfig import TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.fleet.replicas import Replicas, ReplicaTotals
 from evenkeel_router.request.totals import (
     OTHER,
     Histogram,
@@ -11,6 +12,10 @@ from evenkeel_router.request.totals import (
     TokenRatio,
     ttft_histogram,
 )
+from evenkeel_router.settings import Settings
+
+from tests.support.fakes import replicas
+from tests.support.routers import config_for
 
 
 def client(name: str) -> Client:
@@ -28,15 +33,22 @@ def test_a_value_counts_up_to_its_bound() -> None:
 def test_service_is_what_was_computed_weighted() -> None:
     accounts = RequestTotals(LinearCost(1.0, 2.0))
     totals = accounts.of(client("a"))
-    assert accounts.settle(totals, "r0", Usage(100, 60, 10)) == 40 + 20
-    assert accounts.settle(totals, "r1", Usage(10, 0, 0)) == 10
+    first, second = ReplicaTotals(), ReplicaTotals()
+    assert accounts.settle(totals, first, Usage(100, 60, 10)) == 40 + 20
+    assert accounts.settle(totals, second, Usage(10, 0, 0)) == 10
     assert totals.input_tokens.total == 110
     assert totals.cached_tokens.total == 60
-    at = dict(accounts.replicas())
-    assert (at["r0"].input_tokens, at["r0"].cached_tokens, at["r0"].output_tokens) == (100, 60, 10)
-    assert at["r1"].input_tokens == 10
-    accounts.forget_replica("r1")
-    assert list(dict(accounts.replicas())) == ["r0"]
+    assert (first.input_tokens, first.cached_tokens, first.output_tokens) == (100, 60, 10)
+    assert second.input_tokens == 10
+
+
+def test_the_totals_of_a_replica_end_when_it_leaves_the_configuration() -> None:
+    fleet = Replicas(Settings(config_for(*replicas(2))))
+    fleet.configured = {replica.name: replica for replica in replicas(2)}
+    fleet.totals("r0").requests = fleet.totals("r1").requests = 1
+    fleet.remove("r1")
+    assert [name for name, _ in fleet.all_totals()] == ["r0"]
+    assert fleet.totals("r1").requests == 0
 
 
 def test_clients_beyond_the_cap_share_one_account() -> None:

@@ -56,10 +56,10 @@ def test_a_template_that_a_flag_names_goes_before_the_models(folder: Path) -> No
         ({"chat_template": "chatml"}, "the chat template is one of SGLang's own"),
         ({"skip_tokenizer_init": True}, "the engine has no tokenizer"),
         ({"speculative_algorithm": "EAGLE3"}, "pages are of pairs of tokens"),
-        ({"page_size": "wide"}, "what this engine makes tokens with cannot be told"),
+        ({"page_size": "wide"}, "the tokenizer of this engine is unknown"),
     ],
 )
-def test_what_a_router_cannot_do_is_told_as_trouble(
+def test_a_reason_is_given_where_a_router_cannot_tokenize(
     folder: Path, changes: dict[str, Any], want: str
 ) -> None:
     told = prompt_facts(arguments(folder, **changes))
@@ -73,4 +73,4 @@ def test_a_folder_without_files_and_arguments_of_another_version_are_trouble(
     assert "has no tokenizer's files here" in prompt_facts(arguments(tmp_path)).trouble
     other = arguments(tmp_path)
     del other.skip_tokenizer_init
-    assert "cannot be told" in prompt_facts(other).trouble
+    assert "is unknown" in prompt_facts(other).trouble

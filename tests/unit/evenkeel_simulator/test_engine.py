@@ -3,10 +3,11 @@ from collections.abc import Sequence
 import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Request
-from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig, artifact_config
+from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES, ProfileError, decode_profile
 from evenkeel_simulator.engine.request import RequestError, State
+from evenkeel_simulator.laboratory.vtc_artifact import artifact_config
 
 from tests.unit.evenkeel_simulator.engine_support import (
     PROFILE,

@@ -6,17 +6,18 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
 from evenkeel_fairshare.replica.deficit import DeficitRules
-from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.engine.request import EngineRequest
+from evenkeel_simulator.laboratory.policies import policies
 
 WORKLOAD = yaml.safe_load(
     (Path(__file__).parents[3] / "bench/workloads/engine/flood.yaml").read_text()
@@ -50,12 +51,12 @@ def requests(name: str, seed: int) -> Iterator[EngineRequest]:
         )
 
 
-def play(policy: str, seed: int, *, flooded: bool = True, **options: Any) -> Seen:
+def play(policy: str, seed: int, *, flooded: bool = True, longest_first: bool = True) -> Seen:
     """Both keep their requests under way until they have sent all; the modest one begins after the flooder's first answer."""
-    config = ReplicaPolicyConfig(deficits=DeficitRules(quantum=WORKLOAD["quantum"]), **options)
+    config = ReplicaPolicyConfig(deficits=DeficitRules(quantum=WORKLOAD["quantum"]))
     engine = Engine(
         EngineConfig(kv_tokens=WORKLOAD["pool_tokens"], max_running=WORKLOAD["running"]),
-        make_policy(policy, config),
+        policies(longest_first=longest_first, artifact=False)[policy](config),
         next(iter(PROFILES.values())),
     )
     to_come = {name: requests(name, seed) for name in ("modest", "flooder")}
@@ -91,8 +92,8 @@ def play(policy: str, seed: int, *, flooded: bool = True, **options: Any) -> See
 
 @pytest.mark.parametrize("seed", range(3))
 def test_beside_a_flood_replicas_keep_a_modest_client_near_its_share_and_the_cache_warm(seed):
-    ideal_steps = 2 * play("DLPM", seed, flooded=False, longest_first=True).worst_steps
-    lpm, printed = play("LPM", seed), play("DLPM", seed)
-    ours = play("DLPM", seed, longest_first=True)
+    ideal_steps = 2 * play("DLPM", seed, flooded=False).worst_steps
+    lpm, printed = play("LPM", seed), play("DLPM", seed, longest_first=False)
+    ours = play("DLPM", seed)
     assert ours.worst_steps <= 1.5 * ideal_steps < printed.worst_steps < lpm.worst_steps
     assert printed.hit_rate < lpm.hit_rate - 0.05 < ours.hit_rate

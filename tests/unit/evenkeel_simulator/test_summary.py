@@ -3,7 +3,6 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
-from evenkeel_fairshare.vtc_tables import service_difference
 from evenkeel_simulator.experiments.plots import REST, client_colours, plot_run
 from evenkeel_simulator.experiments.records import Record, write_csv
 from evenkeel_simulator.experiments.summary import (
@@ -12,6 +11,7 @@ from evenkeel_simulator.experiments.summary import (
     program_latencies,
     summarise,
 )
+from evenkeel_simulator.laboratory.vtc_tables import service_difference
 
 
 def record(name: str, **changes: object) -> Record:

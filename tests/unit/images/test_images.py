@@ -46,6 +46,39 @@ def test_everything_that_is_copied_is_in_the_build_context() -> None:
             assert (ROOT / source).exists()
 
 
+def test_a_simulated_replica_ships_the_policies_of_the_api_and_no_experiments(
+    tmp_path: Path,
+) -> None:
+    ignored = {
+        line for line in (ROOT / ".dockerignore").read_text().split() if line[0] not in "!*#"
+    }
+    for folder in PRODUCTS["simulator"]:
+        package = f"{folder}/evenkeel_{folder}"
+        left_out = [Path(path).name for path in ignored if path.startswith(f"{package}/")]
+        shutil.copytree(
+            ROOT / package, tmp_path / Path(package).name, ignore=shutil.ignore_patterns(*left_out)
+        )
+    script = """
+import importlib.util, sys
+from evenkeel_contract.spec import ReplicaPolicyName
+from evenkeel_fairshare.replica.registry import POLICIES
+from evenkeel_simulator.server.settings import parse_arguments
+assert set(POLICIES) == {name.value for name in ReplicaPolicyName}
+assert not any("laboratory" in module for module in sys.modules)
+for part in ("experiments", "laboratory"):
+    assert importlib.util.find_spec(f"evenkeel_simulator.{part}") is None, part
+for name in POLICIES:
+    parse_arguments(["--model", "m", "--replica-policy", name]).make_policy()
+parse_arguments(["--model", "m", "--replica-policy", "DLPM as printed"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr  # only the last line is refused
+    assert "'DLPM as printed'" in done.stderr
+
+
 def test_no_image_runs_as_root_and_each_starts_its_own_part() -> None:
     assert "USER 65532:65532" in stage("runtime")
     for target in PRODUCTS:

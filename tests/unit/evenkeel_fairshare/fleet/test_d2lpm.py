@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from math import inf
 
 import pytest
-from evenkeel_fairshare.cost import QuadraticCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, Usage, replica_set
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
+from evenkeel_simulator.laboratory.cost import QuadraticCost
 
 IDLE = [0] * 8
 

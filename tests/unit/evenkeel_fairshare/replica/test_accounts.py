@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from evenkeel_fairshare.cost import LinearCost, QuadraticCost
+from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.accounts import Accounts, ClientTotals
 from evenkeel_fairshare.replica.contract import Request
+from evenkeel_simulator.laboratory.cost import QuadraticCost
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from evenkeel_fairshare.cost import LinearCost, QuadraticCost
+from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.deficit import DeficitLevel, DeficitRules, Rejoin
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_simulator.laboratory.cost import QuadraticCost
+from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm, check_refill
 
 from tests.support.replica import admit, arrive, decode, deficit, request
 
@@ -47,25 +50,33 @@ def test_a_client_pauses_once_its_quantum_is_spent_and_others_get_theirs():
         *(request(f"a{n}", "a", matched=100) for n in range(3)),
         *(request(f"b{n}", "b") for n in range(3)),
     )
-    # First walk: a0 spends a's quantum, so a1 and a2 are passed over; b0 spends b's, so b1 finds nobody
-    # positive and refills both; b2 is passed over, since a is positive. Second walk: a1; a2 refills.
-    assert admit(policy) == ["a0", "b0", "b1", "a1", "a2", "b2"]
+    # Each refill is for both, and a's matches are the longer ones.
+    assert admit(policy) == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
-def test_a_refill_does_not_go_back_to_requests_passed_over_in_the_same_walk():
+def test_a_refill_goes_back_to_the_longest_match_of_those_it_makes_positive():
     policy = dlpm()
-    arrive(
-        policy,
+    arrive(policy, *between_two_refills())
+    # a0, b0, c0 spend the first quantum (c goes to -150). The refill gives a and b 100 each; c stays in debt. Then c is alone.
+    assert admit(policy) == ["a0", "b0", "c0", "a1", "b1", "c1"]
+
+
+def test_as_printed_a_refill_does_not_go_back_to_requests_that_the_walk_has_passed_over():
+    policy = PrintedDlpm(rules=DeficitRules(quantum=100))
+    arrive(policy, *between_two_refills())
+    # c1 refills a and b. b1 is still ahead in this walk; a1 was passed over and waits for the next.
+    assert admit(policy) == ["a0", "b0", "c0", "b1", "a1", "c1"]
+
+
+def between_two_refills() -> list[Request]:
+    return [
         request("a0", "a", matched=9),
         request("a1", "a", matched=8),
         request("b0", "b", matched=7),
         request("c0", "c", matched=6, extend=250),
         request("c1", "c", matched=5),
         request("b1", "b", matched=4),
-    )
-    # a0, b0, c0 spend the first quantum (c goes to -150). c1 refills a and b to 100; c stays in debt.
-    # b1 is still ahead in this walk; a1 was passed over and waits for the next. Then c is alone.
-    assert admit(policy) == ["a0", "b0", "c0", "b1", "a1", "c1"]
+    ]
 
 
 def test_one_request_may_overshoot_and_so_may_its_output():
@@ -104,13 +115,13 @@ def test_a_client_stays_while_one_of_its_requests_runs():
     assert "a" not in policy.clients()
 
 
-def test_longest_first_refills_nobody_for_whose_requests_were_all_asked_for():
-    policy = dlpm(longest_first=True, skip_misfit=True)
+def test_no_refill_once_all_requests_were_proposed():
+    policy = dlpm(skip_misfit=True)
     arrive(policy, request("big", "a", matched=5), request("small", "a"))
     assert admit(policy, misfits=("big",)) == ["small"]
     tenant = policy.tenants.members["t"]
     assert (tenant.deficit, deficit(policy, "a")) == (0, 0)
-    assert (policy.tenants.rounds, tenant.children.rounds) == (1, 1)
+    assert (policy.tenants.refills, tenant.children.refills) == (1, 1)
 
 
 def test_a_skipped_misfit_blocks_the_refill_of_others():
@@ -137,7 +148,7 @@ def test_a_refill_gives_every_queued_client_the_same_least_number_of_quanta():
     )
     assert admit(policy, room=0) == []
     assert [deficit(policy, client) for client in "abc"] == [50, -10, -700]
-    assert policy.tenants.members["t"].children.rounds == 3
+    assert policy.tenants.members["t"].children.refills == 3
 
 
 def test_a_deficit_of_exactly_zero_is_not_positive():
@@ -145,7 +156,7 @@ def test_a_deficit_of_exactly_zero_is_not_positive():
     arrive(policy, request("a0", "a", seed=-100))
     assert admit(policy, room=0) == []
     assert deficit(policy, "a") == 100
-    assert policy.tenants.members["t"].children.rounds == 2
+    assert policy.tenants.members["t"].children.refills == 2
 
 
 def test_a_refill_gives_by_weight():
@@ -506,10 +517,15 @@ def test_reports_tell_deficits_of_both_levels_and_who_waits():
 def test_a_member_joins_a_level_with_nothing_and_asks_for_one_round():
     level = DeficitLevel(DeficitRules(quantum=100))
     account = level.join("a", weight=1)
-    assert (account.deficit, account.rank, account.waiting, account.running) == (0, 1, 0, 0)
+    assert (account.deficit, account.positive_from, account.waiting, account.running) == (
+        0,
+        1,
+        0,
+        0,
+    )
     assert account.seed == 0
-    level.refill()
-    assert level.rounds == 0, "nobody waits"
+    check_refill(level)
+    assert level.refills == 0, "nobody waits"
 
 
 # Configuration.

@@ -1,4 +1,4 @@
-"""DLPM on a replica that is new in its fleet: nobody is forgiven anything for having come first (design R5, R7)."""
+"""DLPM on a replica that is new in its fleet: it forgives no client a debt for having come first (design R5, R7)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from contextlib import suppress
 
 import pytest
 from evenkeel_fairshare.replica.contract import Outcome
-from evenkeel_fairshare.replica.deficit import WITHHELD, DeficitLevel, DeficitRules
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
 
 from tests.support.replica import request
 
@@ -18,10 +19,8 @@ WARMUP_S = 3.0
 class Replica:
     """A policy, and how many requests of each client it let in."""
 
-    def __init__(self, *, warmup_s: float = WARMUP_S, longest_first: bool = False) -> None:
-        self.policy = Dlpm(
-            rules=DeficitRules(quantum=100), warmup_s=warmup_s, longest_first=longest_first
-        )
+    def __init__(self, *, warmup_s: float = WARMUP_S, make: type[Dlpm] = Dlpm) -> None:
+        self.policy = make(rules=DeficitRules(quantum=100), warmup_s=warmup_s)
         self.admitted: Counter[str] = Counter()
         self._made = 0
 
@@ -51,11 +50,11 @@ class Replica:
         return self.policy.clients()[client].deficit
 
 
-@pytest.mark.parametrize("longest_first", [False, True])
-def test_who_comes_late_to_a_new_replica_makes_up_for_what_others_were_served_there(
-    longest_first: bool,
+@pytest.mark.parametrize("make", [Dlpm, PrintedDlpm])
+def test_a_late_client_makes_up_for_what_others_were_served_on_a_new_replica(
+    make: type[Dlpm],
 ) -> None:
-    replica = Replica(longest_first=longest_first)
+    replica = Replica(make=make)
     replica.arrive("early", 20, 0.0)
     replica.serve(3, 0.1)
     replica.arrive("late", 20, 1.0)
@@ -65,13 +64,15 @@ def test_who_comes_late_to_a_new_replica_makes_up_for_what_others_were_served_th
     assert replica.admitted == {"early": 11, "late": 11}
 
 
-def test_nobody_makes_up_for_more_rounds_than_are_withheld() -> None:
+def test_a_late_client_makes_up_for_the_deferred_refills_and_no_more() -> None:
     replica = Replica()
     replica.arrive("early", 40, 0.0)
     replica.serve(30, 0.1)
     replica.arrive("late", 20, 2.0)
     order = replica.serve(10, 2.0)
-    assert order[:WITHHELD].count("late") < order.count("late") <= WITHHELD + 3  # then by turns
+    assert (
+        order[:DEFERRED_REFILLS].count("late") < order.count("late") <= DEFERRED_REFILLS + 3
+    )  # then by turns
 
 
 def test_a_warmup_may_be_shorter_than_a_second() -> None:
@@ -82,7 +83,7 @@ def test_a_warmup_may_be_shorter_than_a_second() -> None:
     assert replica.serve(3, 0.2) == ["late"] * 3
 
 
-def test_without_a_warmup_whoever_came_first_is_forgiven_it() -> None:
+def test_without_a_warmup_the_first_client_keeps_its_lead() -> None:
     replica = Replica(warmup_s=0.0)
     replica.arrive("early", 20, 0.0)
     replica.serve(3, 0.1)
@@ -91,29 +92,31 @@ def test_without_a_warmup_whoever_came_first_is_forgiven_it() -> None:
     assert replica.admitted["early"] - replica.admitted["late"] >= 3
 
 
-def test_what_somebody_owes_from_elsewhere_is_not_forgiven_while_it_is_alone() -> None:
+def test_a_debt_from_elsewhere_is_not_forgiven_while_its_client_is_alone() -> None:
     replica = Replica()
     replica.arrive("debtor", 20, 0.0, seed=-200)
-    assert replica.serve(1, 0.1) == ["debtor"]  # nobody else is there: nothing is withheld
+    assert replica.serve(1, 0.1) == ["debtor"]  # no other client is there, so it is served at once
     assert replica.deficit("debtor") == -300
     replica.arrive("other", 20, 1.0)
     assert replica.serve(3, 1.0) == ["other"] * 3
 
 
-def test_the_rounds_that_were_withheld_are_for_everybody_alike_whoever_left_included() -> None:
+def test_deferred_refills_go_to_all_members_alike_departed_ones_included() -> None:
     replica = Replica()
     replica.arrive("stays", 20, 0.0)
     replica.arrive("leaves", 3, 0.0)
     replica.serve(6, 0.1)
     assert (replica.deficit("stays"), replica.deficit("leaves")) == (-300, -300)
     replica.serve(1, 4.0)
-    assert replica.deficit("stays") == 100  # four rounds for both, one request, and the next round
+    assert (
+        replica.deficit("stays") == 100
+    )  # four refills for both, one request, and the next refill
     replica.arrive("leaves", 1, 4.1)
     assert replica.deficit("leaves") == 0  # its debt is over; credit does not outlast an absence
     replica.serve(1, 4.1)
 
 
-def test_who_first_comes_when_it_is_warm_starts_from_its_seed() -> None:
+def test_a_client_that_comes_after_the_warmup_starts_from_its_seed() -> None:
     replica = Replica()
     replica.arrive("early", 20, 0.0)
     replica.serve(3, 0.1)
@@ -123,7 +126,7 @@ def test_who_first_comes_when_it_is_warm_starts_from_its_seed() -> None:
     assert abs(replica.admitted["early"] - 4 - replica.admitted["newcomer"]) <= 2
 
 
-def test_an_empty_replica_begins_anew_and_forgives_whoever_is_alone() -> None:
+def test_an_empty_replica_begins_anew_and_forgives_a_lone_client() -> None:
     """Else an engine's own warm-up would be all of it, or debts of a lone client would pile up."""
     replica = Replica()
     for n in range(50):
@@ -140,16 +143,16 @@ def test_it_is_warm_at_the_very_end_of_the_time() -> None:
     replica = Replica()
     replica.arrive("alone", 20, 0.0)
     replica.serve(1, 0.1)
-    assert replica.policy.tenants.rounds == 0
+    assert replica.policy.tenants.refills == 0
     replica.serve(1, WARMUP_S)
-    assert replica.policy.tenants.rounds > 0
+    assert replica.policy.tenants.refills > 0
 
 
-def test_a_level_without_members_ends_its_warming_without_a_round() -> None:
-    level = DeficitLevel(DeficitRules(), warming=True)
-    level.end_warming()
-    assert (level.rounds, level.reach, level.warming) == (0, 0, False)
+def test_a_level_without_members_ends_its_warmup_without_a_refill() -> None:
+    level = DeficitLevel(DeficitRules(), warming_up=True)
+    level.end_warmup()
+    assert (level.refills, level.horizon, level.warming_up) == (0, 0, False)
 
 
 def test_a_level_is_warm_unless_it_is_said_to_be_new() -> None:
-    assert not DeficitLevel(DeficitRules()).warming
+    assert not DeficitLevel(DeficitRules()).warming_up

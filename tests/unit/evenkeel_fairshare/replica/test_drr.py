@@ -6,11 +6,11 @@ A request has 100 tokens of input unless it says otherwise, an output token cost
 from __future__ import annotations
 
 import pytest
-from evenkeel_fairshare.cost import QuadraticCost
 from evenkeel_fairshare.replica.contract import ClientState, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.drr import Drr
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_simulator.laboratory.cost import QuadraticCost
 
 from tests.support.replica import admit, arrive, decode, deficit, request
 

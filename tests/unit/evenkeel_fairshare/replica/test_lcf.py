@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
-from evenkeel_fairshare.replica.lcf import ArtifactLcf, Lcf
+from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_fairshare.replica.vtc import Vtc
+from evenkeel_simulator.laboratory.policies import policies
+from evenkeel_simulator.laboratory.vtc_artifact import ArtifactLcf
 
 from tests.support.replica import admit, arrive, decode, request
 
@@ -59,4 +61,5 @@ def test_counters_are_charged_as_those_of_vtc():
 
 def test_the_registry_makes_both():
     assert type(make_policy("LCF")) is Lcf
-    assert type(make_policy("LCF", ReplicaPolicyConfig(artifact=True))) is ArtifactLcf
+    literal = policies(longest_first=True, artifact=True)["LCF"]
+    assert type(literal(ReplicaPolicyConfig())) is ArtifactLcf

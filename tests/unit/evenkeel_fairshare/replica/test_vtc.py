@@ -6,11 +6,13 @@ A request has 100 tokens of input unless it says otherwise, and an output token 
 from __future__ import annotations
 
 import pytest
-from evenkeel_fairshare.cost import LinearCost, QuadraticCost
+from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import ClientState
-from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_fairshare.replica.vtc_artifact import ArtifactVtc
+from evenkeel_simulator.laboratory.cost import QuadraticCost
+from evenkeel_simulator.laboratory.policies import policies
+from evenkeel_simulator.laboratory.vtc_artifact import ArtifactVtc
 
 from tests.support.replica import admit, arrive, decode, request
 
@@ -238,7 +240,7 @@ def test_reports_tell_the_counter_and_who_waits():
 
 
 def artifact(**config) -> ArtifactVtc:
-    policy = make_policy("VTC", ReplicaPolicyConfig(artifact=True, **config))
+    policy = policies(longest_first=True, artifact=True)["VTC"](ReplicaPolicyConfig(**config))
     assert isinstance(policy, ArtifactVtc)
     return policy
 
@@ -331,8 +333,8 @@ def test_the_artifact_forgets_nobody():
 
 @pytest.mark.parametrize("artifact", [False, True])
 def test_the_registry_passes_on_what_it_is_told(artifact):
-    config = ReplicaPolicyConfig(cost=LinearCost(input_weight=10), artifact=artifact)
-    policy = make_policy("VTC", config)
+    config = ReplicaPolicyConfig(cost=LinearCost(input_weight=10))
+    policy = policies(longest_first=True, artifact=artifact)["VTC"](config)
     assert isinstance(policy, ArtifactVtc) is artifact
     arrive(policy, request("one"))
     admit(policy)

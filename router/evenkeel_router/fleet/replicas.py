@@ -1,0 +1,123 @@
+"""The replicas as this router sees them, and the requests that wait for one of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from evenkeel_contract.routerconfig import (
+    PrefixConfig,
+    PrefixMode,
+    ReplicaConfig,
+    RouterConfig,
+    SchedulingConfig,
+)
+from evenkeel_fairshare.fleet.contract import FleetPolicy
+from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
+from evenkeel_fairshare.prefix.exact import ExactIndex
+from evenkeel_fairshare.prefix.index import PrefixIndex
+
+from evenkeel_router.fleet.activation import Activation
+from evenkeel_router.fleet.selection import Fleet
+from evenkeel_router.fleet.wait_queue import WaitQueue
+from evenkeel_router.ledger.service_ledger import cost_of
+from evenkeel_router.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReport:
+    """The last report of one replica about itself; what it reports of clients is in the ledger."""
+
+    incarnation: str
+    policy: str
+    sequence: int
+    received_s: float
+    counted: bool
+    """Whether the ledger takes it; not if the incarnation was closed before."""
+
+
+class ReplicaTotals:
+    """One replica since the router knows it."""
+
+    __slots__ = (
+        "backoffs",
+        "cached_tokens",
+        "failures",
+        "input_tokens",
+        "output_tokens",
+        "requests",
+    )
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.failures = 0
+        self.backoffs = 0
+        self.input_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+
+
+class Replicas:
+    """The fleet of one router."""
+
+    def __init__(self, settings: Settings) -> None:
+        config = settings.config
+        self.configured: dict[str, ReplicaConfig] = {}
+        """The replicas that discovery found, by name."""
+        self.fleet = Fleet(
+            policy_of(config.scheduling),
+            index_of(config.prefix),
+            block_bytes=config.prefix.text_block_bytes,
+        )
+        self.wait_queue = WaitQueue()
+        self.activation = Activation(
+            self.fleet, self.wait_queue, lambda: settings.config, now=time.monotonic
+        )
+        self.reports: dict[str, ReplicaReport] = {}
+        """By name of the replica."""
+        self.in_sync = False
+        """Whether discovery has reported all replicas at least once."""
+        self._totals: dict[str, ReplicaTotals] = {}
+
+    def totals(self, name: str) -> ReplicaTotals:
+        """The totals of one replica."""
+        totals = self._totals.get(name)
+        if totals is None:
+            totals = self._totals[name] = ReplicaTotals()
+        return totals
+
+    def all_totals(self) -> list[tuple[str, ReplicaTotals]]:
+        """The totals of all replicas by name."""
+        return list(self._totals.items())
+
+    def all_reported(self) -> bool:
+        """Whether every listed replica that makes reports has sent one."""
+        reporting = {name for name, replica in self.configured.items() if replica.reports}
+        return reporting <= self.reports.keys()
+
+    def remove(self, name: str) -> None:
+        """A replica is no longer configured: its metrics end."""
+        del self.configured[name]
+        self._totals.pop(name, None)
+
+    def apply(self, config: RouterConfig, before: RouterConfig) -> None:
+        """Use a changed configuration. A changed policy starts from zero, which R8 allows."""
+        if config.scheduling != before.scheduling:
+            self.fleet.replace_policy(policy_of(config.scheduling))
+        if config.prefix != before.prefix:
+            self.fleet.replace_index(
+                index_of(config.prefix), block_bytes=config.prefix.text_block_bytes
+            )
+        self.activation.look()
+
+
+def policy_of(scheduling: SchedulingConfig) -> FleetPolicy:
+    """The configured fleet policy, from zero."""
+    config = FleetPolicyConfig(cost=cost_of(scheduling), worker_quantum=scheduling.worker_quantum)
+    return make_policy(scheduling.fleet_policy.value, config)
+
+
+def index_of(prefix: PrefixConfig) -> PrefixIndex | ExactIndex:
+    """An empty index for the configured mode."""
+    kind = ExactIndex if prefix.mode is PrefixMode.TOKENS else PrefixIndex
+    return kind(max_blocks=prefix.max_blocks)

@@ -1,0 +1,254 @@
+"""Pulling replicas' reports: cumulative totals per client, over ZeroMQ (R3, contract `reports`).
+
+One request and one answer a second for each replica that sends reports. Totals are cumulative, so a lost answer costs
+nothing. A report from another incarnation is the first sign of a restart between two probes: the cache is gone, and
+health must know. No replica joins before its first report, so a replica that has not joined is asked more often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+import zmq
+import zmq.asyncio
+from evenkeel_contract.reports import (
+    REPORT_VERSION,
+    Report,
+    ReportError,
+    ReportRequest,
+    decode_report,
+    encode,
+)
+from evenkeel_contract.routerconfig import ReplicaConfig
+
+from evenkeel_router.fleet.health import HealthMonitor
+from evenkeel_router.fleet.probe import wait_for
+from evenkeel_router.fleet.replicas import ReplicaReport, Replicas
+from evenkeel_router.ledger.maintenance import reckon
+from evenkeel_router.ledger.service_ledger import ServiceLedger
+from evenkeel_router.settings import Settings
+
+_log = logging.getLogger(__name__)
+ANSWER_TIMEOUT_S: Final = 2.0
+JOINING_TIMEOUT_S: Final = 0.3
+DRAINING_INTERVAL_S: Final = 0.1
+"""How often a draining replica is asked: requests that wait there are relocated by its reports."""
+MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
+PIECE: Final = 500
+"""Clients that are taken into the ledger in one go, about a millisecond: requests come first."""
+
+
+class ReportListener(Protocol):
+    """What follows a report that is in the ledger."""
+
+    def reported(self, incarnation: str) -> None:
+        """A report of an incarnation is in the ledger."""
+
+    def forget(self, incarnation: str) -> None:
+        """No report of an incarnation will come any more."""
+
+
+class Reports:
+    """Asks all replicas, for ever."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        replicas: Replicas,
+        service_ledger: ServiceLedger,
+        *,
+        health_monitor: HealthMonitor,
+        listener: ReportListener,
+    ) -> None:
+        """`health_monitor` is told which replicas report, and which do from another process than before."""
+        self._settings = settings
+        self._replicas = replicas
+        self._service_ledger = service_ledger
+        self._health_monitor = health_monitor
+        self._context = zmq.asyncio.Context()
+        self._tasks: dict[ReplicaConfig, asyncio.Task[None]] = {}
+        self._last_askers: set[asyncio.Task[None]] = set()
+        self._kicks: dict[str, asyncio.Event] = {}
+        """By replica; set where a report is wanted at once."""
+        self._listener = listener
+
+    async def run(self) -> None:
+        """Keep one asker for each replica that makes reports, until cancelled."""
+        try:
+            while True:
+                self._follow()
+                await wait_for(
+                    self._health_monitor.drained, self._settings.timing.report_interval_s
+                )
+        finally:
+            asking = [*self._tasks.values(), *self._last_askers]
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+            self._context.destroy(linger=0)
+
+    def _follow(self) -> None:
+        wanted = {replica for replica in self._replicas.configured.values() if replica.reports}
+        for replica in [replica for replica in self._tasks if replica not in wanted]:
+            self._tasks.pop(replica).cancel()
+            self._ask_last_reports(replica)
+        for name in [
+            name for name in self._replicas.reports if name not in self._replicas.configured
+        ]:
+            del self._replicas.reports[name]
+        for replica in wanted - self._tasks.keys():
+            self._kicks[replica.name] = asyncio.Event()
+            self._tasks[replica] = asyncio.create_task(self._ask_forever(replica))
+        for name in [name for name in self._kicks if name not in self._replicas.configured]:
+            del self._kicks[name]
+        for name, kick in self._kicks.items():
+            if self._drains(name):
+                kick.set()
+
+    def _ask_last_reports(self, replica: ReplicaConfig) -> None:
+        """A replica that is no longer configured finishes what it has: its last reports count."""
+        seen = self._replicas.reports.get(replica.name)
+        if seen is not None and seen.counted:
+            task = asyncio.create_task(self._ask_last_reports_of(replica, seen.incarnation))
+            self._last_askers.add(task)
+            task.add_done_callback(self._last_askers.discard)
+
+    async def _ask_last_reports_of(self, replica: ReplicaConfig, incarnation: str) -> None:
+        try:
+            await self._ask_until_gone(replica, incarnation)
+        finally:
+            self._listener.forget(incarnation)
+
+    async def _ask_until_gone(self, replica: ReplicaConfig, incarnation: str) -> None:
+        accounting = self._service_ledger.accounting
+        with self._context.socket(zmq.DEALER) as socket:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.MAXMSGSIZE, MAX_REPORT_BYTES)
+            socket.connect(replica.reports or "")
+            while not accounting.is_closed(incarnation):
+                since = self._complete_to(incarnation)
+                await socket.send(encode(ReportRequest(REPORT_VERSION, incarnation, since)))
+                if not await socket.poll(round(ANSWER_TIMEOUT_S * 1000)):
+                    return
+                frames: list[bytes] = await socket.recv_multipart()
+                try:
+                    report = decode_report(frames[-1])
+                    if report.incarnation != incarnation:
+                        return
+                    await self._observe(report)
+                except (ReportError, ValueError) as error:
+                    _log.warning("a last report of replica %s is invalid: %s", replica.name, error)
+                    return
+                await asyncio.sleep(
+                    min(self._settings.timing.report_interval_s, DRAINING_INTERVAL_S)
+                )
+
+    async def _ask_forever(self, replica: ReplicaConfig) -> None:
+        while True:
+            socket = self._context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.MAXMSGSIZE, MAX_REPORT_BYTES)
+            try:
+                socket.connect(replica.reports or "")
+                answered = True
+                while answered:
+                    answered = await self._ask(replica.name, socket)
+                    await wait_for(self._kicks[replica.name], self._pause_s(replica.name))
+            except zmq.ZMQError as error:
+                _log.warning("no reports from replica %s: %s", replica.name, error)
+                await asyncio.sleep(self._settings.timing.report_interval_s)
+            finally:
+                socket.close()
+
+    def _drains(self, name: str) -> bool:
+        return self._service_ledger.accounting.is_draining(
+            self._service_ledger.accounting.incarnation(name)
+        )
+
+    def _has_joined(self, name: str) -> bool:
+        member = self._replicas.fleet.member(name)
+        return member is not None and member.joined
+
+    def _pause_s(self, name: str) -> float:
+        interval_s = self._settings.timing.report_interval_s
+        if self._drains(name):
+            return min(interval_s, DRAINING_INTERVAL_S)
+        return interval_s if self._has_joined(name) else min(interval_s, JOINING_TIMEOUT_S)
+
+    async def _ask(self, name: str, socket: zmq.asyncio.Socket) -> bool:
+        """One question; False where the socket is better thrown away (an answer may come late)."""
+        await socket.send(encode(self._question(name)))
+        timeout_s = ANSWER_TIMEOUT_S if self._has_joined(name) else JOINING_TIMEOUT_S
+        if not await socket.poll(round(timeout_s * 1000)):
+            return False
+        frames: list[bytes] = await socket.recv_multipart()
+        try:
+            await self._take(name, decode_report(frames[-1]))
+        except (ReportError, ValueError) as error:
+            _log.warning("a report of replica %s is invalid: %s", name, error)
+            return False
+        return True
+
+    def _question(self, name: str) -> ReportRequest:
+        seen = self._replicas.reports.get(name)
+        if seen is None:
+            return ReportRequest(REPORT_VERSION, incarnation="", since=0)
+        since = seen.sequence
+        if (
+            seen.counted
+        ):  # as far as the ledger is complete: peers may know more, a damaged report less
+            since = self._complete_to(seen.incarnation)
+        return ReportRequest(REPORT_VERSION, incarnation=seen.incarnation, since=since)
+
+    def _complete_to(self, incarnation: str) -> int:
+        if self._service_ledger.accounting.is_incomplete(incarnation):
+            return 0
+        return int(self._service_ledger.ledger.sequence(incarnation))
+
+    async def _take(self, name: str, report: Report) -> None:
+        if name not in self._replicas.configured:
+            return  # no longer configured
+        now_s, seen = asyncio.get_running_loop().time(), self._replicas.reports.get(name)
+        if seen is not None and seen.incarnation != report.incarnation:
+            self._health_monitor.replaced(name)
+        books = self._service_ledger.accounting
+        counted = books.meets(name, report.incarnation, policy=report.policy, now_s=now_s)
+        if not counted and (seen is None or seen.counted):
+            _log.error(
+                "replica %s was closed in the ledger before: its service is not counted", name
+            )
+        self._replicas.reports[name] = ReplicaReport(
+            incarnation=report.incarnation,
+            policy=report.policy,
+            sequence=report.sequence,
+            received_s=now_s,
+            counted=counted,
+        )
+        if counted:
+            await self._observe(report)
+        if seen is None or seen.incarnation != report.incarnation:
+            await reckon(
+                self._service_ledger
+            )  # it takes requests next, and every client asks for its seed
+        self._health_monitor.reported(name)
+
+    async def _observe(self, report: Report) -> None:
+        """In pieces; those before the last claim nothing, so that one that is cut off is asked for again."""
+        clients, at = report.clients, 0
+        while len(clients) - at > PIECE:
+            self._piece(report, at, None)
+            at += PIECE
+            await asyncio.sleep(0)
+        self._piece(report, at, report.since)
+        self._listener.reported(report.incarnation)
+
+    def _piece(self, report: Report, at: int, since: int | None) -> None:
+        self._service_ledger.accounting.observe(
+            report.incarnation,
+            report.clients[at : at + PIECE],
+            policy=report.policy,
+            sequence=report.sequence,
+            since=since,
+        )

@@ -1,0 +1,104 @@
+"""The service ledger of one router, and the figures that it computes from it (DESIGN section 4, R3)."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection
+from typing import Final
+
+from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
+from evenkeel_fairshare.bounds import dlpm_overshoot
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger
+from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
+
+from evenkeel_router.ledger.accounting import Accounting
+from evenkeel_router.ledger.contacts import Peer, PeerContact
+from evenkeel_router.ledger.fairness import Fairness
+from evenkeel_router.ledger.persistence import Persistence
+from evenkeel_router.ledger.weights import ConfiguredWeights
+from evenkeel_router.settings import Settings
+
+UNKNOWN_MAX_DEBT: Final = 1_000_000.0
+"""U while neither the configuration nor a replica states it: twice what an 80 GB card makes possible."""
+
+
+class ServiceLedger:
+    """One router's ledger and all that keeps it: accounts, peers, the store, fairness figures."""
+
+    def __init__(self, settings: Settings, *, incarnation: str | None = None) -> None:
+        """`incarnation` names this process among all routers that ever were; by default a new name."""
+        config = settings.config
+        self._settings = settings
+        self._sizes: set[tuple[int, int]] = set()
+        """(longest prompt, KV pool) of the replicas that ever were."""
+        self.weights = ConfiguredWeights(config.tenancy)
+        self.ledger = Ledger(
+            incarnation or new_incarnation(),
+            rules=carry_rules(config.scheduling),
+            weights=self.weights,
+        )
+        self.accounting = Accounting(
+            self.ledger, cost=cost_of(config.scheduling), return_s=settings.timing.return_s
+        )
+        self.fairness = Fairness(self.ledger)
+        self.demand = DemandMeter()
+        self.peers: tuple[Peer, ...] | None = None
+        """The other routers of the service, where discovery finds them; None until it did."""
+        self.peer_contacts: dict[Peer, PeerContact] = {}
+        """The last contact with every other router."""
+        self.persistence: Persistence | None = None
+        """What keeps the ledger in a store, if there is one."""
+
+    @property
+    def store_trouble(self) -> str:
+        """Why the ledger's store does not answer; empty while it does."""
+        return (self.persistence.trouble or "") if self.persistence is not None else ""
+
+    def replica_is_of_size(self, *, max_input_tokens: int, pool_tokens: int) -> None:
+        """A replica reports its size. Of unequal replicas the largest counts, also after it is gone."""
+        self._sizes.add((max_input_tokens, pool_tokens))
+        self._update_rules()
+
+    def apply(self, config: RouterConfig, before: RouterConfig) -> None:
+        """Use a changed configuration; what was counted stays."""
+        if config.tenancy != before.tenancy:
+            self.weights = self.ledger.weights = ConfiguredWeights(config.tenancy)
+        if config.scheduling != before.scheduling:
+            self.accounting.cost = cost_of(config.scheduling)
+            self._update_rules()
+
+    def _update_rules(self) -> None:
+        self.ledger.rules = carry_rules(self._settings.config.scheduling, self._sizes)
+
+
+def new_incarnation() -> str:
+    """A name for a router process. Names sort by start time, so that a new router takes over from no other."""
+    return f"{time.time_ns() // 1_000_000:013x}-{secrets.token_hex(4)}"
+
+
+def cost_of(scheduling: SchedulingConfig) -> Cost:
+    """h = we·extend + wq·output."""
+    return LinearCost(float(scheduling.input_token_weight), float(scheduling.output_token_weight))
+
+
+def carry_rules(
+    scheduling: SchedulingConfig, sizes: Collection[tuple[int, int]] = ()
+) -> CarryRules:
+    """The range of the replicas' deficits: U = we·(longest prompt) + wq·(KV pool) of the largest of them."""
+    overshoots = (
+        dlpm_overshoot(
+            max_input_tokens=longest,
+            memory_tokens=pool,
+            input_weight=scheduling.input_token_weight,
+            output_weight=scheduling.output_token_weight,
+        )
+        for longest, pool in sizes
+    )
+    overshoot = scheduling.max_debt or max(overshoots, default=UNKNOWN_MAX_DEBT)
+    return CarryRules(
+        quantum=float(scheduling.client_quantum),
+        overshoot=float(overshoot),
+        deferred_refills=DEFERRED_REFILLS,
+    )

@@ -1,0 +1,40 @@
+"""What every request passes on its way in: the directory of clients, admission, and memory for bodies."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from evenkeel_contract.routerconfig import RouterConfig
+
+from evenkeel_router.api.identity import Directory
+from evenkeel_router.api.inference import Limits
+from evenkeel_router.request.admission import Admission
+from evenkeel_router.request.request_state import RequestState
+from evenkeel_router.transport.bodies import Budget
+
+MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
+
+
+class Intake:
+    """One router's intake. A changed configuration does not touch requests in flight."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        self.directory = Directory(config.tenancy, namespace=config.namespace)
+        self.limits = _limits(config)
+        self.admission = Admission(config.limits)
+        self.body_budget = Budget(MAX_BUFFERED_BYTES)
+        self.active_requests: set[RequestState] = set()
+        """Requests between admission and their end."""
+        self.draining = False
+        self.started_unix = time.time()
+
+    def apply(self, config: RouterConfig) -> None:
+        """Use a changed configuration."""
+        self.directory = Directory(config.tenancy, namespace=config.namespace)
+        self.limits = _limits(config)
+        self.admission.limits = config.limits
+
+
+def _limits(config: RouterConfig) -> Limits:
+    return Limits(config.model, config.limits.max_output_tokens)

@@ -1,0 +1,49 @@
+"""The configuration that a router runs with, and the durations that no configuration sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from evenkeel_contract.routerconfig import LimitsConfig, RouterConfig
+
+BODY_TIMEOUT_S: Final = 60.0
+KEEP_ALIVE_S: Final = 75.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Durations that no configuration sets; tests do."""
+
+    probe_interval_s: float = 1.0
+    backoff_s: float = 1.0
+    """The first backoff of a replica that fails requests which another replica answers."""
+    report_interval_s: float = 1.0
+    settle_s: float = 30.0
+    """Time after its start before a router closes an incarnation that no router reports as live."""
+    return_s: float = 30.0
+    """Time in which a replica that left the configuration may return as the same incarnation."""
+    compact_interval_s: float = 10.0
+    body_timeout_s: float = BODY_TIMEOUT_S
+    keep_alive_s: float = KEEP_ALIVE_S
+    kv_check_interval_s: float = 2.0
+    """Silence of a replica's KV events after which the router asks for a replay."""
+    kv_pages_interval_s: float = 30.0
+    """Between two requests for all pages of a replica: an answer costs the replica more than a report."""
+
+
+class Settings:
+    """The configuration in force. `config` is replaced as a whole; readers must not keep parts of it."""
+
+    __slots__ = ("config", "faults", "timing")
+
+    def __init__(self, config: RouterConfig, timing: Timing | None = None) -> None:
+        self.config = config
+        self.timing = timing if timing is not None else Timing()
+        self.faults: tuple[str, ...] = ()
+        """Faults of a newer configuration that is invalid; empty while the newest one is in use."""
+
+    @property
+    def limits(self) -> LimitsConfig:
+        """The limits in force."""
+        return self.config.limits

@@ -1,0 +1,62 @@
+"""The objects of one router: made once, by `app`; each part of the router gets those that it needs.
+
+Only telemetry, which reads all of them, takes them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from evenkeel_contract.routerconfig import RouterConfig
+
+from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.ledger.service_ledger import ServiceLedger
+from evenkeel_router.prefix.prefixes import Prefixes
+from evenkeel_router.request.intake import Intake
+from evenkeel_router.request.totals import RequestTotals, ttft_histogram
+from evenkeel_router.settings import Settings, Timing
+
+
+@dataclass(slots=True)
+class Rooms:
+    """One router's memory."""
+
+    settings: Settings
+    service_ledger: ServiceLedger
+    replicas: Replicas
+    prefixes: Prefixes
+    totals: RequestTotals
+    intake: Intake
+
+    @classmethod
+    def make(
+        cls,
+        config: RouterConfig,
+        *,
+        timing: Timing | None = None,
+        incarnation: str | None = None,
+    ) -> Self:
+        """`incarnation` names this process among all routers that ever were; by default a new name."""
+        settings = Settings(config, timing)
+        service_ledger = ServiceLedger(settings, incarnation=incarnation)
+        totals = RequestTotals(service_ledger.accounting.cost)
+        totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
+        return cls(settings, service_ledger, Replicas(settings), Prefixes(), totals, Intake(config))
+
+    def apply(self, config: RouterConfig) -> None:
+        """Use a changed configuration. It touches no request in flight; discovery applies the replicas."""
+        before, self.settings.config = self.settings.config, config
+        self.intake.apply(config)
+        self.service_ledger.apply(config, before)
+        self.totals.cost = self.service_ledger.accounting.cost
+        if config.ttft_threshold_s != before.ttft_threshold_s:
+            self.totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
+        self.replicas.apply(config, before)
+
+    def uncounted(self) -> Iterator[str]:
+        """Replicas that take requests and whose service is in no ledger."""
+        for member in self.replicas.fleet:
+            if member.joined and not self.service_ledger.accounting.incarnation(member.name):
+                yield member.name

@@ -1,0 +1,128 @@
+"""The rules of the VTC paper's artifact, which reproduce the paper's Tables 2 to 6: its accounts, its admission, its engine.
+
+Its accounts differ from Algorithm 2 in three ways that change results. No client is lifted into an empty queue. Ties go to
+the client that was seen first. Output is charged by passes: every request in a decode pass pays for one token, the first
+token of a prefill pass is free, and a pass in which any request finishes is charged a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import ClassVar
+
+from evenkeel_fairshare.replica.contract import Request
+from evenkeel_fairshare.replica.vtc import Counter, Vtc
+
+from evenkeel_simulator.engine.config import EngineConfig
+from evenkeel_simulator.engine.request import EngineRequest
+
+
+class ArtifactVtc(Vtc):
+    """VTC with the artifact's accounts. It forgets no client, and Lemma 4.3 is not true for it."""
+
+    def progress(self, request: Request, tokens: int) -> None:
+        pass  # see `forwarded`
+
+    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
+        pass  # see `forwarded`
+
+    def forwarded(self, batch: Sequence[Request], *, prefill: bool, finished: bool) -> None:
+        """See `evenkeel_simulator.engine.batch.ChargesByPass`."""
+        for request in batch:
+            counter = self._running[request]
+            after = request.output_tokens
+            # The artifact charges before the pass with the length so far, and after it with the new one.
+            if not prefill:
+                self._charge(counter, self._token_cost(request, after - 1))
+            if finished:
+                self._charge(counter, self._token_cost(request, after))
+
+    def _token_cost(self, request: Request, number: int) -> float:
+        return self._cost.output_cost(request.input_tokens, number - 1, number)
+
+    def _tie(self, client: str) -> int:
+        return len(self._counters)
+
+    def _lift(self, counter: Counter) -> None:
+        least = self._queued.find()
+        if least is not None:
+            counter.rank = max(counter.rank, least.rank)
+
+    def _forget(self) -> None:
+        pass
+
+
+class ArtifactLcf(ArtifactVtc):
+    """Least counter first with the artifact's accounts."""
+
+    name: ClassVar[str] = "LCF"
+
+    def _lift(self, counter: Counter) -> None:
+        pass
+
+
+class ArtifactAdmission:
+    """Admits while the peak of the batch, lengths known, stays below the pool.
+
+    Peak = max over j of remaining_j·j + Σ_{i<=j} held_i, requests by remaining tokens descending; 32 tokens
+    per client in the batch are kept back (adapter rank 8 x 4), and one mini-batch prefills at most
+    `batch_max_tokens` (VTC_ARTIFACT_FACTS §1.1). Knows true lengths: with it, `max_output_tokens` must be one.
+    """
+
+    ADAPTER_TOKENS = 32
+
+    def __init__(self, kv_tokens: int) -> None:
+        self._kv_tokens = kv_tokens
+        self._batch_max_tokens = max(kv_tokens // 6, 3072)
+        self._held: list[tuple[int, int]] = []
+        self._clients: set[str] = set()
+        self._input_tokens = 0
+
+    def begin(self, batch: Collection[EngineRequest]) -> None:
+        self._held = [(r.remaining_tokens, r.context_tokens) for r in batch]
+        self._clients = {request.client for request in batch}
+        self._input_tokens = 0
+
+    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
+        if self._input_tokens + request.input_tokens > self._batch_max_tokens:
+            return False
+        clients = len(self._clients | {request.client})
+        limit = self._kv_tokens - self.ADAPTER_TOKENS * clients
+        return _peak([*self._held, _newcomer(request)]) < limit
+
+    def admit(self, request: EngineRequest) -> None:
+        self._held.append(_newcomer(request))
+        self._clients.add(request.client)
+        self._input_tokens += request.input_tokens
+
+    def decoded(self, steps: int) -> None:
+        """Nothing to estimate."""
+
+    def retracted(self, remaining: Collection[EngineRequest]) -> None:
+        """Does not happen: peaks are known."""
+
+
+def _newcomer(request: EngineRequest) -> tuple[int, int]:
+    """(still to come after prefill, held after prefill): prefill makes the first output token."""
+    return (request.target_output_tokens - 1, request.input_tokens + 1)
+
+
+def _peak(held: Iterable[tuple[int, int]]) -> int:
+    peak = total = 0
+    for count, (remaining, tokens) in enumerate(sorted(held, reverse=True), start=1):
+        total += tokens
+        peak = max(peak, remaining * count + total)
+    return peak
+
+
+def artifact_config(*, kv_tokens: int | None = None) -> EngineConfig:
+    """The engine that the VTC paper measured: S-LoRA, no prefix cache, peak-aware admission every 10 steps."""
+    return EngineConfig(
+        kv_tokens=kv_tokens,
+        admission=ArtifactAdmission,
+        max_running=1000,
+        prefill_tokens=None,
+        prefix_cache=False,
+        decode_steps_between_passes=10,
+        retry_when_full=True,
+    )

@@ -1,0 +1,150 @@
+"""The "service difference" of the VTC paper's tables 2 to 6, by the recipe of its artifact.
+
+Recipe (facts read from the artifact, where the paper leaves them open): a request's whole cost is spread
+evenly from its first token to its end; requests that end within the first second or in no time are left
+out of service, but not of demand. Service and demand are rates over windows of 60 s, 19 of them, that begin
+after a warm-up of 30 s; a request is demanded when it arrives, at p + 2q whatever the price. At each window
+
+    difference = Σ_i min(max_j S_j - S_i, |R_i - S_i|)
+
+over clients i with at least one completed request, S service rate, R demanded rate. The table gives the
+largest, the mean and the population variance over the windows.
+
+|R_i - S_i| also counts a client that is served what it asked for earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pvariance
+
+from evenkeel_simulator.laboratory.timeline import (
+    Completion,
+    Price,
+    Span,
+    Window,
+    linear_price,
+    served,
+)
+
+_FIRST_SECOND_S = 1.0
+_NO_TIME_S = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceDifference:
+    """One row of a table, weighted tokens per second."""
+
+    max: float
+    avg: float
+    var: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Where the windows lie. The defaults are those of the tables: runs of 600 s."""
+
+    duration_s: float = 600.0
+    """How long requests arrive."""
+    warmup_s: float = 30.0
+    window_s: float = 60.0
+    ticks: int = 20
+    """One more than there are windows: the tick at 0 is not used."""
+
+    def windows(self) -> list[Window]:
+        """Tick k, at k·(duration - warm-up)/ticks, looks at a window centred one warm-up later."""
+        if not self.duration_s > self.warmup_s:
+            raise ValueError(
+                f"duration_s is {self.duration_s}, must be more than the warm-up of {self.warmup_s} s"
+            )
+        spacing_s = (self.duration_s - self.warmup_s) / self.ticks
+        centres_s = [spacing_s * tick + self.warmup_s for tick in range(1, self.ticks)]
+        half_s = self.window_s / 2
+        return [(centre_s - half_s, centre_s + half_s) for centre_s in centres_s]
+
+
+def spread(completions: Collection[Completion], price: Price = linear_price) -> list[Span]:
+    """The whole cost of each request over its time from first token to end (ALGORITHMS A5)."""
+    return [
+        Span(
+            request.client,
+            request.first_token_s,
+            request.end_s,
+            price(request.input_tokens, request.output_tokens),
+        )
+        for request in completions
+        if request.end_s >= _FIRST_SECOND_S and request.end_s - request.first_token_s >= _NO_TIME_S
+    ]
+
+
+def differences(
+    completions: Collection[Completion],
+    *,
+    price: Price = linear_price,
+    recipe: Recipe | None = None,
+) -> list[float]:
+    """The service difference at each tick."""
+    recipe = recipe or Recipe()
+    windows = recipe.windows()
+    nothing = [0.0] * len(windows)
+    service = served(spread(completions, price), windows)
+    demand = _demanded(completions, windows)
+    rates = [(service.get(client, nothing), demand[client]) for client in demand]
+    return [
+        _difference([(got[tick], asked[tick]) for got, asked in rates]) / recipe.window_s
+        for tick in range(len(windows))
+    ]
+
+
+def service_difference(
+    completions: Collection[Completion],
+    *,
+    price: Price = linear_price,
+    recipe: Recipe | None = None,
+) -> ServiceDifference:
+    """A table's Max, Avg and Var columns; all 0 where nothing completed."""
+    at_ticks = differences(completions, price=price, recipe=recipe)
+    return ServiceDifference(max(at_ticks), fmean(at_ticks), pvariance(at_ticks))
+
+
+def throughput(completions: Collection[Completion], makespan_s: float) -> float:
+    """A table's last column: input and output tokens per second until the last response."""
+    tokens = sum(request.input_tokens + request.output_tokens for request in completions)
+    return tokens / makespan_s
+
+
+def response_times(
+    completions: Collection[Completion], windows: Sequence[Window]
+) -> dict[str, list[float | None]]:
+    """Mean time to first token over requests whose first token falls in a window; None where none does."""
+    waits: dict[str, list[list[float]]] = {}
+    for request in completions:
+        client = waits.setdefault(request.client, [[] for _ in windows])
+        for window, (start_s, end_s) in enumerate(windows):
+            if start_s <= request.first_token_s <= end_s:
+                client[window].append(request.first_token_s - request.arrival_s)
+    return {
+        client: [fmean(window) if window else None for window in by_window]
+        for client, by_window in waits.items()
+    }
+
+
+def _difference(clients: Sequence[tuple[float, float]]) -> float:
+    """The sum over clients, each as (service, demand) of one window."""
+    most = max((got for got, _ in clients), default=0.0)
+    return sum(min(most - got, abs(asked - got)) for got, asked in clients)
+
+
+def _demanded(
+    completions: Collection[Completion], windows: Sequence[Window]
+) -> dict[str, list[float]]:
+    """p + 2q of what arrived in each window, both ends included. Every client has a row."""
+    asked: dict[str, list[float]] = {}
+    for request in completions:
+        client = asked.setdefault(request.client, [0.0] * len(windows))
+        amount = linear_price(request.input_tokens, request.output_tokens)
+        for tick, (start_s, end_s) in enumerate(windows):
+            if start_s <= request.arrival_s <= end_s:
+                client[tick] += amount
+    return asked

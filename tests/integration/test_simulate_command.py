@@ -1,0 +1,147 @@
+"""`evenkeel simulate` from the outside: its files and its error messages."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from evenkeel_cli.main import build
+from typer.testing import CliRunner, Result
+
+WORKLOAD = """
+about: four clients, little to do
+profile: a10g-llama3.2-3b
+replicas: 2
+duration_s: 20
+clients:
+  - name: flooder
+    misbehaves: true
+    arrivals: {rate_per_s: 6}
+    program: {kind: single, input_tokens: 600, prefix_tokens: 500, output_tokens: 60, spread: 0.5}
+  - name: ordinary
+    count: 3
+    arrivals: {rate_per_s: 0.5}
+    program: {kind: tree-of-thoughts, branches: 2, output_tokens: 30}
+"""
+TRACE = "client,arrival_s,input_tokens,output_tokens\na,0,100,5\nb,0.5,100,5\n"
+
+
+def simulate(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(build(["simulate"]), ["simulate", *map(str, arguments)])
+
+
+def test_a_workload_writes_requests_summary_and_plots(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(WORKLOAD)
+    result = simulate("--workload", tmp_path / "w.yaml", "--out", tmp_path / "out", "--seed", 3)
+    assert result.exit_code == 0, result.output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    with (tmp_path / "out" / "requests.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == summary["requests"] == summary["finished"]
+    assert set(summary["clients"]) == {"flooder", "ordinary-1", "ordinary-2", "ordinary-3"}
+    assert set(summary["service_difference"]) == {"max", "avg", "var"}
+    for key in (
+        "throughput_tokens_per_s",
+        "accumulated_difference_max",
+        "jain_index",
+        "hit_rate",
+        "makespan_s",
+    ):
+        assert summary[key] > 0
+    client = summary["clients"]["flooder"]
+    mine = [row for row in rows if row["client"] == "flooder"]
+    served = sum(int(row["extend_tokens"]) + 2 * int(row["output_tokens"]) for row in mine)
+    assert client["service"] == served
+    assert client["requested"] > client["service"]
+    assert 0 < client["ttft_p50_s"] < client["ttft_p99_s"] < client["latency_p99_s"]
+    for name in ("service.png", "latency.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(WORKLOAD)
+    for out in ("one", "two"):
+        simulate("--workload", tmp_path / "w.yaml", "--out", tmp_path / out, "--seed", 3)
+    for name in ("requests.csv", "summary.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        ([], "give exactly one of --trace and --workload"),
+        (["--workload", "nothing"], "workload 'nothing' is not one of flood"),
+        (["--trace", "nowhere.csv"], "nowhere.csv: cannot be read"),
+        (["--trace", "t.csv", "--profile", "tpu"], "profile 'tpu' is neither"),
+        (["--trace", "t.csv", "--replica-policy", "SJF"], "replica policy 'SJF' is not one of"),
+        (["--trace", "t.csv", "--fleet-policy", "x"], "fleet policy 'x' is not one of"),
+        (["--trace", "t.csv", "--replicas", "0"], "replicas is 0, must be from 1 to 1024"),
+        (["--trace", "t.csv", "--out", "t.csv/o"], "--out t.csv/o: Not a directory"),
+        (["--trace", "t.csv", "--clients", "zipf"], "--clients is 'zipf', must be hash:N"),
+        (["--trace", "t.csv", "--speed", "0"], "--speed is 0.0, must be above 0"),
+        (["--trace", "t.csv", "--kv-tokens", "0"], "kv_tokens is 0, must be at least 1"),
+        (["--trace", "t.csv", "--max-running", "0"], "max_running is 0, must be at least 1"),
+        (["--trace", "t.csv", "--quantum", "0"], "quantum is 0.0"),
+        (["--trace", "t.csv", "--worker-quantum", "nan"], "worker_quantum is nan"),
+        (["--trace", "t.csv", "--input-weight", "-1"], "input_weight is -1.0, must be at least 0"),
+        (["--workload", "flood", "--speed", "2"], "--speed is for --trace"),
+        (["--trace", "t.csv", "--out", "t.csv"], "--out t.csv:"),
+        (["--trace", "bad.csv"], "bad.csv, line 2: output_tokens is 'x', not a whole number"),
+    ],
+)
+def test_invalid_input_is_reported_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], want: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text(TRACE)
+    Path("bad.csv").write_text(TRACE.replace("100,5\nb", "100,x\nb"))
+    result = simulate(*arguments)
+    assert result.exit_code == 2, result.output
+    assert want in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_client_whose_requests_do_not_fit_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TRACE + "big,1,300000,5\n")
+    result = simulate("--trace", tmp_path / "t.csv", "--kv-tokens", 9999, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "1 requests were refused because they do not fit an empty replica" in result.output
+    assert "clients without a served request: big" in result.output
+    assert "0 of 1" in result.output
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["jain_index"] == 1.0
+
+
+def test_a_run_without_a_served_request_fails(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TRACE)
+    result = simulate("--trace", tmp_path / "t.csv", "--kv-tokens", 50, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "2 requests were refused because they do not fit an empty replica" in result.output
+    assert "no request was served" in result.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"requests.csv", "summary.json"}
+
+
+def test_output_into_a_pipe_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # a worker of a parallel run has it
+    name = "a-client-with-a-name-that-is-longer-than-half-of-a-terminal-of-80-columns"
+    (tmp_path / "t.csv").write_text(TRACE + f"{name},1,30000,500\n")
+    result = simulate("--trace", tmp_path / "t.csv", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    row = next(line for line in result.output.splitlines() if line.startswith(name))
+    assert "31,000" in row
+    assert "…" not in result.output
+
+
+def test_a_missing_trace_of_a_workload_is_reported_with_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EVENKEEL_DATA", raising=False)
+    result = simulate("--workload", "mooncake-conversation", "--traces", tmp_path)
+    assert result.exit_code == 2
+    assert (
+        f"mooncake_conversation.public.jsonl.gz of the workload is not in {tmp_path}"
+        in result.output
+    )
+    assert "--traces FOLDER or EVENKEEL_DATA" in result.output
+    assert "docs/experiments.md" in result.output

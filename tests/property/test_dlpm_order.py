@@ -1,0 +1,135 @@
+"""The order of the shipped DLPM: its merge against a search of the whole queue, and against what Algorithm 1 allows.
+
+Tenants, clients, weights, seeds, credit left from before, requests refused for now (`LATER`) or for want of
+room, passes ended early: after every answer of the engine both must propose the same and hold the same deficits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from random import Random
+
+import pytest
+from evenkeel_fairshare.replica import dlpm
+from evenkeel_fairshare.replica.contract import Outcome, Request
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.listings import SearchedDlpm
+from tests.support.replica import decode, request
+
+PASSES = 4
+
+
+class Twin:
+    """One policy with requests of its own, for two that must not share any."""
+
+    def __init__(self, policy: Dlpm) -> None:
+        self.policy = policy
+        self.requests: list[Request] = []
+        self.running: list[Request] = []
+        self.proposed: Request | None = None
+        self._pass: Generator[Request, Outcome, None] | None = None
+
+    def arrive(self, client: tuple[int, int], rng: Random) -> None:
+        tenant = f"ns/t{client[0]}"
+        arrived = request(
+            str(len(self.requests)),
+            f"{tenant}/c{client[1]}",
+            tenant,
+            extend=rng.choice([1, 30, 100, 330]),
+            client_weight=rng.choice([1, 1, 2.5]),
+            tenant_weight=rng.choice([1, 1, 3]),
+            seed=rng.choice([0, 0, -250, 90]),
+            tenant_seed=rng.choice([0, 0, -700, 90]),
+        )
+        self.requests.append(arrived)
+        self.policy.arrive(arrived, 0.0)
+
+    def match(self, rng: Random) -> None:
+        for waiting in self.requests:
+            waiting.matched_tokens = rng.choice([0, 0, 1, 2, 3])
+
+    def begin(self) -> None:
+        self._pass = self.policy.admissions(0.0)
+        self.proposed = next(self._pass, None)
+
+    def answer(self, outcome: Outcome) -> None:
+        assert self._pass is not None and self.proposed is not None
+        if outcome is Outcome.ADMITTED:
+            self.running.append(self.proposed)
+        try:
+            self.proposed = self._pass.send(outcome)
+        except StopIteration:
+            self.proposed = None
+
+    def abandon(self) -> None:
+        assert self._pass is not None
+        self._pass.close()
+
+    def decode(self, rng: Random) -> None:
+        for running in list(self.running):
+            decode(self.policy, running, rng.randint(1, 60))
+            if rng.random() < 0.5:
+                self.running.remove(running)
+                self.policy.leave(running, 0.0)
+
+    def held(self) -> object:
+        """The proposal, and all deficits with the refills of every level."""
+        tenants = self.policy.tenants
+        return (
+            self.proposed and self.proposed.id,
+            tenants.refills,
+            [
+                (
+                    tenant.name,
+                    tenant.deficit,
+                    tenant.children.refills,
+                    [(client.name, client.deficit) for client in tenant.children.known()],
+                )
+                for tenant in tenants.known()
+            ],
+        )
+
+
+@settings(max_examples=500)
+@given(
+    clients=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=20, max_size=80),
+    seed=st.integers(0, 10_000),
+    quantum=st.sampled_from([1, 40, 100, 1000]),
+    skip_misfit=st.booleans(),
+    refusing=st.sampled_from([0.0, 0.02, 0.3]),
+    max_overtaken=st.sampled_from([1, 3, dlpm.MAX_OVERTAKEN]),
+)
+def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
+    clients, seed, quantum, skip_misfit, refusing, max_overtaken
+):
+    rules = DeficitRules(quantum=quantum)
+    makers = (Dlpm, SearchedDlpm)
+    twins = [Twin(make(rules=rules, skip_misfit=skip_misfit)) for make in makers]
+
+    def both(act):
+        """Do the same to both, chance included."""
+        drawn = rng.random()
+        for twin in twins:
+            act(twin, Random(drawn))
+        one, other = twins
+        assert one.held() == other.held()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dlpm, "MAX_OVERTAKEN", max_overtaken)
+        rng = Random(seed)
+        share = -(-len(clients) // PASSES)
+        for number in range(PASSES):
+            for client in clients[number * share : (number + 1) * share]:
+                both(lambda twin, chance, client=client: twin.arrive(client, chance))
+            both(lambda twin, chance: twin.match(chance))
+            both(lambda twin, chance: twin.begin())
+            while twins[0].proposed is not None and rng.random() > refusing / 4:
+                refused = rng.choice([Outcome.LATER, Outcome.NO_ROOM])
+                outcome = refused if rng.random() < refusing else Outcome.ADMITTED
+                both(lambda twin, chance, outcome=outcome: twin.answer(outcome))
+            both(lambda twin, chance: twin.abandon())
+            both(lambda twin, chance: twin.decode(chance))

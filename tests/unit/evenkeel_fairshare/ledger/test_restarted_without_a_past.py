@@ -1,0 +1,113 @@
+"""Where all routers were gone at once, the past is forgiven; seeds from before are neither debt nor credit (R8)."""
+
+from __future__ import annotations
+
+import pytest
+from evenkeel_fairshare.ledger import (
+    CarryRules,
+    Ledger,
+    ReplicaRow,
+    Sealer,
+    Seed,
+    Totals,
+    promise,
+)
+from evenkeel_fairshare.ledger.standing import carried, carried_by_tenant
+
+ALICE, TENANT = "ns/t/alice", "ns/t"
+RULES = CarryRules(quantum=10_000, overshoot=10_000)
+
+
+def ledger(router: str) -> Ledger:
+    return Ledger(router, rules=RULES)
+
+
+def report(
+    to: Ledger, incarnation: str, *, deficit: float, seed: float = 0.0, sequence: int = 1
+) -> None:
+    row = ReplicaRow(
+        ALICE, Totals(service=1), deficit=deficit, tenant_deficit=deficit,
+        seed=seed, tenant_seed=seed, waiting=1,
+    )  # fmt: skip
+    to.observe(incarnation, since=to.sequence(incarnation), sequence=sequence, rows=[row])
+
+
+def seal(of: Ledger, *live: str) -> None:
+    """As the only router."""
+    sealer = Sealer(of)
+    assert sealer.seal([of.router], live=live, now_s=0)
+    sealer.collect([of.router])
+
+
+def past(owed: float) -> Ledger:
+    """A client left a debt at a replica that is gone, and r2 took it over."""
+    here = ledger("router-a")
+    report(here, "gone", deficit=-owed)
+    assert promise(here, ALICE, "r2", live=["r2"]) == Seed(-owed, -owed)
+    report(here, "r2", deficit=-owed, seed=-owed)
+    return here
+
+
+@pytest.mark.parametrize("seed", [-5000.0, 8000.0])
+@pytest.mark.parametrize("books", [0, 1, 2])
+def test_a_seed_from_before_does_not_become_a_debt_of_the_opposite_sign(seed, books):
+    here = ledger("router-b")
+    report(here, "r2", deficit=seed, seed=seed)
+    for _ in range(books):
+        seal(here, "r2")
+    assert promise(here, ALICE, "r3", live=["r2", "r3"]) == Seed(0, 0)
+
+
+def test_what_a_replica_from_before_leaves_is_owed_in_full():
+    here = ledger("router-b")
+    report(here, "r2", deficit=-300, seed=-5000)
+    assert promise(here, ALICE, "r3", live=["r3"]) == Seed(-300, -300)
+
+
+@pytest.mark.parametrize("owed", [5000.0, -8000.0])
+@pytest.mark.parametrize("books", [0, 1, 2])
+def test_a_router_that_starts_alone_agrees_with_a_peer_it_meets_later(owed, books):
+    there, here = past(owed), ledger("router-b")
+    for _ in range(3):
+        seal(there, "r2")
+    report(here, "r2", deficit=-owed, seed=-owed)
+    for _ in range(books):
+        seal(here, "r2")
+    promise(here, ALICE, "r3", live=["r2", "r3"])
+    for one, other in ((here, there), (there, here)):
+        one.merge(other.delta(one.digest()))
+    for one in (here, there):
+        assert carried(one, ALICE, ["r2", "r3"]) == 0
+        assert carried_by_tenant(one, TENANT, ["r2", "r3"]) == 0
+        assert carried(one, ALICE, ["r3"]) == owed, "r2 leaves what it holds"
+
+
+def test_a_store_that_is_read_late_tells_the_same():
+    before, here = past(5000), ledger("router-b")
+    seal(before, "r2")
+    report(here, "r2", deficit=-4000, seed=-5000)
+    assert carried(here, ALICE, ["r2"]) == 0
+    for part in before.parts():
+        here.merge(part)
+    assert carried(here, ALICE, ["r2"]) == 0
+    assert carried(here, ALICE, []) == 4000
+
+
+def test_a_seed_that_a_router_promised_and_could_not_report_counts_where_the_past_is_known():
+    here = past(5000)
+    report(here, "gone-too", deficit=-700)
+    seal(here, "r2")
+    report(here, "r3", deficit=-700, seed=-700)  # promised by a router that crashed at once
+    assert carried(here, ALICE, ["r2", "r3"]) == 0
+    assert promise(here, ALICE, "r4", live=["r2", "r3", "r4"]).client == 0
+
+
+def test_incarnations_from_before_are_forgotten_when_they_are_folded():
+    here = ledger("router-b")
+    report(here, "r2", deficit=-300, seed=-5000)
+    seal(here, "r2")
+    assert here.book.baselines == {"r2"}
+    here.closed("r2")
+    seal(here)
+    assert not here.book.baselines
+    assert promise(here, ALICE, "r3", live=["r3"]) == Seed(-300, -300)
