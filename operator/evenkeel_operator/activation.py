@@ -37,13 +37,13 @@ class _Followed:
     token: str
     look: asyncio.Event = field(default_factory=asyncio.Event)
     """Its routers may be others."""
-    said: dict[str, bool] = field(default_factory=dict)
-    """By a router's address: whether requests wait there for a first replica."""
+    waiting: dict[str, bool] = field(default_factory=dict)
+    """Router address → whether requests wait there for the first replica."""
     task: asyncio.Task[None] | None = None
 
     @property
     def wanted(self) -> bool:
-        return any(self.said.values())
+        return any(self.waiting.values())
 
 
 class Activations:
@@ -86,7 +86,7 @@ class Activations:
                 self._begin(key, followed)
 
     async def pause(self) -> None:
-        """Ask nobody, until `resume`."""
+        """Stop asking, until `resume`."""
         tasks = [one.task for one in self._followed.values() if one.task is not None]
         for followed in self._followed.values():
             followed.task = None
@@ -107,7 +107,7 @@ class Activations:
                 there = await self._addresses(key)
                 for address in asking.keys() - there:
                     asking.pop(address).cancel()
-                    self._record(key, followed, address, said=False)
+                    self._record(key, followed, address, waits=False)
                 for address in there - asking.keys():
                     asking[address] = asyncio.create_task(self._ask(key, followed, address))
                     asking[address].add_done_callback(_report)
@@ -134,25 +134,25 @@ class Activations:
         """Ask one router, for as long as it is there."""
         wait_s = FIRST_RETRY_S
         while True:
-            known = followed.said.get(address, False)
-            said = await self._routers.activation(address, token=followed.token, known=known)
-            if said is None:
-                self._record(key, followed, address, said=False)
+            known = followed.waiting.get(address, False)
+            waits = await self._routers.activation(address, token=followed.token, known=known)
+            if waits is None:
+                self._record(key, followed, address, waits=False)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, LAST_RETRY_S)
                 continue
             wait_s = FIRST_RETRY_S
-            self._record(key, followed, address, said=said)
-            if said is known:
+            self._record(key, followed, address, waits=waits)
+            if waits is known:
                 await asyncio.sleep(PAUSE_S)
 
-    def _record(self, key: Key, followed: _Followed, address: str, *, said: bool) -> None:
+    def _record(self, key: Key, followed: _Followed, address: str, *, waits: bool) -> None:
         before = followed.wanted
-        followed.said[address] = said
-        if not said:
-            del followed.said[address]
+        followed.waiting[address] = waits
+        if not waits:
+            del followed.waiting[address]
         if followed.wanted is not before:
-            what = "a request waits for the first replica" if said else "no request waits"
+            what = "a request waits for the first replica" if waits else "no request waits"
             _log.info("%s: %s", key, what)
             self._on_news(key)
 

@@ -111,7 +111,7 @@ async def _lead(reached: Connections, lease: Lease, settings: Settings) -> int:
     """Lead until a signal (kopf handles signals from here on), or until the lease is lost."""
     leader = Leader(reached, settings)
     await leader.observer.look_at_apis()
-    async with _background(leader.work(), leader.follow_apis(), leader.look_afresh()):
+    async with _background(leader.work(), leader.follow_apis(), leader.list_again()):
         keeping = asyncio.create_task(lease.keep())
         # kopf waits at its end for every task that was created after it (docs/design/kubernetes-client.md).
         await asyncio.sleep(0)
@@ -212,12 +212,12 @@ class Leader:
         finally:
             metrics.PASSES.labels(key.kind, outcome).inc()
 
-    async def look_afresh(self) -> None:
+    async def list_again(self) -> None:
         """List everything again at intervals, and make a pass over each resource, spread over time."""
         while True:
             await asyncio.sleep(RESYNC_S)
             try:
-                await self.observer.look_afresh()
+                await self.observer.list_again()
             except ClusterError as error:
                 _log.warning("cannot list everything again: %s", error)
             for key in self.store.all_resources():

@@ -38,7 +38,7 @@ NOT_YET: Final = Blind(Note(reasons.NO_DATA_YET, "This operator has not queried 
 
 @dataclass(frozen=True, slots=True)
 class _ScalingInputs:
-    """What a pass says of a service."""
+    """What the last pass knows of a service."""
 
     terms: Terms
     source: Source | Blind
@@ -91,13 +91,13 @@ class Autoscaler:
         if service is None or scaling is None:
             self.forget(key)
             return None
-        told, deployment = (
+        config, deployment = (
             seen.router_config,
             seen.children.get(Ref("Deployment", engine_name(key.name))),
         )
         terms = Terms(
             scaling=scaling,
-            parts=parts_of(told.tenancy.tenants if told else ()),
+            parts=parts_of(config.tenancy.tenants if config else ()),
             ready=workload(deployment, wanted=0).ready,
             activation=activation,
         )
@@ -123,20 +123,20 @@ class Autoscaler:
             known.inputs = inputs
         return self._services[key].decision
 
-    async def _source(self, key: Key, told: PrometheusSpec) -> Source | Blind:
+    async def _source(self, key: Key, spec: PrometheusSpec) -> Source | Blind:
         """The address to query. A spec in use may be older than the operator's settings."""
-        if not may_be_asked(told.url, self._defaults):
+        if not may_be_asked(spec.url, self._defaults):
             message = "spec.autoscaling.prometheus.url: the operator's --allow-prometheus does not allow this address."
             return Blind(Note(reasons.NOT_ALLOWED, message))
-        ref = told.token_secret_ref
+        ref = spec.token_secret_ref
         if ref is None:
-            return Source(told.url)
+            return Source(spec.url)
         token = await self._observer.entry(key.namespace, ref)
         if token is None:
             path = "spec.autoscaling.prometheus.tokenSecretRef"
             message = f"{path}: Secret {ref.name} has no entry {ref.key}."
             return Blind(Note(reasons.SECRET_MISSING, message))
-        return Source(told.url, token)
+        return Source(spec.url, token)
 
     def forget(self, key: Key) -> None:
         """It is not to be scaled any more."""
@@ -174,6 +174,6 @@ class Autoscaler:
 
 
 def _matters(before: Terms, after: Terms) -> bool:
-    """Whether the decision is made anew at once. Replicas that become ready are looked at in their time: they come
-    with many a pass, and each step counts as a recommendation."""
+    """Whether to decide again at once. A change of ready replicas waits for the next query: each step adds a
+    recommendation to the history."""
     return replace(before, ready=0) != replace(after, ready=0)

@@ -144,7 +144,7 @@ def router_config_of(given: Inputs) -> RouterConfig:
 def _state(given: Inputs) -> StateConfig:
     store = given.service.spec.router.state.store
     if store is StateStore.REDIS and given.redis_url is None:
-        store = StateStore.PEERS  # until its Secret is there (a note says so)
+        store = StateStore.PEERS  # until its Secret exists; a note reports it
     return StateConfig(
         store=store,
         file=LEDGER_FILE if store is StateStore.FILE else None,

@@ -57,14 +57,14 @@ def _handler(kind: str, on_event: OnEvent) -> Any:
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf, told to write nothing and to ask for no more than is needed."""
+    """kopf writes nothing, and watches only objects with the service's label."""
     found = kopf.OperatorSettings()
     found.posting.enabled = False
     found.peering.standalone = True
     found.watching.server_timeout = WATCH_S
     found.queueing.worker_limit = None
     for kind, where in KINDS.items():
-        if kind != "Secret":  # of tenants' Secrets nobody but their owner knows the labels
+        if kind != "Secret":  # tenants' Secrets have labels of their owners
             group, _, version = where.api.rpartition("/")
             found.watching.label_selectors[group, version, where.plural] = SERVICE_LABEL
     found.watching.label_selectors["", "v1", "pods"] = SERVICE_LABEL

@@ -31,7 +31,7 @@ async def serving(host: str, port: int) -> AsyncIterator[int]:
 
 
 async def _fine(_: web.Request) -> web.Response:
-    """That the loop answers is all there is to say: a pass that fails is tried again."""
+    """The event loop answers, which is all that counts: a failed pass is repeated."""
     return web.Response(text="ok\n")
 
 

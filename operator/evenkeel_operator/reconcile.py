@@ -86,8 +86,7 @@ class Dependencies:
 
 @dataclass(frozen=True, slots=True)
 class _DryRun:
-    """What the API server said of a spec that is not accepted yet. Asked once, and again when all is looked at afresh:
-    what a policy or a webhook refused it may allow by then."""
+    """The result of the dry run of a new spec. Repeated with each full listing: a policy may allow the spec by then."""
 
     spec: Object
     faults: tuple[Fault, ...]
@@ -114,7 +113,7 @@ class ServicePass:
         """One pass; when the next is due without any event. Raises `ClusterError`."""
         dependencies = self._deps
         # 1. Observe: the service, its objects, its tenants, their keys.
-        seen = await dependencies.observer.service(key, afresh=self._is_due_afresh(key))
+        seen = await dependencies.observer.service(key, relist=self._is_listing_due(key))
         if seen is None or seen.is_leaving:
             self._forget(key)
             return None if seen is None else RESYNC_S
@@ -223,8 +222,8 @@ class ServicePass:
         if stored is None:
             # The cache may be stale: generate new keys only if the API server has none either.
             live = await self._deps.client.get(ref.kind, key.namespace, ref.name)
-            told = seen.router_config
-            stored = read_credentials(live) or recovered(told, rotation=rotation)
+            config = seen.router_config
+            stored = read_credentials(live) or recovered(config, rotation=rotation)
         engines = seen.children.get(Ref("Deployment", engine_name(key.name)))
         return next_credentials(
             stored,
@@ -326,7 +325,7 @@ class ServicePass:
                 now=now,
             )
 
-    def _is_due_afresh(self, key: Key) -> bool:
+    def _is_listing_due(self, key: Key) -> bool:
         now_s = self._deps.monotonic_s()
         due = key not in self._listed_s or now_s - self._listed_s[key] >= RESYNC_S
         if due:

@@ -168,7 +168,7 @@ class Rotation:
 
 
 def _gated_as_it_was(manifest: Manifest, live: Object) -> Manifest:
-    """Without the gate, where nothing else would be new: it is no reason to start every engine anew."""
+    """Without the gate if only the gate would change: that alone must not restart every engine."""
     if has_gate(live):
         return manifest
     bare = without_gate(manifest)
@@ -188,7 +188,7 @@ def _with(wanted: Desired, manifest: Manifest) -> Desired:
 
 def _head(key: Key, engine: Engine, annotations: dict[str, str] | None = None) -> Manifest:
     """Of a pod to be applied. Its uid keeps the write from a namesake; what an earlier mark had set and this one does
-    not goes, and nobody else's annotation does."""
+    not goes, and annotations of others stay."""
     metadata: Manifest = {"name": engine.name, "namespace": key.namespace, "uid": engine.uid}
     if annotations:
         metadata["annotations"] = annotations

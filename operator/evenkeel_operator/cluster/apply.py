@@ -62,7 +62,7 @@ class Refusals:
         return found if waits else None
 
     def refused(self, key: Key, ref: Ref, what: str, *, message: str) -> Refusal:
-        """The API server said no."""
+        """The API server refused the write."""
         known = self._known.setdefault(key, {})
         before = known.get(ref)
         attempts = 1 if before is None or before.what != what else before.attempts + 1
@@ -100,7 +100,7 @@ class ApplyResult:
     """When something that was refused is due again, seconds from now."""
 
     def refused(self, ref: Ref, message: str, *, again_s: float) -> None:
-        """The API server said no, now or a while ago."""
+        """The API server refused this write, now or earlier."""
         self.notes.append(Note(reasons.REFUSED, f"The API server refuses {ref}: {message}"))
         self.again_s = again_s if self.again_s is None else min(again_s, self.again_s)
 

@@ -58,12 +58,12 @@ class Lease:
 
     async def acquire(self) -> None:
         """Return once this candidate is the leader."""
-        while not await self._attempt():  # noqa: ASYNC110 - nobody tells us
+        while not await self._attempt():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(self._timing.retry_s)
         _log.info("%s leads", self._identity)
 
     async def keep(self) -> None:
-        """Renew, and return when that has failed for too long: whoever called stops acting at once."""
+        """Renew, and return when that has failed for too long: the caller must stop acting at once."""
         loop = asyncio.get_running_loop()
         renewed_s = loop.time()
         while (deadline_s := renewed_s + self._timing.renew_deadline_s) > loop.time():
@@ -78,7 +78,7 @@ class Lease:
         _log.error("%s lost the lease", self._identity)
 
     async def release(self) -> None:
-        """Let somebody else in at once."""
+        """Let the next candidate lead at once."""
         try:
             lease = await self._client.get(KIND, self._namespace, self._name)
             if lease is not None and _holder(lease) == self._identity:
@@ -97,7 +97,7 @@ class Lease:
             if not self._may_take(lease):
                 return False
             await self._client.replace(self._taken(lease))
-        except ClusterError as error:  # somebody was quicker, or nobody answers
+        except ClusterError as error:  # another candidate was quicker, or the server is away
             _log.debug("the lease was not taken: %s", error)
             return False
         return True

@@ -54,7 +54,7 @@ class Observed:
 
     @property
     def is_leaving(self) -> bool:
-        """It is being deleted: its objects go with it, and none is made anew."""
+        """It is being deleted: its objects are deleted with it, and none is created."""
         return "deletionTimestamp" in self.raw["metadata"]
 
 
@@ -75,10 +75,10 @@ class Observer:
         self.apis: frozenset[str] = frozenset()
         """Optional kinds that the cluster has."""
 
-    async def service(self, key: Key, *, afresh: bool = False) -> Observed | None:
-        """A service, or None where there is none. Afresh: its objects are listed, whatever the store says."""
+    async def service(self, key: Key, *, relist: bool = False) -> Observed | None:
+        """A service, or None where there is none. `relist`: list its objects even if the store has them."""
         raw = self._store.named(SERVICE, key.namespace).items.get(key.name)
-        if raw is None or afresh:
+        if raw is None or relist:
             raw = await self._client.get(SERVICE, key.namespace, key.name)
             if raw is None:
                 self._store.forget(key)
@@ -87,7 +87,7 @@ class Observer:
         around = await self.neighbours(key.namespace)
         return Observed(
             raw=raw,
-            children=await self._children(key, afresh=afresh),
+            children=await self._children(key, relist=relist),
             tenants=around.tenants,
             secrets=around.secrets,
             scalers=await self._all(SCALER, key.namespace),
@@ -105,7 +105,7 @@ class Observer:
         """All services of a namespace."""
         return await self._all(SERVICE, namespace)
 
-    async def look_afresh(self) -> None:
+    async def list_again(self) -> None:
         """List and read everything again that is not some service's own: watches may have missed an end."""
         for namespace in sorted(self._store.namespaces()):
             for kind in (SERVICE, TENANT, SCALER):
@@ -146,9 +146,9 @@ class Observer:
         table.begin()
         table.finish(await self._client.list_all(kind, namespace))
 
-    async def _children(self, key: Key, *, afresh: bool) -> Mapping[Ref, Object]:
+    async def _children(self, key: Key, *, relist: bool) -> Mapping[Ref, Object]:
         table = self._store.children(key)
-        if afresh or not table.is_listed:
+        if relist or not table.is_listed:
             table.begin()
             found: list[Object] = []
             for kind in KINDS:

@@ -30,7 +30,7 @@ MAX_ANSWER_BYTES: Final = 4 * 2**20
 
 
 class PrometheusError(Exception):
-    """No figures. `note` says why, fit for a condition."""
+    """No usable answer; `note` is for a condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -108,7 +108,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """Of the keys in a Secret that somebody named."""
+    """Hashes of the keys in a Secret that a resource names."""
 
     version: int
     entries: Mapping[str, str] | None
@@ -125,7 +125,7 @@ class Store:
         self.cordoned: set[str] = set()
         """Nodes that take nothing new."""
         self._pods: dict[Key, dict[str, int]] = {}
-        """Service → engine pods that wait for routers or are marked → their versions. Of the others nothing is kept."""
+        """Service → engine pods that wait for routers or are marked → their versions."""
         self._broken: set[tuple[str, str]] = set()
         """Namespaces and names of pods of which a container ended or cannot start: no Deployment tells of these."""
 
@@ -160,12 +160,12 @@ class Store:
     # Secrets.
 
     def hashes(self, namespace: str, name: str) -> Hashes | None:
-        """Of a Secret; None where nobody has asked for it yet."""
+        """Of a Secret; None before `expect_secret`."""
         found = self._hashes.get((namespace, name))
         return None if found is None or found.version < 0 else found
 
     def expect_secret(self, namespace: str, name: str) -> int:
-        """Somebody will read it now: from here on events about it count. What to say with the answer."""
+        """The Secret is about to be read: from now on its events count. Pass the result to `remember_secret`."""
         return self._hashes.setdefault((namespace, name), Hashes(-1, None)).version
 
     def remember_secret(
@@ -178,7 +178,7 @@ class Store:
             self._hashes[namespace, name] = Hashes(version, entries)
 
     def secrets(self) -> frozenset[tuple[str, str]]:
-        """Namespace and name of all that somebody named."""
+        """Namespace and name of every Secret that a resource names."""
         return frozenset(self._hashes)
 
     def namespaces(self) -> frozenset[str]:
@@ -192,7 +192,7 @@ class Store:
         return dict(self._pods.get(key, {}))
 
     def looked_at_pods(self, key: Key, noted: Mapping[str, int], *, still: Collection[str]) -> None:
-        """They were listed after `noted` was asked for; what an event said meanwhile stays."""
+        """They were listed after `noted` was asked for; what an event added since then stays."""
         known = self._pods.get(key, {})
         past = {n for n, version in noted.items() if known.get(n) == version and n not in still}
         self._pods[key] = {name: known.get(name, 0) for name in (known.keys() - past) | set(still)}
@@ -255,7 +255,7 @@ class Store:
             self._children.pop(own, None)
         elif known is not None and _intent(known) == _intent(item):
             return frozenset({own})
-        # Tenants say which services serve them; services tell routers of tenants; and of two tenants that claim a
+        # A tenant names its services, a service configures its routers with tenants; and of two tenants that claim a
         # key, the other one may be rid of its rival.
         others = self.keys(SERVICE, namespace) if kind == TENANT else frozenset()
         return frozenset({own, *others, *self.keys(TENANT, namespace)})
@@ -263,13 +263,13 @@ class Store:
     def _see_child(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         if item["kind"] not in KINDS:
             return set()
-        # By its owner, since a label may be what somebody changed; by its label, for the same reason.
+        # By owner and by label: a person may have changed either.
         named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
         keys = {Key(SERVICE, namespace, str(name)) for name in named}
         return {key for key in keys if self.children(key).see(item, gone=gone)[0]}
 
     def _see_secret(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
-        """Every Secret comes by here; those that nobody named leave nothing behind."""
+        """Events of all Secrets arrive here; only those that a resource names are kept."""
         where = (namespace, _name_of(item))
         known = self._hashes.get(where)
         old = known is not None and known.version + (not gone) > version_of(item)
@@ -293,7 +293,7 @@ def _owner_of(item: Object) -> str | None:
 
 
 def _intent(item: Object) -> tuple[Any, ...]:
-    """What people say of a resource; the rest is what we said ourselves."""
+    """The parts of a resource that people set; the operator writes the rest."""
     metadata = item["metadata"]
     return (
         metadata.get("uid"),

@@ -29,7 +29,7 @@ from evenkeel_operator.core.recommendation import Recommendation
 
 @dataclass(frozen=True, slots=True)
 class PastRecommendation:
-    """A recommendation that was had."""
+    """A recommendation of an earlier step."""
 
     at_s: float
     recommendation: Recommendation
@@ -60,7 +60,7 @@ def apply_behavior(
     present: int,
     now_s: float,
 ) -> tuple[Recommendation, History]:
-    """The number to go to, with the reason of the recommendation that it follows, and the history with both in it."""
+    """The next number with the reason of its recommendation, and the history with both."""
     low, high = scaling.min_replicas, scaling.max_replicas
     history = _remembered(scaling, history, PastRecommendation(now_s, recommendation))
     if present > high:
@@ -91,7 +91,7 @@ def _remembered(scaling: Autoscaling, history: History, newest: PastRecommendati
 def _stabilised(
     scaling: Autoscaling, history: History, *, present: int, now_s: float
 ) -> Recommendation:
-    """The present number, brought within the lowest recommendation of the one window and the highest of the other.
+    """The present number, limited by the lowest recommendation of one window and the highest of the other.
 
     Equal recommendations: the newest gives the reason.
     """
@@ -110,7 +110,7 @@ def _stabilised(
         return lowest
     if present > highest.replicas:
         return highest
-    # It stays: as somebody wished, or since the windows differ on which way to go.
+    # The number stays: recommended so, or the windows disagree on the direction.
     same = next(
         (recommendation for recommendation in down if recommendation.replicas == present), None
     )

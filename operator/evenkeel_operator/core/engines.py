@@ -30,7 +30,7 @@ class Mark:
     """That the operator chose it to leave."""
 
     since: datetime | None
-    """None where somebody else had told routers to drain it before: nobody knows since when."""
+    """None if it was drained by hand before: the time is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Engine:
     waits_since: datetime | None = None
     """Since when its containers are ready, where nothing but the gate InRotation is missing."""
     drained_by_hand: bool = False
-    """Somebody else told routers to send nothing there."""
+    """Drained by hand: a mark that is not the operator's."""
     mark: Mark | None = None
 
     @property

@@ -40,14 +40,14 @@ class Opening:
 
 def openings(engines: Iterable[Engine], answers: Answers, now: datetime) -> Iterator[Opening]:
     """The gates that may be opened now."""
-    told = [answer for answer in answers if answer is not None]
-    routable = {one.name for answer in told for one in answer.replicas if one.routable}
+    received = [answer for answer in answers if answer is not None]
+    routable = {one.name for answer in received for one in answer.replicas if one.routable}
     for engine in engines:
         if engine.waits_since is None:
             continue
         if engine.name in routable:
             yield Opening(engine, IN_ROTATION, "A router sends requests to this replica.")
-        elif not told and now - engine.waits_since >= PATIENCE:
+        elif not received and now - engine.waits_since >= PATIENCE:
             yield Opening(
                 engine, NO_ROUTER, "No router answers, so the gate is opened without one."
             )
@@ -95,7 +95,7 @@ def has_gate(deployment: Object) -> bool:
 
 
 LAST_WORDS: Final = "FallbackToLogsOnError"
-"""`terminationMessagePolicy`: the kubelet keeps the end of a failed container's log, for conditions to tell. It came with
+"""`terminationMessagePolicy`: the kubelet keeps the end of a failed container's log, for conditions. Added together with
 the gate."""
 
 

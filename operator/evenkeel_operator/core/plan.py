@@ -136,9 +136,9 @@ class Change:
 
     manifest: Manifest
     new: bool
-    """It was not there; whoever applies it makes sure that nobody else's is in its place."""
+    """It did not exist; the applier checks that no foreign object has its name."""
     foreign: tuple[Difference, ...] = ()
-    """What somebody else changed; empty where we want something else than before."""
+    """Foreign changes; empty if the manifest itself changed."""
 
     @property
     def ref(self) -> Ref:

@@ -78,12 +78,12 @@ def of_containers(pod: Object) -> Iterator[PodFailure]:
 
 def _how(ended: Mapping[str, Any]) -> str:
     """Why a container ended, with the last line of its log, which the kubelet keeps."""
-    said = str(ended.get("message") or "").strip()
-    words = said.splitlines()[-1].strip() if said else ""
+    ended_with = str(ended.get("message") or "").strip()
+    words = ended_with.splitlines()[-1].strip() if ended_with else ""
     if len(words) > WORDS:
         words = f"…{words[-WORDS:]}"
-    told = f": {words}" if words else "; see its log"
-    return f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode', '?')}{told}"
+    detail = f": {words}" if words else "; see its log"
+    return f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode', '?')}{detail}"
 
 
 def of_scheduling(pod: Object) -> Iterator[PodFailure]:

@@ -28,7 +28,7 @@ RATE: Final = "2m"
 LEARNING: Final = "[3h:1m]"
 """What capacity is learnt from: long enough for a quiet hour, short enough to forget last night's model."""
 LEARNT_PART: Final = 0.95
-"""Of that time, not all of it: a router that reads its ledger anew may show more than was done for a minute."""
+"""Of that time, not all of it: a router that reads its ledger again may show more than was done for a minute."""
 
 AGE, ASKED, IN_FLIGHT = "age", "asked", "inFlight"
 SEEN, SATURATED = "seen", "saturated"
@@ -86,7 +86,7 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
 
 
 def figures(answers: Answers) -> Measurements | Blind:
-    """What they say; blind where the service's routers have said nothing lately."""
+    """The measurements; `Blind` if the service's routers have no recent series."""
     age_s = _one(answers, AGE)
     if age_s is None:
         message = (

@@ -28,7 +28,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """What Prometheus says of one service."""
+    """Prometheus' measurements of one service."""
 
     asked: tuple[Asked, ...] = ()
     in_flight: float = 0.0

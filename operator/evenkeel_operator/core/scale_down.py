@@ -26,8 +26,8 @@ from evenkeel_operator.core.engines import (
 )
 
 PATIENCE: Final = timedelta(seconds=10)
-"""How long routers may take to say that they stopped sending to what was marked: their watch takes milliseconds, and a
-router that does not answer must not keep a fleet from shrinking. What it still sends there is finished all the same."""
+"""How long routers may take to stop sending to a candidate. Their watch takes milliseconds; a router that does not answer
+must not block the scale-down. Requests that it still sends are finished."""
 RELEASED: Final = frozenset({"draining", "terminating", "ended"})
 """Why a router sends nothing there, for good (`evenkeel_router/cluster/endpoints.py`)."""
 
@@ -66,7 +66,7 @@ def losses(answers: Answers) -> Mapping[str, Loss]:
     for answer in answers:
         for replica in answer.replicas if answer else ():
             sent[replica.name] += replica.in_flight
-            # Every router hears the same reports; one may have heard more than another.
+            # Every router receives the same reports, some later than others.
             running = replica.waiting + replica.running
             reported[replica.name] = max(running, reported.get(replica.name, 0))
             blocks[replica.name] += replica.prefix_blocks
@@ -126,7 +126,7 @@ def choose_candidates(
 def marked(engine: Engine, now: datetime) -> dict[str, str]:
     """The annotations of a candidate."""
     cost = {COST_ANNOTATION: COST_OF_CANDIDATES}
-    if engine.drained_by_hand:  # routers know, and the word is somebody else's
+    if engine.drained_by_hand:  # routers know already, and the mark is not ours
         return cost
     return {DRAIN_ANNOTATION: f"{MARK_PREFIX}{now.strftime(TIME_FORMAT)}", **cost}
 

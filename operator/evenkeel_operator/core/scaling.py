@@ -16,7 +16,7 @@ from evenkeel_operator.core.scaler import Decision
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The number of replicas, and what the condition ScalingActive says about it."""
+    """The number of replicas, and the message of ScalingActive."""
 
     replicas: int
     note: Note

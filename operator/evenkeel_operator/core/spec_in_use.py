@@ -201,7 +201,7 @@ def _containers(path: str, template: PodTemplate, main: str) -> Iterator[Fault]:
 
 
 def _variables(path: str, holder: Mapping[str, Any]) -> Iterator[Fault]:
-    """Variables by which Evenkeel tells its engines what the rest of the spec says."""
+    """Variables that Evenkeel sets from the rest of the spec."""
     listed = holder.get("env")
     for index, entry in enumerate(listed if isinstance(listed, list) else ()):
         name = entry.get("name") if isinstance(entry, Mapping) else None

@@ -68,7 +68,7 @@ def hash_entries(secret: Object) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The tenants that can be told to routers."""
+    """The tenants with a valid spec, and their keys."""
 
     tenants: tuple[InferenceTenant, ...]
     hashes: KeyHashes
@@ -108,7 +108,7 @@ def make_roster(tenants: Sequence[Tenant], secrets: SecretHashes) -> Roster:
 def keep_faulty(
     config: RouterConfig, before: RouterConfig | None, tenants: Sequence[Tenant]
 ) -> tuple[TenantConfig, ...]:
-    """The tenants of `config`, and of `before` those whose spec does not hold now."""
+    """The tenants of `config`, and of `before` those whose spec is invalid now."""
     faulty = {tenant.name for tenant in tenants if tenant.resource is None}
     known = () if before is None else before.tenancy.tenants
     taken = {key.sha256 for item in config.tenancy.tenants for key in item.api_keys}

@@ -14,7 +14,7 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def engine_account(context: BuildContext) -> Manifest:
-    """An identity without any right: what a pod does not have, nobody can take from it."""
+    """An identity without any right."""
     return _account(context, engine_name(context.name), ENGINE_COMPONENT)
 
 
@@ -56,7 +56,7 @@ def router_role_binding(context: BuildContext) -> Manifest:
 
 def _account(context: BuildContext, name: str, component: str) -> Manifest:
     found = manifest(context.owner, api="v1", kind="ServiceAccount", name=name, component=component)
-    found["automountServiceAccountToken"] = False  # pods that want one say so
+    found["automountServiceAccountToken"] = False  # pods that need a token mount it explicitly
     return found
 
 

@@ -14,7 +14,7 @@ from evenkeel_operator.core.defaults import Monitoring
 Manifest = dict[str, Any]
 """One object of Kubernetes, as it is sent to the API server."""
 
-# How long a replica or a router that leaves may finish its work, where `spec.autoscaling` does not say.
+# How long a terminating replica or router may finish its work, if `spec.autoscaling` is not set.
 # Five minutes outlast nearly every answer of a chat.
 DEFAULT_DRAIN_S: Final = 300
 
@@ -93,7 +93,7 @@ class BuildContext:
 
     @property
     def drain_s(self) -> int:
-        """How long a replica or a router that leaves may finish its work."""
+        """How long a terminating replica or router may finish its work."""
         return drain_s(self.spec)
 
     @property
@@ -102,7 +102,7 @@ class BuildContext:
 
 
 def drain_s(spec: ServiceSpec) -> int:
-    """How long what leaves may finish its work; routers are told the same as the kubelet."""
+    """How long a terminating pod may finish its work; routers and the kubelet use the same value."""
     scaling = spec.autoscaling
     return DEFAULT_DRAIN_S if scaling is None else max(1, round(scaling.drain_timeout.seconds))
 

@@ -74,7 +74,7 @@ _SHORT_PART: Final = 12
 _LEAST_SHORT_S: Final = 300.0
 _LEAST_LONG_S: Final = 900.0
 _LATE_S: Final = 300.0
-"""How long after its time a replica may be leaving before somebody is told."""
+"""How long a replica may exceed its drain timeout before an alert fires."""
 _NEARLY_ALL: Final = 0.9
 """A budget of a fifth cannot burn fourteen times as fast: where nine of ten miss, it burns as fast as it can."""
 
@@ -115,7 +115,7 @@ def alert_groups(context: BuildContext) -> list[Manifest]:
 
 
 def _filled(plain: Any, values: Mapping[str, str]) -> Any:
-    """A copy with every `@{place}` taken from `values`; raises `KeyError` for one that nobody knows."""
+    """A copy with every `@{place}` taken from `values`; raises `KeyError` for an unknown one."""
     if isinstance(plain, str):
         return _PLACE.sub(lambda place: values[place[1]], plain)
     return {key: _filled(value, values) for key, value in plain.items()}

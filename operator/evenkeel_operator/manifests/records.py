@@ -36,7 +36,7 @@ def spec_config_map(owner: Owner, accepted: Accepted) -> Manifest:
 
 
 def credentials_secret(owner: Owner, credentials: Credentials) -> Manifest:
-    """Engines read their key from it; routers are told through their configuration."""
+    """Engines read their key from it; routers get theirs in their configuration."""
     found = manifest(
         owner,
         api="v1",

@@ -43,7 +43,7 @@ SERVICE_PORT: Final = 80
 
 
 def router_deployment(context: BuildContext) -> Manifest:
-    """The routers. What they are told is in a Secret that they watch: a change restarts none of them."""
+    """The routers. They watch the Secret with their configuration, so a change restarts none of them."""
     match = selector(context.owner, ROUTER_COMPONENT)
     router = context.spec.router
     pod = pod_template(
@@ -88,7 +88,7 @@ def router_service(context: BuildContext) -> Manifest:
 
 
 def router_peers_service(context: BuildContext) -> Manifest:
-    """By which routers find each other. Not ready ones included: one that starts wants to be told."""
+    """By which routers find each other, also before they are ready: a router that starts needs the ledger."""
     found = _head(context, "v1", "Service", router_peers_name(context.name))
     found["spec"] = {
         "type": "ClusterIP",
