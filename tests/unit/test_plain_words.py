@@ -101,9 +101,6 @@ NOT_YET: Final[Mapping[str, tuple[str, ...]]] = {
     "messages": ("operator/", "router/", "simulator/"),
     "comments": (
         "cli/",
-        "contract/evenkeel_contract/ledgerwire.py",
-        "contract/evenkeel_contract/reportbook.py",
-        "fairshare/",
         "operator/",
         "router/",
         "simulator/",
