@@ -26,7 +26,7 @@ from bench.router import measure, report
 from bench.router.contenders import KEYS, Contender, Place, contenders
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("fairshare", "contract", "simulator", "router", "cli", ".")
+PARTS = ("fairshare", "contract", "kube", "simulator", "router", "cli", ".")
 _START_S = 30.0
 _LEAST_SHARE = 0.1
 _END_BUSY = 0.95  # of the core of workers and load: beyond this latencies are theirs

@@ -1,14 +1,13 @@
-"""What routers tell one another of their ledgers (design R3): `POST /v1/ledger` on the admin port.
+"""Messages in which routers exchange their ledgers (design R3): `POST /v1/ledger` on the admin port.
 
-The question is a `LedgerDigest`, how much the asker has; the answer what it lacks, as one or several
-`LedgerDelta`, each of which may be merged alone: a large ledger is then written and merged in slices. An answer
-to an empty digest is a whole ledger, which is also what stores keep. A message is the version, one byte, and
-MessagePack; several follow one another, each behind its length in four bytes, little-endian. The fields are those of
-`evenkeel_fairshare.ledger`'s `Digest` and `Delta`, so that `msgspec.convert(…, from_attributes=True)` leads
-from one to the other and back; what they mean is said there.
+The request is a `LedgerDigest`, the versions that the asker has. The response has the rows that it lacks, as one or several
+`LedgerDelta`. Each may be merged alone, so that a large ledger is written and merged in slices. The response to an empty
+digest is a whole ledger, which stores keep too. A message is one byte of version and MessagePack. In a sequence each
+message follows its length in four bytes, little-endian. Fields are those of `Digest` and `Delta` in
+`evenkeel_fairshare.ledger`, which explains them; `msgspec.convert(…, from_attributes=True)` converts both ways.
 
 Rows travel as names and one block of little-endian doubles: a hundred thousand clients are one copy, not a million
-numbers. Whether a block fits its names and holds numbers only is checked where it is merged.
+numbers. `merge` checks that a block fits its names and has finite numbers only.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import msgspec
 LEDGER_PATH: Final = "/v1/ledger"
 LEDGER_VERSION: Final = 2
 LENGTH_BYTES: Final = 4
-"""In front of each of several messages."""
+"""Length prefix of each message in a sequence."""
 
 _MAX_FLOAT: Final = 1.7976931348623157e308
 Finite = Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
@@ -29,7 +28,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 Rank = tuple[Count, str]
-"""Number and author of a book."""
+"""Number and writer of closed totals."""
 
 
 class Rows(msgspec.Struct, frozen=True, array_like=True):
@@ -40,7 +39,7 @@ class Rows(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaAccountDigest(msgspec.Struct, frozen=True, array_like=True):
-    """How much the asker has of one incarnation."""
+    """The versions that the asker has of one incarnation."""
 
     head: Finite
     accounts: dict[str, Finite]
@@ -48,7 +47,7 @@ class ReplicaAccountDigest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LedgerDigest(msgspec.Struct, frozen=True, array_like=True):
-    """How much the asker has of everything."""
+    """The versions that the asker has of the whole ledger."""
 
     replica_accounts: dict[str, ReplicaAccountDigest]
     closed_totals: Rank
@@ -57,7 +56,7 @@ class LedgerDigest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RouterAccountDelta(msgspec.Struct, frozen=True, array_like=True):
-    """What one router received from one incarnation, as far as the asker does not know it."""
+    """Totals that one router received from one incarnation: the rows that the asker lacks."""
 
     router: str
     base: Finite
@@ -69,7 +68,7 @@ class RouterAccountDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaAccountDelta(msgspec.Struct, frozen=True, array_like=True):
-    """What the asker does not know of one incarnation."""
+    """The rows of one incarnation that the asker lacks."""
 
     incarnation: str
     base: Finite
@@ -81,7 +80,7 @@ class ReplicaAccountDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClosedTotalsDelta(msgspec.Struct, frozen=True, array_like=True):
-    """What changed in the book; all of it if `base` is None."""
+    """Changes of closed totals; all rows if `base` is None."""
 
     rank: Rank
     base: Rank | None
@@ -104,7 +103,7 @@ class DemandDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LedgerDelta(msgspec.Struct, frozen=True, array_like=True):
-    """What the asker does not know."""
+    """The rows that the asker lacks."""
 
     router: str
     """Incarnation of the router that answers."""
@@ -117,14 +116,14 @@ class LedgerDelta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LedgerMessageError(ValueError):
-    """A digest or a delta that is not well formed or of an unknown version."""
+    """A digest or a delta is malformed or has an unknown version."""
 
 
 _VERSION: Final = bytes([LEDGER_VERSION])
 _encoder = msgspec.msgpack.Encoder()
 _digest = msgspec.msgpack.Decoder(LedgerDigest)
 _delta = msgspec.msgpack.Decoder(LedgerDelta)
-# Beyond its own errors, msgspec lets bad UTF-8 and endless nesting through as they are.
+# For bad UTF-8 and deep nesting msgspec raises other errors than its own.
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -150,12 +149,12 @@ def decode_delta(data: bytes) -> LedgerDelta:
 
 
 def frame(message: bytes) -> bytes:
-    """An encoded message as one of several."""
+    """An encoded message with its length prefix."""
     return len(message).to_bytes(LENGTH_BYTES, "little") + message
 
 
 def unframe(data: bytes) -> Iterator[bytes]:
-    """The messages that `frame` joined; raises `LedgerMessageError` where one is cut short."""
+    """The messages of a sequence of `frame`s; raises `LedgerMessageError` if one is cut short."""
     at = 0
     while at < len(data):
         begin = at + LENGTH_BYTES
@@ -167,7 +166,7 @@ def unframe(data: bytes) -> Iterator[bytes]:
 
 
 def _content(data: bytes) -> memoryview:
-    # Before anything else, so that routers of two versions say so instead of taking each other for damaged.
+    # Checked first, so that routers of two versions report the version and not a malformed message.
     if data[:1] != _VERSION:
         found = data[0] if data else "missing"
         raise LedgerMessageError(f"version {found} is not {LEDGER_VERSION}")

@@ -1,11 +1,11 @@
-"""A replica's side of reports: numbers every change, so that an answer holds only what is new (design R3).
+"""A replica's side of reports: numbers every change, so that an answer has only new rows (design R3).
 
-The answer begins anew for a router that does not know this incarnation; otherwise it holds the clients that changed since the
-sequence that the router names. A refill changes the deficits of all queued clients without serving a token, so changes are found by
-comparing with the last answer.
+A router that does not know this incarnation gets all clients. Other routers get the clients that changed after the sequence
+number in their request. A refill changes the deficits of all queued clients without any service, so the replica finds changes by
+comparison with the last report.
 
-Memory is bounded: rows of served clients are as many as the accounts keep. Of clients that only waited, the one that is unchanged for the longest time
-is dropped first; no total is lost with it.
+Memory is bounded: there are as many served clients as accounts. Of clients that only waited, the one without a change for the
+longest time is removed first; no total is lost with it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final, Protocol
 from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report, ReportRequest
 
 MAX_CLIENTS: Final = 10_000
-"""Clients of one answer; the asker gets the others by asking again from the answer's sequence."""
+"""Clients per answer; the asker gets the others with its next request."""
 MAX_UNSERVED: Final = 65_536
-"""Clients in the book that were never served."""
+"""Clients that were never served."""
 
 
 class Served(Protocol):
-    """One client's totals, as `evenkeel_fairshare.replica.accounts.ClientTotals` has them."""
+    """One client's totals, as in `evenkeel_fairshare.replica.accounts.ClientTotals`."""
 
     extend_tokens: int
     cached_tokens: int
@@ -37,7 +37,7 @@ class Served(Protocol):
 
 
 class Held(Protocol):
-    """What the policy holds against a client, as `evenkeel_fairshare.replica.contract.ClientState`."""
+    """The policy's state of a client, as in `evenkeel_fairshare.replica.contract.ClientState`."""
 
     @property
     def deficit(self) -> float: ...
@@ -52,7 +52,7 @@ class Held(Protocol):
 
 
 class ReportBook:
-    """Numbers the changes of every client's report, so that an answer may hold only what is new."""
+    """Numbers the changes of every client, so that an answer has only new rows."""
 
     def __init__(
         self,
@@ -65,21 +65,21 @@ class ReportBook:
         self.incarnation = incarnation
         self._max_unserved = max_unserved
         self._unserved: dict[str, None] = {}
-        """Those that the accounts do not know, longest unchanged first."""
+        """Clients without an account, longest unchanged first."""
         self._policy = policy
         self._max_clients = max_clients
         self._sequence = 0
         self._latest: dict[str, tuple[int, ClientReport]] = {}
 
     def update(self, totals: Mapping[str, Served], states: Mapping[str, Held]) -> None:
-        """Take over what is true now; every client whose report differs gets the next sequence number."""
-        # A client that waited and left without being served is in neither map: the book remembers it.
+        """Take the current state; every client with a change gets the next sequence number."""
+        # A client that waited and left unserved is in neither map, so `_latest` is needed too.
         for client in dict.fromkeys((*totals, *states, *self._latest)):
             report = _report(client, totals.get(client), states.get(client))
             known = self._latest.get(client)
             if known is None or known[1] != report:
                 self._sequence += 1
-                # Re-inserting keeps the book in the order of its sequence numbers.
+                # Inserted again, so that the order stays that of the sequence numbers.
                 self._latest.pop(client, None)
                 self._latest[client] = (self._sequence, report)
                 self._unserved.pop(client, None)
@@ -90,10 +90,10 @@ class ReportBook:
             del self._unserved[oldest], self._latest[oldest]
 
     def answer(self, question: ReportRequest) -> Report:
-        """What changed since the asker's sequence; from the start if it means another incarnation."""
+        """All changes after the asker's sequence number; all clients if it names another incarnation."""
         since = question.since if question.incarnation == self.incarnation else 0
         if not 0 <= since <= self._sequence:
-            since = 0  # a number this incarnation never gave
+            since = 0  # not a number of this incarnation
         news = [entry for entry in self._latest.values() if entry[0] > since][: self._max_clients]
         return Report(
             version=REPORT_VERSION,

@@ -1,8 +1,8 @@
 """Reports: a replica's cumulative totals per client, the source of truth of the ledger (design R3).
 
 A router pulls: it sends a `ReportRequest` over a ZeroMQ DEALER to the replica's ROUTER socket (port 5559)
-and gets one `Report`. Totals are cumulative, so an answer that is lost, repeated or late does no harm, and
-"replay" is nothing but asking with an older `since`. Bytes are MessagePack.
+and gets one `Report`. Totals are cumulative, so a lost, repeated or late answer does no harm. A router
+that needs older changes asks with an older `since`. Bytes are MessagePack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_FLOAT: Final = 1.7976931348623157e308
 Total = Annotated[int, msgspec.Meta(ge=0)]
 ServiceTotal = Annotated[float, msgspec.Meta(ge=0, le=_MAX_FLOAT)]
 Finite = Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
-"""One replica's infinity or NaN would spoil the ledger of the whole fleet."""
+"""Finite, because the infinity or NaN of one replica would spoil the ledger of the whole fleet."""
 
 
 class ClientReport(msgspec.Struct, frozen=True, array_like=True):
@@ -43,11 +43,10 @@ class ClientReport(msgspec.Struct, frozen=True, array_like=True):
     tenant_deficit: Finite
     waiting: Total
     running: Total
-    # What the deficits started from here (R5). The first seed per incarnation wins, so only the replica knows
-    # which one that was.
+    # The first deficits here (R5). The first seed per incarnation wins, so only the replica knows it.
     seed: Finite = 0.0
     tenant_seed: Finite = 0.0
-    # Totals again: what was broken off after it had begun (R11). Replicas of before they were made leave them out.
+    # Totals again: requests that were aborted after their admission (R11). Older replicas omit these fields.
     aborted: Total = 0
     """Requests."""
     aborted_tokens: Total = 0
@@ -61,15 +60,15 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     incarnation: str
     """Unique to the process: a restart is a new incarnation."""
     sequence: Total
-    """Ask with this as `since` next time."""
+    """The `since` of the next request."""
     since: Total
-    """0 when the answer is complete, which it is whenever the asker's incarnation is not this one."""
+    """0 if the answer is complete, as it always is for an asker that names another incarnation."""
     policy: str
     clients: tuple[ClientReport, ...]
 
 
 class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A router's question."""
+    """A router's request for a report."""
 
     version: int
     incarnation: str
@@ -80,16 +79,16 @@ class ReportRequest(msgspec.Struct, frozen=True, array_like=True):
 _encoder = msgspec.msgpack.Encoder()
 _report = msgspec.msgpack.Decoder(Report)
 _request = msgspec.msgpack.Decoder(ReportRequest)
-# Beyond its own errors, msgspec lets bad UTF-8 and endless nesting through as they are.
+# For bad UTF-8 and deep nesting msgspec raises other errors than its own.
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class ReportError(ValueError):
-    """A report or a question that is not well formed or of an unknown version."""
+    """A report or a request is malformed or has an unknown version."""
 
 
 def encode(message: Report | ReportRequest) -> bytes:
-    """Encode a report or a question."""
+    """Encode a report or a request."""
     return _encoder.encode(message)
 
 
@@ -103,7 +102,7 @@ def decode_report(data: bytes) -> Report:
 
 
 def decode_request(data: bytes) -> ReportRequest:
-    """Decode a question; raises `ReportError`."""
+    """Decode a request; raises `ReportError`."""
     try:
         message = _request.decode(data)
     except _UNREADABLE as error:

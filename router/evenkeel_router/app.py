@@ -14,14 +14,12 @@ import socket
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
-from evenkeel_router.cluster.api import Api
 from evenkeel_router.cluster.config_watch import ConfigSource
-from evenkeel_router.cluster.discovery import KubernetesDiscovery
 from evenkeel_router.fleet.discovery import Discovery, StaticDiscovery
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
@@ -50,6 +48,9 @@ from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.server import TrafficServer, connections_for
 from evenkeel_router.transport.upstream import Upstream
+
+if TYPE_CHECKING:
+    from evenkeel_kube.client import KubeClient
 
 _log = logging.getLogger(__name__)
 BACKLOG: Final = 4096
@@ -91,7 +92,7 @@ async def running(
     config: RouterConfig,
     *,
     source: ConfigSource | None = None,
-    api: Api | None = None,
+    api: KubeClient | None = None,
     upstream: Upstream | None = None,
     prober: Prober | None = None,
     store: LedgerStore | None = None,
@@ -289,11 +290,15 @@ async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: i
     return chosen
 
 
-def _discovery(config: RouterConfig, service_ledger: ServiceLedger, api: Api | None) -> Discovery:
+def _discovery(
+    config: RouterConfig, service_ledger: ServiceLedger, api: KubeClient | None
+) -> Discovery:
     if config.cluster is None:
         return StaticDiscovery(config)
     if api is None:
         raise ValueError("a fleet on a cluster is found through its API, and none was given")
+    # The Kubernetes client takes 20 MiB and a third of a second to import; fleets on one machine do without it.
+    from evenkeel_router.cluster.discovery import KubernetesDiscovery
 
     def found_peers(peers: Sequence[Peer]) -> None:
         service_ledger.peers = tuple(peers)

@@ -100,8 +100,6 @@ RULES: Final[Mapping[str, Rule]] = {
 NOT_YET: Final[Mapping[str, tuple[str, ...]]] = {
     "messages": ("operator/", "router/"),
     "comments": (
-        "contract/evenkeel_contract/ledgerwire.py",
-        "fairshare/",
         "operator/",
         "router/",
         "simulator/",

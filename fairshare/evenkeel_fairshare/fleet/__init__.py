@@ -1,1 +1,1 @@
-"""Fleet policies: which replica a request goes to (design R2)."""
+"""Fleet policies: the choice of a replica for each request (design R2)."""

@@ -1,8 +1,8 @@
 """The contract between a router (or the simulator's fleet) and a fleet policy.
 
 The order of calls is select → dispatched → finished. What a request costs is estimated at `dispatched` and settled at
-`finished` (design §5.6). Replicas are numbered by small slots, which the caller hands out and may reuse after `left`. Sets
-of them are bit masks, because a set of 64 replicas must be intersected in nanoseconds.
+`finished` (design §5.6). The caller numbers replicas by small slots and may reuse a slot after `left`. Sets of replicas are bit
+masks, so that an intersection of 64 replicas takes nanoseconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def slots_of(replicas: ReplicaSet) -> Iterator[int]:
 
 
 class Dispatch(NamedTuple):
-    """One request as a fleet policy sees it. A tuple, as `Usage`: every request makes some, and tuples are made in C."""
+    """One request as a fleet policy sees it. Like `Usage` it is a tuple, because tuples are fast to create."""
 
     client: str
     """The whole identity, `namespace/tenant/client`."""
@@ -44,24 +44,24 @@ class Dispatch(NamedTuple):
     weight: float = 1.0
     """The client's weight over the whole fleet: its tenant's times its own (`tenancy.Weights.fleet`)."""
     longest: ReplicaSet = EMPTY
-    """Replicas that hold the longest match of its prefix; empty when no replica holds any."""
+    """Replicas with the longest match of its prefix; empty without any match."""
     matched_tokens: int = 0
     blocks: Sequence[int] = ()
-    """Chained block hashes of the prompt, for policies that keep a tree of their own (Preble)."""
+    """Chained block hashes of the prompt, for policies with their own tree (Preble)."""
 
 
 class Usage(NamedTuple):
-    """What one request used at its replica, as the replica counted it."""
+    """Tokens of one request at its replica, as the replica counted them."""
 
     input_tokens: int
-    """The whole prompt; 0 where the request never ran."""
+    """The whole prompt; 0 if the request never ran."""
     cached_tokens: int = 0
-    """Those of the prompt that were found in the cache, at most `input_tokens`."""
+    """Input tokens found in the cache, at most `input_tokens`."""
     output_tokens: int = 0
 
 
 NOTHING: Final = Usage(0)
-"""Of a request that never ran: the replica refused it, or failed, and another one computes it (R11)."""
+"""For a request that never ran: the replica refused it or failed, and another replica computes it (R11)."""
 
 
 class FleetPolicy(ABC):
@@ -69,17 +69,17 @@ class FleetPolicy(ABC):
 
     name: ClassVar[str]
     matches_prefix: ClassVar[bool]
-    """Whether `Dispatch.longest` is used; a caller may skip matching otherwise."""
+    """Whether the policy uses `Dispatch.longest`; otherwise a caller may skip matching."""
 
     @abstractmethod
     def select(
         self, request: Dispatch, routable: ReplicaSet, outstanding: Sequence[int]
     ) -> int | None:
-        """The slot to send `request` to, out of `routable`; None where the policy holds the request.
+        """The slot out of `routable` for `request`; None if the policy holds the request.
 
-        `outstanding[slot]` is the number of requests at that replica that have not finished (s_w).
-        `routable` is not empty and holds only slots that have `joined`. May be asked again for the same
-        request (a retry), and for others before `dispatched` is called. A held request is handed out later by `pull`.
+        `outstanding[slot]` is the number of unfinished requests at that replica (s_w). `routable` is not empty and
+        has only slots that have `joined`. The caller may ask again for the same request (a retry), and for other
+        requests before it calls `dispatched`. `pull` returns a held request later.
         """
 
     def pull(self, slot: int, free_tokens: int, now_s: float) -> Sequence[Dispatch]:
@@ -87,26 +87,26 @@ class FleetPolicy(ABC):
         return ()
 
     def dispatched(self, request: Dispatch, slot: int) -> None:
-        """`request` was sent to `slot`. Charged here, by estimate, so that a failed connection is not."""
+        """`request` was sent to `slot`. The policy charges an estimate here, so that a failed connection costs nothing."""
 
     def finished(self, request: Dispatch, slot: int, usage: Usage | None) -> None:
-        """`request` ended at `slot`, completed or aborted; comes once for every `dispatched`.
+        """`request` completed or was aborted at `slot`; called once for every `dispatched`.
 
-        `usage` takes the place of the estimate: `NOTHING` takes it back. None means that it is unknown (its
-        client left before the replica answered): the estimate stays. May come after `left(slot)`, for requests that were
-        still open at a departed replica.
+        `usage` replaces the estimate; `NOTHING` cancels it. None means unknown usage (the client left before the
+        replica answered): the estimate stays. The call may follow `left(slot)`, for requests that were open at a
+        departed replica.
         """
 
     def joined(self, slot: int) -> None:
         """A replica joined the fleet (R5)."""
 
     def left(self, slot: int) -> None:
-        """The replica in `slot` is gone; the slot may be used again afterwards (R6).
+        """The replica in `slot` is gone; the caller may reuse the slot afterwards (R6).
 
-        Better not before the requests sent there have all `finished`: their ends would be charged to the
-        newcomer. That skews credit a little and harms nothing else.
+        Reuse it after all requests sent there have `finished`: otherwise their ends are charged to the new
+        replica, which skews credit a little.
         """
 
     def credit(self, client: str) -> Mapping[int, float]:
-        """q_{i,w} of a client by slot, weighted tokens, for `evenkeel top`. Empty where none is kept."""
+        """q_{i,w} of a client by slot, weighted tokens, for `evenkeel top`. Empty for policies without credit."""
         return {}

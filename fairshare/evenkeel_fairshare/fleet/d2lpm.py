@@ -1,29 +1,28 @@
 """D2LPM, the fleet half: a deficit q_{i,w} per client and replica (D2LPM paper, Algorithm 2; design R2).
 
-A request goes to a replica that holds the longest match of its prefix while its client has credit there,
-else to the least loaded replica where the client has credit. Once no routable replica has any, all of them
-get quanta of Q^w·weight. So a client stays where its prefixes are until its credit there is spent, and
-every replica gets work of it between two refills.
+A request goes to a replica with the longest match of its prefix while its client has credit there, otherwise to the
+least loaded replica where the client has credit. If no routable replica has credit, all of them get quanta of
+Q^w·weight. So a client stays near its prefixes until its credit there is spent, and every replica gets some of its
+work between two refills.
 
-None of this makes the fleet fair: Q^w is in no bound. DLPM at each replica isolates (R1), and D2LPM only has to
-keep a backlogged client backlogged everywhere. That is why q may be
-forgotten and rebuilt from zero (R8), and why a stale or wrong prefix costs speed, never fairness.
+Fairness does not depend on this policy: Q^w is in no bound. DLPM at each replica isolates clients (R1), and D2LPM
+only keeps a backlogged client backlogged at every replica. So q may be lost and rebuilt from zero (R8), and a stale
+or wrong prefix costs speed, never fairness.
 
-Readings, where Algorithm 2 is open (ALGORITHMS §2.4, A7):
- - Refills are simultaneous: the same k quanta for every replica, k the smallest that makes some routable
-   one positive (the listing's loop never looks again).
- - A refill credits the routable replicas only. For a replica that is draining or not ready the client's
-   account does not change: it neither gains credit beyond Q^w·weight, nor loses its debt.
- - The input charge is the full prompt, not its uncached part: q measures how much of a client's work went
-   where, and a replica that keeps hitting its cache must run out of credit too.
- - That charge is an estimate until the request ends; then the replica's own count takes its place, and what
-   never ran is taken back (design §5.6). Credit that comes back never lifts q above Q^w·weight: a refill in
-   the meantime has made up for part of it.
- - No match at all means that every replica matches.
- - A client starts at 0 everywhere. A joining replica starts at the client's largest q (R5): level with the
-   best of the others, so that it takes part at once, and no higher, or all clients would stampede onto a
-   cold cache. A leaving replica's q is dropped (R6).
- - Beyond `max_clients` the client that has gone longest without a dispatch is forgotten.
+Decisions, where Algorithm 2 is open (ALGORITHMS §2.4, A7):
+ - Refills are simultaneous: every replica gets the same k quanta, k the smallest number that makes a routable
+   one positive (the listing's loop does not check again).
+ - A refill credits routable replicas only. At a draining or unready replica the client's account does not change:
+   it neither gains credit beyond Q^w·weight, nor loses its debt.
+ - The input charge is the full prompt, not its uncached part: q measures where a client's work goes, and a replica
+   with many cache hits must run out of credit too.
+ - That charge is an estimate. At the end of the request the replica's count replaces it, and a request that never
+   ran costs nothing (design §5.6). Returned credit never raises q above Q^w·weight: a refill in between has already
+   replaced a part of it.
+ - Without any match every replica counts as a match.
+ - A client starts at 0 everywhere. A joining replica starts at the client's largest q (R5), so that it gets requests
+   at once. With more credit all clients would go to its cold cache. The q of a leaving replica is dropped (R6).
+ - Beyond `max_clients` the client with the oldest last dispatch is removed.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class _Account:
 
 
 class D2lpm(FleetPolicy):
-    """Algorithm 2, on replicas that each run a fair scheduler of their own."""
+    """Algorithm 2. Each replica runs its own fair scheduler."""
 
     name = "D2LPM"
     matches_prefix = True
@@ -73,7 +72,7 @@ class D2lpm(FleetPolicy):
         cost: Cost | None = None,
         max_clients: int = 10_000,
     ) -> None:
-        """`worker_quantum` is Q^w in weighted tokens: infinity means that locality always wins.
+        """`worker_quantum` is Q^w in weighted tokens. With infinity, locality always wins.
 
         Memory: about 60 bytes per client and replica.
         """
@@ -111,7 +110,7 @@ class D2lpm(FleetPolicy):
     def finished(self, request: Dispatch, slot: int, usage: Usage | None) -> None:
         account = self._accounts.get(request.client)
         if usage is None or account is None or slot not in account.q:
-            return  # after its replica left, its q is gone and the end is not charged (R6)
+            return  # its replica has left: there is no q to charge (R6)
         tokens = usage.input_tokens
         used = self._cost.input_cost(tokens)
         used += self._cost.output_cost(tokens, 0, usage.output_tokens)
@@ -132,7 +131,7 @@ class D2lpm(FleetPolicy):
         for account in self._accounts.values():
             account.q.pop(
                 slot, None
-            )  # `positive` may keep its bit: what is not live is not routable
+            )  # `positive` may keep its bit: only live replicas are routable
 
     def credit(self, client: str) -> Mapping[int, float]:
         account = self._accounts.get(client)

@@ -1,6 +1,6 @@
-"""The replica with the fewest unfinished requests, blind to clients and to prefixes.
+"""Chooses the replica with the fewest unfinished requests, whatever the client and the prefix.
 
-SGLang's other dispatch rule ("shortest queue"). It is also what D2LPM becomes as Q^w goes to 0.
+This is SGLang's dispatch rule "shortest queue". D2LPM behaves like it as Q^w goes to 0.
 """
 
 from __future__ import annotations

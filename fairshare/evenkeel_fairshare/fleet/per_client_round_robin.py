@@ -1,10 +1,9 @@
-"""A cyclic pointer per client: with local VTC the fair, locality-blind baseline (ALGORITHMS §2.2).
+"""A cyclic pointer per client: with local VTC the fair baseline without locality (ALGORITHMS §2.2).
 
-Fair because a client that is backlogged is backlogged on every replica, so that each replica's own bound
-applies, |W| times (D2LPM paper, Theorem A.6). Two things the paper leaves open: where a new client's
-pointer starts (here one replica after the previous newcomer's, or else clients of one request each would
-all meet on the lowest slot), and when a pointer is forgotten (here: the least recently used beyond
-`max_clients`; a forgotten pointer costs nothing but an uneven step).
+A backlogged client is backlogged on every replica, so the bound of each replica applies, |W| times (D2LPM paper,
+Theorem A.6). The pointer of a new client starts one replica after that of the previous new client. Otherwise clients
+with one request each would all go to the lowest slot. Beyond `max_clients` the least recently used pointer is removed,
+which costs no more than an uneven step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Picking one slot out of a set, in the two ways that fleet policies need. Ties go to the lowest slot."""
+"""The two choices of a slot out of a set that fleet policies need. Ties go to the lowest slot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evenkeel_fairshare.fleet.contract import ReplicaSet
 def next_after(candidates: ReplicaSet, last: int) -> int:
     """The lowest slot above `last`, or the lowest of all: one step of a cyclic pointer.
 
-    `candidates` must not be empty; `last` is -1 where nothing was picked before.
+    `candidates` must not be empty; `last` is -1 before the first choice.
     """
     above = candidates >> (last + 1) << (last + 1)
     mask = above or int(candidates)
@@ -28,7 +28,7 @@ def least_outstanding(candidates: ReplicaSet, outstanding: Sequence[int]) -> int
     best = low.bit_length() - 1
     fewest = outstanding[best]
     mask ^= low
-    while mask:  # spelled out: this is the router's inner loop over up to 64 replicas
+    while mask:  # without `slots_of`: this is the router's inner loop over up to 64 replicas
         low = mask & -mask
         mask ^= low
         slot = low.bit_length() - 1

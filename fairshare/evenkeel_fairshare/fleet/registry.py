@@ -1,4 +1,4 @@
-"""The fleet policies by name, as `scheduling.fleetPolicy` spells them. A new policy is added here only."""
+"""The fleet policies by their names in `scheduling.fleetPolicy`. Add a new policy here only."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class FleetPolicyConfig:
     """The parameters of fleet policies; each policy takes its own."""
 
     cost: Cost = field(default_factory=LinearCost)
-    """What service costs, the same as at the replicas."""
+    """The cost of service, the same as at the replicas."""
     worker_quantum: float = 20_000.0
     """Q^w, weighted tokens."""
     max_clients: int = 10_000
-    """How many clients a policy remembers; the least recently used is forgotten (R8 allows it)."""
+    """Number of clients that a policy keeps; beyond it the least recently used is removed (R8 allows it)."""
 
 
 def _d2lpm(config: FleetPolicyConfig) -> FleetPolicy:
@@ -48,7 +48,7 @@ POLICIES: Final[Mapping[str, Callable[[FleetPolicyConfig], FleetPolicy]]] = Mapp
 
 
 def make_policy(name: str, config: FleetPolicyConfig | None = None) -> FleetPolicy:
-    """A fresh policy; raises `ValueError` that names the known ones."""
+    """A new policy; raises `ValueError` with the known names."""
     constructor = POLICIES.get(name)
     if constructor is None:
         raise ValueError(f"fleet policy {name!r} is not one of {', '.join(POLICIES)}")

@@ -1,4 +1,4 @@
-"""Request-level round-robin over the fleet: SGLang's default, blind to clients and to prefixes.
+"""Request-level round-robin over the fleet: SGLang's default, whatever the client and the prefix.
 
 With local LPM this is the baseline RR + LPM of the D2LPM paper (ALGORITHMS §2.1). It guarantees nothing.
 """
@@ -23,7 +23,7 @@ class RoundRobin(FleetPolicy):
     def select(
         self, request: Dispatch, routable: ReplicaSet, outstanding: Sequence[int]
     ) -> int | None:
-        # The pointer moves here and not in `dispatched`: while one request connects, others are
-        # selected, and they must not all go the same way.
+        # The pointer moves here and not in `dispatched`: requests that are selected while another one connects
+        # must not all go to the same replica.
         self._last = next_after(routable, self._last)
         return self._last

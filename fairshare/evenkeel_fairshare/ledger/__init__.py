@@ -1,7 +1,7 @@
 """Service of all clients over all replicas and routers (design §4, R3 to R6).
 
-`merge_table` → `replica_account` (one incarnation) → `closing` (its end) → `closed_totals` and `compaction` (all departed ones) →
-`ledger` (all of it, and the exchange) → `balances` (seeds) · `service_index` (metrics) · `demand` (scaling).
+`merge_table` → `replica_account` (one incarnation) → `closing` (its end) → `closed_totals` and `compaction` (ended incarnations) →
+`ledger` (the whole state, and the exchange) → `balances` (seeds) · `service_index` (metrics) · `demand` (scaling).
 docs/design/0003-hierarchical-counters.md has the model and the proofs.
 """
 

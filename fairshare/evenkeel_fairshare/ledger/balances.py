@@ -1,11 +1,11 @@
-"""What clients and tenants still owe the others, and what a new replica starts them from (R5, R6).
+"""Carried balances of clients and tenants, and the seeds that new replicas get from them (R5, R6).
 
-The carried balance of a member is Σ seeds of all incarnations − Σ final deficits of the departed ones: debt that no live
-replica holds, or credit that none grants. A replica that meets a client for the first time takes the balance over, within the
-range that deficits have. Only `promise` changes the ledger.
+The carried balance of a member is Σ seeds of all incarnations − Σ final deficits of the ended ones: debt or credit that no live
+replica has. The next replica that the client is new to takes the balance over, within the range of deficits. Only `promise` changes
+the ledger.
 
-Service totals do not occur: a deficit, its seed and the service in between hold the same information, and the quanta that a replica gave
-out are the same for all backlogged clients. docs/design/0003 proves the bound.
+Service totals are not needed: a deficit and its seed contain the service in between, and all backlogged clients of a replica get the
+same quanta. docs/design/0003 proves the bound.
 """
 
 from __future__ import annotations
@@ -28,53 +28,55 @@ from evenkeel_fairshare.ledger.replica_account import (
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Where a client and its tenant start at an incarnation that never saw them, weighted tokens."""
+    """Deficits with which a client and its tenant start at an incarnation that does not know them. Weighted tokens."""
 
     client: float
     tenant: float
 
 
 def carried_balance(ledger: Ledger, client: str, live: Collection[str]) -> float:
-    """What a client carries: positive is debt. Weighted tokens."""
+    """The carried balance of a client in weighted tokens. Debt is positive."""
     total = ledger.closed_totals.client(client).carried
-    for incarnation, page in ledger.open_accounts():
+    for incarnation, account in ledger.open_accounts():
         if incarnation in live:
-            total += page.charged_seed(client, unpromised=ledger.knows_seeds_of(incarnation))
+            total += account.charged_seed(client, unpromised=ledger.knows_seeds_of(incarnation))
         else:
             total += ledger.closing(incarnation).clients.get(client, 0.0)
     return total
 
 
 def carried_balance_of_tenant(ledger: Ledger, tenant: str, live: Collection[str]) -> float:
-    """What a tenant carries: positive is debt. Weighted tokens."""
+    """The carried balance of a tenant in weighted tokens. Debt is positive."""
     total = ledger.closed_totals.tenant(tenant).carried
-    for incarnation, page in ledger.open_accounts():
+    for incarnation, account in ledger.open_accounts():
         if incarnation in live:
-            total += page.charged_tenant_seed(tenant, unpromised=ledger.knows_seeds_of(incarnation))
+            total += account.charged_tenant_seed(
+                tenant, unpromised=ledger.knows_seeds_of(incarnation)
+            )
         else:
             total += ledger.closing(incarnation).tenants.get(tenant, 0.0)
     return total
 
 
 def position(ledger: Ledger, client: str, live: Collection[str]) -> float:
-    """How far a client is ahead of the level of its tenant's clients: what it carries and what replicas hold.
+    """The carried balance of a client less its deficits at live replicas, divided by its weight.
 
-    Over its weight. Between two clients of a tenant that are backlogged on all live replicas, differences of
-    position are differences of service (docs/design/0003, lemma 2).
+    Two clients of a tenant are backlogged on all live replicas: then the difference of their positions is the
+    difference of their service (docs/design/0003, lemma 2).
     """
     held = sum(
-        page.clients.cell(client, DEFICIT)
-        for incarnation, page in ledger.open_accounts()
+        account.clients.cell(client, DEFICIT)
+        for incarnation, account in ledger.open_accounts()
         if incarnation in live
     )
     return (carried_balance(ledger, client, live) - held) / ledger.weights.client(client)
 
 
 def position_of_tenant(ledger: Ledger, tenant: str, live: Collection[str]) -> float:
-    """How far a tenant is ahead of the level of all tenants. Over its weight."""
+    """The carried balance of a tenant less its deficits at live replicas, divided by its weight."""
     held = sum(
-        page.tenants.cell(tenant, TENANT_DEFICIT)
-        for incarnation, page in ledger.open_accounts()
+        account.tenants.cell(tenant, TENANT_DEFICIT)
+        for incarnation, account in ledger.open_accounts()
         if incarnation in live
     )
     return (carried_balance_of_tenant(ledger, tenant, live) - held) / ledger.weights.tenant(tenant)
@@ -88,14 +90,14 @@ def promise(
     live: Collection[str],
     joiners: Collection[str] = (),
 ) -> Seed:
-    """The seed of a client at an incarnation (R5); noted as promised, so that asking again changes nothing.
+    """The seed of a client at an incarnation (R5). The ledger records it, so that a second call returns the same.
 
-    `joiners`: incarnations that joined together; what is carried is spread over those that did not meet the
-    client yet. Whole tokens, as the client key carries them.
+    `joiners`: incarnations that joined together. They share the carried balance, except those that know the
+    client already. Seeds are whole tokens, as in the client key.
     """
-    page = ledger.replica_accounts.get(incarnation) or ReplicaAccount()
+    account = ledger.replica_accounts.get(incarnation) or ReplicaAccount()
     tenant = tenant_of(client)
-    seed = page.seed(client)
+    seed = account.seed(client)
     if seed is None:
         seed = _share(
             carried_balance(ledger, client, live),
@@ -103,7 +105,7 @@ def promise(
             ledger.weights.client(client),
             1 + sum(other.seed(client) is None for other in _others(ledger, incarnation, joiners)),
         )
-    tenant_seed = page.tenant_seed(tenant)
+    tenant_seed = account.tenant_seed(tenant)
     if tenant_seed is None:
         tenant_seed = _share(
             carried_balance_of_tenant(ledger, tenant, live),
@@ -114,25 +116,25 @@ def promise(
                 other.tenant_seed(tenant) is None for other in _others(ledger, incarnation, joiners)
             ),
         )
-    if not _noted(page, ledger.router, client, seed=seed, tenant_seed=tenant_seed):
+    if not _noted(account, ledger.router, client, seed=seed, tenant_seed=tenant_seed):
         ledger.promised(incarnation, client, seed=seed, tenant_seed=tenant_seed)
     return Seed(seed, tenant_seed)
 
 
 def _noted(
-    page: ReplicaAccount, router: str, client: str, *, seed: float, tenant_seed: float
+    account: ReplicaAccount, router: str, client: str, *, seed: float, tenant_seed: float
 ) -> bool:
-    account = page.accounts.get(router)
-    if account is None or client not in account.clients:
+    router_account = account.accounts.get(router)
+    if router_account is None or client not in router_account.clients:
         return False
     return (
-        account.clients.cell(client, PROMISED) == seed
-        and account.tenants.cell(tenant_of(client), TENANT_PROMISED, nan) == tenant_seed
+        router_account.clients.cell(client, PROMISED) == seed
+        and router_account.tenants.cell(tenant_of(client), TENANT_PROMISED, nan) == tenant_seed
     )
 
 
 def _share(carried: float, rules: CarryRules, weight: float, joiners: int) -> float:
-    # Towards zero, so that a seed never leaves the range.
+    # Rounded towards zero, so that a seed stays within the range.
     within = min(max(carried / joiners, -rules.max_credit(weight)), rules.max_debt(weight))
     return float(-int(within))
 

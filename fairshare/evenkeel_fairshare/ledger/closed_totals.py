@@ -1,8 +1,8 @@
-"""Closed totals: what all departed incarnations add up to, in bounded memory (design R3, R6).
+"""Closed totals: the sum of all ended incarnations, in bounded memory (design R3, R6).
 
-Two sums that share an incarnation cannot be joined. So closed totals are never joined: one router at a time writes the next
-numbered version, and the higher number replaces the lower as a whole. Replica accounts that a version contains are kept until every
-router holds it (`compaction`). Folding and ageing out happen only here; all other parts of the ledger merge by maximum.
+Two sums that share an incarnation cannot be merged. So one router at a time writes the next numbered version, and the higher
+version replaces the lower as a whole. Replica accounts in a version are kept until every router has that version (`compaction`).
+All other parts of the ledger merge by maximum.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Final, NamedTuple
 from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
 from evenkeel_fairshare.ledger.replica_account import TOTALS, Totals
 
-# A row of the book, for clients and tenants alike: number of the book that wrote it, totals, then
+# A row for a client or a tenant: number of the version that wrote it, totals, then
 CARRIED: Final = 1 + TOTALS
-"""Weighted tokens that departed incarnations left to be charged at replicas to come; negative: credit."""
+"""Carried balance of ended incarnations in weighted tokens. Debt is positive."""
 IDLE_LEVEL: Final = 2 + TOTALS
-"""What the client's tenant had been given when the client was found idle; `ACTIVE` while it is not."""
+"""The value of `ClosedTotals.given` for the tenant when the client became idle; `ACTIVE` while the client is not idle."""
 ACTIVE: Final = -1.0
-"""Levels are never negative."""
+"""Other values of the column are never negative."""
 
 MAX_FOLDED: Final = 1 << 16
-"""Names of folded incarnations that are remembered: a scale event a minute for six weeks."""
+"""Names of compacted incarnations that are kept: enough for one scale event per minute over six weeks."""
 MAX_LINEAGE: Final = 256
-"""Former books that a delta can start from; whoever is further behind gets the whole book."""
+"""Earlier versions that a delta can start from. A router with an older version gets all rows."""
 
 
 class Rank(NamedTuple):
-    """Which book. The higher one wins."""
+    """Version of closed totals. The higher one wins."""
 
     height: int = 0
-    sealer: str = ""
+    writer: str = ""
 
 
 NOTHING_CLOSED: Final = Rank()
 
 
 class ClosedRow(NamedTuple):
-    """One client or tenant in the book."""
+    """One client or tenant in closed totals."""
 
     totals: Totals = Totals()
     carried: float = 0.0
@@ -47,7 +47,7 @@ class ClosedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClosedTotalsDelta:
-    """What changed in the book after `base`; the whole book if `base` is None."""
+    """What changed after version `base`; all rows if `base` is None."""
 
     rank: Rank
     base: Rank | None
@@ -55,32 +55,32 @@ class ClosedTotalsDelta:
     clients: Rows
     tenants: Rows
     dropped: dict[str, int]
-    """Clients aged out, and the height at which."""
+    """Clients aged out, and the height of that version."""
     folded: dict[str, int]
-    """Incarnations folded, and the height at which."""
+    """Incarnations compacted, and the height of that version."""
     given: dict[str, float]
     baselines: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class ClosedTotals:
-    """One numbered book. Only `sealing` writes to it."""
+    """One version of closed totals. Only `compaction` writes to it."""
 
     rank: Rank = NOTHING_CLOSED
     lineage: list[Rank] = field(default_factory=lambda: [NOTHING_CLOSED])
-    """The books it grew from, itself last."""
+    """The versions that this one continues, itself last."""
     clients: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=TOTALS + 2))
     tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=TOTALS + 2))
-    """Carried credit or debt of tenants, and the totals of their clients that were aged out."""
+    """Carried balances of tenants, and the totals of their clients that were aged out."""
     dropped: dict[str, int] = field(default_factory=dict)
-    """Clients aged out within the lineage, and the height at which."""
+    """Clients aged out within the lineage, and the height of that version."""
     folded: dict[str, int] = field(default_factory=dict)
     baselines: frozenset[str] = frozenset()
-    """Incarnations that were there before the first book. Seeds that no known router promised there are no debts."""
+    """Incarnations older than the first version. Their seeds count only if a known router promised them."""
     given: dict[str, float] = field(default_factory=dict)
-    """By tenant: quanta that a client would have been given that was queued on all replicas all the time (R4).
+    """By tenant: quanta that a client got if it was always queued on all replicas (R4).
 
-    A level that only rises. Never more than the truth: quanta that no report shows are not in it.
+    It only rises. It is never too large: quanta that no report shows are left out.
     """
 
     def client(self, client: str) -> ClosedRow:
@@ -92,7 +92,7 @@ class ClosedTotals:
         return _row(self.tenants, tenant)
 
     def copy(self) -> ClosedTotals:
-        """The same, to be changed while this one is read."""
+        """A copy that can change while readers use this one."""
         return ClosedTotals(
             rank=self.rank,
             lineage=list(self.lineage),
@@ -105,15 +105,15 @@ class ClosedTotals:
         )
 
     def contains(self, rank: Rank) -> bool:
-        """Whether this book grew from that one, as far as it remembers."""
+        """Whether this version continues `rank`, within the lineage that is kept."""
         return rank in self.lineage
 
     def delta(self, has: Rank) -> ClosedTotalsDelta | None:
-        """What somebody who holds `has` needs; None if that is not older than this book."""
+        """What a router with version `has` lacks; None if that version is not older."""
         if has >= self.rank:
             return None
-        # Nobody grew from another book than the empty one, so to an empty-handed asker a delta and the whole
-        # are the same rows; but only the whole can also be taken by somebody who holds a book by then.
+        # To a router without closed totals, a delta and all rows are the same. It may have a version when the answer
+        # arrives, and then only all rows are usable.
         base = has if has != NOTHING_CLOSED and self.contains(has) else None
         height = base.height if base else -1
         return ClosedTotalsDelta(
@@ -129,24 +129,24 @@ class ClosedTotals:
         )
 
     def adopt(self, delta: ClosedTotalsDelta) -> ClosedTotals | None:
-        """The newer book that `delta` leads to; None if it leads to none from here."""
+        """The newer version after `delta`; None if `delta` does not apply to this one."""
         if delta.rank <= self.rank or (delta.base is not None and delta.base != self.rank):
             return None
-        book = self if delta.base is not None else ClosedTotals()
-        book.rank, book.lineage = delta.rank, list(delta.lineage)
-        # Before the new rows: a client that was aged out may have come back in the same delta.
-        book.clients.drop(delta.dropped)
-        book.clients.merge(delta.clients)
-        book.tenants.merge(delta.tenants)
-        book.folded.update(delta.folded)
-        book.dropped.update(delta.dropped)
-        book.given = dict(delta.given)
-        book.baselines = frozenset(delta.baselines)
-        book.prune()
-        return book
+        newer = self if delta.base is not None else ClosedTotals()
+        newer.rank, newer.lineage = delta.rank, list(delta.lineage)
+        # Before the new rows: a client that was aged out may have returned in the same delta.
+        newer.clients.drop(delta.dropped)
+        newer.clients.merge(delta.clients)
+        newer.tenants.merge(delta.tenants)
+        newer.folded.update(delta.folded)
+        newer.dropped.update(delta.dropped)
+        newer.given = dict(delta.given)
+        newer.baselines = frozenset(delta.baselines)
+        newer.prune()
+        return newer
 
     def prune(self) -> None:
-        """Forget what is too old for any router to ask for."""
+        """Remove history that is older than the lineage."""
         del self.lineage[:-MAX_LINEAGE]
         oldest = self.lineage[0].height
         self.dropped = {name: at for name, at in self.dropped.items() if at >= oldest}

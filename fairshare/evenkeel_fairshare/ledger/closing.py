@@ -1,11 +1,11 @@
-"""What a departed incarnation served, and what its clients owed there (design R3, R6).
+"""Service and final deficits of an ended incarnation (design R3, R6).
 
-The ledger counts the larger of what the incarnation reported and what all routers received from it: work that is
-in neither was received by no client.
+The ledger counts the larger of two totals: what the incarnation reported, and what all routers received from it. No client
+received other work.
 
-What clients owed follows from the last report: a deficit, less what was received since, plus the quanta that the replica gave out
-since. Those are unknown, but the same for all queued clients. Any number may stand for them; the smallest that brings every
-deficit back into its range never exceeds the true one, so no debt is forgiven.
+A final deficit is the last reported one, less what was received since, plus the quanta since. These quanta are unknown, but equal
+for all queued clients. The ledger takes the smallest number that brings every deficit back into its range. It never exceeds the
+true number, so no debt is lost.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from evenkeel_fairshare.ledger.replica_account import (
 )
 
 STRIDE: Final = 200
-"""Rows to look at between two moments in which something else may be done."""
+"""Rows per step. The caller can do other work between steps."""
 
 
 class Weights(Protocol):
-    """Current weights, by identity. Compared by identity of the object: a change is a new one."""
+    """Current weights, by client or tenant. New weights need a new object, because the ledger compares objects by `is`."""
 
     def client(self, client: str) -> float:
         """The weight of `namespace/tenant/client` within its tenant."""
@@ -50,7 +50,7 @@ class Weights(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EqualWeights:
-    """Everybody weighs 1."""
+    """Weight 1 for every client and tenant."""
 
     def client(self, client: str) -> float:
         return 1.0
@@ -70,16 +70,16 @@ class CarryRules(DeficitRange):
                 f"crash_loss {self.crash_loss} not negative"
             )
         for name in ("quantum", "overshoot", "crash_loss"):
-            # Seeds are whole tokens: a limit in between would lose the rest at every scale event.
+            # Seeds are whole tokens: with a fractional limit each scale event would lose the fraction.
             if not float(getattr(self, name)).is_integer():
                 raise ValueError(f"{name} {getattr(self, name)} is not a whole number")
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What a departed incarnation leaves behind: by name, weighted tokens to charge at replicas to come.
+    """Balances that an ended incarnation leaves, by name, in weighted tokens for later replicas to charge.
 
-    Negative: credit that the client had there and lost.
+    A negative value is credit that the client had there.
     """
 
     clients: Mapping[str, float]
@@ -88,21 +88,21 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The last that is known of a member of one level."""
+    """The last known state of a member of one level."""
 
     deficit: float
     seed: float
     queued: bool
 
 
-def counted(page: ReplicaAccount, client: str) -> Totals:
+def counted(account: ReplicaAccount, client: str) -> Totals:
     """What the ledger counts for `client`: max(reported, Σ router accounts), figure by figure."""
-    row = page.clients.get(client)
+    row = account.clients.get(client)
     reported = Totals(*row[1 : 1 + TOTALS]) if row is not None else _NOTHING
     rows = [
         theirs
-        for account in page.accounts.values()
-        if (theirs := account.clients.get(client)) is not None
+        for router_account in account.accounts.values()
+        if (theirs := router_account.clients.get(client)) is not None
     ]
     if not rows:
         return reported
@@ -112,19 +112,19 @@ def counted(page: ReplicaAccount, client: str) -> Totals:
     return Totals(*map(max, reported, received))
 
 
-def counted_figure(page: ReplicaAccount, client: str, column: int) -> float:
-    """One figure of `counted`, by its column in a replica's row: several times as fast."""
+def counted_figure(account: ReplicaAccount, client: str, column: int) -> float:
+    """One figure of `counted`, by its column in a replica's row. It is several times as fast."""
     received = 0.0
-    for account in page.accounts.values():
-        received += account.clients.cell(client, column)
-    return max(page.clients.cell(client, column), received)
+    for router_account in account.accounts.values():
+        received += router_account.clients.cell(client, column)
+    return max(account.clients.cell(client, column), received)
 
 
 _Result = TypeVar("_Result")
 
 
 def finish(steps: Generator[None, None, _Result]) -> _Result:
-    """What work in steps comes to, done without a pause."""
+    """Run all steps at once and return the result."""
     while True:
         try:
             next(steps)
@@ -134,33 +134,33 @@ def finish(steps: Generator[None, None, _Result]) -> _Result:
 
 
 def close(
-    page: ReplicaAccount, rules: CarryRules, weights: Weights, *, unpromised: bool = True
+    account: ReplicaAccount, rules: CarryRules, weights: Weights, *, unpromised: bool = True
 ) -> Generator[None, None, Closing]:
-    """What the clients and tenants of a departed incarnation owed there, relative to one another.
+    """Balances of the clients and tenants of an ended incarnation, relative to one another.
 
-    `unpromised`: whether seeds count that no known router promised (R8). Something else may be done at every step.
+    `unpromised`: whether seeds count that no known router promised (R8). The caller can do other work between steps.
     """
-    known = _known_of_drained(page) or _Known(page.clients, _CLIENT, page.tenants)
+    known = _known_of_drained(account) or _Known(account.clients, _CLIENT, account.tenants)
     levels: defaultdict[str, dict[str, _Last]] = defaultdict(dict)
     tenants: dict[str, _Last] = {}
-    for n, client in enumerate(list(page.names())):
+    for n, client in enumerate(list(account.names())):
         if n % STRIDE == STRIDE - 1:
             yield
         tenant = tenant_of(client)
-        since = counted_figure(page, client, SERVICE) - known.cell(client, known.columns.service)
-        # Who was sent there and is in no row has been waiting ever since.
+        since = counted_figure(account, client, SERVICE) - known.cell(client, known.columns.service)
+        # A client that was sent there and has no row has waited since then.
         queued = (
             since > 0 or client not in known.clients or known.cell(client, known.columns.queued) > 0
         )
-        last = _last_of_client(page, known, client, since=since, queued=queued)
-        if not (unpromised or page.is_promised(client)):
+        last = _last_of_client(account, known, client, since=since, queued=queued)
+        if not (unpromised or account.is_promised(client)):
             last = replace(last, seed=0.0)
         levels[tenant][client] = last
-        before = tenants.get(tenant) or _last_of_tenant(page, known, tenant)
+        before = tenants.get(tenant) or _last_of_tenant(account, known, tenant)
         tenants[tenant] = _Last(before.deficit - since, before.seed, before.queued or queued)
     if not unpromised:
         for tenant, last in tenants.items():
-            if not page.is_promised_to_tenant(tenant):
+            if not account.is_promised_to_tenant(tenant):
                 tenants[tenant] = replace(last, seed=0.0)
     clients: dict[str, float] = {}
     for members in levels.values():
@@ -185,7 +185,7 @@ _MARK: Final = _Columns(MARKED_SERVICE, MARKED_DEFICIT, MARKED_SEED, MARKED_QUEU
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The replica's rows from which its end is reckoned: its last ones, or those of the mark."""
+    """The replica's rows that final deficits start from: the last ones, or those of the mark."""
 
     clients: MergeTable
     columns: _Columns
@@ -195,11 +195,11 @@ class _Known:
         return self.clients.cell(client, column)
 
 
-def _known_of_drained(page: ReplicaAccount) -> _Known | None:
-    # Alphabetical, so that all routers reckon from the same mark.
-    for _, account in sorted(page.accounts.items()):
-        if account.marks:
-            return _Known(account.marks, _MARK, account.tenant_marks)
+def _known_of_drained(account: ReplicaAccount) -> _Known | None:
+    # Alphabetical, so that all routers use the same mark.
+    for _, router_account in sorted(account.accounts.items()):
+        if router_account.marks:
+            return _Known(router_account.marks, _MARK, router_account.tenant_marks)
     return None
 
 
@@ -218,25 +218,25 @@ def _owed(members: Mapping[str, _Last], rules: CarryRules, weight: _Weight) -> d
     )
     owed = {}
     for name, last in members.items():
-        # Whoever left in debt is given nothing while it is away; whoever only ran got no more than it needed.
+        # A client that left in debt gets no refill while it is away. A client that only ran got no more than it needed.
         refilled = last.deficit + (quanta * weight(name) if last.queued else 0.0)
         owed[name] = last.seed - min(refilled, rules.max_credit(weight(name)))
     return owed
 
 
 def _last_of_client(
-    page: ReplicaAccount, known: _Known, client: str, *, since: float, queued: bool
+    account: ReplicaAccount, known: _Known, client: str, *, since: float, queued: bool
 ) -> _Last:
     if client in known.clients:
         deficit = known.cell(client, known.columns.deficit)
         return _Last(deficit - since, known.cell(client, known.columns.seed), queued)
-    seed = page.seed(client) or 0.0  # it came after the mark, or was never reported
+    seed = account.seed(client) or 0.0  # it arrived after the mark, or no report has it
     return _Last(seed - since, seed, queued)
 
 
-def _last_of_tenant(page: ReplicaAccount, known: _Known, tenant: str) -> _Last:
+def _last_of_tenant(account: ReplicaAccount, known: _Known, tenant: str) -> _Last:
     row = known.tenants.get(tenant)
     if row is not None:
         return _Last(row[TENANT_DEFICIT], row[TENANT_SEED], False)
-    seed = page.tenant_seed(tenant) or 0.0
+    seed = account.tenant_seed(tenant) or 0.0
     return _Last(seed, seed, False)

@@ -1,17 +1,17 @@
-"""Compaction: folds closed replica accounts into the next closed totals, and gives memory back (design R3, R6).
+"""Compaction: adds closed replica accounts to the next closed totals and removes them from memory (design R3, R6).
 
-The router whose name comes first writes. A replica account goes through three stages:
+The member with the first name in the alphabet writes. A replica account has three stages:
 
-1. Every member closed it (`ReplicaAccount.closed_by`). It does not change any more, and each member's mark came with
-   that member's own account, so the writer's copy is complete.
-2. The writer folds it into the next closed totals. All sums skip it from then on.
-3. Every member holds these closed totals, or later ones: the account is dropped.
+1. Every member has closed it (`ReplicaAccount.closed_by`). It no longer changes. A member's closing travels with that member's
+   router account, so the writer's copy is complete.
+2. The writer adds it to the next closed totals. From then on all sums skip the account.
+3. Every member has these closed totals or later ones. The account is removed.
 
-A newcomer writes only when every member has reported that it lists the newcomer: from then on no member drops an account that the
-newcomer does not hold.
+A new router writes only after every member has reported that it lists the new router. From then on no member removes an account that
+the new router lacks.
 
-Two writers at once (their lists of members differ for a while) lose nothing: the higher rank wins as a whole, the other's accounts
-could not be dropped and are folded again. While a member is silent nothing is folded, and memory grows with the scale events of that time.
+There can be two writers while member lists differ. Nothing is lost: the higher rank replaces the lower, whose accounts were not
+removed, and they are compacted again. While a member is unreachable nothing is compacted, and memory grows with each scale event.
 """
 
 from __future__ import annotations
@@ -43,52 +43,52 @@ from evenkeel_fairshare.ledger.replica_account import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRules:
-    """When memory is given back."""
+    """When clients are aged out."""
 
     idle_s: float = 3600.0
-    """How long a client must have been idle before it may be aged out."""
+    """A client is aged out after this idle time at the earliest."""
     max_clients: int = 200_000
-    """Clients in the book; beyond that idle clients are aged out although they owe something."""
+    """Clients in closed totals. Above this number idle clients are aged out although they have a debt."""
 
 
 class Compactor:
-    """Seals books for one router, when it is its turn."""
+    """Writes closed totals for one router, if this router is the writer."""
 
     def __init__(self, ledger: Ledger, rules: CompactionRules | None = None) -> None:
         self._ledger = ledger
         self._rules = rules or CompactionRules()
         self._active: set[str] | None = None
-        """Clients marked active in the book; None until read from it."""
+        """Clients that closed totals mark as active; None until they are read."""
         self._idle_since_s: dict[str, float] = {}
-        """Clients marked idle, in the order in which this process found them so."""
+        """Clients marked idle, in the order in which this process marked them."""
         self._quanta = QuantaSeen(ledger)
 
     def compact(self, members: Collection[str], *, live: Collection[str], now_s: float) -> bool:
-        """`steps` without a pause; whether a book was written."""
+        """Run all of `steps`; returns whether closed totals were written."""
         return finish(self.steps(members, live=live, now_s=now_s))
 
     def steps(
         self, members: Collection[str], *, live: Collection[str], now_s: float
     ) -> Generator[None, None, bool]:
-        """Write the next book, if it is this router's turn and there is anything to write; whether it was.
+        """Write the next closed totals, if this router is the writer and something changed; returns whether it wrote.
 
-        The ledger may change at every step: what comes meanwhile is for the book after this one, and if another
-        router's book comes, this one is given up.
+        The ledger may change between steps. Such changes go into the version after this one. If another router's
+        version arrives, this one is abandoned.
 
         `members`: all routers of the service, this one included. `live`: incarnations taken for alive. Call it
-        less often than replicas are asked for reports: whoever did nothing between two books is taken for idle
-        from the second on, when every report of the time before has come.
+        less often than replicas are asked for reports: a client without changes between two versions counts as
+        idle from the second one on, and all reports of that time must have arrived.
         """
         ledger = self._ledger
         ledger.members = frozenset(members)
         if ledger.router != min(members, default="") or not self._all_follow(members):
-            self._active = None  # whoever seals now will change it
+            self._active = None  # the current writer changes it
             return False
-        rank = ledger.closed_totals.rank  # what is folded below is not in this one
+        rank = ledger.closed_totals.rank  # without the accounts that are added below
         foldable = [
             name
-            for name, page in ledger.open_accounts()
-            if name not in live and page.closed_by >= set(members)
+            for name, account in ledger.open_accounts()
+            if name not in live and account.closed_by >= set(members)
         ]
         if self._active is None:
             yield from self._take_over(now_s)
@@ -98,9 +98,9 @@ class Compactor:
         written = False
         try:
             draft = yield from self._draft(foldable, touched, live, now_s)
-            book = yield from draft.written(Rank(rank.height + 1, ledger.router), foldable)
+            closed_totals = yield from draft.written(Rank(rank.height + 1, ledger.router), foldable)
             if ledger.closed_totals.rank == rank:
-                self._publish(book, draft.forgotten)
+                self._publish(closed_totals, draft.forgotten)
                 written = True
         finally:
             if not written:
@@ -109,7 +109,7 @@ class Compactor:
         return written
 
     def collect(self, members: Collection[str]) -> None:
-        """Drop folded pages that every member holds in its book, and what departed routers left."""
+        """Remove accounts that the closed totals of every member contain, and data of routers that are gone."""
         ledger = self._ledger
         ledger.members = frozenset(members)
         lowest = min((self._followed_height(member) for member in members), default=-1)
@@ -119,7 +119,7 @@ class Compactor:
         ledger.forget_routers(members)
 
     def _all_follow(self, members: Collection[str]) -> bool:
-        """Whether every member knows of this router, and held an ancestor of its book when it said so."""
+        """Whether every member lists this router and has this version of closed totals or an earlier one of its lineage."""
         ledger = self._ledger
         return all(
             self._followed_height(member) >= 0
@@ -136,45 +136,51 @@ class Compactor:
     ) -> Generator[None, None, Draft]:
         ledger = self._ledger
         draft = Draft(ledger.closed_totals)
-        quanta = yield from self._quanta.since_last_book(touched, live)
+        quanta = yield from self._quanta.since_last_compaction(touched, live)
         for tenant, amount in quanta.items():
             draft.given[tenant] = draft.given.get(tenant, 0.0) + amount
         for name in foldable:
-            # Closed by all, so nobody changes it any more.
+            # Every member has closed it, so it no longer changes.
             closing = yield from ledger.closing_steps(name)
             yield from draft.fold(ledger.replica_accounts[name], closing)
         yield from self._mark_activity(draft, touched, live, now_s)
         yield from self._age_out(draft, live, now_s)
         return draft
 
-    def _publish(self, book: ClosedTotals, forgotten: list[str]) -> None:
-        """In one go: a book that is half written must not travel."""
+    def _publish(self, closed_totals: ClosedTotals, forgotten: list[str]) -> None:
+        """Replace the closed totals in one step: peers must not get a half written version."""
         ledger = self._ledger
         first = ledger.closed_totals.rank == NOTHING_CLOSED
         older = ledger.replica_accounts.keys() if first else ledger.closed_totals.baselines
-        book.baselines = frozenset(older) - book.folded.keys()
-        ledger.closed_totals = book
-        ledger.adopted[ledger.router] = book.rank
-        ledger.stale.update(forgotten)  # their service is in their tenants' rows now
+        closed_totals.baselines = frozenset(older) - closed_totals.folded.keys()
+        ledger.closed_totals = closed_totals
+        ledger.adopted[ledger.router] = closed_totals.rank
+        ledger.stale.update(forgotten)  # their tenants' rows now contain their service
 
     def _take_over(self, now_s: float) -> Generator[None, None, None]:
-        book = self._ledger.closed_totals
-        active = {client for client in book.clients if book.client(client).idle_level == ACTIVE}
+        closed_totals = self._ledger.closed_totals
+        active = {
+            client
+            for client in closed_totals.clients
+            if closed_totals.client(client).idle_level == ACTIVE
+        }
         working = yield from self._working(set(self._ledger.replica_accounts))
         self._idle_since_s = {
-            name: now_s for name in book.clients if name not in active and name not in working
+            name: now_s
+            for name in closed_totals.clients
+            if name not in active and name not in working
         }
         quanta = QuantaSeen(self._ledger)
         yield from quanta.begin()
         self._quanta, self._active = quanta, active | working
 
     def _working(self, incarnations: Collection[str]) -> Generator[None, None, set[str]]:
-        """Clients with work at one of them."""
+        """Clients with a waiting or running request at one of `incarnations`."""
         working: set[str] = set()
-        for name, page in list(self._ledger.open_accounts()):
+        for name, account in list(self._ledger.open_accounts()):
             if name in incarnations:
-                working.update(page.clients.positive(WAITING))
-                working.update(page.clients.positive(RUNNING))
+                working.update(account.clients.positive(WAITING))
+                working.update(account.clients.positive(RUNNING))
                 yield
         return working
 
@@ -182,10 +188,10 @@ class Compactor:
         self, draft: Draft, touched: set[str], live: Collection[str], now_s: float
     ) -> Generator[None, None, None]:
         still = self._active or set()
-        # Work that comes touches a row; only what stays does not.
+        # A new request changes a row; an old one that waits on does not.
         working = yield from self._working(live)
         busy = touched | still & working
-        # Whoever has just got a row counts as active until it is seen not to be.
+        # A client with a new row counts as active until it proves idle.
         before = still | draft.clients.keys() - self._idle_since_s.keys()
         for n, client in enumerate(busy & self._idle_since_s.keys()):
             draft.activate(client)
@@ -202,7 +208,7 @@ class Compactor:
     def _age_out(
         self, draft: Draft, live: Collection[str], now_s: float
     ) -> Generator[None, None, None]:
-        """Forget clients that are idle for long enough to have missed what they owe: being forgotten gains them nothing."""
+        """Remove clients whose idle time has cost them at least their debt, so that they gain nothing by it."""
         ledger, rules = self._ledger, self._rules
         for client, since_s in list(self._idle_since_s.items()):
             if now_s - since_s < rules.idle_s:
@@ -211,7 +217,7 @@ class Compactor:
             if self._is_quits(draft, client, live):
                 draft.forget(client)
             else:
-                self._idle_since_s[client] = now_s  # to be looked at again, after the others
+                self._idle_since_s[client] = now_s  # checked again after the others
             yield
         surplus = len(draft.closed_totals.clients) - len(draft.forgotten) - rules.max_clients
         if surplus > 0:
@@ -227,7 +233,7 @@ class Compactor:
 
     def _is_quits(self, draft: Draft, client: str, live: Collection[str]) -> bool:
         ledger, row = self._ledger, draft.client(client)
-        # Up to the last book: a client that did nothing since then was idle at least until then.
+        # Up to the last version: a client without changes since then was idle at least until then.
         waited_for = draft.closed_totals.given.get(tenant_of(client), 0.0) - row.idle_level
         return row.carried <= waited_for * ledger.weights.client(client) and not _seeded(
             ledger, client, live
@@ -235,19 +241,19 @@ class Compactor:
 
 
 def _seeded(ledger: Ledger, client: str, live: Collection[str]) -> bool:
-    """Whether a live incarnation started the client from elsewhere: the book holds the other half of that."""
+    """Whether the client has a seed at a live incarnation: closed totals contain the debt or credit behind it."""
     return any(
-        page.charged_seed(client, unpromised=ledger.knows_seeds_of(name))
-        for name, page in ledger.open_accounts()
+        account.charged_seed(client, unpromised=ledger.knows_seeds_of(name))
+        for name, account in ledger.open_accounts()
         if name in live
     )
 
 
 class QuantaSeen:
-    """How many quanta replicas gave out, per tenant, as far as reports show it.
+    """The quanta of replicas per tenant, as far as reports show them.
 
-    A client that was queued all the time was given service + (deficit - seed) / weight; nobody was given more.
-    So the most that any client was given never rises faster than the quanta that the replica gave out.
+    A client that was always queued got service + (deficit - seed) / weight, and no client got more. So the maximum
+    over clients never rises faster than the quanta of the replica.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -257,24 +263,24 @@ class QuantaSeen:
         self._most: dict[tuple[str, str], float] = {}
 
     def begin(self) -> Generator[None, None, None]:
-        """What is known by now does not count."""
+        """Start from the current state: earlier quanta do not count."""
         self._weights = self._ledger.weights
         self._most = {}
-        for name, page in list(self._ledger.open_accounts()):
-            yield from self._look(name, page, list(page.clients))
+        for name, account in list(self._ledger.open_accounts()):
+            yield from self._look(name, account, list(account.clients))
 
-    def since_last_book(
+    def since_last_compaction(
         self, touched: Collection[str], live: Collection[str]
     ) -> Generator[None, None, dict[str, float]]:
-        """By tenant: quanta that were seen since the last call, over the live replicas."""
+        """By tenant: new quanta since the last call, over the live replicas."""
         if self._weights is not self._ledger.weights:
-            yield from self.begin()  # quanta of before and after a change of weights do not compare
+            yield from self.begin()  # quanta before and after a change of weights are not comparable
             return {}
         rise: dict[str, float] = {}
-        for name, page in list(self._ledger.open_accounts()):
+        for name, account in list(self._ledger.open_accounts()):
             if name in live:
-                here = [client for client in touched if client in page.clients]
-                quanta = yield from self._look(name, page, here)
+                here = [client for client in touched if client in account.clients]
+                quanta = yield from self._look(name, account, here)
                 for tenant, amount in quanta.items():
                     rise[tenant] = rise.get(tenant, 0.0) + amount
         gone = [key for key in self._most if key[0] not in live]
@@ -283,11 +289,11 @@ class QuantaSeen:
         return rise
 
     def _look(
-        self, name: str, page: ReplicaAccount, clients: list[str]
+        self, name: str, account: ReplicaAccount, clients: list[str]
     ) -> Generator[None, None, dict[str, float]]:
         rise: dict[str, float] = {}
         for n, client in enumerate(clients):
-            row = page.clients[client]
+            row = account.clients[client]
             held = (row[DEFICIT] - row[SEED]) / self._ledger.weights.client(client)
             key = (name, tenant_of(client))
             more = row[NORMALISED] + held - self._most.get(key, 0.0)
@@ -300,69 +306,72 @@ class QuantaSeen:
 
 
 class Draft:
-    """The next book, until it is written."""
+    """The next closed totals while they are computed."""
 
-    def __init__(self, book: ClosedTotals) -> None:
-        self.closed_totals = book
+    def __init__(self, closed_totals: ClosedTotals) -> None:
+        self.closed_totals = closed_totals
         self.clients: dict[str, ClosedRow] = {}
         """Rows that change."""
-        self.given = dict(book.given)
+        self.given = dict(closed_totals.given)
         self.forgotten: list[str] = []
         self._tenants: dict[str, ClosedRow] = {}
 
     def client(self, client: str) -> ClosedRow:
-        """A client's row as it will be."""
+        """A client's row in the next version."""
         return self.clients.get(client) or self.closed_totals.client(client)
 
-    def fold(self, page: ReplicaAccount, closing: Closing) -> Generator[None, None, None]:
-        """Take over what a departed incarnation leaves behind."""
-        for n, client in enumerate(list(page.names())):
+    def fold(self, account: ReplicaAccount, closing: Closing) -> Generator[None, None, None]:
+        """Add the totals and balances of an ended incarnation."""
+        for n, client in enumerate(list(account.names())):
             if n % STRIDE == STRIDE - 1:
                 yield
             row = self.client(client)
             self.clients[client] = ClosedRow(
-                totals=Totals(*map(add, row.totals, counted(page, client))),
+                totals=Totals(*map(add, row.totals, counted(account, client))),
                 carried=row.carried + closing.clients.get(client, 0.0),
-                # A debt that comes now was not waited for yet.
+                # An idle client has missed nothing yet for this debt.
                 idle_level=ACTIVE if row.idle_level == ACTIVE else self._level_of(client),
             )
         for tenant, owed in closing.tenants.items():
             self._add_to_tenant(tenant, Totals(), owed)
 
     def activate(self, client: str) -> None:
-        """A client has work again."""
+        """Mark a client as active."""
         self.clients[client] = self.client(client)._replace(idle_level=ACTIVE)
 
     def rest(self, client: str) -> bool:
-        """A client has none; whether it is in the book at all."""
+        """Mark a client as idle; returns whether it has a row."""
         if client not in self.clients and client not in self.closed_totals.clients:
             return False
         self.clients[client] = self.client(client)._replace(idle_level=self._level_of(client))
         return True
 
     def forget(self, client: str) -> None:
-        """Age a client out: what it was given stays with its tenant."""
+        """Age a client out. Its totals go to its tenant."""
         self._add_to_tenant(tenant_of(client), self.client(client).totals, 0.0)
         self.clients.pop(client, None)
         self.forgotten.append(client)
 
     def written(self, rank: Rank, folded: list[str]) -> Generator[None, None, ClosedTotals]:
-        """The next book."""
-        book, n = self.closed_totals.copy(), 0
-        for table, rows in ((book.clients, self.clients), (book.tenants, self._tenants)):
+        """The next closed totals."""
+        closed_totals, n = self.closed_totals.copy(), 0
+        for table, rows in (
+            (closed_totals.clients, self.clients),
+            (closed_totals.tenants, self._tenants),
+        ):
             for name, row in rows.items():
                 table.put(name, (rank.height, *row.totals, row.carried, row.idle_level))
                 n += 1
                 if n % STRIDE == 0:
                     yield
-        book.clients.drop(self.forgotten)
-        book.dropped.update(dict.fromkeys(self.forgotten, rank.height))
-        book.given = self.given
-        book.folded.update(dict.fromkeys(folded, rank.height))
-        book.rank = rank
-        book.lineage.append(rank)
-        book.prune()
-        return book
+        closed_totals.clients.drop(self.forgotten)
+        closed_totals.dropped.update(dict.fromkeys(self.forgotten, rank.height))
+        closed_totals.given = self.given
+        closed_totals.folded.update(dict.fromkeys(folded, rank.height))
+        closed_totals.rank = rank
+        closed_totals.lineage.append(rank)
+        closed_totals.prune()
+        return closed_totals
 
     def _add_to_tenant(self, tenant: str, totals: Totals, owed: float) -> None:
         row = self._tenants.get(tenant) or self.closed_totals.tenant(tenant)

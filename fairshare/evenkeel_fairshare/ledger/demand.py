@@ -1,8 +1,7 @@
-"""How much service each client requests, per second (design §6).
+"""Requested service of each client, per second (design §6).
 
-Rate = arrivals per second × mean cost of the finished requests, both over an exponential window: a client whose requests are delayed does not
-look as if it requested less. Every router publishes its own part and adds up all parts, so all export the same sum:
-aggregate it over routers by maximum.
+Rate = arrivals per second × mean cost of finished requests, both over an exponential window. So delayed requests do not lower the
+rate. Every router publishes its own part and exports the sum of all parts: aggregate it over routers by maximum.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 SILENT_WINDOWS: Final = 3.0
-"""Of whom nothing came for so long asks for nothing: by then a twentieth is left of any rate, and what fades by parts never
-ends. The busiest client would keep a service from zero the longest."""
+"""Windows without a request after which a rate is 0. A twentieth of the rate is left by then; without this limit a decaying rate
+would never end, and a busy client would keep its service from scaling to zero the longest."""
 
 
 @dataclass(slots=True)
@@ -22,9 +21,9 @@ class _Client:
     """Decayed count."""
     since_s: float = 0.0
     last_s: float = 0.0
-    """Of its last request."""
+    """Time of its last request."""
     silent: bool = False
-    """It was said to want nothing."""
+    """Its rate of 0 was reported."""
     cost: float = 0.0
     """Decayed sum of costs."""
     finished: float = 0.0
@@ -32,10 +31,10 @@ class _Client:
 
 
 class DemandMeter:
-    """What arrives at one router."""
+    """Measures the requested service at one router."""
 
     def __init__(self, *, window_s: float = 60.0, first_cost: float = 1000.0) -> None:
-        """`first_cost`: weighted tokens that a request is taken to cost before the client's first one finished."""
+        """`first_cost`: assumed weighted tokens per request until the client's first request has finished."""
         if not (window_s > 0 and first_cost > 0):
             raise ValueError(f"window_s {window_s} and first_cost {first_cost} must be positive")
         self._window_s = window_s
@@ -55,16 +54,16 @@ class DemandMeter:
         known.last_s, known.silent = now_s, False
 
     def finished(self, client: str, cost: float) -> None:
-        """A request is over and was charged `cost`. Forgets clients it never saw arrive."""
+        """A request has ended with this cost. It is ignored if its arrival is unknown."""
         known = self._clients.get(client)
         if known is not None:
             known.cost += cost
             known.finished += 1
 
     def rates(self, now_s: float) -> dict[str, float]:
-        """Weighted tokens per second by client; a client that asks for nothing any more is reported so once.
+        """Weighted tokens per second by client. A client that stopped is reported once, with 0.
 
-        What its requests cost is known for longer: from seven windows after a single one, to twice as many after a thousand.
+        The mean cost of its requests is kept longer: seven windows after a single request, twice as long after a thousand.
         """
         rates = {}
         for client, known in list(self._clients.items()):

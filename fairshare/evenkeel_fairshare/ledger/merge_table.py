@@ -1,10 +1,10 @@
-"""Names → rows of numbers that merge in any order, also repeated or with losses (design R3).
+"""Tables of rows by name that merge in any order, also with repeated or lost messages (design R3).
 
 A row is (version, totals…, state…). Its join takes the maximum of every total, and the state of the later row: by version,
 among equal versions by value. Both are semilattices, so the join of rows is commutative, associative and idempotent.
 
-Cells are in one flat array of doubles, because a fleet may hold millions of rows. The dictionary of slots is in the order of change, so the latest
-changes are found first.
+Cells are in one flat array of doubles, because a fleet may have millions of rows. The dictionary of slots is in the order of change,
+so that the latest changes come first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DOUBLE_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows on their way: names, and their cells row by row as little-endian doubles."""
+    """Rows in a message: names, and their cells row by row as little-endian doubles."""
 
     names: tuple[str, ...] = ()
     cells: bytes = b""
@@ -30,7 +30,7 @@ class Rows:
         return len(self.names)
 
     def split(self, rows: int) -> list[Rows]:
-        """The same in pieces of at most `rows`; one piece, perhaps empty, at least."""
+        """These rows in pieces of at most `rows`; at least one piece, which may be empty."""
         if len(self.names) <= rows:
             return [self]
         size = len(self.cells) // len(self.names)
@@ -90,7 +90,7 @@ class MergeTable:
         return default if start is None else self._cells[start + column]
 
     def copy(self) -> MergeTable:
-        """The same rows; much quicker than putting them."""
+        """A copy, much faster than `put` of every row."""
         other = MergeTable(totals=self._totals, state=self.width - 1 - self._totals)
         other._slots, other._cells = self._slots.copy(), self._cells[:]
         other._newest, other._in_order = self._newest, self._in_order
@@ -106,15 +106,15 @@ class MergeTable:
         return [name for name, start in self._slots.items() if cells[start + column] > 0]
 
     def put(self, name: str, row: Sequence[float]) -> bool:
-        """Join one row; whether anything changed. Raises `ValueError` for what is not a finite number."""
+        """Join one row; returns whether it changed. Raises `ValueError` if a number is not finite."""
         cells = array("d", row)
         _check_finite(cells)
         return self._join(name, cells, 0)
 
     def add(self, name: str, version: float, amounts: Sequence[tuple[int, float]]) -> None:
-        """Add amounts to columns of a row that nobody else writes, made if need be: nothing to join.
+        """Add amounts to columns of a row, which may be new. Only for rows with a single writer: there is no join.
 
-        Raises `ValueError`, and adds nothing, for what is not a finite number.
+        Raises `ValueError`, and adds nothing, if an amount is not finite.
         """
         total = 0.0
         for _, amount in amounts:
@@ -129,13 +129,13 @@ class MergeTable:
         for column, amount in amounts:
             cells[start + column] += amount
         cells[start] = version
-        self._slots[name] = start  # now the newest
+        self._slots[name] = start  # the newest
         self._note_order(version)
 
     def merge(self, rows: Rows) -> list[str]:
-        """Join rows; the names that changed.
+        """Join rows; returns the names of changed rows.
 
-        Raises `ValueError`, and joins nothing, for cells that do not fit the names or are not finite.
+        Raises `ValueError`, and joins nothing, if cells do not fit the names or are not finite.
         """
         if len(rows.cells) != len(rows.names) * self.width * DOUBLE_BYTES:
             raise ValueError(
@@ -150,7 +150,7 @@ class MergeTable:
         return [name for i, name in enumerate(rows.names) if self._join(name, cells, i * width)]
 
     def since(self, version: float) -> Rows:
-        """The rows of a version above `version`, newest first."""
+        """The rows with a version above `version`, newest first."""
         if not self._in_order:
             self._slots = dict(sorted(self._slots.items(), key=lambda item: self._cells[item[1]]))
             self._in_order = True
@@ -163,7 +163,7 @@ class MergeTable:
         return self.rows(names)
 
     def rows(self, names: Iterable[str]) -> Rows:
-        """The rows of the given names, all of which must be here."""
+        """The rows of the given names. Each must exist."""
         out = array("d")
         picked = tuple(names)
         for name in picked:
@@ -174,7 +174,7 @@ class MergeTable:
         return Rows(picked, out.tobytes())
 
     def drop(self, names: Iterable[str]) -> None:
-        """Forget rows and give their memory back. Not a merge: only for what nobody will send again."""
+        """Remove rows. This is not a merge: only for rows that no peer sends again."""
         gone = set(names) & self._slots.keys()
         if not gone:
             return
@@ -194,7 +194,7 @@ class MergeTable:
         new = cells[at : at + self.width]
         start = self._slots.get(name)
         if start is None:
-            # One string per name over all tables: a fleet holds a client in every incarnation's table.
+            # One string per name over all tables: a client is in the table of every incarnation.
             self._slots[sys.intern(name)] = len(self._cells)
             self._cells.extend(new)
         else:
@@ -206,7 +206,7 @@ class MergeTable:
                 return False
             self._cells[start : start + self.width] = new
             del self._slots[name]
-            self._slots[sys.intern(name)] = start  # now the newest
+            self._slots[sys.intern(name)] = start  # the newest
         self._note_order(new[0])
         return True
 

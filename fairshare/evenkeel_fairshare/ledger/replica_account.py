@@ -1,8 +1,8 @@
-"""What is known of one replica incarnation, from its reports and from every router (design R3).
+"""The account of one replica incarnation, from its reports and from every router (design R3).
 
-The replica's own rows are the source of truth while it lives. The routers' accounts of what they received are a lower bound of
-what it served after its last report. Whether the replica lives is not recorded: each router adds itself to `closed_by` when it is
-done with the incarnation for ever.
+The replica's own rows are the source of truth while it lives. The router accounts contain what each router received: a lower bound
+of the service after the last report. The account does not record whether the replica lives. Each router adds itself to `closed_by`
+when it never uses the incarnation again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
 
 
 class Totals(NamedTuple):
-    """What a client was given, cumulative. Tokens, and weighted tokens for the three kinds of service."""
+    """Cumulative totals of a client: tokens, and weighted tokens for the three kinds of service."""
 
     extend_tokens: float = 0.0
     cached_tokens: float = 0.0
@@ -68,7 +68,7 @@ class ReplicaRow(NamedTuple):
     deficit: float = 0.0
     tenant_deficit: float = 0.0
     seed: float = 0.0
-    """What the client's deficit started from at this incarnation (R5)."""
+    """The first deficit of the client at this incarnation (R5)."""
     tenant_seed: float = 0.0
     waiting: int = 0
     running: int = 0
@@ -81,18 +81,18 @@ def tenant_of(client: str) -> str:
 
 @dataclass(slots=True)
 class RouterAccount:
-    """What one router incarnation received from one replica incarnation; only that router writes it."""
+    """Totals that one router incarnation received from one replica incarnation. Only that router writes it."""
 
     clients: MergeTable = field(default_factory=lambda: MergeTable(totals=TOTALS, state=1))
     tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=1))
     marks: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=4))
-    """The replica's rows when the router stopped sending there; empty if it never did."""
+    """The replica's rows at the time of the drain; empty if the router did not drain it."""
     tenant_marks: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=2))
     head: float = 0.0
     """Every change up to this version is here."""
 
     def delta(self, router: str, base: float) -> RouterAccountDelta:
-        """What changed after version `base`."""
+        """The changes after version `base`."""
         return RouterAccountDelta(
             router,
             base,
@@ -104,7 +104,7 @@ class RouterAccount:
         )
 
     def merge(self, delta: RouterAccountDelta) -> list[str]:
-        """Join what another router knows of the account; the clients whose rows changed."""
+        """Merge another router's copy; returns the clients with changed rows."""
         changed = self.clients.merge(delta.clients) + self.marks.merge(delta.marks)
         self.tenants.merge(delta.tenants)
         self.tenant_marks.merge(delta.tenant_marks)
@@ -115,7 +115,7 @@ class RouterAccount:
 
 @dataclass(frozen=True, slots=True)
 class RouterAccountDelta:
-    """What changed in an account after version `base`, complete up to `head`."""
+    """All changes of a router account after version `base`, up to `head`."""
 
     router: str
     base: float
@@ -126,7 +126,7 @@ class RouterAccountDelta:
     tenant_marks: Rows
 
     def split(self, rows: int) -> Iterator[RouterAccountDelta]:
-        """The same in deltas of at most `rows` rows of clients, as `ReplicaAccountDelta.split`."""
+        """This delta in parts of at most `rows` rows of clients, as `ReplicaAccountDelta.split`."""
         nothing = RouterAccountDelta(
             self.router, self.base, self.base, Rows(), Rows(), Rows(), Rows()
         )
@@ -141,7 +141,7 @@ class RouterAccountDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAccountDelta:
-    """What changed in a page. The replica's rows are those after its sequence `base`, complete to `head`."""
+    """Changes of a replica account: all rows of the replica after its sequence `base`, up to `head`."""
 
     incarnation: str
     base: float
@@ -152,9 +152,9 @@ class ReplicaAccountDelta:
     closed_by: tuple[str, ...]
 
     def split(self, rows: int) -> Iterator[ReplicaAccountDelta]:
-        """The same in deltas of about `rows` rows. Only the last of several claims to be complete up to `head`.
+        """This delta in parts of about `rows` rows. Only the last part has the final `head`.
 
-        So merge them in this order, and none after one that was lost: else what was lost is not asked for again.
+        Merge them in this order, and none after a lost part: otherwise the lost rows are not requested again.
         """
         nothing = replace(
             self, head=self.base, clients=Rows(), tenants=Rows(), accounts=(), closed_by=()
@@ -174,7 +174,7 @@ class ReplicaAccountDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAccountDigest:
-    """How much of a page somebody has."""
+    """The versions of a replica account that a router has."""
 
     head: float = 0.0
     accounts: dict[str, float] = field(default_factory=dict)
@@ -191,12 +191,12 @@ class ReplicaAccount:
     """The replica's sequence number up to which its rows are complete."""
     accounts: dict[str, RouterAccount] = field(default_factory=dict)
     closed_by: set[str] = field(default_factory=set)
-    """Routers that send nothing there any more and have nothing open there."""
+    """Routers that send no new requests there and have no open request there."""
     changes: int = 0
-    """Counts changes, so that whoever computes from the page knows when to compute again."""
+    """Number of changes, by which callers notice that a computed result is out of date."""
 
     def observe(self, *, since: float, sequence: float, rows: Iterable[ReplicaRow]) -> list[str]:
-        """Take a report that holds what changed after `since`; the clients whose rows changed."""
+        """Take a report of all changes after `since`; returns the clients with changed rows."""
         changed = []
         for row in rows:
             cells = (sequence, *row.totals, row.deficit, row.seed, row.waiting, row.running)
@@ -209,19 +209,19 @@ class ReplicaAccount:
         return changed
 
     def account(self, router: str) -> RouterAccount:
-        """The account of one router, opened when first asked for."""
+        """The account of one router; a new one if it has none."""
         account = self.accounts.get(router)
         if account is None:
             account = self.accounts[router] = RouterAccount()
         return account
 
     def receive(self, router: str, client: str, totals: Totals) -> None:
-        """Add to what `router` received."""
+        """Add totals that `router` received."""
         account = self._changed(router)
         account.clients.add(client, account.head, list(enumerate(totals, start=1)))
 
     def promise(self, router: str, client: str, *, seed: float, tenant_seed: float) -> None:
-        """`router` told this incarnation, through client keys, where `client` starts (R5)."""
+        """The client keys of `router` carry these seeds of `client` to this incarnation (R5)."""
         account = self._changed(router)
         known = account.clients.get(client)
         row = list(known) if known is not None else [0.0] * account.clients.width
@@ -230,17 +230,17 @@ class ReplicaAccount:
         account.tenants.put(tenant_of(client), (account.head, tenant_seed))
 
     def mark(self, router: str) -> None:
-        """`router` sends nothing there from now on: the replica drains. Only the first call counts.
+        """The replica drains: `router` sends no new requests. Only the first call has an effect.
 
-        What clients owe there is reckoned from here. Once queues run dry, members leave and their credit is
-        forfeited, and whoever still waits is refilled alone: later deficits say nothing any more.
+        Final deficits start from the rows of this moment. Later deficits are useless: clients leave and lose their
+        credit, and a client that still waits gets all refills.
         """
         account = self.account(router)
         if account.marks:
             return
         account.head += 1
         self.changes += 1
-        account.marks.put("", (account.head, 0, 0, 0, 0))  # a mark even if nobody was reported yet
+        account.marks.put("", (account.head, 0, 0, 0, 0))  # a mark, even without a reported client
         for client in self.clients:
             row = self.clients[client]
             state = (row[SERVICE], row[DEFICIT], row[SEED], float(row[WAITING] > 0))
@@ -250,14 +250,14 @@ class ReplicaAccount:
             account.tenant_marks.put(tenant, (account.head, *row[1:]))
 
     def close(self, router: str) -> None:
-        """`router` is done with this incarnation. Final: a replica that it gave up must start anew."""
+        """`router` never uses this incarnation again. A replica that returns must start as a new incarnation."""
         self.changes += router not in self.closed_by
         self.closed_by.add(router)
 
     def seed(self, client: str) -> float | None:
-        """What a client started from here: as reported, else as promised. None: it was never sent here.
+        """The seed of a client: as reported, otherwise as a router promised it. None: no router sent the client here.
 
-        Where routers promised different seeds, the larger debt stands until the replica says which came first.
+        If routers promised different seeds, the larger debt counts until the replica reports the seed that it used.
         """
         if client in self.clients:
             return self.clients.cell(client, SEED)
@@ -269,7 +269,7 @@ class ReplicaAccount:
         return min(promised, default=None)
 
     def tenant_seed(self, tenant: str) -> float | None:
-        """What a tenant started from here, likewise."""
+        """The seed of a tenant, in the same way."""
         if tenant in self.tenants:
             return self.tenants.cell(tenant, TENANT_SEED)
         promised = (
@@ -280,7 +280,7 @@ class ReplicaAccount:
         return min(promised, default=None)
 
     def charged_seed(self, client: str, *, unpromised: bool) -> float:
-        """The part of a client's seed that a carried balance lost: all of it, or nothing if it is a baseline (R8).
+        """The part of a client's seed that came out of a carried balance: all of it, or 0 for a baseline (R8).
 
         `unpromised`: whether seeds count that no known router promised.
         """
@@ -288,7 +288,7 @@ class ReplicaAccount:
         return seed if unpromised or self.is_promised(client) else 0.0
 
     def charged_tenant_seed(self, tenant: str, *, unpromised: bool) -> float:
-        """The same for a tenant."""
+        """As `charged_seed`, for a tenant."""
         seed = self.tenant_seed(tenant) or 0.0
         return seed if unpromised or self.is_promised_to_tenant(tenant) else 0.0
 
@@ -297,13 +297,13 @@ class ReplicaAccount:
         return any(account.clients.cell(client, PROMISED) for account in self.accounts.values())
 
     def is_promised_to_tenant(self, tenant: str) -> bool:
-        """The same for a tenant."""
+        """As `is_promised`, for a tenant."""
         return any(
             account.tenants.cell(tenant, TENANT_PROMISED) for account in self.accounts.values()
         )
 
     def names(self) -> Iterator[str]:
-        """Every client that the replica or a router names, once."""
+        """Every client in a row of the replica or of a router, once."""
         seen = set(self.clients)
         yield from self.clients
         for account in self.accounts.values():
@@ -313,12 +313,12 @@ class ReplicaAccount:
                     yield name
 
     def digest(self) -> ReplicaAccountDigest:
-        """How much of the page is here."""
+        """The versions that this copy has."""
         heads = {router: account.head for router, account in self.accounts.items()}
         return ReplicaAccountDigest(self.head, heads, frozenset(self.closed_by))
 
     def delta(self, incarnation: str, has: ReplicaAccountDigest) -> ReplicaAccountDelta | None:
-        """What somebody who has `has` lacks; None if nothing."""
+        """The rows that a router with `has` lacks; None if it lacks nothing."""
         accounts = tuple(
             account.delta(router, base)
             for router, account in self.accounts.items()
@@ -334,7 +334,7 @@ class ReplicaAccount:
         )
 
     def merge(self, delta: ReplicaAccountDelta) -> list[str]:
-        """Join what another router knows; the clients whose rows changed."""
+        """Merge another router's delta; returns the clients with changed rows."""
         changed = self.clients.merge(delta.clients)
         self.tenants.merge(delta.tenants)
         self._advance(delta.base, delta.head)
@@ -346,11 +346,11 @@ class ReplicaAccount:
         return changed
 
     def _advance(self, base: float, head: float) -> None:
-        if self.head >= base:  # otherwise what lies between is missing, and is asked for again
+        if self.head >= base:  # otherwise changes in between are missing, and are requested again
             self.head = max(self.head, head)
 
     def _changed(self, router: str) -> RouterAccount:
-        """The account of one router, which is about to change."""
+        """The account of one router, with a new version."""
         account = self.accounts.get(router) or self.account(router)
         account.head += 1
         self.changes += 1

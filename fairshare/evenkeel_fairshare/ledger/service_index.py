@@ -1,6 +1,6 @@
-"""Service of every client over all incarnations, kept up to date by looking only at clients that changed (design §7).
+"""Service of every client over all incarnations, updated only for clients that changed (design §7).
 
-Adding up a hundred thousand clients over 64 replicas takes seconds; what changed since the last look does not.
+The sum over a hundred thousand clients and 64 replicas takes seconds; an update of the changed ones does not.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ class ServiceIndex:
         ledger.stale.update(ledger.clients())
 
     def refresh(self) -> Iterator[tuple[str, float]]:
-        """Look at every client that changed: its name, and how much more service it has now.
+        """Update every client that changed; yields its name and the increase of its service.
 
-        One step for each client, so that the caller can do other work in between. Service falls where a client was aged out.
+        There is one step per client, so that the caller can do other work in between. The increase is negative for a
+        client that was aged out.
         """
         ledger = self._ledger
         stale, ledger.stale = ledger.stale, set()
@@ -38,5 +39,5 @@ class ServiceIndex:
             ledger.stale |= stale  # the caller stopped early
 
     def clients(self) -> Mapping[str, float]:
-        """Weighted tokens, before any weight, of all clients that were served and are not aged out."""
+        """Service by client in weighted tokens, before weights, without clients that were aged out."""
         return self._service

@@ -1,7 +1,7 @@
-"""Cuts a prompt into blocks and hashes each together with everything before it.
+"""Cuts a prompt into blocks and hashes each block together with all before it.
 
 The hash of block k stands for the whole prefix up to the end of block k, so one dictionary can hold a forest of prefixes
-without pointers. Only whole blocks count: a shorter tail of a prompt is not matched.
+without pointers. Only whole blocks count: the rest of a prompt is not matched.
 
 The hash is 64 bits wide and not cryptographic. A collision, even a forged one, sends a request to a replica without its
 prefix. It does not change what a replica computes, since engines match tokens, not hashes.
@@ -30,7 +30,7 @@ def text_blocks(
     """
     if block_bytes < 1:
         raise ValueError(f"block_bytes is {block_bytes}; it must be at least 1")
-    # Lone surrogates are legal in JSON strings; they must not stop a request on its way.
+    # Lone surrogates are legal in JSON strings, so a request with one must not fail.
     data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     running = xxh3_64(seed=seed)
     update, digest = running.update, running.intdigest
@@ -48,7 +48,7 @@ def token_blocks(tokens: Sequence[int], *, block_tokens: int, seed: int = 0) -> 
 
 
 def sglang_blocks(tokens: Sequence[int], *, page_tokens: int) -> list[int]:
-    """The hashes by which SGLang's KV events name the whole pages of a prompt, unsigned, shortest prefix first.
+    """The hashes of the whole pages of a prompt in SGLang's KV events, unsigned, shortest prefix first.
 
     Each is the first 8 bytes, big endian, of SHA-256 over the digest of the page before (nothing before the
     first) and the page's token ids, 32 bits each, little endian (SGLang 0.5.21–0.5.23, `mem_cache/utils.py`:
@@ -70,12 +70,12 @@ def sglang_blocks(tokens: Sequence[int], *, page_tokens: int) -> list[int]:
 
 
 def unsigned(hashes: Iterable[int]) -> list[int]:
-    """Hashes as an index takes them, out of an engine's signed ones."""
+    """Unsigned hashes for an index, from an engine's signed ones."""
     return [key & _64_BITS for key in hashes]
 
 
 def chained_blocks(blocks: Iterable[int], *, seed: int = 0) -> list[int]:
-    """Prefix hashes of blocks that come as names already (64-bit integers: trace `hash_ids`, segments)."""
+    """Prefix hashes of blocks that are 64-bit names already (trace `hash_ids`, segments)."""
     hashes = []
     running = seed
     for block in blocks:

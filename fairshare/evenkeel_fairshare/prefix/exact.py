@@ -1,15 +1,14 @@
-"""Which replicas hold which prefixes, by the replicas' own events.
+"""Map from prefixes to replicas, by the replicas' KV events.
 
-Two indexes lie on top of each other: *facts*, blocks that KV events reported, and *expectations*, blocks that were
-dispatched and that no event has reported yet. A block counts as held if either index has it; `stored` turns an expectation
-into a fact.
+There are two indexes: *facts*, blocks that KV events reported, and *expectations*, blocks that were dispatched and that no
+event has reported yet. A replica holds a block if either index has it; `stored` turns an expectation into a fact.
 
-Expectations are needed even where events never fail: in a burst of requests that share a prefix, the first has not been
-computed when the second is selected. Only expectations can be wrong, so only they are taken back (`truncate`). A fact ends
-with `removed`, `cleared` or `drop`, and nothing else.
+Expectations are needed even if events never fail: in a burst of requests with a common prefix, the first is not computed yet
+when the second is selected. Only expectations can be wrong, so `truncate` removes only them. A fact ends with `removed`,
+`cleared` or `drop`.
 
-`synced` changes no match. It only decides what a match there is called, `exact` or estimated. A replica without events is
-matched by expectations alone, exactly as in text mode. Hashes of text and of tokens may share an index.
+`synced` changes no match. It only decides whether a match counts as `exact` or as estimated. A replica without events has
+expectations alone, as in text mode. Hashes of text and of tokens may share an index.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from evenkeel_fairshare.prefix.index import (
 class ExactIndex:
     """Prefix hash → replicas, by facts and expectations. Deterministic; independent of time.
 
-    Takes the place of a `PrefixIndex` wherever one is used. Hashes are unsigned, as `sglang_blocks` and
-    `unsigned` give them, each standing for its block and all before it.
+    It can replace a `PrefixIndex` everywhere. Hashes are unsigned, as from `sglang_blocks` and `unsigned`. Each
+    stands for its block and all blocks before it.
     """
 
     def __init__(self, *, max_blocks: int = DEFAULT_MAX_BLOCKS) -> None:
@@ -53,14 +52,14 @@ class ExactIndex:
         """The longest prefix that any replica of `among` holds, and the replicas that hold it. O(depth)."""
         return match_either(self._facts, self._expected, hashes, among)
 
-    # What the router does
+    # Calls for the router's own requests
 
     def insert(self, hashes: Sequence[int], slot: int) -> None:
-        """`slot` is about to compute the whole prompt: what it is not known to hold is expected there."""
+        """`slot` is about to compute the whole prompt: blocks without a fact become expectations."""
         self._expected.insert(self._facts.lacking(hashes, slot), slot)
 
     def truncate(self, hashes: Sequence[int], blocks: int, slot: int) -> None:
-        """The prompt was not computed: of what lies beyond its first `blocks`, facts stand alone."""
+        """The prompt was not computed: beyond its first `blocks` only facts remain."""
         self._expected.truncate(hashes, blocks, slot)
 
     def drop(self, slot: int) -> None:
@@ -69,7 +68,7 @@ class ExactIndex:
         self._facts.drop(slot)
         self._expected.drop(slot)
 
-    # What a replica's events report, in their order
+    # Calls for a replica's events, in their order
 
     def stored(self, hashes: Sequence[int], slot: int) -> None:
         """`slot` holds these blocks, parents before children. A repeated event changes nothing. O(blocks)."""
@@ -79,33 +78,32 @@ class ExactIndex:
     def removed(self, hashes: Sequence[int], slot: int) -> None:
         """`slot` dropped these blocks, inner ones too; unknown ones are ignored. O(blocks).
 
-        Expectations end as well. Where one of them was still to be computed, a `stored` event reports it.
+        Expectations end as well. If one of them is still to be computed, a `stored` event will report it.
         """
         self._facts.evict(hashes, slot)
         self._expected.evict(hashes, slot)
 
     def cleared(self, slot: int) -> None:
-        """`slot` holds nothing: it was flushed, or nothing that is known of it can be trusted any more.
+        """`slot` holds no blocks: its cache was flushed, or its events have a gap.
 
-        `synced` stays as it is. The next block said of `slot` pays for a sweep of the whole index (0.1 µs
-        per entry).
+        `synced` does not change. The next block of `slot` causes a sweep of the whole index (0.1 µs per entry).
         """
         self._facts.drop(slot)
         self._expected.drop(slot)
 
     def set_synced(self, slot: int, *, complete: bool) -> None:
-        """Whether every event of `slot`, from its first, has been applied here. What is held stays.
+        """Whether every event of `slot`, from its first, has been applied here. Blocks do not change.
 
-        Not complete means estimated: facts stay until an event or `cleared` takes them. The follower of
-        the events decides whether they are still useful.
+        If not, matches there are estimated: facts stay until an event or `cleared` removes them. The caller that
+        reads the events decides whether they are still useful.
         """
         bit = 1 << slot
         self.synced = ReplicaSet(self.synced | bit if complete else self.synced & ~bit)
 
     def exact(self, slot: int) -> bool:
-        """Whether a match at `slot` rests on complete events, and on all that they said."""
+        """Whether the facts about `slot` are complete: all events were applied and no fact was displaced."""
         return bool(self.synced >> slot & 1) and not self.crowded(slot)
 
     def crowded(self, slot: int) -> bool:
-        """Whether facts about `slot` had to make room for others' since it was cleared."""
+        """Whether facts about `slot` were displaced by others since it was cleared."""
         return bool(self._facts.displaced >> slot & 1)

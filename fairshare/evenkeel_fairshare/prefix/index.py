@@ -1,14 +1,14 @@
-"""Which replicas hold which prefixes, as far as the router knows.
+"""Map from prefixes to the replicas that hold them, as far as the router knows.
 
 One dictionary maps the hash of a prefix to the set of replicas that hold it. A match starts at the shortest prefix and
-stops where no replica is left. So a gap that an eviction leaves ends the match; it is never skipped.
+stops where no replica is left. So a gap after an eviction ends the match.
 
-Memory is bounded by `max_blocks` over all replicas. Room is made by the clock algorithm, an approximation of "least
-recently used" without links between entries: a hand goes round the entries and takes the first that was not inserted
-again since its last visit. The blocks of one prompt are laid out longest prefix first, so that the hand takes leaves
-before their roots.
+Memory is bounded by `max_blocks` over all replicas. The clock algorithm makes room, an approximation of "least recently
+used" without links between entries: a hand goes round the entries and removes the first that was not inserted again
+since its last visit. The blocks of one prompt are stored longest prefix first, so that the hand removes leaves before
+their roots.
 
-A match does not count as use; only `insert`, at dispatch, does: what counts is where a prefix was computed.
+Only `insert`, at dispatch, counts as use; a match does not. Useful is a prefix that was computed again.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Match(NamedTuple):
     """The longest match of a prompt."""
 
     blocks: int
-    """How many of its blocks are held, counted from the first; 0 where no replica holds any."""
+    """Number of matched blocks from the first; 0 without any match."""
     replicas: ReplicaSet
-    """The replicas that hold all of them; empty where `blocks` is 0."""
+    """The replicas that hold all of them; empty if `blocks` is 0."""
 
 
 NO_MATCH = Match(0, EMPTY)
@@ -51,18 +51,18 @@ class PrefixIndex:
         self._hand = 0
         self._departed = 0  # entry bits of replicas that left and may still be found in entries
         self.unswept = 0
-        """How many entries may still hold traces of departed replicas, which later inserts sweep out."""
+        """Number of entries that may still contain departed replicas. Later inserts clean them."""
         self._broom = 0
         self._held: defaultdict[int, int] = defaultdict(int)
         self.displaced: ReplicaSet = EMPTY
-        """Replicas that lost blocks to make room for others', since they were last dropped."""
+        """Replicas that lost blocks to those of others since they were last dropped."""
 
     def __len__(self) -> int:
         """Entries in memory, at most `max_blocks`. Emptied ones count until the hand comes by."""
         return len(self._entries)
 
     def held(self, slot: int) -> int:
-        """Blocks that `slot` holds as far as is known: none that were taken back, nor a departed replica's."""
+        """Number of blocks that `slot` is known to hold; 0 for a departed replica."""
         return self._held.get(slot, 0)
 
     def match(self, hashes: Sequence[int], among: ReplicaSet) -> Match:
@@ -79,7 +79,7 @@ class PrefixIndex:
         return Match(depth, ReplicaSet(held >> 1)) if depth else NO_MATCH
 
     def lacking(self, hashes: Sequence[int], slot: int) -> list[int]:
-        """Those of `hashes` that `slot` does not hold, in their order. O(blocks)."""
+        """The `hashes` that `slot` lacks, in their order. O(blocks)."""
         replica = 2 << slot & ~self._departed
         entry_of = self._entries.get
         return [key for key in hashes if not entry_of(key, 0) & replica]
@@ -93,7 +93,7 @@ class PrefixIndex:
             hashes = hashes[: self._max_blocks]
         entries = self._entries
         mark = replica | _USED
-        before = after = -1  # neighbours mostly have the same holders: one int serves them all
+        before = after = -1  # neighbours mostly have the same replicas: share one int
         gain = gained = 0
         fresh = []
         for key in hashes:
@@ -116,7 +116,7 @@ class PrefixIndex:
         self._held[slot] += gained
 
     def evict(self, hashes: Sequence[int], slot: int) -> None:
-        """`slot` dropped these blocks; hashes that it never held are ignored."""
+        """`slot` dropped these blocks; unknown hashes are ignored."""
         entries = self._entries
         replica = 2 << slot & ~self._departed
         lost = 0
@@ -128,19 +128,18 @@ class PrefixIndex:
         self._held[slot] -= lost
 
     def truncate(self, hashes: Sequence[int], blocks: int, slot: int) -> None:
-        """`slot` turned out to hold no more than the first `blocks` of this prompt.
+        """`slot` holds no more than the first `blocks` of this prompt.
 
-        For a request that ended before its prompt was computed: its blocks were inserted at dispatch.
-        After a completed one there is nothing to take back, however few tokens were found cached: the
-        replica holds the prompt now.
+        For a request that ended before its prompt was computed: its blocks were inserted at dispatch. After a
+        completed request this call is wrong, however few tokens were cached: the replica now holds the prompt.
         """
         self.evict(hashes[blocks:], slot)
 
     def drop(self, slot: int) -> None:
-        """The replica in `slot` is gone with its cache. O(1): its traces are swept out by later inserts.
+        """The replica in `slot` is gone with its cache. O(1): later inserts clean its entries.
 
-        Until then no match sees them. A slot that is used again before the sweep is done pays for the rest
-        of it at its first insert (about 0.1 µs per entry), so callers should reuse slots late.
+        Until then no match returns them. If a slot is reused before, its first insert cleans all remaining entries
+        (about 0.1 µs per entry), so callers should reuse slots late.
         """
         self._departed |= 2 << slot
         self.displaced = ReplicaSet(self.displaced & ~(1 << slot))
@@ -148,7 +147,7 @@ class PrefixIndex:
         self.unswept = len(self._ring)
 
     def _reader(self) -> Callable[[int, int], int]:
-        """Entries by key, without departed replicas: at the cost of a plain look-up while no replica departed."""
+        """Look-up of entries without departed replicas; a plain look-up while none has departed."""
         return self._living if self._departed else self._entries.get
 
     def _living(self, key: int, default: int) -> int:
@@ -157,18 +156,18 @@ class PrefixIndex:
     def _place(self, key: int) -> None:
         """Find a place in the ring for a new key; evicts where the index is full.
 
-        A used entry is spared once, but after `_CHANCES` of them the next one goes whatever it is.
+        A used entry is spared once. After `_CHANCES` spared entries the next one is evicted, used or not.
         """
         ring, entries = self._ring, self._entries
         if len(ring) < self._max_blocks:
             ring.append(key)
             return
         for _ in range(_CHANCES):
-            victim = ring[self._hand]
-            entry = entries[victim]
+            candidate = ring[self._hand]
+            entry = entries[candidate]
             if not entry & _USED:
                 break
-            entries[victim] = entry ^ _USED
+            entries[candidate] = entry ^ _USED
             self._hand = self._next(self._hand)
         losing = ReplicaSet((entries.pop(ring[self._hand]) & ~self._departed) >> 1)
         self.displaced = ReplicaSet(self.displaced | losing)
@@ -214,7 +213,7 @@ def match_either(
             if not still:
                 break
             held = still
-            # What comes next mostly lies where this block does: ask there first.
+            # The next block is mostly in the same index: look there first.
             of_first, of_second = of_second, of_first
         depth += 1
     return Match(depth, ReplicaSet(held >> 1)) if depth else NO_MATCH

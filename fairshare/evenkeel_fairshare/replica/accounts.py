@@ -1,10 +1,10 @@
-"""What each client was served since the engine started: the source of the ledger (design R3).
+"""Totals of each client since the engine started: the source of the ledger (design R3).
 
-Kept beside the policy, not by it: a policy without counters (FCFS) serves its clients all the same.
+They are separate from the policy, because a policy without counters (FCFS) serves clients too.
 
-No client is ever forgotten. One that came back would else begin at 0, and the largest total that a router received
-would hide later service (R3). Memory is bounded by `max_clients`: a new client beyond it shares one row with the others
-like it of its tenant. Their sum is right, and their tenant's.
+No client is ever removed: one that returned would begin at 0, and the largest total that a router received would hide its
+later service (R3). Memory is bounded by `max_clients`: beyond it, new clients of a tenant share one row. The sums over clients
+and per tenant stay right.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import Request
 
 MAX_CLIENTS: Final = 65_536
-"""With totals of their own, about 50 MB with their reports; as many as a level of deficits remembers."""
+"""Clients with their own totals, about 50 MB with their reports; as many as a level of deficits remembers."""
 OTHERS: Final = "*"
 """The last part of the identity that the other clients of a tenant share. Names in identities are percent-escaped, and
 `*` is not: a client named `*` has the identity `namespace/tenant/%2A`."""
@@ -24,7 +24,7 @@ OTHERS: Final = "*"
 
 @dataclass(slots=True)
 class ClientTotals:
-    """One client's totals; none ever falls. See `evenkeel_contract.reports.ClientReport`."""
+    """One client's totals, which never fall. See `evenkeel_contract.reports.ClientReport`."""
 
     extend_tokens: int = 0
     cached_tokens: int = 0
@@ -36,15 +36,15 @@ class ClientTotals:
     running: int = 0
     """State, not a total: requests in the batch."""
     aborted: int = 0
-    """Requests that were broken off after they had been admitted."""
+    """Requests that were aborted after their admission."""
     aborted_tokens: int = 0
     """Output tokens charged for those."""
 
 
 class Accounts:
-    """Books every client's service as the engine renders it, at the weights of the moment.
+    """Adds up every client's service as the engine produces it, at the current weights.
 
-    Output is booked when a request leaves the batch or a report is made, not at every token: costs
+    Output is added when a request leaves the batch or a report is made, not at every token: costs
     telescope, so the sums are the same.
     """
 
@@ -52,10 +52,10 @@ class Accounts:
         self._cost = cost
         self._max_clients = max_clients
         self.clients: dict[str, ClientTotals] = {}
-        """By identity; at most `max_clients`, and one for the others of each tenant."""
+        """By identity; at most `max_clients`, and one shared row per tenant."""
 
     def admitted(self, request: Request, *, charged: bool) -> None:
-        """A request entered the batch; `charged` is whether its input costs its client anything (R11)."""
+        """A request entered the batch; `charged`: whether its client pays for its input (R11)."""
         totals = self._of(request)
         totals.requests += 1
         totals.running += 1
@@ -65,7 +65,7 @@ class Accounts:
             _serve(totals, request, self._cost.input_cost(request.extend_tokens))
 
     def settle(self, request: Request) -> None:
-        """Book the output tokens that are not booked yet."""
+        """Add the output tokens that the totals do not include yet."""
         before, after = request.booked_tokens, request.output_tokens
         if after > before:
             totals = self._of(request)
@@ -77,7 +77,7 @@ class Accounts:
                 _serve(totals, request, cost)
 
     def copy(self) -> dict[str, ClientTotals]:
-        """The totals as they are now, to be read while the engine goes on."""
+        """A copy of the totals for a reader while the engine runs."""
         return {client: replace(totals) for client, totals in self.clients.items()}
 
     def left(self, request: Request) -> None:
@@ -86,13 +86,13 @@ class Accounts:
         self._of(request).running -= 1
 
     def aborted(self, request: Request) -> None:
-        """A request that was once admitted, and is in the batch no more, is over without having finished."""
+        """A request has ended unfinished after it was admitted and had left the batch."""
         totals = self._of(request)
         totals.aborted += 1
         totals.aborted_tokens += max(0, request.output_tokens - request.paid_output_tokens)
 
     def _of(self, request: Request) -> ClientTotals:
-        """The same row for a client as long as the process lives: rows only come."""
+        """The row of a client, the same as long as the process lives."""
         totals = self.clients.get(request.client)
         if totals is not None:
             return totals

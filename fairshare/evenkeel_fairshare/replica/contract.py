@@ -4,8 +4,8 @@ The policy owns the waiting queue; the engine owns the batch, the cache and the 
 admissions → progress → leave. A pass of admissions is a conversation: the policy yields the request it wants next, the
 engine answers whether it fitted. So the policy never computes memory and the engine never orders requests.
 
-A pass is a generator. One implementation therefore serves an engine that asks ("may this one in?") and an engine that
-is driven ("give me the next one").
+A pass is a generator. So one implementation serves an engine that asks whether a request may enter, and an engine that asks
+for the next request.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import ClassVar
 
 
 class Arrival(Enum):
-    """What a policy does with a new request."""
+    """The decision of a policy about a new request."""
 
     QUEUED = "queued"
     REJECTED = "rejected"  # RPM only: the engine must fail the request at once
 
 
 class AdmissionResult(Enum):
-    """What the engine answers to a request that a pass proposed."""
+    """The engine's answer to a request that a pass proposed."""
 
     ADMITTED = "admitted"  # it is in the batch; `Request.extend_tokens` is set
     NO_ROOM = "no_room"  # it does not fit now; it stays queued
     LATER = (
-        "later"  # its prefix is being computed for another; it stays queued, and others may enter
+        "later"  # another request computes its prefix now; it stays queued, and others may enter
     )
 
 
@@ -39,8 +39,7 @@ class AdmissionResult(Enum):
 class Request:
     """One request as a replica policy sees it.
 
-    Identity is by object: two requests are never equal. Engines may subclass it to hang their own state
-    on it. All token figures are counts of tokens.
+    Two requests are equal only if they are the same object. Engines may add their own state in a subclass.
     """
 
     id: str
@@ -51,36 +50,36 @@ class Request:
     arrival_s: float
     input_tokens: int
     max_output_tokens: int
-    """What the request may produce at most; the true length is unknown to every fair policy."""
+    """The most output that the request may produce. No fair policy knows the true length."""
     client_weight: float = 1.0
     tenant_weight: float = 1.0
     seed: float = 0.0
-    """Weighted tokens. The deficit (negative: debt) that a client starts from if the policy never saw it (R5)."""
+    """The first deficit of a client that is new to the policy, weighted tokens (R5). A debt is negative."""
     tenant_seed: float = 0.0
     """The same for the tenant."""
     charge_input: bool = True
-    """False for a retry that the fleet's own failure caused: its input was charged elsewhere (R11)."""
+    """False for a retry after a failure of the fleet: its input was charged elsewhere (R11)."""
     paid_output_tokens: int = 0
     """Output tokens of such a retry that were charged elsewhere too: neither engine nor accounts charge them again."""
     expected_output_tokens: int | None = None
     """For oracles and engines with forced lengths only."""
 
-    # Kept by the engine.
+    # The engine sets these.
     matched_tokens: int = 0
-    """Input tokens found in the cache when last matched; current before every pass if `matches_prefix`."""
+    """Input tokens found in the cache at the last match; current before every pass if `matches_prefix`."""
     extend_tokens: int = 0
-    """Input tokens that had to be computed; set by the engine when it admits, at least 1."""
+    """Input tokens that the engine computes; set at admission, at least 1."""
     output_tokens: int = 0
-    """Output tokens produced so far; advanced by the engine before it reports `progress`."""
+    """Output tokens so far; the engine sets them before it reports `progress`."""
     booked_tokens: int = 0
     """Output tokens that the accounts include."""
 
     def due_tokens(self, tokens: int) -> int:
-        """How many of its last `tokens` output tokens are charged here (R11)."""
+        """The number of its last `tokens` output tokens that are charged here (R11)."""
         return min(tokens, self.output_tokens - self.paid_output_tokens)
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` on a weight that no share can be computed from."""
+        """Raises `ValueError` if a weight is not positive."""
         if not (self.client_weight > 0 and self.tenant_weight > 0):
             raise ValueError(
                 f"request {self.id!r}: client_weight {self.client_weight} and "
@@ -93,11 +92,11 @@ class ClientState:
     """A policy's account of one client, for reports and `evenkeel top`. Weighted tokens."""
 
     deficit: float
-    """DLPM: q_i. VTC: minus the counter. 0 where a policy keeps none."""
+    """DLPM: q_i. VTC: minus the counter. 0 for policies without accounts."""
     tenant_deficit: float
     waiting: int
     seed: float = 0.0
-    """What the deficit started from here (R5)."""
+    """The first deficit here (R5)."""
     tenant_seed: float = 0.0
 
 
@@ -117,43 +116,43 @@ class ReplicaPolicy(ABC):
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         """One admission pass (one "batching step" of the papers).
 
-        Yields the request wanted next; must be sent an `AdmissionResult` for each. An admitted request leaves the
+        Yields the next request; the engine must send an `AdmissionResult` for each. An admitted request leaves the
         queue and its input is charged before the next one is chosen. Ends when no other request may or can
-        enter. The engine may abandon a pass by closing the generator; until it does or the pass ends, it
-        calls nothing else that changes the policy.
+        enter. The engine may close the generator to abandon a pass. During a pass it makes no other call that
+        changes the policy.
         """
 
     @abstractmethod
     def progress(self, request: Request, tokens: int) -> None:
-        """A running request produced `tokens` further output tokens (>= 1) that are to be paid: charge them, once each."""
+        """A running request produced `tokens` more output tokens (>= 1): charge each of them once."""
 
     def progress_all(self, requests: Collection[Request], tokens: int) -> None:
-        """`progress` for every one of `requests`; to be overridden where once for many is cheaper."""
+        """`progress` for each of `requests`. Policies override it if one charge for many is cheaper."""
         for request in requests:
             self.progress(request, tokens)
 
     @abstractmethod
     def requeue(self, request: Request, now_s: float) -> None:
-        """A running request was retracted and waits again; what is computed again is charged again (R11)."""
+        """A running request was retracted and waits again; tokens computed again are charged again (R11)."""
 
     @abstractmethod
     def leave(self, request: Request, now_s: float) -> None:
-        """The request is over: finished, or aborted while running or while waiting."""
+        """The request has ended: finished, or aborted while running or waiting."""
 
     @abstractmethod
     def waiting(self) -> Iterable[Request]:
-        """Every queued request, in no promised order."""
+        """Every queued request, in any order."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many requests wait."""
+        """Number of waiting requests."""
 
     def preempt(self, running: Sequence[Request], now_s: float) -> Sequence[Request]:
         """Running requests to retract before the next pass. Most policies never preempt."""
         return ()
 
     def clients(self) -> Mapping[str, ClientState]:
-        """State by client, for reports. A policy without accounts still reports the clients that wait, since nothing
-        else shows that they are starved."""
+        """State by client, for reports. A policy without accounts still reports waiting clients, because nothing
+        else shows that they starve."""
         counts = Counter(request.client for request in self.waiting())
         return {client: ClientState(0.0, 0.0, count) for client, count in counts.items()}

@@ -3,9 +3,9 @@
 `dlpm` keeps one level of tenants and, below each tenant, one level of its clients. Quantities are weighted tokens; a
 negative deficit is a debt.
 
-A refill changes no account. All queued members of a level always get the same number of quanta, and only when none of them
-is positive. So a level only counts its refills, and an account computes what it got since it was last charged. This is
-the closed form of Algorithm 1's lines 3 to 8, and what bounds the difference between members (DLPM, Theorem 4.1).
+A refill changes no account. All queued members of a level get the same number of quanta, and only when none of them is
+positive. So a level only counts its refills, and an account computes its refills since its last charge. This is the
+closed form of Algorithm 1's lines 3 to 8, which bounds the difference between members (DLPM, Theorem 4.1).
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from enum import Enum
 from typing import Final
 
 DEFERRED_REFILLS: Final = 8
-"""Refills that a new replica defers while it warms up: at most so many can a client that comes late make up for."""
+"""Refills that a new replica defers while it warms up. A client that arrives late still gets at most this many."""
 
 
 class Rejoin(Enum):
-    """What becomes of the deficit of a member that left and comes back (R4)."""
+    """Deficit of a member that returns after being idle (R4)."""
 
     KEEP_DEBT = "KeepDebt"
-    """A debt stays, credit is forfeited: q := min(q, 0)."""
+    """A debt stays, credit is lost: q := min(q, 0)."""
     PAPER = "Paper"
-    """q := 0, as Algorithm 1 prints it: forgives up to U each time, which can be farmed."""
+    """q := 0, as Algorithm 1 prints it. Each return cancels a debt of up to U, which a client can exploit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeficitRules:
-    """What all levels of one policy have in common."""
+    """The common parameters of all levels of a policy."""
 
     quantum: float = 8000.0
-    """Q^u: what a member of weight 1 gets with each refill, weighted tokens."""
+    """Q^u: weighted tokens per refill for a member of weight 1."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     remembered: int = 65_536
-    """Members per level that left and are still known; beyond that the smallest debts are forgiven."""
+    """Idle members per level whose debts are kept; beyond this number the smallest debts are cancelled."""
 
     def __post_init__(self) -> None:
         if not self.quantum > 0:
@@ -73,20 +73,20 @@ class Account:
         self.running = 0
         """Requests in the batch."""
         self.seed = 0.0
-        """What the deficit started from (R5)."""
+        """The first deficit (R5)."""
         self.quantum = level.rules.quantum
-        """What one refill gives: Q^u times the weight."""
+        """Weighted tokens per refill: Q^u times the weight."""
         self.positive_from = 0
         """Number of the refill that makes the deficit positive, or made it so."""
         self._children: DeficitLevel | None = None
         self._balance = 0.0
-        self._balance_at = 0  # the number of refills that are in the balance
+        self._balance_at = 0  # the number of refills in the balance
         self._is_light = True
 
     @property
     def is_light(self) -> bool:
-        """Whether it takes less than its share: a refill came that it did not need, while it lived on this credit or on the
-        one before. A member that has just come is light."""
+        """Whether it takes less than its share: a refill came that it did not need, during its current credit or the one
+        before. A new member is light."""
         return self._is_light or self.positive_from < self.level.refills
 
     @property
@@ -98,14 +98,14 @@ class Account:
 
     @property
     def children(self) -> DeficitLevel:
-        """The level below, made when first asked for."""
+        """The level below; created at the first use."""
         if self._children is None:
             self._children = DeficitLevel(self.level.rules, warming_up=self.level.warming_up)
         return self._children
 
     def charge(self, cost: float) -> None:
         """Lines 23 and 26; `cost` is not negative."""
-        # `_set(deficit - cost)` in one piece: this runs for every token.
+        # An inlined `_set(deficit - cost)`: this runs for every token.
         now = self.level.refills
         balance = (self._balance if self._balance_at == now else self.deficit) - cost
         self._balance = balance
@@ -117,7 +117,7 @@ class Account:
         self.positive_from = now + int(-balance // self.quantum) + 1
 
     def admit(self, cost: float) -> None:
-        """One request goes from the queue to the batch, which costs `cost`."""
+        """One request moves from the queue to the batch and pays `cost`."""
         self.waiting -= 1
         self.running += 1
         self.charge(cost)
@@ -131,26 +131,26 @@ class Account:
             self._set(deficit)
 
     def start_from(self, seed: float) -> None:
-        """Take over what departed replicas left (R5): debt or credit, which the ledger keeps in range."""
+        """Start from debt or credit of ended replicas (R5), which the ledger keeps in range."""
         self.seed = seed
         self._set(seed)
 
     def leave(self) -> None:
-        """Out of the list l: what is left of the deficit stays as it is until `come_back` (R4)."""
+        """Leave the list l: the remaining deficit does not change until `come_back` (R4)."""
         keeps_debt = self.level.rules.rejoin is Rejoin.KEEP_DEBT
         self._balance = min(self.deficit, 0.0) if keeps_debt else 0.0
         self._balance_at = self.positive_from = self.level.refills  # so no refill adds anything
         self._is_light = True
 
     def come_back(self) -> None:
-        """Into the list l again."""
+        """Return to the list l."""
         self._set(self._balance)
 
     def _set(self, deficit: float) -> None:
         now = self.level.refills
         self._balance = deficit
         self._balance_at = now
-        # §1.13 b: as many refills as it takes to be positive; none, or fewer, where it is positive.
+        # §1.13 b: the refills until it is positive; zero or less if it is positive already.
         self.positive_from = now + int(-deficit // self.quantum) + 1
 
 
@@ -162,10 +162,10 @@ class DeficitLevel:
     def __init__(self, rules: DeficitRules, *, warming_up: bool = False) -> None:
         self.rules = rules
         self.warming_up = warming_up
-        """Whether the last `DEFERRED_REFILLS` refills are deferred: they decide the order and are not given yet."""
+        """Whether the last `DEFERRED_REFILLS` refills are deferred: they count for the order but not in deficits yet."""
         self.members: dict[str, Account] = {}
         self.refills = 0
-        """Quanta given to every queued member so far."""
+        """Refills so far. Every queued member got as many quanta."""
         self.horizon = 0
         """Refill horizon: `refills` and the deferred ones. A member is eligible if its `positive_from` is not beyond it."""
         self._departed: dict[str, Account] = {}
@@ -175,7 +175,7 @@ class DeficitLevel:
         return name in self.members or name in self._departed
 
     def join(self, name: str, *, weight: float, parent: Account | None = None) -> Account:
-        """Line 12: the account of `name`: new, or come back with what it left with. The newest weight counts."""
+        """Line 12: the account of `name`, new or with its old deficit. The newest weight counts."""
         account = self.members.get(name)
         if account is None:
             account = self._departed.pop(name, None) or Account(name, self, parent)
@@ -195,7 +195,7 @@ class DeficitLevel:
             self._forget()
 
     def refill_to(self, horizon: int) -> None:
-        """CheckRefill, lines 3 to 8, where no queued member is eligible and `horizon` is the least `positive_from` of them.
+        """CheckRefill, lines 3 to 8, for when no queued member is eligible; `horizon` is their least `positive_from`.
 
         Line 7 repeated until a queued member is eligible: the same number of quanta for all queued members, the
         smallest that makes one of them eligible (§1.13 b).
@@ -206,11 +206,11 @@ class DeficitLevel:
         )
 
     def begin_pass(self) -> None:
-        """While it warms up no member stays eligible from one pass to the next: one that came since may need fewer refills."""
+        """During warm-up no member stays eligible from one pass to the next: a new member may need fewer refills."""
         self.horizon = self.refills
 
     def end_warmup(self) -> None:
-        """From now on refills are given at once. The deferred ones go to all members alike, so that no member missed any."""
+        """From now on refills take effect at once. Deferred refills go to all members, so that no member misses any."""
         self.warming_up, present = False, list(self.members.values())
         departed = list(self._departed.values())
         for account in departed:
@@ -221,12 +221,12 @@ class DeficitLevel:
             account.leave()
 
     def known(self) -> Iterator[Account]:
-        """Members, then those that left and are remembered."""
+        """Members, then idle members that the level remembers."""
         yield from self.members.values()
         yield from self._departed.values()
 
     def _forget(self) -> None:
-        """Forget half of those that left: the smallest debts, among equals those that left first."""
+        """Remove half of the idle members: the smallest debts first, among equals the longest idle."""
         by_debt = sorted(self._departed.values(), key=lambda gone: gone.deficit, reverse=True)
         for account in by_debt[: len(by_debt) // 2]:
             del self._departed[account.name]

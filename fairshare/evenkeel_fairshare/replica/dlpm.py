@@ -1,12 +1,12 @@
 """Deficit longest prefix match: locality first, fairness kept (DLPM, Algorithm 1; design R1, R9).
 
-A pass proposes the longest match among the requests whose tenant and client both have a positive deficit. It looks anew
-for each proposal, unlike the printed listing. There a refill in the middle of a walk continues that walk: it reaches
-requests that match less than those it passed over while their client was in debt. A client that is refilled often
-would compute cold prefixes while its warm requests wait and lose their place in the cache.
+A pass proposes the longest match among the requests whose tenant and client both have a positive deficit. Unlike the
+printed listing it searches again for each proposal. In the listing a refill continues the current walk, past warm requests
+that it skipped while their client was in debt. A client with frequent refills would compute cold prefixes, while its warm
+requests wait and lose their place in the cache.
 
-No bound changes: the proofs ask which members are positive, never in which order those are served.
-docs/design/0001-replica-policies.md has the readings of what the listing leaves open.
+No bound changes: the proofs depend on which members are positive, not on their order.
+docs/design/0001-replica-policies.md lists our decisions where the listing is open.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from evenkeel_fairshare.replica.contract import (
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
 
 MAX_OVERTAKEN: Final = 32
-"""How many requests of the same client may overtake its oldest one, which then goes next. Else a cold request would wait as
-long as warmer ones keep coming. Such a turn may cost a useful prefix: with 32, at most every 33rd turn does."""
+"""Number of requests of a client that may overtake its oldest one, which then goes next. Otherwise a cold request could wait
+without limit behind warmer ones. This may evict a useful prefix, with 32 at most at every 33rd request."""
 
 
 class ClientQueue(OrderedDict[Request, None]):
     """The waiting requests of one client in order of arrival."""
 
     overtaken = 0
-    """How many others of the client were admitted since the oldest one is the oldest."""
+    """Number of other requests of the client admitted since the oldest one became the oldest."""
 
     @property
     def oldest(self) -> Request | None:
-        """The request that came first; None in an empty queue."""
+        """The request that arrived first; None in an empty queue."""
         return next(iter(self), None)
 
     def take_out(self, request: Request, *, admitted: bool) -> None:
@@ -57,9 +57,9 @@ class Dlpm(ReplicaPolicy):
     """Algorithm 1 on a tree of two levels; with a single tenant it is the flat algorithm.
 
     `skip_misfit`: go on past an eligible request that does not fit instead of ending the pass.
-    `warmup_s`: how long after its first request a replica defers refills (`DEFERRED_REFILLS`); anew where it was empty
-    before. A new replica of a fleet meets its clients one by one. Refills for the first of them would forgive their
-    debts, and only theirs (docs/design/0003).
+    `warmup_s`: time after its first request in which a replica defers refills (`DEFERRED_REFILLS`). It starts again when a
+    request arrives at an empty replica. Clients arrive at a new replica one by one, and refills for the first ones would
+    cancel the debts of these clients only (docs/design/0003).
     A pass never proposes the same request twice.
     """
 
@@ -96,7 +96,7 @@ class Dlpm(ReplicaPolicy):
         return Arrival.QUEUED
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
-        """Lines 16 to 24. Ends when memory is full, or when no other client is or gets positive (§1.13 a)."""
+        """Lines 16 to 24. Ends when memory is full, or when no other client is or becomes positive (§1.13 a)."""
         if self.tenants.warming_up and self._queue:
             self._warm_up(now_s)
         for request in self._eligible():
@@ -158,7 +158,7 @@ class Dlpm(ReplicaPolicy):
         return len(self._queue)
 
     def clients(self) -> Mapping[str, ClientState]:
-        """Every client that has a request here, is in debt at one of the levels, or was seeded at one."""
+        """Every client with a request here, or with a debt or a seed at one of the levels."""
         return {
             client.name: ClientState(
                 deficit=client.deficit,
@@ -219,13 +219,13 @@ class Dlpm(ReplicaPolicy):
 
 @dataclass(slots=True, eq=False)
 class Candidates:
-    """The requests of one account that are still to be proposed."""
+    """The requests of one account that the pass has not proposed yet."""
 
     account: Account
     left: int
-    """How many there are."""
+    """Number of requests."""
     keys: Iterator[int]
-    """Their sort keys, the best first. Each is asked for when the one before was answered and the account is eligible."""
+    """Their sort keys, the best first. The next key is taken after the previous answer, while the account is eligible."""
 
 
 def longest_first(
@@ -233,11 +233,11 @@ def longest_first(
     queue: Mapping[Request, Account],
     client_queues: Mapping[Account, ClientQueue],
 ) -> Iterator[Request]:
-    """Requests to propose, each once: of light members first, among those the longest match. `level`: of the tenants;
+    """Requests to propose, each once: light members first, then the longest match. `level`: of the tenants;
     `queue`: in order of arrival. O(n log n) for the sort, O(log(clients)) per proposal."""
     requests = list(queue)
     count = len(requests)
-    # A sort key is one number, unique in the queue: the longest match is lowest, among equals the one that came first.
+    # A sort key is one number, unique in the queue: the longest match is lowest, among equals the earliest arrival.
     clients: defaultdict[Account, list[int]] = defaultdict(list)
     for number, (request, client) in enumerate(queue.items()):
         clients[client].append(number - request.matched_tokens * count)
@@ -260,13 +260,13 @@ def longest_first(
 def _merge(level: DeficitLevel, members: Iterable[Candidates]) -> Iterator[int]:
     """The sort keys of the eligible members of one level, those of light ones first, the best first.
 
-    Light members go first since they would otherwise wait for the rest of the heavy members' refill, and for their next
-    one too, wherever heavy members have longer matches. While a light member's request is answered `LATER`, heavy members
+    Light members go first. Otherwise they would wait until heavy members with longer matches have used up their refill,
+    and the next one too. While a light member's request is answered `LATER`, heavy members
     yield: the merge ends, and the next pass finds room for that request. It also ends when no candidate is left, or when
     all eligible ones were refused.
 
     In a pass only an admission changes an account, and a refill goes to the least `positive_from` of all. So a member that
-    needs a refill is looked at when that refill comes, and not before.
+    needs a refill is considered when that refill comes, and not before.
     """
     # (is heavy, key, candidates); keys are unique, so candidates are never compared.
     ready: list[tuple[bool, int, Candidates]] = []
@@ -300,7 +300,7 @@ def _merge(level: DeficitLevel, members: Iterable[Candidates]) -> Iterator[int]:
         member.left -= 1
         if account.positive_from > level.horizon:
             heappop(ready)
-            if member.left:  # no refill for the sake of a member without candidates
+            if member.left:  # no refill for a member without candidates
                 by_refill[account.positive_from].append(member)
         elif (following := next(member.keys, None)) is not None:
             heapreplace(ready, (not account.is_light, following, member))
@@ -309,7 +309,7 @@ def _merge(level: DeficitLevel, members: Iterable[Candidates]) -> Iterator[int]:
 
 
 def _next_refill(by_refill: Iterable[int], refused: Iterable[Account]) -> int:
-    """The least `positive_from` of the queued members. An eligible one that was refused leaves no refill to the others."""
+    """The least `positive_from` of the queued members. While an eligible one is refused, the others get no refill."""
     waiting = (account.positive_from for account in refused if account.waiting)
     return min(chain(by_refill, waiting))
 
@@ -317,7 +317,7 @@ def _next_refill(by_refill: Iterable[int], refused: Iterable[Account]) -> int:
 def _oldest_in_time(
     own: ClientQueue, keys: Sequence[int], requests: Sequence[Request]
 ) -> Iterator[int]:
-    """`keys`, the best first, but that of the oldest request as soon as it was overtaken too often."""
+    """`keys`, the best first; the key of the oldest request comes next once it was overtaken too often."""
     left = {requests[key % len(requests)]: key for key in keys}
     for request, key in [*left.items()]:
         while own.overtaken >= MAX_OVERTAKEN and own.oldest in left:

@@ -1,11 +1,11 @@
 """Deficit round robin for tokens: each client in its turn spends a quantum (VTC paper, App. C.2).
 
-Clients sit in a ring in order of joining. A client whose turn begins with nothing left gets a quantum. It is served while
-it has something left. Output is deducted as it comes, so many turns may pass until it has something left again. Flat: a
-weight is the tenant's times the client's own.
+Clients form a ring in order of joining. A client without credit gets a quantum at the begin of its turn. It is served while
+it has credit. Output is charged as it is produced, so a client may need many turns until it has credit again. There is one
+level: a weight is the tenant's weight times the client's.
 
-The policy does not walk the ring. How many turns a client still needs is known when it is charged, so the next one to be
-served is the least (round, place in the ring): O(log n), however small the quantum.
+The policy does not walk the ring. A charge determines how many turns a client still needs, so the next client is the least
+(round, place in the ring): O(log n), however small the quantum.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Seat(Ranked):
     """A client's place in the ring (`tie`); its `rank` is the round in which it is served next."""
 
     step: float = 0.0
-    """What a turn gives: the quantum times the weight."""
+    """Weighted tokens per turn: the quantum times the weight."""
     balance: float = 0.0
-    """C_i after its turn in round `turned`, weighted tokens; what later turns give is not in it."""
+    """C_i after its turn in round `turned`, weighted tokens, without later turns."""
     turned: int = 0
     running: int = 0
     """Requests in the batch."""
@@ -42,12 +42,12 @@ class Seat(Ranked):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has nothing waiting and nothing running."""
+        """Whether it has no waiting and no running request."""
         return not (self.waiting or self.running)
 
     @property
     def quanta_wanted(self) -> int:
-        """Turns that will give it something: until C_i > 0, or until C_i >= 0 with nothing waiting."""
+        """Turns in which it gets a quantum: until C_i > 0, or until C_i >= 0 without a waiting request."""
         if self.waiting:
             return max(0, int(-self.balance // self.step) + 1)
         return max(0, -int(self.balance // self.step))
@@ -56,8 +56,8 @@ class Seat(Ranked):
 class Drr(MeteredPolicy[Seat]):
     """App. C.2. Input is charged in full, cached or not, as under VTC.
 
-    A client with nothing waiting and nothing running keeps its debt, which later turns pay off, and loses its credit. Without
-    debt it leaves the ring. Beyond `rules.remembered` idle debtors the smaller half of the debts is forgiven.
+    An idle client keeps its debt, which later turns pay off, and loses its credit. Without debt it leaves the ring. Beyond
+    `rules.remembered` idle clients with debts the smaller half of the debts is cancelled.
     """
 
     name: ClassVar[str] = "DRR"
@@ -68,13 +68,13 @@ class Drr(MeteredPolicy[Seat]):
         self._rules = rules or DeficitRules()
         self._seats: dict[str, Seat] = {}
         self._away: dict[str, Seat] = {}
-        """Those of `_seats` that are idle: they have debts."""
+        """The idle clients of `_seats`, which have debts."""
         self._queued: Lowest[Seat] = Lowest()
         self._waiting = 0
         self._joined = 0
         self._round = 0
         self._place = 0
-        """The place whose turn it is: all up to here had theirs in this round."""
+        """The place whose turn it is: all places up to here had their turn in this round."""
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         seat = self._sit(request.client)
@@ -100,7 +100,7 @@ class Drr(MeteredPolicy[Seat]):
         seat.running -= 1
         self._settle(seat)
         self._enqueue(request, seat)
-        seat.queue.move_to_end(request, last=False)  # it came before all that wait
+        seat.queue.move_to_end(request, last=False)  # it arrived before all that wait
         request.charge_input = True  # it is computed again here (R11)
 
     def leave(self, request: Request, now_s: float) -> None:
@@ -130,7 +130,7 @@ class Drr(MeteredPolicy[Seat]):
         return states
 
     def _sit(self, client: str) -> Seat:
-        """The client's seat; the last one in the ring if it has none or has paid off its debt meanwhile."""
+        """The client's seat; a new one at the end of the ring if it has none or its debt is paid off."""
         seat = self._seats.get(client)
         if self._away.pop(client, None) is not None and seat is not None:
             self._settle(seat)
@@ -152,7 +152,7 @@ class Drr(MeteredPolicy[Seat]):
             self._forget()
 
     def _forget(self) -> None:
-        """Half of those that are away, the smallest debts first, among equals those that left first."""
+        """Remove half of the idle clients, the smallest debts first, among equals the longest idle."""
         for seat in self._away.values():
             self._settle(seat)
         by_debt = sorted(self._away, key=lambda client: self._away[client].balance, reverse=True)
@@ -160,7 +160,7 @@ class Drr(MeteredPolicy[Seat]):
             del self._away[client], self._seats[client]
 
     def _settle(self, seat: Seat) -> None:
-        """Bring the balance up to the turn that the ring is at; before anything changes what turns give."""
+        """Update the balance to the current turn; needed before any change of the quantum."""
         turned = self._round if seat.tie <= self._place else self._round - 1
         if turned > seat.turned:
             seat.balance += seat.step * min(turned - seat.turned, seat.quanta_wanted)
@@ -172,7 +172,7 @@ class Drr(MeteredPolicy[Seat]):
         self._rank(account)
 
     def _rank(self, seat: Seat) -> None:
-        """A client with something left is served in the turn that it has, or in its next."""
+        """A client with credit is served in its current turn, or in its next."""
         its_turn = seat.tie == self._place
         seat.rank = seat.turned + (seat.quanta_wanted or (0 if its_turn else 1))
 

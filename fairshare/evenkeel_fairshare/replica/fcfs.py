@@ -1,6 +1,6 @@
 """First come, first served: the order of vLLM and TGI, and the baseline without any fairness.
 
-A request that does not fit holds back all behind it, even those that would fit; else long requests would starve.
+A request that does not fit blocks all behind it, even those that would fit. Otherwise long requests would starve.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Fcfs(ReplicaPolicy):
     matches_prefix: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        # An OrderedDict, because taking the first out of a long dict again and again is quadratic.
+        # An OrderedDict, because repeated removal of the first item of a long dict is quadratic.
         self._queue: OrderedDict[Request, None] = OrderedDict()
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
@@ -41,7 +41,7 @@ class Fcfs(ReplicaPolicy):
 
     def requeue(self, request: Request, now_s: float) -> None:
         self._queue[request] = None
-        self._queue.move_to_end(request, last=False)  # it came before all that wait
+        self._queue.move_to_end(request, last=False)  # it arrived before all that wait
 
     def leave(self, request: Request, now_s: float) -> None:
         self._queue.pop(request, None)

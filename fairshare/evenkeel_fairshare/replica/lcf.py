@@ -1,7 +1,7 @@
-"""Least counter first: VTC without its lift (VTC paper, §5.1), to show what the lift is for.
+"""Least counter first: VTC without its lift (VTC paper, §5.1), to show why the lift is needed.
 
-A client that was idle or is new is owed all that the others got meanwhile, and starves them until it has caught up. So
-the policy must remember every client it ever saw.
+The policy counts idle time as a claim to service, so a new or idle client starves the others until it has as much service as
+they have. The policy must remember every client.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from evenkeel_fairshare.replica.vtc import Counter, Vtc
 
 
 class Lcf(Vtc):
-    """Algorithm 2 without lines 7 to 13. For comparisons: fair only among clients that never stop waiting."""
+    """Algorithm 2 without lines 7 to 13. For comparisons: it is fair only among clients that always wait."""
 
     name: ClassVar[str] = "LCF"
 

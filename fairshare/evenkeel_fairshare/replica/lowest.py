@@ -1,7 +1,7 @@
-"""The lowest ranked of those that wait: the next client of VTC (least counter) and of DRR (next turn).
+"""The lowest ranked waiting client: the next client of VTC (least counter) and of DRR (next turn).
 
-Ranks change at every token, yet nothing is moved then. Ranks nearly always rise, so an older heap entry is a lower bound,
-and it is enough to bring the top up to date at a look: O(log n) amortised per look, nothing per token.
+Ranks change at every token, but the heap does not. Ranks nearly always rise, so an older heap entry is a lower bound, and
+`find` only updates the top: O(log n) amortised per call, no work per token.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ class Ranked:
 
     rank: float = 0.0
     tie: Any = 0
-    """Decides among equal ranks, the smaller first; it never changes."""
+    """Order among equal ranks, the smaller first; it never changes."""
     waiting: int = 0
     """Requests in the queue."""
     entry: float | None = None
-    """The rank under which a `Lowest` holds it."""
+    """Its rank in the heap of a `Lowest`."""
 
 
 _Item = TypeVar("_Item", bound=Ranked)
 
 
 class Lowest(Generic[_Item]):
-    """The lowest ranked of those with `waiting` > 0; those that stop waiting drop out by themselves."""
+    """The lowest ranked item with `waiting` > 0. Items that stop waiting are removed automatically."""
 
     __slots__ = ("_compact_above", "_heap", "_pushes")
 
@@ -48,14 +48,14 @@ class Lowest(Generic[_Item]):
         heappush(self._heap, (item.rank, item.tie, self._pushes, item))
 
     def find(self) -> _Item | None:
-        """The lowest, which stays; None when none waits."""
+        """The lowest item, which stays; None if no item waits."""
         heap = self._heap
         while heap:
             rank, tie, number, item = heap[0]
             if rank == item.rank and item.waiting:
                 return item
             if rank != item.entry:
-                heappop(heap)  # a newer entry took its place
+                heappop(heap)  # a newer entry replaces it
             elif not item.waiting:
                 heappop(heap)
                 item.entry = None
@@ -65,7 +65,7 @@ class Lowest(Generic[_Item]):
         return None
 
     def _compact(self) -> None:
-        """Drop stale entries, so that memory stays in proportion to those that wait."""
+        """Remove stale entries, so that memory stays proportional to the waiting items."""
         kept = []
         for entry in self._heap:
             rank, _, _, item = entry

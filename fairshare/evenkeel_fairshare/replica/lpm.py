@@ -1,6 +1,6 @@
-"""Longest prefix match: SGLang's order, all locality and no fairness (DLPM §4.1).
+"""Longest prefix match: SGLang's order, with locality and without fairness (DLPM §4.1).
 
-A cold request starves as long as warm ones keep coming.
+A cold request starves while warm ones keep arriving.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _matched_tokens = attrgetter("matched_tokens")
 
 
 def by_prefix(requests: Iterable[Request]) -> list[Request]:
-    """SortByPrefix: longest match first, stable, so that equals keep their order of arrival."""
+    """SortByPrefix: longest match first, stable, so that equal requests keep their order of arrival."""
     return sorted(requests, key=_matched_tokens, reverse=True)  # `reverse` keeps equals in order
 
 
@@ -51,7 +51,7 @@ class Lpm(ReplicaPolicy):
         pass
 
     def requeue(self, request: Request, now_s: float) -> None:
-        self._queue = {request: None, **self._queue}  # first among equals: it came before them
+        self._queue = {request: None, **self._queue}  # first among equals: it arrived before them
 
     def leave(self, request: Request, now_s: float) -> None:
         self._queue.pop(request, None)

@@ -1,6 +1,6 @@
-"""What VTC and DRR have in common: one account per client, which pays for all input, cached or not.
+"""The common base of VTC and DRR: one account per client, which pays for all input, cached or not.
 
-Charging is most of what a decode step costs, so equal prices are charged once per client.
+Charging is the largest cost of a decode step, so equal prices are charged once per client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Account = TypeVar("_Account")
 
 
 class MeteredPolicy(ReplicaPolicy, Generic[_Account]):
-    """Charges h(input, output) as it is made; `_running` has the account that pays."""
+    """Charges h(input, output) as tokens are produced; `_running` maps a request to the account that pays."""
 
     def __init__(self, cost: Cost | None) -> None:
         self._cost: Cost = cost or LinearCost()
@@ -44,7 +44,7 @@ class MeteredPolicy(ReplicaPolicy, Generic[_Account]):
         """Weighted tokens, before any division by weights."""
 
     def _input_cost(self, request: Request) -> float:
-        """VTC's line 24. After a retraction the output so far is part of what is computed again."""
+        """VTC's line 24. After a retraction the output so far is computed again, so it is charged as input."""
         if not request.charge_input:
             return 0.0
         return self._cost.input_cost(request.input_tokens + request.output_tokens)

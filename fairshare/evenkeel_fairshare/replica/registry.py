@@ -1,4 +1,4 @@
-"""The replica policies that a fleet runs, by the names of the API (design §3 `replicaPolicy`). A new policy is added here only."""
+"""The replica policies that a fleet runs, by their names in the API (design §3 `replicaPolicy`). Add a new policy here only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ReplicaPolicyConfig:
     skip_misfit: bool = False
     """LPM, DLPM: go on past a request that does not fit."""
     warmup_s: float = 0.0
-    """DLPM: how long a new replica defers refills."""
+    """DLPM: time in which a new replica defers refills."""
 
 
 POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = MappingProxyType(
@@ -52,7 +52,7 @@ POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = 
 
 
 def make_policy(name: str, config: ReplicaPolicyConfig | None = None) -> ReplicaPolicy:
-    """A fresh policy, one per replica. Raises `ValueError` naming the policies there are."""
+    """A new policy, one per replica. Raises `ValueError` with the known names."""
     try:
         make = POLICIES[name]
     except KeyError:

@@ -2,8 +2,7 @@
 
 Counters are flat over all clients: a client's weight is its tenant's times its own, and its charges are divided by that.
 
-Memory is bounded without changing any schedule: the lift makes a forgotten client and a remembered one come back alike
-(`_forget`).
+Memory is bounded without a change to any schedule: after the lift a removed client and a remembered one are equal (`_forget`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from evenkeel_fairshare.replica.metered import MeteredPolicy
 
 @dataclass(slots=True, eq=False)
 class Counter(Ranked):
-    """c_i of one client: its `rank` is what it was served, weighted tokens over weight."""
+    """c_i of one client: its `rank` is its service in weighted tokens, divided by its weight."""
 
     weight: float = 1.0
     running: int = 0
@@ -37,7 +36,7 @@ class Counter(Ranked):
 class Vtc(MeteredPolicy[Counter]):
     """Algorithm 2. Ties go to the lowest client id. Input is charged in full, cached or not: h(np, 0).
 
-    `sweep_above`: how many clients are remembered before a sweep forgets those that may be forgotten.
+    `sweep_above`: number of clients above which a sweep removes those without effect on a schedule.
     """
 
     name: ClassVar[str] = "VTC"
@@ -74,9 +73,9 @@ class Vtc(MeteredPolicy[Counter]):
     def requeue(self, request: Request, now_s: float) -> None:
         counter = self._running.pop(request)
         counter.running -= 1
-        # A client without waiting requests is lifted, whatever brings it back: Lemma A.1 needs it.
+        # A client without waiting requests is lifted, also after a retraction: Lemma A.1 needs it.
         self._enqueue(request, counter)
-        counter.queue.move_to_end(request, last=False)  # it came before all that wait
+        counter.queue.move_to_end(request, last=False)  # it arrived before all that wait
         request.charge_input = True  # it is computed again here (R11)
 
     def leave(self, request: Request, now_s: float) -> None:
@@ -94,7 +93,7 @@ class Vtc(MeteredPolicy[Counter]):
         return self._waiting
 
     def clients(self) -> Mapping[str, ClientState]:
-        """Minus the counter, as far as clients are remembered."""
+        """Minus the counter, for remembered clients."""
         return {
             client: ClientState(-counter.rank, 0.0, counter.waiting)
             for client, counter in self._counters.items()
@@ -108,7 +107,7 @@ class Vtc(MeteredPolicy[Counter]):
         self._dequeue(request, counter)
 
     def _tie(self, client: str) -> Any:
-        """What decides among equal counters: the lowest goes first."""
+        """Order among equal counters: the lowest goes first."""
         return client
 
     def _charge(self, account: Counter, cost: float) -> None:
@@ -137,10 +136,10 @@ class Vtc(MeteredPolicy[Counter]):
             self._last = counter
 
     def _forget(self) -> None:
-        """Bound the memory without changing any schedule.
+        """Bound the memory without a change to any schedule.
 
-        The level that the next lift goes to never falls (Lemma A.1), so an idle client at or below it would
-        come back at the same counter as a new one.
+        The target of the next lift never falls (Lemma A.1), so an idle client at or below it would return with the
+        same counter as a new one.
         """
         least = self._queued.find() or self._last
         if least is None or len(self._counters) < self._sweep_next:

@@ -1,10 +1,10 @@
-"""VTC with length prediction: output is charged when it is predicted, not when it has come (VTC §4.4, Algorithm 3).
+"""VTC with length prediction: output is charged at its prediction, not at its production (VTC §4.4, Algorithm 3).
 
-An admission prepays the predicted output, progress charges what goes beyond, and the end refunds the rest. So a client's
-next request is not admitted on a counter that lacks what its last ones will cost.
+An admission prepays the predicted output, progress charges output beyond it, and the end refunds the rest. So the counter
+contains the expected cost of running requests when the client's next request is admitted.
 
-Counters may fall here. A refund may lower the level that others are lifted to, by at most what the client had prepaid; a
-forgotten client comes back no lower than that level.
+Counters may fall here. A refund may lower the target of the next lift, by at most the prepaid amount. A removed client
+returns no lower than that target.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
 from evenkeel_fairshare.replica.vtc import Counter, Vtc
 
 RECENT: Final = 5
-"""The paper's predictor is the mean of as many requests of the client."""
+"""The paper's predictor is the mean of this many requests of the client."""
 
 
 class PredictedVtc(Vtc):
-    """Algorithm 3. What a finished request pays in all is what it pays under VTC, whatever was predicted.
+    """Algorithm 3. A finished request pays the same as under VTC, whatever the prediction.
 
-    The prediction is `Request.expected_output_tokens` where the engine knows it (an oracle), else the mean length of
-    the client's last five; nothing before the first is over. `remembered`: clients whose lengths are kept.
+    The prediction is `Request.expected_output_tokens` where the engine knows it (an oracle), otherwise the mean length of
+    the client's last five, and 0 before the first has ended. `remembered`: number of clients whose lengths are kept.
     """
 
     name: ClassVar[str] = "VTCPredict"
@@ -35,12 +35,12 @@ class PredictedVtc(Vtc):
     ) -> None:
         super().__init__(cost=cost, sweep_above=sweep_above)
         self._prepaid: dict[Request, int] = {}
-        """Of those that run: how many output tokens are paid for, made or not."""
+        """Prepaid output tokens of each running request, produced or not."""
         self._lengths: OrderedDict[str, deque[int]] = OrderedDict()
         self._remembered = remembered
 
     def progress(self, request: Request, tokens: int) -> None:
-        """Line 30 for what was not predicted."""
+        """Line 30 for output beyond the prediction."""
         after = request.output_tokens
         prepaid = self._prepaid[request]
         if after > prepaid:
@@ -49,7 +49,7 @@ class PredictedVtc(Vtc):
             self._prepaid[request] = after
 
     def progress_all(self, requests: Collection[Request], tokens: int) -> None:
-        ReplicaPolicy.progress_all(self, requests, tokens)  # each has a prediction of its own
+        ReplicaPolicy.progress_all(self, requests, tokens)  # each request has its own prediction
 
     def requeue(self, request: Request, now_s: float) -> None:
         self._refund(request)
@@ -64,15 +64,13 @@ class PredictedVtc(Vtc):
     def _admit(self, request: Request, counter: Counter) -> None:
         """Lines 24 and 25."""
         super()._admit(request, counter)
-        made = max(
-            request.output_tokens, request.paid_output_tokens
-        )  # paid, so not to be predicted
+        made = max(request.output_tokens, request.paid_output_tokens)  # already paid
         predicted = max(made, self._predict(request))
         self._prepaid[request] = predicted
         self._charge(counter, self._cost.output_cost(request.input_tokens, made, predicted))
 
     def _refund(self, request: Request) -> None:
-        """Give back what was predicted and does not come."""
+        """Refund predicted output that was not produced."""
         counter = self._running[request]
         made = max(request.output_tokens, request.paid_output_tokens)
         predicted = self._prepaid.pop(request)
@@ -81,7 +79,7 @@ class PredictedVtc(Vtc):
             self._queued.add(counter)
 
     def _predict(self, request: Request) -> int:
-        """Output tokens, never more than there may be."""
+        """Predicted output tokens, at most `max_output_tokens`."""
         if request.expected_output_tokens is not None:
             return request.expected_output_tokens
         lengths = self._lengths.get(request.client)

@@ -14,10 +14,10 @@ from evenkeel_contract.quantities import Quantity
 from evenkeel_operator.core.queries import Sample, figures, queries, series_of
 from evenkeel_operator.core.wish import Figures
 
+from tests.support.build_contexts import sample_context
 from tests.support.promtool import promtool
-from tests.support.subjects import sample_subject
 
-GIVEN = sample_subject("gpu.yaml").spec.autoscaling
+GIVEN = sample_context("gpu.yaml").spec.autoscaling
 assert GIVEN is not None
 QUERIES: Final = queries("team-ml", "llama", GIVEN)
 OF: Final = series_of("team-ml", "llama")

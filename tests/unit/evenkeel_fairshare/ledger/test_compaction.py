@@ -41,11 +41,11 @@ def one_router(rules: CompactionRules | None = None) -> tuple[Ledger, Compactor]
 
 
 def test_a_lone_router_folds_and_forgets_at_once():
-    here, sealer = one_router()
+    here, compactor = one_router()
     report(here, "gone", 1, row(ALICE, 70, deficit=-40), row(BOB, 30, deficit=10))
     here.closed("gone")
-    assert sealer.compact(["only"], live=(), now_s=0)
-    sealer.collect(["only"])
+    assert compactor.compact(["only"], live=(), now_s=0)
+    compactor.collect(["only"])
     assert not here.replica_accounts
     assert here.served(ALICE).service == 70
     assert carried_balance(here, ALICE, ()) == 40
@@ -55,24 +55,24 @@ def test_a_lone_router_folds_and_forgets_at_once():
 
 
 def test_nothing_to_write_writes_nothing():
-    here, sealer = one_router()
-    assert not sealer.compact(["only"], live=(), now_s=0)
+    here, compactor = one_router()
+    assert not compactor.compact(["only"], live=(), now_s=0)
     assert here.closed_totals.rank == Rank()
 
 
 def test_a_page_waits_until_every_member_closed_it():
-    here, sealer = ledger("a"), None
-    sealer = Compactor(here)
+    here, compactor = ledger("a"), None
+    compactor = Compactor(here)
     there = ledger("b")
     report(here, "gone", 1, row(ALICE, 1))
     tell_each_other(here, there)
     here.closed("gone")
-    sealer.compact(["a", "b"], live=(), now_s=0)
+    compactor.compact(["a", "b"], live=(), now_s=0)
     assert "gone" not in here.closed_totals.folded
     there.received("gone", ALICE, totals(5))
     there.closed("gone")
     tell_each_other(here, there)
-    sealer.compact(["a", "b"], live=(), now_s=1)
+    compactor.compact(["a", "b"], live=(), now_s=1)
     assert "gone" in here.closed_totals.folded
     assert here.served(ALICE).service == 5
 
@@ -80,24 +80,24 @@ def test_a_page_waits_until_every_member_closed_it():
 def test_a_page_that_one_router_dropped_does_not_come_back_from_another():
     """Each drops when it looks, and they do not look at the same moment."""
     here, there = ledger("a"), ledger("b")
-    sealers = {one.router: Compactor(one) for one in (here, there)}
+    compactors = {one.router: Compactor(one) for one in (here, there)}
     report(here, "gone", 1, row(ALICE, 5))
     tell_each_other(here, there)
     for one in (here, there):
         one.closed("gone")
     tell_each_other(here, there)
-    sealers["a"].compact(["a", "b"], live=(), now_s=0)
+    compactors["a"].compact(["a", "b"], live=(), now_s=0)
     tell_each_other(here, there)
-    sealers["a"].collect(["a", "b"])
+    compactors["a"].collect(["a", "b"])
     tell_each_other(here, there)
     assert (list(here.replica_accounts), list(there.replica_accounts)) == ([], ["gone"])
     # Further books on the one side change nothing about it.
     report(here, "alive", 1, row(BOB, 1))
-    assert sealers["a"].compact(["a", "b"], live=["alive"], now_s=1)
+    assert compactors["a"].compact(["a", "b"], live=["alive"], now_s=1)
     here.merge(there.delta(here.digest()))
     assert "gone" not in here.replica_accounts
     tell_each_other(here, there)
-    sealers["b"].collect(["a", "b"])
+    compactors["b"].collect(["a", "b"])
     tell_each_other(here, there)
     assert (list(here.replica_accounts), list(there.replica_accounts)) == (["alive"], ["alive"])
     assert here.served(ALICE) == there.served(ALICE) == totals(5)
@@ -113,10 +113,10 @@ def test_a_newcomer_is_given_the_page_of_a_book_that_it_does_not_hold():
 
 
 def test_a_live_replica_that_all_gave_up_by_mistake_is_not_folded():
-    here, sealer = one_router()
+    here, compactor = one_router()
     report(here, "hasty", 1, row(ALICE, 1))
     here.closed("hasty")
-    sealer.compact(["only"], live=["hasty"], now_s=0)
+    compactor.compact(["only"], live=["hasty"], now_s=0)
     assert "hasty" not in here.closed_totals.folded
 
 
@@ -130,10 +130,10 @@ def test_only_the_first_of_the_members_seals():
 def test_a_newcomer_that_heard_of_nobody_does_not_seal():
     """It might out-number the books of the others with empty ones of its own."""
     newcomer = ledger("a")
-    sealer = Compactor(newcomer)
+    compactor = Compactor(newcomer)
     for at in range(1, 9):
         report(newcomer, "alive", at, row(ALICE, at))
-        assert not sealer.compact(["a", "b"], live=["alive"], now_s=at)
+        assert not compactor.compact(["a", "b"], live=["alive"], now_s=at)
 
 
 def test_a_newcomer_with_an_old_snapshot_does_not_seal_before_all_know_of_it():
@@ -145,8 +145,8 @@ def test_a_newcomer_with_an_old_snapshot_does_not_seal_before_all_know_of_it():
     first.closed("gone")
     second.closed("gone")
     tell_each_other(first, second)
-    sealer = Compactor(first)
-    sealer.compact(["b", "c"], live=(), now_s=0)
+    compactor = Compactor(first)
+    compactor.compact(["b", "c"], live=(), now_s=0)
     tell_each_other(first, second)
     for one in (first, second):
         Compactor(one).collect(["b", "c"])
@@ -208,37 +208,37 @@ def test_a_page_is_kept_until_every_member_holds_a_book_with_it():
     here.closed("gone")
     there.closed("gone")
     tell_each_other(here, there)
-    sealer = Compactor(here)
-    sealer.compact(["a", "b"], live=(), now_s=0)
-    sealer.collect(["a", "b"])
+    compactor = Compactor(here)
+    compactor.compact(["a", "b"], live=(), now_s=0)
+    compactor.collect(["a", "b"])
     assert "gone" in here.replica_accounts
     tell_each_other(here, there)
-    sealer.collect(["a", "b"])
+    compactor.collect(["a", "b"])
     assert "gone" not in here.replica_accounts
 
 
 def test_what_comes_late_for_a_folded_page_changes_nothing():
-    here, sealer = one_router()
+    here, compactor = one_router()
     report(here, "gone", 1, row(ALICE, 5))
     late = here.delta()
     here.closed("gone")
-    sealer.compact(["only"], live=(), now_s=0)
-    sealer.collect(["only"])
+    compactor.compact(["only"], live=(), now_s=0)
+    compactor.collect(["only"])
     here.merge(late)
     assert here.served(ALICE).service == 5
-    sealer.collect(["only"])
+    compactor.collect(["only"])
     assert not here.replica_accounts
 
 
 def test_a_follower_takes_a_delta_of_the_book_or_else_the_whole():
-    here, sealer = one_router()
+    here, compactor = one_router()
     near, far = ledger("near"), ledger("far")
     for at in range(MAX_LINEAGE + 3):
         name = f"gone-{at}"
         report(here, name, 1, row(ALICE, 1), row(f"ns/t/{at}", 1))
         here.closed(name)
-        sealer.compact(["only"], live=(), now_s=at)
-        sealer.collect(["only"])
+        compactor.compact(["only"], live=(), now_s=at)
+        compactor.collect(["only"])
         if at == 0:
             far.merge(here.delta())
         if at:
@@ -256,7 +256,7 @@ class Debtor:
     """Alice left owing 40 and has been idle since; Bob is served on, a quantum of 100 at a time."""
 
     def __init__(self, rules: CompactionRules | None = None) -> None:
-        self.ledger, self.sealer = one_router(rules)
+        self.ledger, self.compactor = one_router(rules)
         report(self.ledger, "gone", 1, row(ALICE, 70, deficit=-40))
         self.ledger.closed("gone")
         self.at = 0
@@ -270,8 +270,8 @@ class Debtor:
         report(self.ledger, "alive", self.at, row(BOB, served, waiting=1))
 
     def compact(self, now_s: float) -> None:
-        self.sealer.compact(["only"], live=["alive"], now_s=now_s)
-        self.sealer.collect(["only"])
+        self.compactor.compact(["only"], live=["alive"], now_s=now_s)
+        self.compactor.collect(["only"])
 
     def is_known(self) -> bool:
         return ALICE in self.ledger.closed_totals.clients
@@ -293,7 +293,7 @@ def test_a_debt_is_kept_until_as_much_was_gone_without():
 
 def test_what_was_given_to_others_before_does_not_pay():
     world = Debtor.__new__(Debtor)
-    world.ledger, world.sealer = one_router(CompactionRules(idle_s=10))
+    world.ledger, world.compactor = one_router(CompactionRules(idle_s=10))
     world.at = 0
     world.bob_served(5)
     report(world.ledger, "gone", 1, row(ALICE, 70, deficit=-40))
@@ -358,7 +358,7 @@ def test_a_new_sealer_goes_on_where_the_last_one_was():
     world = Debtor(CompactionRules(idle_s=10))
     world.bob_served(1)
     world.compact(20)
-    world.sealer = Compactor(world.ledger, CompactionRules(idle_s=10))
+    world.compactor = Compactor(world.ledger, CompactionRules(idle_s=10))
     world.compact(21)
     assert world.is_known(), "the new one has not seen it idle for long"
     world.compact(40)
@@ -388,11 +388,11 @@ def test_clients_are_aged_out_when_they_are_quits(change, stays):
 
 
 def test_too_many_clients_are_aged_out_smallest_debt_first():
-    here, sealer = one_router(CompactionRules(idle_s=1e9, max_clients=2))
+    here, compactor = one_router(CompactionRules(idle_s=1e9, max_clients=2))
     report(here, "gone", 1, *(row(f"ns/t/{i}", 1, deficit=-10.0 * i) for i in range(5)))
     here.closed("gone")
     for now_s in range(3):
-        sealer.compact(["only"], live=(), now_s=now_s)
+        compactor.compact(["only"], live=(), now_s=now_s)
     assert set(here.closed_totals.clients) == {"ns/t/3", "ns/t/4"}
     assert here.closed_totals.tenant("ns/t").totals.service == 3
 
@@ -431,10 +431,10 @@ def test_departed_routers_leave_no_trace_but_their_accounts():
 
 
 def test_what_comes_between_two_steps_is_for_the_next_book():
-    here, sealer = one_router()
+    here, compactor = one_router()
     report(here, "gone", 1, row(ALICE, 70, deficit=-40))
     here.closed("gone")
-    steps = sealer.steps(["only"], live=["alive"], now_s=0)
+    steps = compactor.steps(["only"], live=["alive"], now_s=0)
     while here.touched:  # until it has taken note of what is to be done
         next(steps)
     report(here, "alive", 1, row(BOB, 5, waiting=1))
@@ -443,7 +443,7 @@ def test_what_comes_between_two_steps_is_for_the_next_book():
     assert BOB in here.touched
     assert here.served(ALICE).service == 70
     assert here.served(BOB).service == 5
-    assert sealer.compact(["only"], live=["alive"], now_s=1)
+    assert compactor.compact(["only"], live=["alive"], now_s=1)
     assert not here.touched
 
 
@@ -452,8 +452,8 @@ def test_a_book_that_comes_between_two_steps_wins_and_nothing_is_counted_twice_o
     for one in (here, there):
         report(one, "gone", 1, row(ALICE, 70, deficit=-40))
         one.closed("gone")
-    sealer = Compactor(here)
-    steps = sealer.steps(["a"], live=(), now_s=0)
+    compactor = Compactor(here)
+    steps = compactor.steps(["a"], live=(), now_s=0)
     next(steps)
     assert Compactor(there).compact(["b"], live=(), now_s=0)
     here.merge(there.delta(here.digest()))
@@ -463,19 +463,19 @@ def test_a_book_that_comes_between_two_steps_wins_and_nothing_is_counted_twice_o
     assert ended.value.value is False
     assert here.closed_totals.rank == Rank(1, "b")
     assert ALICE in here.touched
-    assert sealer.compact(["a"], live=(), now_s=1)
+    assert compactor.compact(["a"], live=(), now_s=1)
     assert here.served(ALICE).service == 70
     assert carried_balance(here, ALICE, ()) == 40
 
 
 def test_a_seal_that_is_broken_off_leaves_everything_to_the_next():
-    here, sealer = one_router()
+    here, compactor = one_router()
     report(here, "gone", 1, row(ALICE, 70, deficit=-40))
     here.closed("gone")
-    steps = sealer.steps(["only"], live=(), now_s=0)
+    steps = compactor.steps(["only"], live=(), now_s=0)
     next(steps)
     steps.close()
     assert here.closed_totals.rank == Rank()
     assert ALICE in here.touched
-    assert sealer.compact(["only"], live=(), now_s=1)
+    assert compactor.compact(["only"], live=(), now_s=1)
     assert here.closed_totals.client(ALICE).totals.service == 70

@@ -32,11 +32,11 @@ def report(
     to.observe(incarnation, since=to.sequence(incarnation), sequence=sequence, rows=[row])
 
 
-def seal(of: Ledger, *live: str) -> None:
+def compact(of: Ledger, *live: str) -> None:
     """As the only router."""
-    sealer = Compactor(of)
-    assert sealer.compact([of.router], live=live, now_s=0)
-    sealer.collect([of.router])
+    compactor = Compactor(of)
+    assert compactor.compact([of.router], live=live, now_s=0)
+    compactor.collect([of.router])
 
 
 def past(owed: float) -> Ledger:
@@ -49,12 +49,12 @@ def past(owed: float) -> Ledger:
 
 
 @pytest.mark.parametrize("seed", [-5000.0, 8000.0])
-@pytest.mark.parametrize("books", [0, 1, 2])
-def test_a_seed_from_before_does_not_become_a_debt_of_the_opposite_sign(seed, books):
+@pytest.mark.parametrize("compactions", [0, 1, 2])
+def test_a_seed_from_before_does_not_become_a_debt_of_the_opposite_sign(seed, compactions):
     here = ledger("router-b")
     report(here, "r2", deficit=seed, seed=seed)
-    for _ in range(books):
-        seal(here, "r2")
+    for _ in range(compactions):
+        compact(here, "r2")
     assert promise(here, ALICE, "r3", live=["r2", "r3"]) == Seed(0, 0)
 
 
@@ -65,14 +65,14 @@ def test_what_a_replica_from_before_leaves_is_owed_in_full():
 
 
 @pytest.mark.parametrize("owed", [5000.0, -8000.0])
-@pytest.mark.parametrize("books", [0, 1, 2])
-def test_a_router_that_starts_alone_agrees_with_a_peer_it_meets_later(owed, books):
+@pytest.mark.parametrize("compactions", [0, 1, 2])
+def test_a_router_that_starts_alone_agrees_with_a_peer_it_meets_later(owed, compactions):
     there, here = past(owed), ledger("router-b")
     for _ in range(3):
-        seal(there, "r2")
+        compact(there, "r2")
     report(here, "r2", deficit=-owed, seed=-owed)
-    for _ in range(books):
-        seal(here, "r2")
+    for _ in range(compactions):
+        compact(here, "r2")
     promise(here, ALICE, "r3", live=["r2", "r3"])
     for one, other in ((here, there), (there, here)):
         one.merge(other.delta(one.digest()))
@@ -84,7 +84,7 @@ def test_a_router_that_starts_alone_agrees_with_a_peer_it_meets_later(owed, book
 
 def test_a_store_that_is_read_late_tells_the_same():
     before, here = past(5000), ledger("router-b")
-    seal(before, "r2")
+    compact(before, "r2")
     report(here, "r2", deficit=-4000, seed=-5000)
     assert carried_balance(here, ALICE, ["r2"]) == 0
     for part in before.parts():
@@ -96,7 +96,7 @@ def test_a_store_that_is_read_late_tells_the_same():
 def test_a_seed_that_a_router_promised_and_could_not_report_counts_where_the_past_is_known():
     here = past(5000)
     report(here, "gone-too", deficit=-700)
-    seal(here, "r2")
+    compact(here, "r2")
     report(here, "r3", deficit=-700, seed=-700)  # promised by a router that crashed at once
     assert carried_balance(here, ALICE, ["r2", "r3"]) == 0
     assert promise(here, ALICE, "r4", live=["r2", "r3", "r4"]).client == 0
@@ -105,9 +105,9 @@ def test_a_seed_that_a_router_promised_and_could_not_report_counts_where_the_pas
 def test_incarnations_from_before_are_forgotten_when_they_are_folded():
     here = ledger("router-b")
     report(here, "r2", deficit=-300, seed=-5000)
-    seal(here, "r2")
+    compact(here, "r2")
     assert here.closed_totals.baselines == {"r2"}
     here.closed("r2")
-    seal(here)
+    compact(here)
     assert not here.closed_totals.baselines
     assert promise(here, ALICE, "r3", live=["r3"]) == Seed(-300, -300)

@@ -1,7 +1,4 @@
-"""The pass over one InferenceTenant: nothing is made for it; its status says what routers know of it.
-
-observe → judge → status
-"""
+"""The pass over one InferenceTenant: it makes no objects, and reports in status whether routers accept its keys."""
 
 from __future__ import annotations
 
@@ -15,26 +12,26 @@ from evenkeel_operator.cluster.store import TENANT, Key
 from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.status import differs, tenant_status
 from evenkeel_operator.core.tenants import make_roster
-from evenkeel_operator.reconcile import RESYNC_S, Means, status_manifest
+from evenkeel_operator.reconcile import RESYNC_S, Dependencies, status_manifest
 
 
 class TenantPass:
     """Passes over InferenceTenants."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._deps = dependencies
         self._parsed: dict[str, dict[tuple[str, int], FairInferenceService | None]] = {}
         """Namespace → uid and generation → the service: reading hundreds for every tenant costs most of a pass."""
 
     async def __call__(self, key: Key) -> float | None:
         """One pass; when the next is due without any event. Raises `ClusterError`."""
-        means = self._means
+        dependencies = self._deps
         # 1. Observe: the tenants of the namespace, their keys, its services.
-        around = await means.observer.neighbours(key.namespace)
-        raw = means.store.named(TENANT, key.namespace).items.get(key.name)
+        around = await dependencies.observer.neighbours(key.namespace)
+        raw = dependencies.store.named(TENANT, key.namespace).items.get(key.name)
         if raw is None:
             return None
-        services = self._parse(key.namespace, await means.observer.services(key.namespace))
+        services = self._parse(key.namespace, await dependencies.observer.services(key.namespace))
 
         # 2. Judge: faults, keys that are missing or claimed twice.
         own = next(tenant for tenant in around.tenants if tenant.name == key.name)
@@ -47,11 +44,11 @@ class TenantPass:
             faults=own.faults,
             roster=roster,
             services=services,
-            now=means.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            now=dependencies.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
         if differs(status, raw):
-            answer = await means.client.apply_status(status_manifest(raw, status))
-            means.store.named(TENANT, key.namespace).put(answer)
+            answer = await dependencies.client.apply_status(status_manifest(raw, status))
+            dependencies.store.named(TENANT, key.namespace).put(answer)
         return RESYNC_S
 
     def _parse(self, namespace: str, raw: Iterable[Object]) -> list[FairInferenceService]:

@@ -1,7 +1,6 @@
-"""Which spec runs: the wanted one if it is good, else the last good one. And which image is pinned.
+"""Which spec is in use: the newest valid one. And which engine image is pinned.
 
-Place in the pass: observe → **judge** → manifests. What was accepted is kept in a ConfigMap of the service, so
-that it outlives the operator.
+The spec in use is kept in a ConfigMap of the service, so that it outlives the operator.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class SpecDecision:
     """What was found about the wanted spec, and what runs now."""
 
     faults: tuple[Fault, ...]
@@ -57,12 +56,12 @@ class Judgement:
     is_new: bool = False
     """The wanted spec is good and not what runs: the cluster may still refuse it."""
 
-    def refused(self, faults: tuple[Fault, ...], before: Judgement) -> Judgement:
+    def refused(self, faults: tuple[Fault, ...], before: SpecDecision) -> SpecDecision:
         """The cluster refused the wanted spec: what ran, runs on."""
         return replace(before, faults=(*self.faults, *faults), is_new=False)
 
 
-def judge(raw: Object, accepted: Accepted | None, defaults: Defaults) -> Judgement:
+def choose_spec(raw: Object, accepted: Accepted | None, defaults: Defaults) -> SpecDecision:
     """Read the wanted spec; `raw` is the FairInferenceService."""
     wanted, faults = parse_service(_without_status(raw))
     if wanted is not None:
@@ -73,17 +72,17 @@ def judge(raw: Object, accepted: Accepted | None, defaults: Defaults) -> Judgeme
     pins = {} if accepted is None else accepted.pins
     chosen = Accepted(plain, pins)
     if accepted is None or accepted.spec != plain:
-        return Judgement((), wanted, chosen, is_new=True)
-    return Judgement((), wanted, chosen)
+        return SpecDecision((), wanted, chosen, is_new=True)
+    return SpecDecision((), wanted, chosen)
 
 
-def last_good(raw: Object, accepted: Accepted | None) -> Judgement:
+def last_good(raw: Object, accepted: Accepted | None) -> SpecDecision:
     """What ran before, without a word about what is wanted."""
     if accepted is None:
-        return Judgement((), None, None)
+        return SpecDecision((), None, None)
     before, faults = parse_service(_without_status({**raw, "spec": accepted.spec}))
     # An operator that is stricter than the one that accepted it: nothing is built, what runs is left alone.
-    return Judgement((), None if faults else before, accepted)
+    return SpecDecision((), None if faults else before, accepted)
 
 
 def engine_image(service: FairInferenceService, accepted: Accepted, defaults: Defaults) -> str:
@@ -202,7 +201,7 @@ def _containers(path: str, template: PodTemplate, main: str) -> Iterator[Fault]:
 
 
 def _variables(path: str, holder: Mapping[str, Any]) -> Iterator[Fault]:
-    """Variables by which Evenkeel tells its engines what the rest of the spec says."""
+    """Variables that Evenkeel sets from the rest of the spec."""
     listed = holder.get("env")
     for index, entry in enumerate(listed if isinstance(listed, list) else ()):
         name = entry.get("name") if isinstance(entry, Mapping) else None

@@ -1,6 +1,6 @@
-"""Which resources wait for a pass: each at most once, none twice at a time, failures ever more rarely.
+"""Resources that wait for a pass: each at most once, never two passes at a time, failures with a back-off.
 
-Place in the flow: events → store → **worklist** → passes. Level-triggered: ten events are one pass.
+Level-triggered: ten events lead to one pass.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
 
+from evenkeel_kube.errors import ClusterError
 from prometheus_client import Gauge
 
 from evenkeel_operator import metrics
-from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.store import Key
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ Pass = Callable[[Key], Awaitable[float | None]]
 """Makes one pass; how long until the next one is due without any event, in seconds. None: the resource is gone."""
 
 
-class Worklist:
+class WorkQueue:
     """A queue of keys by due time."""
 
     def __init__(self, *, rng: Random, waiting: Gauge = metrics.WAITING) -> None:

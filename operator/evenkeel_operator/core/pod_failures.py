@@ -1,7 +1,6 @@
-"""What is wrong with a pod, by what kubelet and scheduler say of it. Pure.
+"""Why a pod is not ready, by its container statuses and the scheduler's condition. Pure.
 
-Place in the pass: pods → **troubles** → workload → conditions. Sentences rest while all rests: a condition must not change
-with every attempt of a kubelet.
+Messages do not change from one attempt of the kubelet to the next: each change would be a write.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ STUCK: Final = frozenset(
         reasons.ROLLOUT_STUCK,
     }
 )
-"""What of a new pod no rollout gets beyond by waiting; nodes may come, and weights take their time."""
+"""Failures of a new pod that waiting does not resolve. A missing node may still be added."""
 WORDS: Final = 300
 """Characters of a container's last line: as much as an exception needs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class PodFailure:
     """Why pods are not ready."""
 
     reason: str
@@ -42,7 +41,7 @@ class Trouble:
 
 
 def has_ended(pod: Object) -> bool:
-    """It is on its way out, or was ended for good (evicted, its node shut down): nothing of it matters any more."""
+    """Whether it is being deleted, or has ended (evicted, node shut down): its failures no longer matter."""
     phase = (pod.get("status") or {}).get("phase")
     return "deletionTimestamp" in pod["metadata"] or phase in ("Failed", "Succeeded")
 
@@ -52,8 +51,8 @@ def is_broken(pod: Object) -> bool:
     return not has_ended(pod) and next(of_containers(pod), None) is not None
 
 
-def of_containers(pod: Object) -> Iterator[Trouble]:
-    """What its containers say."""
+def of_containers(pod: Object) -> Iterator[PodFailure]:
+    """Failures of its containers."""
     status = pod.get("status") or {}
     listed = [
         *(status.get("initContainerStatuses") or ()),
@@ -67,29 +66,30 @@ def of_containers(pod: Object) -> Iterator[Trouble]:
         ended = state.get("terminated") or before.get("terminated")
         if reason in _IMAGE:
             image = container.get("image", "")
-            yield Trouble(reasons.IMAGE_CANNOT_BE_PULLED, f"{where}: {image} cannot be pulled")
+            yield PodFailure(
+                reasons.IMAGE_CANNOT_BE_PULLED, f"{where}: the image {image} cannot be pulled."
+            )
         elif reason in _CONFIG:
-            yield Trouble(reasons.CANNOT_START, f"{where}: {message or reason}")
+            yield PodFailure(reasons.CANNOT_START, f"{where}: {message or reason}")
         elif ended and not container.get("ready"):
-            # The same while it runs, has ended and is waited for: a condition must not change with each attempt. So
-            # neither the time of the next one nor their number is told.
-            yield Trouble(reasons.CRASHING, f"{where} ended and is started again ({_how(ended)})")
+            # The same text in every state of a crash loop: no times, no counts. Each change would be a write.
+            yield PodFailure(reasons.CRASHING, f"{where} exited and restarts ({_how(ended)}).")
 
 
 def _how(ended: Mapping[str, Any]) -> str:
-    """Why a container ended, with its last words: the kubelet keeps the end of its log."""
-    said = str(ended.get("message") or "").strip()
-    words = said.splitlines()[-1].strip() if said else ""
+    """Why a container ended, with the last line of its log, which the kubelet keeps."""
+    ended_with = str(ended.get("message") or "").strip()
+    words = ended_with.splitlines()[-1].strip() if ended_with else ""
     if len(words) > WORDS:
         words = f"…{words[-WORDS:]}"
-    told = f": {words}" if words else "; its log says more"
-    return f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode', '?')}{told}"
+    detail = f": {words}" if words else "; see its log"
+    return f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode', '?')}{detail}"
 
 
-def of_scheduling(pod: Object) -> Iterator[Trouble]:
-    """What the scheduler says."""
+def of_scheduling(pod: Object) -> Iterator[PodFailure]:
+    """A failure to schedule it."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             message = str(condition.get("message", ""))
             name = pod["metadata"]["name"]
-            yield Trouble(reasons.UNSCHEDULABLE, f"pod {name} finds no node: {message}")
+            yield PodFailure(reasons.UNSCHEDULABLE, f"pod {name} fits on no node: {message}")

@@ -1,7 +1,4 @@
-"""What the builders know of one service: its accepted spec, and what the operator adds.
-
-Place in the pass: observe → **subject** → manifests → plan → apply.
-"""
+"""The build context: one service's spec in use, and what the operator adds to it."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from evenkeel_contract.names import API_VERSION
+from evenkeel_contract.names import API_VERSION, COMPONENT_LABEL, SERVICE_LABEL
 from evenkeel_contract.spec import FairInferenceService, ServiceSpec
 
 from evenkeel_operator.core.defaults import Monitoring
@@ -17,7 +14,7 @@ from evenkeel_operator.core.defaults import Monitoring
 Manifest = dict[str, Any]
 """One object of Kubernetes, as it is sent to the API server."""
 
-# How long a replica or a router that leaves may finish its work, where `spec.autoscaling` does not say.
+# How long a terminating replica or router may finish its work, if `spec.autoscaling` is not set.
 # Five minutes outlast nearly every answer of a chat.
 DEFAULT_DRAIN_S: Final = 300
 
@@ -65,7 +62,7 @@ class EngineKeyRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class BuildContext:
     """One service, ready to be built."""
 
     service: FairInferenceService
@@ -96,7 +93,7 @@ class Subject:
 
     @property
     def drain_s(self) -> int:
-        """How long a replica or a router that leaves may finish its work."""
+        """How long a terminating replica or router may finish its work."""
         return drain_s(self.spec)
 
     @property
@@ -105,6 +102,48 @@ class Subject:
 
 
 def drain_s(spec: ServiceSpec) -> int:
-    """How long what leaves may finish its work; routers are told the same as the kubelet."""
+    """How long a terminating pod may finish its work; routers and the kubelet use the same value."""
     scaling = spec.autoscaling
     return DEFAULT_DRAIN_S if scaling is None else max(1, round(scaling.drain_timeout.seconds))
+
+
+MANAGER: Final = "evenkeel-operator"
+"""The field manager of server-side apply, and the value of `app.kubernetes.io/managed-by`."""
+
+
+def selector(owner: Owner, component: str) -> dict[str, str]:
+    """The labels by which pods of a component are found. Immutable in a Deployment: never add to them."""
+    return {SERVICE_LABEL: owner.name, COMPONENT_LABEL: component}
+
+
+def labels(owner: Owner, component: str) -> dict[str, str]:
+    """The labels of every generated object."""
+    return {
+        "app.kubernetes.io/name": f"evenkeel-{component}",
+        "app.kubernetes.io/instance": owner.name,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/part-of": "evenkeel",
+        "app.kubernetes.io/managed-by": MANAGER,
+        **selector(owner, component),
+    }
+
+
+def manifest(
+    owner: Owner,
+    *,
+    api: str,
+    kind: str,
+    name: str,
+    component: str,
+    annotations: Mapping[str, str] | None = None,
+) -> Manifest:
+    """The head of an object; the caller adds its body."""
+    metadata: Manifest = {
+        "name": name,
+        "namespace": owner.namespace,
+        "labels": labels(owner, component),
+        "ownerReferences": [owner.reference],
+    }
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    return {"apiVersion": api, "kind": kind, "metadata": metadata}

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from evenkeel_contract.validate import parse_service
 from evenkeel_operator.core.objects import OPTIONAL_KINDS
-from evenkeel_operator.manifests.subject import EngineKeyRef, Images, Subject
+from evenkeel_operator.manifests.context import BuildContext, EngineKeyRef, Images
 
 SAMPLES = Path(__file__).parents[2] / "crds" / "samples"
 
@@ -21,11 +21,11 @@ def document(sample: str) -> dict[str, Any]:
     return found
 
 
-def subject_of(plain: dict[str, Any], *, apis: frozenset[str] = frozenset()) -> Subject:
+def subject_of(plain: dict[str, Any], *, apis: frozenset[str] = frozenset()) -> BuildContext:
     """A document, ready to be built. Raises `AssertionError` with its faults."""
     service, faults = parse_service(plain)
     assert service is not None, [str(fault) for fault in faults]
-    return Subject(
+    return BuildContext(
         service=service,
         uid=plain["metadata"]["uid"],
         images=Images(engine="evenkeel/engine:1.0.0", router="evenkeel/router:1.0.0"),
@@ -39,13 +39,13 @@ def subject_of(plain: dict[str, Any], *, apis: frozenset[str] = frozenset()) -> 
     )
 
 
-def sample_subject(sample: str, **spec: Any) -> Subject:
+def sample_context(sample: str, **spec: Any) -> BuildContext:
     """A sample with parts of its spec exchanged, as plain data."""
     plain = document(sample)
     plain["spec"] |= spec
     return subject_of(plain)
 
 
-def with_apis(subject: Subject) -> Subject:
+def with_apis(context: BuildContext) -> BuildContext:
     """On a cluster that has all optional APIs."""
-    return replace(subject, apis=OPTIONAL_KINDS)
+    return replace(context, apis=OPTIONAL_KINDS)

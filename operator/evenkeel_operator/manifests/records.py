@@ -1,10 +1,15 @@
-"""The Secret with what the operator generated (`core/credentials`)."""
+"""What the operator keeps for itself: the ConfigMap with the spec in use, and the Secret with generated keys."""
 
 from __future__ import annotations
 
 from base64 import b64encode
 
-from evenkeel_contract.names import ROUTER_COMPONENT, credentials_name
+from evenkeel_contract.names import (
+    ENGINE_COMPONENT,
+    ROUTER_COMPONENT,
+    accepted_name,
+    credentials_name,
+)
 
 from evenkeel_operator.core.credentials import (
     CURRENT_ANNOTATION,
@@ -13,12 +18,25 @@ from evenkeel_operator.core.credentials import (
     TOKEN_ENTRY,
     Credentials,
 )
-from evenkeel_operator.manifests.metadata import manifest
-from evenkeel_operator.manifests.subject import EngineKeyRef, Manifest, Owner
+from evenkeel_operator.core.spec_in_use import Accepted, accepted_data
+from evenkeel_operator.manifests.context import EngineKeyRef, Manifest, Owner, manifest
+
+
+def spec_config_map(owner: Owner, accepted: Accepted) -> Manifest:
+    """Applied first: the next operator reads from it which spec the other objects are made from."""
+    found = manifest(
+        owner,
+        api="v1",
+        kind="ConfigMap",
+        name=accepted_name(owner.name),
+        component=ENGINE_COMPONENT,
+    )
+    found["data"] = accepted_data(accepted)
+    return found
 
 
 def credentials_secret(owner: Owner, credentials: Credentials) -> Manifest:
-    """Engines read their key from it; routers are told through their configuration."""
+    """Engines read their key from it; routers get theirs in their configuration."""
     found = manifest(
         owner,
         api="v1",

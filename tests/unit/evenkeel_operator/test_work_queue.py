@@ -9,18 +9,18 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
-from evenkeel_operator.cluster.errors import Unreachable
+from evenkeel_kube.errors import Unreachable
 from evenkeel_operator.cluster.store import SERVICE, Key
-from evenkeel_operator.cluster.worklist import Worklist
+from evenkeel_operator.cluster.work_queue import WorkQueue
 
 A, B = Key(SERVICE, "n", "a"), Key(SERVICE, "n", "b")
 
 
 async def work(
-    worklist: Worklist, make_pass: Callable[[Key], Awaitable[float | None]], until: asyncio.Event
+    work_queue: WorkQueue, make_pass: Callable[[Key], Awaitable[float | None]], until: asyncio.Event
 ) -> None:
     """Two workers, until the event."""
-    workers = [asyncio.create_task(worklist.work(make_pass)) for _ in range(2)]
+    workers = [asyncio.create_task(work_queue.work(make_pass)) for _ in range(2)]
     async with asyncio.timeout(30):
         await until.wait()
     for worker in workers:
@@ -30,7 +30,7 @@ async def work(
 
 
 async def test_many_events_are_one_pass_and_resources_do_not_wait_for_each_other() -> None:
-    worklist, made, done = Worklist(rng=Random(1)), list[Key](), asyncio.Event()
+    work_queue, made, done = WorkQueue(rng=Random(1)), list[Key](), asyncio.Event()
 
     async def make_pass(key: Key) -> float | None:
         made.append(key)
@@ -39,14 +39,14 @@ async def test_many_events_are_one_pass_and_resources_do_not_wait_for_each_other
         return None
 
     for _ in range(10):
-        worklist.add(A)
-    worklist.add(B, after_s=0)
-    await work(worklist, make_pass, done)
+        work_queue.add(A)
+    work_queue.add(B, after_s=0)
+    await work(work_queue, make_pass, done)
     assert made == [B, A]
 
 
 async def test_an_event_during_a_pass_is_another_pass_after_it() -> None:
-    worklist, running, most, passes = Worklist(rng=Random(1)), 0, 0, 0
+    work_queue, running, most, passes = WorkQueue(rng=Random(1)), 0, 0, 0
     done = asyncio.Event()
 
     async def make_pass(key: Key) -> float | None:
@@ -54,15 +54,15 @@ async def test_an_event_during_a_pass_is_another_pass_after_it() -> None:
         running, passes = running + 1, passes + 1
         most = max(most, running)
         if passes == 1:
-            worklist.add(key, after_s=0)
+            work_queue.add(key, after_s=0)
         await asyncio.sleep(0.01)
         running -= 1
         if passes == 2:
             done.set()
         return 3600.0
 
-    worklist.add(A, after_s=0)
-    await work(worklist, make_pass, done)
+    work_queue.add(A, after_s=0)
+    await work(work_queue, make_pass, done)
     assert (most, passes) == (1, 2)
 
 
@@ -70,7 +70,7 @@ async def test_an_event_during_a_pass_is_another_pass_after_it() -> None:
 async def test_a_pass_that_fails_is_made_again(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worklist, passes, done = Worklist(rng=Random(1)), 0, asyncio.Event()
+    work_queue, passes, done = WorkQueue(rng=Random(1)), 0, asyncio.Event()
 
     async def make_pass(_: Key) -> float | None:
         nonlocal passes
@@ -80,8 +80,8 @@ async def test_a_pass_that_fails_is_made_again(
         done.set()
         return None
 
-    worklist.add(A, after_s=0)
+    work_queue.add(A, after_s=0)
     with caplog.at_level(logging.WARNING):
-        await work(worklist, make_pass, done)
+        await work(work_queue, make_pass, done)
     assert passes == 2
     assert "FairInferenceService n/a" in caplog.text

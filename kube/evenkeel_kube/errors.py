@@ -1,9 +1,11 @@
-"""What can go wrong at the cluster's edge.
+"""What can go wrong between this process and the API server.
 
 ClusterError
-├── Unreachable     no answer: try again
-├── Refused         the API server will say the same again: 400, 403, 409 AlreadyExists, 422, …
-└── Overloaded      429, 5xx, 409 Conflict, 401: try again
+├── CredentialsError    no credentials, or unreadable ones
+├── Unreachable         no answer: try again
+└── ApiError
+    ├── Refused         the same request gets the same answer: 400, 403, 409 AlreadyExists, 422, …
+    └── Overloaded      429, 5xx, 409 Conflict, 401: try again
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ _MALFORMED: Final = "failed to create typed patch object"
 
 
 class ClusterError(Exception):
-    """Something at the cluster's edge; the message is for people."""
+    """The API server cannot be used; the message is for people."""
+
+
+class CredentialsError(ClusterError):
+    """This process has no credentials for an API server."""
 
 
 class Unreachable(ClusterError):
@@ -24,7 +30,7 @@ class Unreachable(ClusterError):
 
 
 class ApiError(ClusterError):
-    """The API server said no."""
+    """The API server answered with an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -37,7 +43,7 @@ class Refused(ApiError):
 
 
 class Overloaded(ApiError):
-    """Perhaps not the next time."""
+    """The same request may succeed later."""
 
 
 def api_error(status: int, message: str) -> ApiError:

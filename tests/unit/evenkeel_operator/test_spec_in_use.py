@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from evenkeel_operator.core.accepted import (
+from evenkeel_operator.core.defaults import Defaults
+from evenkeel_operator.core.spec_in_use import (
     Accepted,
     accepted_data,
+    choose_spec,
     engine_image,
-    judge,
     may_be_asked,
     pinned,
     read_accepted,
 )
-from evenkeel_operator.core.defaults import Defaults
 
-from tests.support.subjects import document
+from tests.support.build_contexts import document
 
 DEFAULTS = Defaults(version="1.1.0", router_image="r", sglang_image="s:2", simulator_image="sim:2")
 
@@ -29,19 +29,19 @@ def raw(sample: str = "simulator.yaml", **spec: Any) -> dict[str, Any]:
 
 
 def test_a_good_spec_that_does_not_run_yet_is_new_and_one_that_runs_is_not() -> None:
-    first = judge(raw(), None, DEFAULTS)
+    first = choose_spec(raw(), None, DEFAULTS)
     assert first.is_new
     assert first.accepted is not None
-    assert not judge(raw(), first.accepted, DEFAULTS).is_new
-    assert judge(raw(tenancy={}), first.accepted, DEFAULTS).is_new
+    assert not choose_spec(raw(), first.accepted, DEFAULTS).is_new
+    assert choose_spec(raw(tenancy={}), first.accepted, DEFAULTS).is_new
 
 
 def test_a_bad_spec_runs_as_the_last_good_one() -> None:
-    good = judge(raw(), None, DEFAULTS)
-    bad = judge(raw(engine={"replicas": -1}), good.accepted, DEFAULTS)
+    good = choose_spec(raw(), None, DEFAULTS)
+    bad = choose_spec(raw(engine={"replicas": -1}), good.accepted, DEFAULTS)
     assert bad.running == good.running
     assert [fault.path for fault in bad.faults] == ["spec.engine.replicas"]
-    nothing = judge(raw(engine={"replicas": -1}), None, DEFAULTS)
+    nothing = choose_spec(raw(engine={"replicas": -1}), None, DEFAULTS)
     assert nothing.running is None
 
 
@@ -92,7 +92,7 @@ def test_the_image(
     engine = {"runtime": "Simulator"} | ({"image": image} if image else {})
     plain = raw(engine=engine)
     plain["metadata"]["annotations"] = annotations
-    service = judge(plain, None, DEFAULTS).running
+    service = choose_spec(plain, None, DEFAULTS).running
     assert service is not None
     accepted = pinned(service, Accepted(plain["spec"], pins), DEFAULTS)
     assert engine_image(service, accepted, DEFAULTS) == want
@@ -149,7 +149,7 @@ FAULTS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 @pytest.mark.parametrize(("spec", "want"), FAULTS.values(), ids=FAULTS)
 def test_faults_that_only_the_operator_finds(spec: dict[str, Any], want: list[str]) -> None:
-    assert [str(fault) for fault in judge(raw(**spec), None, DEFAULTS).faults] == want
+    assert [str(fault) for fault in choose_spec(raw(**spec), None, DEFAULTS).faults] == want
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_faults_that_only_the_operator_finds(spec: dict[str, Any], want: list[st
     ],
 )
 def test_a_scaler_reads_only_what_the_operator_allows(allowed: tuple[str, ...], good: bool) -> None:
-    found = judge(raw("gpu.yaml"), None, replace(DEFAULTS, prometheus_urls=allowed))
+    found = choose_spec(raw("gpu.yaml"), None, replace(DEFAULTS, prometheus_urls=allowed))
     paths = [fault.path for fault in found.faults]
     assert paths == ([] if good else ["spec.autoscaling.prometheus.url"])
 

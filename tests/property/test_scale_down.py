@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from evenkeel_operator.core.engines import COST_OF_VICTIMS, Engine, Mark
-from evenkeel_operator.core.victims import PATIENCE, departure
+from evenkeel_operator.core.engines import COST_OF_CANDIDATES, Engine, Mark
+from evenkeel_operator.core.scale_down import PATIENCE, next_step
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +43,7 @@ def removed(engines: tuple[Engine, ...], marked: set[str], count: int) -> set[st
     """As `ActivePodsWithRanks` of Kubernetes sorts them; ties are broken against us."""
 
     def rank(engine: Engine) -> tuple[bool, bool, bool, int, bool]:
-        cost = int(COST_OF_VICTIMS) if engine.name in marked else 0
+        cost = int(COST_OF_CANDIDATES) if engine.name in marked else 0
         return bool(engine.node), engine.running, engine.ready, cost, engine.name in marked
 
     return {engine.name for engine in sorted(engines, key=rank)[:count]}
@@ -60,7 +60,7 @@ def test_the_replica_set_removes_whom_the_operator_chose(
         )
     )
     surplus = max(0, len(engines) - wanted)
-    found = departure(
+    found = next_step(
         engines, wanted=wanted, shrinking=surplus > 0, answers=[said], cordoned={"m"}, now=NOW
     )
     before = {engine.name for engine in engines if engine.mark}

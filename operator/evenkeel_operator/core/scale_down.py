@@ -1,10 +1,9 @@
-"""Who leaves when there shall be fewer engines: those whose loss costs least, and only once routers have let go of them.
+"""Choose the scale-down candidates, and decide when the Deployment may shrink. Pure.
 
-Place in the pass: engines + what routers say → **victims** → marks, and whether the Deployment may shrink yet. Pure,
-and level-triggered: a mark is in the cluster, so that whoever looks next goes on from there.
+Marks are annotations of pods, so the next operator continues where this one stops.
 
-The surprising thing: a ReplicaSet has an order of its own, in which readiness comes before the price that we can
-set. Ours begins with its, or the mark would be on one pod and the axe would fall on another.
+A ReplicaSet removes pods in an order of its own, in which readiness counts before the deletion cost that we set. The
+order here begins with the ReplicaSet's, or it would delete other pods than the marked ones.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from evenkeel_contract.names import DRAIN_ANNOTATION
 
 from evenkeel_operator.core.engines import (
     COST_ANNOTATION,
-    COST_OF_VICTIMS,
+    COST_OF_CANDIDATES,
     MARK_PREFIX,
     TIME_FORMAT,
     Engine,
 )
 
 PATIENCE: Final = timedelta(seconds=10)
-"""How long routers may take to say that they stopped sending to what was marked: their watch takes milliseconds, and a
-router that does not answer must not keep a fleet from shrinking. What it still sends there is finished all the same."""
-LETS_GO: Final = frozenset({"draining", "terminating", "ended"})
+"""How long routers may take to stop sending to a candidate. Their watch takes milliseconds; a router that does not answer
+must not block the scale-down. Requests that it still sends are finished."""
+RELEASED: Final = frozenset({"draining", "terminating", "ended"})
 """Why a router sends nothing there, for good (`evenkeel_router/cluster/endpoints.py`)."""
 
 Answers = Sequence[ReplicasState | None]
@@ -50,7 +49,7 @@ NOTHING: Final = Loss()
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class ScaleDownStep:
     """What is to be done."""
 
     mark: tuple[Engine, ...] = ()
@@ -67,7 +66,7 @@ def losses(answers: Answers) -> Mapping[str, Loss]:
     for answer in answers:
         for replica in answer.replicas if answer else ():
             sent[replica.name] += replica.in_flight
-            # Every router hears the same reports; one may have heard more than another.
+            # Every router receives the same reports, some later than others.
             running = replica.waiting + replica.running
             reported[replica.name] = max(running, reported.get(replica.name, 0))
             blocks[replica.name] += replica.prefix_blocks
@@ -76,7 +75,7 @@ def losses(answers: Answers) -> Mapping[str, Loss]:
     }
 
 
-def departure(
+def next_step(
     engines: Sequence[Engine],
     *,
     wanted: int,
@@ -84,21 +83,21 @@ def departure(
     answers: Answers,
     cordoned: Collection[str],
     now: datetime,
-) -> Departure:
+) -> ScaleDownStep:
     """`shrinking`: the Deployment is still asked for more than `wanted`, by ourselves."""
     surplus = max(0, len(engines) - wanted)
-    chosen = choose(engines, surplus, known=losses(answers), cordoned=cordoned)
+    chosen = choose_candidates(engines, surplus, known=losses(answers), cordoned=cordoned)
     unmark = tuple(engine for engine in engines if engine.mark and engine not in chosen)
     # During a rollout the Deployment shares the loss out among its ReplicaSets, and when all go none is chosen.
     of_one_kind = len({engine.template for engine in engines}) == 1
     if not (shrinking and wanted and chosen and of_one_kind):
-        return Departure(unmark=unmark)
+        return ScaleDownStep(unmark=unmark)
     mark = tuple(engine for engine in chosen if engine.mark is None)
     wait = bool(mark) or any(_is_held(engine, answers, now) for engine in chosen)
-    return Departure(mark, unmark, wait)
+    return ScaleDownStep(mark, unmark, wait)
 
 
-def choose(
+def choose_candidates(
     engines: Sequence[Engine], count: int, *, known: Mapping[str, Loss], cordoned: Collection[str]
 ) -> tuple[Engine, ...]:
     """The `count` engines whose loss costs least."""
@@ -125,9 +124,9 @@ def choose(
 
 
 def marked(engine: Engine, now: datetime) -> dict[str, str]:
-    """The annotations of a victim."""
-    cost = {COST_ANNOTATION: COST_OF_VICTIMS}
-    if engine.drained_by_hand:  # routers know, and the word is somebody else's
+    """The annotations of a candidate."""
+    cost = {COST_ANNOTATION: COST_OF_CANDIDATES}
+    if engine.drained_by_hand:  # routers know already, and the mark is not ours
         return cost
     return {DRAIN_ANNOTATION: f"{MARK_PREFIX}{now.strftime(TIME_FORMAT)}", **cost}
 
@@ -138,8 +137,8 @@ def _is_held(engine: Engine, answers: Answers, now: datetime) -> bool:
     # Also where the clock that wrote the mark is ahead of ours.
     if since is None or abs(now - since) >= PATIENCE:
         return False
-    return not all(answer is not None and _lets_go(answer, engine.name) for answer in answers)
+    return not all(answer is not None and _has_released(answer, engine.name) for answer in answers)
 
 
-def _lets_go(answer: ReplicasState, name: str) -> bool:
-    return all(one.withheld in LETS_GO for one in answer.replicas if one.name == name)
+def _has_released(answer: ReplicasState, name: str) -> bool:
+    return all(one.withheld in RELEASED for one in answer.replicas if one.name == name)

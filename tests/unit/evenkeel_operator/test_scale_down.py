@@ -10,14 +10,14 @@ import pytest
 from evenkeel_contract.adminstate import ReplicasState
 from evenkeel_operator.core.engines import Engine, Mark, engine_of, engines_of
 from evenkeel_operator.core.gates import condition, look_again_s, openings, overdue
-from evenkeel_operator.core.victims import (
+from evenkeel_operator.core.scale_down import (
     PATIENCE,
-    Departure,
     Loss,
-    choose,
-    departure,
+    ScaleDownStep,
+    choose_candidates,
     losses,
     marked,
+    next_step,
 )
 
 from tests.support.fake_routers import answer, replica
@@ -52,13 +52,13 @@ ORDER: dict[str, tuple[Engine, dict[str, Loss]]] = {
 @pytest.mark.parametrize(("cheap", "known"), ORDER.values(), ids=ORDER)
 def test_first_goes_one(cheap: Engine, known: dict[str, Loss]) -> None:
     engines = (engine("a"), engine("b"), cheap)
-    assert choose(engines, 1, known=known, cordoned={"n2"}) == (cheap,)
+    assert choose_candidates(engines, 1, known=known, cordoned={"n2"}) == (cheap,)
 
 
 def test_rules_that_come_first_outweigh_those_that_follow() -> None:
     ladder = [one for one, _ in ORDER.values()][:6]
     ladder = [replace(one, name=f"e{n}") for n, one in enumerate(reversed(ladder))]
-    assert list(choose(ladder, 6, known={}, cordoned={"n2"})) == ladder[::-1]
+    assert list(choose_candidates(ladder, 6, known={}, cordoned={"n2"})) == ladder[::-1]
 
 
 def test_work_is_what_all_routers_sent_or_what_the_replica_reports_and_caches_add_up() -> None:
@@ -68,7 +68,7 @@ def test_work_is_what_all_routers_sent_or_what_the_replica_reports_and_caches_ad
     assert losses((answer(replica("a", in_flight=1, running=7)),)) == {"a": Loss(7, 0)}
 
 
-# The departure.
+# The next_step.
 
 IDLE = answer(*(replica(name, in_flight=n) for n, name in enumerate("dcba")))
 """d does nothing, c little, a most."""
@@ -79,8 +79,8 @@ def leave(
     *answers: ReplicasState | None,
     wanted: int = 2,
     shrinking: bool = True,
-) -> Departure:
-    return departure(
+) -> ScaleDownStep:
+    return next_step(
         engines, wanted=wanted, shrinking=shrinking, answers=answers, cordoned=(), now=NOW
     )
 
@@ -102,7 +102,7 @@ def test_the_idlest_are_marked_first_and_the_deployment_waits() -> None:
 
 def test_it_waits_even_where_no_router_is_ready_until_the_mark_was_looked_at_once() -> None:
     assert leave(four()).wait
-    assert leave(with_marks("cd")) == Departure()
+    assert leave(with_marks("cd")) == ScaleDownStep()
 
 
 LET_GO = answer(replica("a"), replica("c", withheld="draining"), replica("d", withheld="draining"))
@@ -124,17 +124,17 @@ ANSWERS: dict[str, tuple[tuple[ReplicasState | None, ...], bool]] = {
 def test_the_deployment_waits_until_all_routers_have_let_go(
     answers: tuple[ReplicasState | None, ...], want: bool
 ) -> None:
-    assert leave(with_marks("cd"), *answers) == Departure(wait=want)
+    assert leave(with_marks("cd"), *answers) == ScaleDownStep(wait=want)
 
 
 @pytest.mark.parametrize("since", [NOW - PATIENCE, NOW + timedelta(hours=1), None])
 def test_it_does_not_wait_for_ever_nor_for_a_clock_that_is_ahead(since: datetime | None) -> None:
-    assert leave(with_marks("cd", since), None) == Departure()
+    assert leave(with_marks("cd", since), None) == ScaleDownStep()
 
 
 def test_who_was_marked_stays_chosen_whatever_it_does_now() -> None:
     busy = answer(*(replica(name, in_flight=9, withheld="draining") for name in "ab"))
-    assert leave(with_marks("ab"), busy) == Departure()
+    assert leave(with_marks("ab"), busy) == ScaleDownStep()
 
 
 def test_one_that_stops_being_ready_takes_the_place_of_a_victim() -> None:
@@ -150,15 +150,15 @@ def test_a_scale_up_in_the_meantime_lets_victims_stay(wanted: int, unmarked: str
 
 
 def test_marks_stay_while_the_replica_set_is_about_to_remove_their_pods() -> None:
-    assert leave(with_marks("cd"), shrinking=False) == Departure()
+    assert leave(with_marks("cd"), shrinking=False) == ScaleDownStep()
 
 
 def test_nobody_is_chosen_during_a_rollout_nor_where_all_go_nor_where_somebody_else_asks() -> None:
     rolling = (*four()[:2], *four(template="u")[2:])
-    assert leave(rolling, IDLE) == Departure()
-    assert leave(four(), IDLE, wanted=0) == Departure()
-    assert leave(four(), IDLE, shrinking=False) == Departure()
-    assert leave(four()[:2], IDLE) == Departure()  # two of them could never be made
+    assert leave(rolling, IDLE) == ScaleDownStep()
+    assert leave(four(), IDLE, wanted=0) == ScaleDownStep()
+    assert leave(four(), IDLE, shrinking=False) == ScaleDownStep()
+    assert leave(four()[:2], IDLE) == ScaleDownStep()  # two of them could never be made
 
 
 # Pods.
@@ -263,7 +263,7 @@ def test_who_waits_for_five_minutes_is_named() -> None:
     note = overdue([young, old], NOW)
     assert note is not None
     assert note.reason == "RolloutBlocked"
-    assert "no router takes: b;" in note.message
+    assert "pods: b. GET" in note.message
 
 
 def test_the_condition_says_why() -> None:
@@ -272,6 +272,6 @@ def test_the_condition_says_why() -> None:
         "type": "evenkeel.dev/InRotation",
         "status": "True",
         "reason": "InRotation",
-        "message": "a router sends requests there",
+        "message": "A router sends requests to this replica.",
         "lastTransitionTime": "2026-01-31T12:00:00Z",
     }

@@ -1,11 +1,10 @@
-"""How many replicas there should be by what was measured just now: the wish of one look. Pure.
+"""The number of replicas that one set of measurements recommends. Pure.
 
-Place in the flow: figures → demand → **wish** → behaviour → decision. The highest of several wishes counts: demand over
-usable capacity, queue time and time to the first token where they are exceeded, one where anybody is served or waits.
+The highest of several recommendations counts: demand over usable capacity, queue time and time to first token where
+they exceed their targets, and one replica while requests are served or wait.
 
-The surprising thing: demand alone makes the fleet grow only where capacity is proven, that is given, or learnt while
-requests waited. What replicas did without anybody waiting is the least they can do: good enough to shrink by, not to
-grow by.
+Demand adds replicas only if capacity is known: configured, or measured while requests waited. A replica's throughput
+without waiting requests is a lower bound. It is good enough to shrink by, but not to grow by.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What Prometheus says of one service."""
+class Measurements:
+    """Prometheus' measurements of one service."""
 
     asked: tuple[Asked, ...] = ()
     in_flight: float = 0.0
@@ -55,21 +54,27 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Recommendation:
     """A number, unbounded, and why (a word of `reasons`)."""
 
     replicas: int
     reason: str
 
 
-def wish_of(scaling: Autoscaling, seen: Figures, parts: Parts, fleet: Fleet) -> Wish:
-    """The highest wish of all; the first named of equal ones gives the reason."""
+def recommend(
+    scaling: Autoscaling, seen: Measurements, parts: Parts, fleet: Fleet
+) -> Recommendation:
+    """The highest recommendation of all; the first named of equal ones gives the reason."""
     per_replica = _capacity(scaling, seen)
     asks = any(one.service_per_s > 0 for one in seen.asked)
-    least = Wish(1, reasons.IN_USE) if asks or seen.in_flight > 0 else Wish(0, reasons.DEMAND)
+    least = (
+        Recommendation(1, reasons.IN_USE)
+        if asks or seen.in_flight > 0
+        else Recommendation(0, reasons.DEMAND)
+    )
     if per_replica is None:
         # Nothing was ever served: who asks is served by what is there.
-        return Wish(max(1, fleet.wanted), reasons.LEARNING) if asks else least
+        return Recommendation(max(1, fleet.wanted), reasons.LEARNING) if asks else least
     demand = demand_of(
         seen.asked,
         parts,
@@ -78,12 +83,12 @@ def wish_of(scaling: Autoscaling, seen: Figures, parts: Parts, fleet: Fleet) -> 
     )
     by_demand = _by_demand(demand.replicas, fleet.wanted)
     if by_demand.replicas > fleet.wanted and not _is_proven(scaling, seen):
-        by_demand = Wish(fleet.wanted, reasons.LEARNING)
-    wishes = (by_demand, *_by_latency(scaling, seen, demand, fleet), least)
-    return max(wishes, key=lambda wish: wish.replicas)
+        by_demand = Recommendation(fleet.wanted, reasons.LEARNING)
+    recommendations = (by_demand, *_by_latency(scaling, seen, demand, fleet), least)
+    return max(recommendations, key=lambda recommendation: recommendation.replicas)
 
 
-def _capacity(scaling: Autoscaling, seen: Figures) -> float | None:
+def _capacity(scaling: Autoscaling, seen: Measurements) -> float | None:
     """Of one replica, weighted tokens per second."""
     given = scaling.targets.service_per_replica
     if given is not None:
@@ -93,19 +98,19 @@ def _capacity(scaling: Autoscaling, seen: Figures) -> float | None:
     return learnt if learnt > 0 else None
 
 
-def _is_proven(scaling: Autoscaling, seen: Figures) -> bool:
+def _is_proven(scaling: Autoscaling, seen: Measurements) -> bool:
     return scaling.targets.service_per_replica is not None or bool(seen.saturated_per_s)
 
 
-def _by_demand(replicas: float, wanted: int) -> Wish:
+def _by_demand(replicas: float, wanted: int) -> Recommendation:
     if wanted and abs(replicas / wanted - 1.0) <= TOLERANCE + _ROUNDING:
-        return Wish(wanted, reasons.DEMAND)
-    return Wish(ceil(replicas - _ROUNDING), reasons.DEMAND)
+        return Recommendation(wanted, reasons.DEMAND)
+    return Recommendation(ceil(replicas - _ROUNDING), reasons.DEMAND)
 
 
 def _by_latency(
-    scaling: Autoscaling, seen: Figures, demand: Demand, fleet: Fleet
-) -> tuple[Wish, ...]:
+    scaling: Autoscaling, seen: Measurements, demand: Demand, fleet: Fleet
+) -> tuple[Recommendation, ...]:
     """A floor for each target that is exceeded: more than are ready by as much as it is, never fewer than are wanted.
 
     By the ready ones, so that it does not grow on while new ones load their weights. Nor beyond what those who ask may
@@ -114,7 +119,9 @@ def _by_latency(
     targets = scaling.targets
     ceiling = ceil(demand.ceiling - _ROUNDING)
     return tuple(
-        Wish(min(ceiling, max(fleet.wanted, ceil(fleet.ready * min(STEEPEST, over)))), reason)
+        Recommendation(
+            min(ceiling, max(fleet.wanted, ceil(fleet.ready * min(STEEPEST, over)))), reason
+        )
         for target, seen_s, reason in (
             (targets.queue_time, seen.queue_s, reasons.QUEUE_TIME),
             (targets.ttft_p95, seen.ttft_p95_s, reasons.TTFT),
