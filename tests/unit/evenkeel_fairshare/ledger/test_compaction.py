@@ -248,8 +248,8 @@ def test_a_follower_gets_a_delta_of_closed_totals_or_all_rows():
     assert here.delta(far.digest()).closed_totals.base is None
     far.merge(here.delta(far.digest()))
     for follower in (near, far):
-        assert content(follower)["book clients"] == content(here)["book clients"]
-        assert content(follower)["book tenants"] == content(here)["book tenants"]
+        assert content(follower)["closed clients"] == content(here)["closed clients"]
+        assert content(follower)["closed tenants"] == content(here)["closed tenants"]
 
 
 class Debtor:
@@ -415,7 +415,7 @@ def test_a_client_that_was_aged_out_may_return_and_followers_agree():
         reader.merge(here.delta(reader.digest()))
         assert reader.served(ALICE).service == 9
         assert carried_balance(reader, ALICE, ["alive"]) == 3
-        assert content(reader)["book clients"] == content(here)["book clients"]
+        assert content(reader)["closed clients"] == content(here)["closed clients"]
 
 
 def test_only_the_accounts_of_ended_routers_are_kept():
