@@ -6,28 +6,28 @@ import os
 import sys
 from typing import Any, cast
 
+from evenkeel_kube.client import KubeClient
 from evenkeel_operator.__main__ import main
-from evenkeel_operator.cluster.client import KubeClient
 
 
 class _Countdown:
     left = int(os.environ["DIES_AFTER"])
 
 
-_once = KubeClient._once
+_write = KubeClient._write
 
 
 async def _dying(self: KubeClient, method: str, path: str, *rest: Any) -> dict[str, Any]:
-    answer = await _once(self, method, path, *rest)
+    answer = await _write(self, method, path, *rest)
     # The Lease is none of a pass's steps.
-    if method != "GET" and "/leases" not in path:
+    if "/leases" not in path:
         _Countdown.left -= 1
         if _Countdown.left <= 0:
             os._exit(9)
     return answer
 
 
-cast(Any, KubeClient)._once = _dying  # the one seam to the network
+cast(Any, KubeClient)._write = _dying
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -31,7 +31,7 @@ USER = f"system:serviceaccount:{NAMESPACE}:operator"
 IMAGES = {"router": "evenkeel.dev/absent/router:1", "engine": "evenkeel.dev/absent/engine:1"}
 DEADLINE_S = 90.0
 KINDS = "deploy,svc,secret,cm,sa,role,rolebinding,pdb,netpol,ingress,pvc"
-_FOLDERS = ("fairshare", "contract", "operator")
+_FOLDERS = ("fairshare", "contract", "kube", "operator")
 
 
 def wait_until(

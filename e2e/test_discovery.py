@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from random import Random
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,12 +15,14 @@ import httpx
 import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION
 from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig, dump_router_config
+from evenkeel_kube import watch as kubewatch
+from evenkeel_kube.access import in_pod
+from evenkeel_kube.client import KubeClient, connected
 from evenkeel_router.app import Router, background, running
-from evenkeel_router.cluster import watch as kubewatch
-from evenkeel_router.cluster.api import Access, Api, in_cluster, open_api
-from evenkeel_router.cluster.config_watch import SecretSource
 from evenkeel_router.cluster.endpoints import Pod
+from evenkeel_router.cluster.secret_watch import SecretSource
 from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
+from kubernetes.aio.client import Configuration
 
 from e2e.kubectl import Kubectl
 from tests.support.fakes import FakeProber
@@ -34,13 +36,12 @@ SECRET = "llama-router"
 
 
 @pytest.fixture(scope="module")
-def access(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
+def access(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Configuration]:
     """What kubelet would give a router's pod: a token of its service account, as files."""
     kubectl("create", "namespace", NAMESPACE)
     try:
         kubectl("apply", "-f", "-", stdin=json.dumps(_rights()))
         folder = tmp_path_factory.mktemp("serviceaccount")
-        (folder / "namespace").write_text(NAMESPACE)
         (folder / "token").write_text(kubectl("-n", NAMESPACE, "create", "token", "router"))
         roots = kubectl.get("-n", NAMESPACE, "configmap", "kube-root-ca.crt")["data"]["ca.crt"]
         (folder / "ca.crt").write_text(roots)
@@ -49,7 +50,7 @@ def access(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             "KUBERNETES_SERVICE_HOST": server.hostname or "",
             "KUBERNETES_SERVICE_PORT": str(server.port or 443),
         }
-        yield in_cluster(environment, folder)
+        yield in_pod(environment, folder)
     finally:
         kubectl("delete", "namespace", NAMESPACE)
 
@@ -143,14 +144,14 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(kubectl: Kubectl, access: Access) -> Iterator[Fleet]:
+def fleet(kubectl: Kubectl, access: Configuration) -> Iterator[Fleet]:
     made = Fleet(kubectl)
     yield made
     made("delete", "pods,endpointslices", "--all", "--grace-period=0", "--force")
 
 
 @asynccontextmanager
-async def following(api: Api) -> AsyncIterator[Router]:
+async def following(api: KubeClient) -> AsyncIterator[Router]:
     upstream = FakeUpstream(lambda *_: FakeReply([]))
     async with running(
         CONFIG, api=api, upstream=upstream, prober=FakeProber(), timing=QUICK
@@ -159,9 +160,9 @@ async def following(api: Api) -> AsyncIterator[Router]:
 
 
 async def test_replicas_come_are_withheld_and_go_as_the_cluster_says(
-    access: Access, fleet: Fleet
+    access: Configuration, fleet: Fleet
 ) -> None:
-    async with open_api(access) as api, following(api) as router:
+    async with connected(access) as api, following(api) as router:
         await until(lambda: router.rooms.replicas.in_sync, "the first lists")
         fleet.add("engine-a")
         fleet.add("engine-b")
@@ -194,7 +195,7 @@ def widget(name: str) -> str:
 
 
 @pytest.fixture
-def widgets(kubectl: Kubectl, access: Access) -> Iterator[str]:
+def widgets(kubectl: Kubectl, access: Configuration) -> Iterator[str]:
     """A kind that is younger than version 1 of the cluster's history; the path of its objects."""
     group = "e2e.evenkeel.dev"
     schema = {"openAPIV3Schema": {"type": "object"}}
@@ -216,11 +217,13 @@ def widgets(kubectl: Kubectl, access: Access) -> Iterator[str]:
 
 
 async def test_a_version_that_the_server_no_longer_has_is_listed_anew(
-    access: Access, proxy: str, fleet: Fleet, widgets: str, caplog: pytest.LogCaptureFixture
+    access: Configuration, proxy: str, fleet: Fleet, widgets: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger=kubewatch.__name__)
-    as_admin = replace(access, url=proxy)  # routers may not see widgets
-    async with open_api(as_admin) as client:
+    as_admin = Configuration(
+        host=proxy, ssl_ca_cert=access.ssl_ca_cert
+    )  # routers may not see widgets
+    async with connected(as_admin) as client:
         selection = kubewatch.Selection(Pod, widgets, {})
         watcher = kubewatch.Watcher(client, selection, lambda: None, rng=Random(1))
         watcher.cache.resource_version = "1"
@@ -235,9 +238,9 @@ async def test_a_version_that_the_server_no_longer_has_is_listed_anew(
 
 
 async def test_other_routers_are_found_through_their_headless_service(
-    access: Access, fleet: Fleet
+    access: Configuration, fleet: Fleet
 ) -> None:
-    async with open_api(access) as api, following(api) as router:
+    async with connected(access) as api, following(api) as router:
         fleet.add("router-a")
         fleet.endpoints("llama-router-peers", "router-a")
         await until(
@@ -247,7 +250,7 @@ async def test_other_routers_are_found_through_their_headless_service(
 
 
 async def test_a_configuration_changes_at_once_and_a_bad_one_changes_nothing(
-    access: Access, fleet: Fleet
+    access: Configuration, fleet: Fleet
 ) -> None:
     def write(data: bytes) -> None:
         content = {
@@ -262,8 +265,8 @@ async def test_a_configuration_changes_at_once_and_a_bad_one_changes_nothing(
     faults: list[tuple[str, ...]] = []
     other = config_for(namespace=NAMESPACE, service="llama", cluster=CLUSTER, model="other")
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(open_api(access))
-        source = SecretSource(api, SECRET, rng=Random(1))
+        api = await stack.enter_async_context(connected(access))
+        source = SecretSource(api, NAMESPACE, SECRET, rng=Random(1))
         await stack.enter_async_context(background(source.run()))
         write(dump_router_config(CONFIG))
         assert await source.first() == CONFIG
@@ -275,9 +278,10 @@ async def test_a_configuration_changes_at_once_and_a_bad_one_changes_nothing(
         await until(lambda: applied == [other], "the change")
 
 
-async def test_a_router_may_do_nothing_else(access: Access, fleet: Fleet) -> None:
+async def test_a_router_may_do_nothing_else(access: Configuration, fleet: Fleet) -> None:
     """Every other thing that would harm, tried: other Secrets, writing, other namespaces."""
-    token = access.token_file.read_text()
+    tls = ssl.create_default_context(cafile=access.ssl_ca_cert)
+    headers = {"Authorization": access.api_key["BearerToken"]}
     own, other = f"namespaces/{NAMESPACE}", "namespaces/default"
     forbidden = [
         ("GET", f"/api/v1/{own}/secrets"),
@@ -291,9 +295,7 @@ async def test_a_router_may_do_nothing_else(access: Access, fleet: Fleet) -> Non
         ("POST", f"/api/v1/{own}/pods"),
         ("POST", f"/api/v1/{own}/pods/engine-a/exec"),
     ]
-    async with httpx.AsyncClient(
-        base_url=access.url, verify=access.tls, headers={"Authorization": f"Bearer {token}"}
-    ) as client:
+    async with httpx.AsyncClient(base_url=access.host, verify=tls, headers=headers) as client:
         for method, path in forbidden:
             answer = await client.request(method, path, content="{}")
             assert answer.status_code == 403, (method, path, answer.text)

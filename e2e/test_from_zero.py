@@ -50,7 +50,7 @@ def test_without_replicas_it_is_ready_and_says_that_it_is_idle(quiet: Namespace)
     assert quiet.pods("one", "engine") == {}
     assert len(quiet.pods("one", "router")) == 2
     assert {reason(quiet, "one", what) for what in ("Ready", "EnginesReady")} == {"Idle"}
-    assert reason(quiet, "one", "Degraded") == "AsPromised"
+    assert reason(quiet, "one", "Degraded") == "Healthy"
 
 
 def test_requests_are_held_and_answered_by_the_replica_that_they_bring(quiet: Namespace) -> None:

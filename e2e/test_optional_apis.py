@@ -82,14 +82,14 @@ def test_an_api_that_is_absent_is_a_reason_and_one_that_comes_brings_its_objects
 ) -> None:
     with operator(kubeconfig, identity="one") as one:
         kubectl("-n", place, "apply", "-f", "-", stdin=service())
-        wait_until(lambda: degraded(kubectl).get("reason") == "ApiAbsent", "the reason")
+        wait_until(lambda: degraded(kubectl).get("reason") == "ApiMissing", "the reason")
         said = degraded(kubectl)["message"]
         assert "spec.exposure.httpRoute" in said
         assert "spec.slo" in said
         kubectl("-n", place, "get", "deploy/simulated-engine", "deploy/simulated-router")
         with optional_apis(kubectl, files):
             wait_until(lambda: made(kubectl) == MINE, "their objects", timeout_s=FOUND_WITHIN_S)
-            wait_until(lambda: degraded(kubectl).get("reason") != "ApiAbsent", "no complaint")
+            wait_until(lambda: degraded(kubectl).get("reason") != "ApiMissing", "no complaint")
             # It came while the operator ran, and is watched from then on.
             patched(
                 kubectl,
@@ -101,7 +101,7 @@ def test_an_api_that_is_absent_is_a_reason_and_one_that_comes_brings_its_objects
                 "the alert to be put back",
             )
         wait_until(
-            lambda: degraded(kubectl).get("reason") == "ApiAbsent",
+            lambda: degraded(kubectl).get("reason") == "ApiMissing",
             "the reason, once more",
             timeout_s=FOUND_WITHIN_S,
         )

@@ -103,7 +103,7 @@ def test_a_rollout_that_crashes_says_so_at_once_and_ends_with_the_spec(served: N
     assert served.status("one", KEY) == 200
     served.patch("one", engine={"args": ["--profile=a100-llama3.1-8b"]})
     wait_until(lambda: served.condition("one", "Progressing")["reason"] == "Stable", "rest")
-    assert served.condition("one", "Degraded")["reason"] == "AsPromised"
+    assert served.condition("one", "Degraded")["reason"] == "Healthy"
     assert served.pods("one", "engine").keys() == old
 
 

@@ -6,7 +6,16 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("fairshare", "contract", "simulator", "router", "operator", "sglang_plugin", "cli")
+FOLDERS = (
+    "fairshare",
+    "contract",
+    "kube",
+    "simulator",
+    "router",
+    "operator",
+    "sglang_plugin",
+    "cli",
+)
 PACKAGES = [
     package
     for folder in FOLDERS

@@ -1,7 +1,7 @@
-"""A proxy that does nothing but forward: `python -m bench.router.bare_proxy --worker URL --worker URL`.
+"""A proxy that only forwards: `python -m bench.router.bare_proxy --worker URL --worker URL`.
 
-The reference line of the comparison: what aiohttp and uvloop cost before a router does anything of its
-own. Round robin, no limits, no metrics, no log, streams passed on as they come.
+It is a reference: the cost of aiohttp and uvloop without any work of a router. It uses round robin and has no limits, no
+metrics and no log. It passes streams on as they arrive.
 """
 
 from __future__ import annotations

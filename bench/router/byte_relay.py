@@ -1,8 +1,7 @@
-"""Copies bytes and knows nothing of HTTP: `python -m bench.router.byte_relay --worker URL --worker URL`.
+"""Copies bytes without parsing HTTP: `python -m bench.router.byte_relay --worker URL --worker URL`.
 
-The floor of the comparison: what the kernel and uvloop charge for one read and one write of each event.
-Nothing written in Python over uvloop can be cheaper. Each connection of a client has one of its own to a
-worker, in turns.
+It is the least cost in the comparison: the kernel and uvloop for one read and one write of each event. No router in Python over
+uvloop can cost less. Each client connection has its own connection to a worker, in turns.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class _End(asyncio.Protocol):
         self._fd = transport.get_extra_info("socket").fileno()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other end goes too."""
+        """Close the other end, too."""
         self.transport = None
         if self.other is not None and self.other.transport is not None:
             self.other.transport.close()
@@ -46,7 +45,7 @@ class _End(asyncio.Protocol):
             self.other.write(data)
 
     def write(self, data: bytes) -> None:
-        """At once, as the router does it; what the kernel does not take is the transport's from then on."""
+        """Write at once, as the router does; the transport keeps the bytes that the kernel does not take."""
         if self.transport is None or self.transport.is_closing():
             return
         if self._fd >= 0:
@@ -60,7 +59,7 @@ class _End(asyncio.Protocol):
         self.transport.write(data)
 
     def join(self, other: _End) -> None:
-        """From now on bytes go to and fro."""
+        """Connect both ends."""
         self.other, other.other = other, self
         for data in self._early:
             self.data_received(data)
@@ -68,7 +67,7 @@ class _End(asyncio.Protocol):
 
 
 class _Client(_End):
-    """A client's connection; looks for a worker at once."""
+    """A client's connection; it connects to a worker at once."""
 
     def __init__(self, turn: Iterator[tuple[str, int]], tasks: set[asyncio.Task[None]]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The routers under test: how each is started, how one sees that it is ready, which version it is."""
+"""The routers under test: start, readiness and version of each."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ KEYS = tuple(f"sk-bench-{i}" for i in range(4))
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a router is to listen, and what it stands in front of."""
+    """The ports of a router and the workers behind it."""
 
     port: int
     probe_port: int
     admin_port: int
     workers: tuple[str, ...]
     folder: Path
-    """For its configuration."""
+    """Folder of its configuration."""
 
 
 class Contender(ABC):
@@ -39,11 +39,11 @@ class Contender(ABC):
 
     @abstractmethod
     def command(self, place: Place) -> list[str]:
-        """What starts it, in the foreground."""
+        """The command that starts it in the foreground."""
 
     @abstractmethod
     def ready(self, place: Place) -> bool:
-        """Whether it would route to every worker."""
+        """Whether it routes to every worker."""
 
     @abstractmethod
     def version(self) -> str:
@@ -102,7 +102,7 @@ class Evenkeel(Contender):
 
 
 class SglangRouter(Contender):
-    """The Rust router, as it comes: one log line when a request starts and one when it ends."""
+    """The Rust router with its defaults: one log line when a request starts and one when it ends."""
 
     name = "sglang-router"
     flags: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ class QuietSglangRouter(SglangRouter):
 
 
 class BareProxy(Contender):
-    """aiohttp and uvloop, forwarding and nothing else."""
+    """aiohttp and uvloop, which only forward."""
 
     name = "bare-proxy"
     module = "bench.router.bare_proxy"
@@ -171,7 +171,7 @@ class BareProxy(Contender):
 
 
 class ByteRelay(BareProxy):
-    """uvloop copying bytes: the floor."""
+    """uvloop that copies bytes: the least cost."""
 
     name = "byte-relay"
     module = "bench.router.byte_relay"

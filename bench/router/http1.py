@@ -1,8 +1,7 @@
 """HTTP/1.1 framing for the fake worker and the load generator, without I/O.
 
-Place in the flow: bytes of a connection → head → body → whole message. It exists because the far ends must
-cost far less than the routers between them: two small readers instead of a server and a client library.
-It reads what the routers under test send, not everything that HTTP allows.
+Load generator and worker must cost far less than the routers between them, so two small readers replace a server and a client
+library. They read only what the routers under test send.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ MAX_HEAD_BYTES = 64 * 1024
 
 
 class FramingError(ValueError):
-    """Bytes that are not the HTTP/1.1 message that they ought to be."""
+    """Bytes that are not the expected HTTP/1.1 message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Head:
 
 
 def split_head(data: bytes) -> tuple[Head, bytes] | None:
-    """The head and what follows it, or None while the head is incomplete."""
+    """The head and the bytes after it, or None while the head is incomplete."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         if len(data) > MAX_HEAD_BYTES:
@@ -80,7 +79,7 @@ class SizedBody:
 
 
 class ChunkedBody:
-    """A body in chunks; trailers are not understood."""
+    """A body in chunks, without trailers."""
 
     __slots__ = ("_left", "_pending", "done", "rest")
 

@@ -1,11 +1,9 @@
 """A cheap load generator: `python -m bench.router.load --port N --mode stream --rate 300 …`.
 
-Open loop (`--rate`): requests leave at Poisson times whether or not earlier ones came back, and latency
-counts from the time a request was meant to leave, so a router that stalls cannot hide it. Closed loop
-(`--connections`): each connection asks again as soon as it was answered. Every answer is checked. Each read
-is acknowledged at once, so that a router whose small writes wait for acknowledgements (Nagle's algorithm)
-gains nothing by merging events; with `--delayed-ack` a client is what it is by default. Prints one JSON
-object.
+Open loop (`--rate`): requests leave at Poisson times, also if earlier ones have no answer yet. Latency counts from the due time
+of a request, so a router that stalls cannot hide it. Closed loop (`--connections`): each connection sends its next request once
+it has an answer. The generator checks every answer. It acknowledges each read at once, so that a router gains nothing by merging
+events; with `--delayed-ack` it uses the system's default. It prints one JSON object.
 """
 
 from __future__ import annotations
@@ -37,14 +35,14 @@ _CONNECT_AHEAD = 64
 
 @dataclass(slots=True)
 class Answer:
-    """What came back for one question, and when (seconds on the monotonic clock)."""
+    """The answer to one question, with times in seconds of the monotonic clock."""
 
     question: Question
     due_s: float
-    """When it was meant to leave."""
+    """When it was due."""
     status: int = 0
     first_s: float = 0.0
-    """When the first byte of the body came."""
+    """When the first byte of the body arrived."""
     end_s: float = 0.0
     reads: int = 0
     """How many reads the body took."""
@@ -82,7 +80,7 @@ class Connection(asyncio.Protocol):
     def __init__(
         self, freed: Callable[[Connection], None], tally: Tally, quick: socket.socket | None
     ) -> None:
-        """`quick`: its socket, where every read is to be acknowledged at once."""
+        """`quick`: its socket, if every read is acknowledged at once."""
         self._freed = freed
         self._tally = tally
         self._quick = quick
@@ -104,7 +102,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(question.wire)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
@@ -125,7 +123,7 @@ class Connection(asyncio.Protocol):
             self._quick.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         answer = self._answer
         if answer is None:
-            self._tally.errors["bytes that nobody asked for"] += 1
+            self._tally.errors["bytes without a request"] += 1
             return
         try:
             self._read(answer, data)
@@ -171,14 +169,14 @@ class Alarm:
         asyncio.get_running_loop().add_reader(self._fd, self._fired)
 
     def set(self, at_s: float) -> None:
-        """Ring at this time of the monotonic clock; one in the past rings at once."""
+        """Set the timer to a time of the monotonic clock; a past time fires at once."""
         seconds, fraction = divmod(max(at_s, 1e-6), 1.0)
         new = struct.pack("qqqq", 0, 0, int(seconds), int(fraction * 1e9))
         if self._libc.timerfd_settime(self._fd, 1, new, None) != 0:  # 1: absolute
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def close(self) -> None:
-        """Never ring again."""
+        """Stop the timer."""
         asyncio.get_running_loop().remove_reader(self._fd)
         os.close(self._fd)
 
@@ -188,7 +186,7 @@ class Alarm:
 
 
 class Load:
-    """Sends a workload until told to stop."""
+    """Sends a workload until it is stopped."""
 
     def __init__(self, port: int, workload: Workload, tally: Tally, *, delayed_ack: bool) -> None:
         self._port = port
@@ -265,7 +263,7 @@ class Load:
         alarm.close()
 
     async def closed_loop(self, connections: int, until_s: float) -> None:
-        """So many connections that each ask again when answered."""
+        """Each connection sends its next question after an answer."""
         again = self._freed
 
         def freed(connection: Connection) -> None:
@@ -279,7 +277,7 @@ class Load:
         await asyncio.sleep(until_s - time.monotonic())
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait for what is under way; what does not come counts as infinitely late."""
+        """Wait for open questions; those without an answer count as infinitely late."""
         if self.under_way:
             self._drained.clear()
             with contextlib.suppress(TimeoutError):
@@ -291,7 +289,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured part of a run and what the router used in it."""
+    """The measured part of a run, and the router's CPU in it."""
 
     start_s: float
     end_s: float
@@ -308,7 +306,7 @@ async def _watch(pid: int, start_s: float, end_s: float) -> Window:
 
 
 def summary(tally: Tally, window: Window) -> dict[str, object]:
-    """The figures of one run. Rates and CPU count what ended in the window, latencies what was due in it."""
+    """The figures of one run. Rates and CPU cover answers that ended in the window, latencies questions that were due in it."""
     ended = [a for a in tally.done if window.start_s <= a.end_s < window.end_s]
     due = [a for a in tally.done if window.start_s <= a.due_s < window.end_s]
     streams = [a for a in ended if a.question.stream]
@@ -366,17 +364,21 @@ def parser() -> argparse.ArgumentParser:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--pid", type=int, default=os.getpid(), help="whose CPU to measure")
+    parser.add_argument(
+        "--pid", type=int, default=os.getpid(), help="process id of the router to measure"
+    )
     parser.add_argument("--mode", choices=[m.value for m in Mode], default=Mode.UNARY.value)
     parser.add_argument("--rate", type=float, default=0.0, help="requests per second, open loop")
-    parser.add_argument("--connections", type=int, default=32, help="closed loop")
+    parser.add_argument(
+        "--connections", type=int, default=32, help="number of connections of the closed loop"
+    )
     parser.add_argument("--events", type=int, default=64, help="output tokens, one event each")
-    parser.add_argument("--prompt-bytes", type=int, default=2048, help="of the shared prefix")
+    parser.add_argument("--prompt-bytes", type=int, default=2048, help="bytes of the shared prefix")
     parser.add_argument("--key", action="append", default=None, help="API keys of the clients")
     parser.add_argument(
         "--delayed-ack",
         action="store_true",
-        help="acknowledge as Linux does by default, up to 40 ms late, not each read at once",
+        help="acknowledge up to 40 ms late, as Linux does by default",
     )
     parser.add_argument("--warmup-s", type=float, default=2.0)
     parser.add_argument("--seconds", type=float, default=6.0)

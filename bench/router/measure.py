@@ -1,4 +1,4 @@
-"""What a process and its children cost, from `/proc`: CPU seconds and peak resident memory."""
+"""The cost of a process and its children, from `/proc`: CPU seconds and peak resident memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """From single runs to medians, ratios, a table and a plot.
 
-A ratio is taken between runs of the same round, which lie minutes apart at most, and only then the
-median: a machine that is slower in one round than in another slows both sides of a ratio.
+A ratio compares runs of the same round, which are minutes apart at most. The median is taken over the ratios, so a machine that
+is slower in one round slows both sides of a ratio.
 """
 
 from __future__ import annotations

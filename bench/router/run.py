@@ -1,8 +1,8 @@
 """This router against sglang-router, in turns: `python -m bench.router.run` (`make bench-router`).
 
-Each run has fresh workers and a fresh router. The router is alone on one core, so that what it uses is
-its own; two workers and the load generator share another. Rounds alternate the order of the routers.
-Every answer is checked; a run with a wrong one, or with a worker left out, ends the benchmark.
+Each run has new workers and a new router. The router has a core of its own, so that its CPU time is its own. Two workers and the
+load generator share another core. Rounds alternate the order of the routers. Every answer is checked. A wrong answer, or a
+worker without requests, ends the benchmark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.router import measure, report
 from bench.router.contenders import KEYS, Contender, Place, contenders
 
 ROOT = Path(__file__).resolve().parents[2]
-_PARTS = ("fairshare", "contract", "simulator", "router", "cli", ".")
+PARTS = ("fairshare", "contract", "kube", "simulator", "router", "cli", ".")
 _START_S = 30.0
 _LEAST_SHARE = 0.1
 _END_BUSY = 0.95  # of the core of workers and load: beyond this latencies are theirs
@@ -34,16 +34,16 @@ _END_BUSY = 0.95  # of the core of workers and load: beyond this latencies are t
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is sent. `rate_per_s` 0 means a closed loop."""
+    """The load of a run. `rate_per_s` 0 means a closed loop."""
 
     name: str
     mode: str
     rate_per_s: float = 0.0
     connections: int = 32
     unaligned: bool = False
-    """Each stream by its own clock, not all at the steps of an engine."""
+    """Each stream has its own clock; otherwise all streams step together."""
     delayed_ack: bool = False
-    """Clients acknowledge as Linux does by default: a router that merges events then gains by it."""
+    """Clients acknowledge as Linux does by default. A router that merges events gains by it."""
 
 
 SCENARIOS = (
@@ -60,7 +60,7 @@ QUICK = ("unary 1000/s", "streams 100/s")
 
 
 class BenchError(Exception):
-    """A run that cannot be counted; the message says why."""
+    """A run that cannot be counted; the message has the reason."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -96,20 +96,22 @@ def process(command: Sequence[str], *, cpu: int, log: Path) -> Iterator[subproce
 
 
 def environment() -> dict[str, str]:
-    """Ours, with the source on the path, so that nothing needs to be installed."""
-    parts = [str(ROOT / part) for part in _PARTS] + [os.environ.get("PYTHONPATH", "")]
+    """This environment with the source on the path, so that no package must be installed."""
+    parts = [str(ROOT / part) for part in PARTS] + [os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, parts))}
 
 
 class Bench:
-    """Runs scenarios; holds what all runs share."""
+    """Runs scenarios with shared settings."""
 
     def __init__(self, arguments: argparse.Namespace, folder: Path) -> None:
         self._arguments = arguments
         self._folder = folder
         cpus = sorted(os.sched_getaffinity(0))
         if len(cpus) < 2:
-            raise BenchError("needs two cores: one for the router, one for everything else")
+            raise BenchError(
+                "the benchmark needs two cores: one for the router, one for load and workers"
+            )
         self._router_cpu, self._ends_cpu = cpus[:2]
 
     def one(self, contender: Contender, scenario: Scenario, number: int) -> report.Run:
@@ -128,7 +130,7 @@ class Bench:
             ]
             urls = tuple(f"http://127.0.0.1:{port}" for port in ports[3:])
             for port in ports[3:]:
-                _wait(lambda port=port: _accepts(port), lambda: "a worker does not start")
+                _wait(lambda port=port: _accepts(port), lambda: "a worker did not start")
             place = Place(*ports[:3], urls, self._folder)
             log = self._folder / f"{contender.name}.log"
             router = stack.enter_context(
@@ -136,7 +138,7 @@ class Bench:
             )
             _wait(
                 lambda: contender.ready(place),
-                lambda: f"{contender.name} does not get ready{_tail(log)}",
+                lambda: f"{contender.name} did not become ready{_tail(log)}",
                 alive=router,
             )
             before = sum(measure.cpu_s(worker.pid) for worker in workers)
@@ -191,7 +193,9 @@ class Bench:
             raise BenchError(f"{contender.name}: {figures['errors']}{_tail(log)}")
         share = figures["least_share"]
         if share is None or share < _LEAST_SHARE:
-            raise BenchError(f"{contender.name} leaves a worker out: its share is {share}")
+            raise BenchError(
+                f"{contender.name} sends too few requests to a worker: its share is {share}"
+            )
 
 
 def _least_share(urls: Sequence[str]) -> float:
@@ -228,7 +232,7 @@ def _tail(log: Path) -> str:
 
 
 def machine() -> dict[str, object]:
-    """Its shape, without its name."""
+    """Cores, processor, memory, kernel and load."""
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     model = next(
         (
@@ -254,7 +258,7 @@ def python_version(python: str) -> str:
 
 
 def measured(bench: Bench, arguments: argparse.Namespace) -> list[report.Run]:
-    """All runs: in each round every scenario with every router, the order turning by one."""
+    """All runs: in each round every scenario with every router, in rotating order."""
     known = contenders(arguments.venv, arguments.python)
     chosen = [known[name] for name in arguments.routers]
     scenarios = [s for s in SCENARIOS if not arguments.scenarios or s.name in arguments.scenarios]
@@ -276,7 +280,7 @@ def line(run: report.Run) -> str:
     ends = figures["load_busy"] + figures["workers_busy"]
     note = "  (the core of workers and load is full)" if ends > _END_BUSY else ""
     if figures["unanswered"]:
-        note += f"  ({figures['unanswered']} never answered)"
+        note += f"  ({figures['unanswered']} without an answer)"
     return (
         f"round {run.round + 1}  {run.scenario:27} {run.contender:20}"
         f"{figures['cpu_us_per_request'] or 0:8.0f} µs CPU  busy {figures['router_busy']:4.0%}"
@@ -315,7 +319,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--python",
         default=sys.executable,
-        help="of the routers written in Python; it has their dependencies (default: this one)",
+        help="interpreter for the routers in Python, with their dependencies (default: this one)",
     )
     parser.add_argument(
         "--routers",
@@ -327,7 +331,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=[scenario.name for scenario in SCENARIOS],
         metavar="NAME",
-        help="; ".join(scenario.name for scenario in SCENARIOS) + "; all of them if absent",
+        help="; ".join(scenario.name for scenario in SCENARIOS) + " (default: all)",
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)

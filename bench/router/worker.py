@@ -1,11 +1,10 @@
 """A very fast fake SGLang worker: `python -m bench.router.worker --port N`.
 
-It answers with a canned body after `--pace-ms`, or streams `max_tokens` events, one every `--pace-ms`: as
-an engine with continuous batching does, one event for every running stream at each step, or with
-`--unaligned` each stream by its own clock. Never two at a time: when late it waits the full pace again, so that a
-router cannot gain by merging events. A prompt holds `family-NN` (its shared prefix) and
-`request-NNNNNN`; the second comes back in every event, so that the load generator sees whose answer it
-got, and a family seen before counts as cached.
+It answers with a fixed body after `--pace-ms`, or streams `max_tokens` events, one every `--pace-ms`. By default all running
+streams get an event at each step, like the decode steps of an engine; with `--unaligned` each stream has its own clock. A late
+worker waits the full pace again, so that a router cannot gain by merging events. A prompt contains `family-NN`, its shared
+prefix, and `request-NNNNNN`. Every event contains the latter, so that the load generator can check the answer. A known family
+counts as cached.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def answer(body: bytes, status: bytes = b"200 OK") -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What the worker reads in a request's body."""
+    """The values that the worker reads in a request's body."""
 
     tag: bytes
     family: bytes
@@ -88,7 +87,7 @@ class Ask:
 
     @classmethod
     def read(cls, body: bytes) -> Ask:
-        """Without parsing the JSON: four patterns, because the worker must cost next to nothing."""
+        """Four patterns instead of a JSON parser, because the worker must cost very little."""
         tag, family = _TAG.search(body), _FAMILY.search(body)
         events = _MAX_TOKENS.search(body)
         return cls(
@@ -110,7 +109,7 @@ def usage_of(ask: Ask, cached_tokens: int) -> bytes:
 
 
 class Dialect:
-    """How one endpoint spells its answers: the piece before and after what varies."""
+    """The format of one endpoint's answers: the fixed parts around the variable ones."""
 
     def __init__(self, *, kind: bytes, delta: bytes, whole: bytes) -> None:
         start = b'{"id":"%s","object":"' + kind
@@ -188,7 +187,7 @@ DIALECTS: dict[bytes, Dialect] = {
 
 @dataclass(slots=True)
 class State:
-    """What all connections of one worker share."""
+    """State that all connections of one worker share."""
 
     requests: int = 0
     aborted: int = 0
@@ -196,7 +195,7 @@ class State:
     unknown: set[str] = field(default_factory=set)
 
     def cached(self, ask: Ask) -> int:
-        """Cached tokens of a prompt: nine tenths of it when its family was here before."""
+        """Cached tokens of a prompt: nine tenths of it if its family is known."""
         known = ask.family in self.families
         self.families.add(ask.family)
         return ask.prompt_tokens * 9 // 10 if known else 0
@@ -213,7 +212,7 @@ class State:
 
 
 Tick = Callable[[], bool]
-"""Sends a stream's next event; whether there are more to come."""
+"""Sends a stream's next event; true if more follow."""
 
 
 class Pace(ABC):
@@ -229,11 +228,11 @@ class Pace(ABC):
 
     @abstractmethod
     def start(self, tick: Tick) -> None:
-        """Call `tick` a pace from now and every pace after that, until it says that it is done."""
+        """Call `tick` after each pace, until it returns that it is done."""
 
 
 class Unaligned(Pace):
-    """Each stream by its own clock."""
+    """Each stream has its own clock."""
 
     def start(self, tick: Tick) -> None:
         """See `Pace`."""
@@ -280,7 +279,7 @@ class Worker(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The router hung up: a stream under way is aborted."""
+        """The router closed the connection: abort the running stream."""
         self._transport = None
         self._state.aborted += self._streaming
 
@@ -295,7 +294,7 @@ class Worker(asyncio.Protocol):
                 self._transport.close()
 
     def _take(self, data: bytes) -> bytes:
-        """Read on; returns what follows a request that became whole."""
+        """Read more bytes; return those after a complete request."""
         if self._body is None or self._head is None:
             found = split_head(self._data + data)
             if found is None:
@@ -329,7 +328,7 @@ class Worker(asyncio.Protocol):
             self._pace.once(lambda: self._write(answer(dialect.whole(ask, cached_tokens))))
 
     def _stream(self, dialect: Dialect, ask: Ask, cached_tokens: int) -> None:
-        """The head and the first event now, the others as the pace says."""
+        """Send the head and the first event now, the others at the pace."""
         self._write(_STREAM_HEAD + chunk(dialect.event(ask, 0, cached_tokens)))
         self._streaming = True
         following = iter(range(1, ask.events))

@@ -1,8 +1,7 @@
-"""What is asked of a router: who, which prompt, streamed or not; and whether an answer is the right one.
+"""The requests of the benchmark, and the check of their answers.
 
-Place in the flow: **workload** → load generator → router → worker. Prompts come in families that share
-a prefix, clients in equal parts; a number unique to the request comes back in every event, so an
-answer that went to the wrong asker, lost an event or swapped two is found.
+Prompts come in families with a shared prefix, and clients in equal parts. A number unique to the request is in every event. The
+check therefore finds answers of other requests, lost events and swapped events.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ORDER = re.compile(rb"request-\d{6} (\d+)")
 
 
 class Mode(Enum):
-    """What kind of requests."""
+    """Kind of requests."""
 
     UNARY = "unary"
     STREAM = "stream"
@@ -31,7 +30,7 @@ class Mode(Enum):
 
 
 class WrongAnswerError(Exception):
-    """A response that is not the answer to its request; the message says in what."""
+    """A response that is not the answer to its request; the message has the difference."""
 
 
 @dataclass(frozen=True, slots=True)

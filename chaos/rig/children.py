@@ -16,7 +16,7 @@ import httpx
 import psutil
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("fairshare", "contract", "simulator", "router", "cli", "")
+PACKAGES: Final = ("fairshare", "contract", "kube", "simulator", "router", "cli", "")
 PATIENCE_S: Final = 120.0  # for what should happen at once on a busy machine; never a measurement
 
 

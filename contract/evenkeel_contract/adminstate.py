@@ -43,8 +43,9 @@ class ClientState(msgspec.Struct, frozen=True, kw_only=True):
     """One client."""
 
     identity: str
-    """`namespace/tenant/client`."""
+    """`namespace/tenant/client`; `namespace/tenant/*` for the other clients of a tenant together."""
     name: str
+    """Empty for the other clients of a tenant together."""
     weight: int = 1
     in_flight: int = 0
     requests: int = 0

@@ -59,8 +59,9 @@ ROUTER_CONFIG_KEY: Final = "router.json"
 """The entry of the routers' Secret that holds their RouterConfig. Configuration and key hashes are one object,
 so that a router never reads a tenant without its keys, or a key without its client."""
 
-OTHER_CLIENTS: Final = "other"
-"""Metric label `client` for all clients that have no own series: those beyond the 1000 most served."""
+OTHER_CLIENTS: Final = ""
+"""The label `client` of the clients of a tenant that have no series of their own. No client has an empty name.
+Prometheus treats an empty label as a missing one, so these series have no label `client`."""
 
 # Names of container and Service ports: routers take the numbers from EndpointSlices.
 HTTP_PORT_NAME: Final = "http"

@@ -22,6 +22,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_contract.spec import FairInferenceService, InferenceTenant, ServiceSpec
 from evenkeel_contract.spec.service import LabelSelector, SelectorOperator
+from evenkeel_contract.spec.tenant import TenantRateLimits
 
 KeyHashes = Mapping[tuple[str, str, str], str]
 """(namespace, Secret, key in it) → lower-case hexadecimal SHA-256 of the API key."""
@@ -144,5 +145,12 @@ def _tenant(tenant: InferenceTenant, key_hashes: KeyHashes) -> TenantConfig:
             requests_per_minute=spec.limits.requests_per_minute,
             tokens_per_minute=spec.limits.tokens_per_minute,
             max_concurrent=spec.limits.max_concurrent,
+            burst_requests=_burst(spec.limits, spec.limits.requests_per_minute),
+            burst_tokens=_burst(spec.limits, spec.limits.tokens_per_minute),
         ),
     )
+
+
+def _burst(limits: TenantRateLimits, per_minute: int) -> int | None:
+    """Rounded down, but at least 1: with less no request could start."""
+    return max(1, int(limits.burst.of(per_minute))) if per_minute else None

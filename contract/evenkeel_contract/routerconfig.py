@@ -146,11 +146,15 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantLimits:
-    """Rate limits of one tenant. 0: no bound."""
+    """Limits of one tenant, over all routers of the service. 0: no limit."""
 
     requests_per_minute: Count = 0
     tokens_per_minute: Count = 0
     max_concurrent: Count = 0
+    burst_requests: Positive | None = None
+    """Requests that may start at once after a pause. None: a tenth of `requests_per_minute`."""
+    burst_tokens: Positive | None = None
+    """Tokens that may be used at once after a pause. None: a tenth of `tokens_per_minute`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

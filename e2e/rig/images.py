@@ -44,8 +44,8 @@ def system_archives(binaries: Path) -> list[Path]:
 REGISTRY: Final = "evenkeel.dev/e2e"
 TAG: Final[str] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
 PRODUCTS: Final = {
-    "router": ("fairshare", "contract", "router"),
-    "operator": ("fairshare", "contract", "operator"),
+    "router": ("fairshare", "contract", "kube", "router"),
+    "operator": ("fairshare", "contract", "kube", "operator"),
     "simulator": ("fairshare", "contract", "simulator"),
 }
 """Targets of `images/Dockerfile`, and the folders whose packages they hold."""

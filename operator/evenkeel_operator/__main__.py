@@ -1,7 +1,7 @@
 """`evenkeel-operator --router-image … --sglang-image … --simulator-image …`: run the operator.
 
-SIGTERM and SIGINT end it; it gives its Lease back, so that another one acts at once. Exit code 1 where the lease was
-lost or the probes' port is taken, 2 for arguments that do not hold or credentials that are not there.
+SIGTERM and SIGINT stop it; it releases its Lease, so that another process leads at once. Exit code 1 if the Lease is
+lost or the probe port is taken, 2 for invalid arguments or missing credentials.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import logging
 import os
 import sys
 
+from evenkeel_kube.errors import ClusterError
+
 from evenkeel_operator.app import run
-from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.settings import parse_arguments
 
 _log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ def main() -> int:
         _log.error("%s", error)
         return 2
     except OSError as error:  # a port that is taken, most likely
-        _log.error("cannot serve probes: %s", error)
+        _log.error("cannot listen on the probe port: %s", error)
         return 1
 
 

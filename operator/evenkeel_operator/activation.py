@@ -1,11 +1,10 @@
-"""Which services are wanted though they stand at zero: routers say so, over a long poll that is always open (design §6).
+"""Ask routers of services without a ready engine whether requests wait for the first replica (design §6).
 
-Place in the flow: a pass finds no engine ready → **follow** → a router has a request that waits for a first replica → a
-pass, which wants at least one. Nothing is written, nobody else is asked: neither Prometheus nor the API server need
-answer for it. No service is followed but those that `autoscaling.minReplicas: 0` may leave without a replica.
+A long poll is open to each ready router of such a service, and a change triggers a pass. It needs no write, no
+Prometheus and no right on the API server.
 
-The surprising thing: it goes on until an engine is ready, not until one is started, so that a scaler that sees no load
-does not take away what requests still wait for.
+It lasts until an engine is ready, not until one is started. Otherwise a scaler that sees no load would remove the
+replica that requests wait for.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from evenkeel_contract.names import ROUTER_COMPONENT
+from evenkeel_kube.errors import ClusterError
 
-from evenkeel_operator.cluster.errors import ClusterError
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
 from evenkeel_operator.cluster.store import Key
@@ -38,13 +37,13 @@ class _Followed:
     token: str
     look: asyncio.Event = field(default_factory=asyncio.Event)
     """Its routers may be others."""
-    said: dict[str, bool] = field(default_factory=dict)
-    """By a router's address: whether requests wait there for a first replica."""
+    waiting: dict[str, bool] = field(default_factory=dict)
+    """Router address → whether requests wait there for the first replica."""
     task: asyncio.Task[None] | None = None
 
     @property
     def wanted(self) -> bool:
-        return any(self.said.values())
+        return any(self.waiting.values())
 
 
 class Activations:
@@ -87,7 +86,7 @@ class Activations:
                 self._begin(key, followed)
 
     async def pause(self) -> None:
-        """Ask nobody, until `resume`."""
+        """Stop asking, until `resume`."""
         tasks = [one.task for one in self._followed.values() if one.task is not None]
         for followed in self._followed.values():
             followed.task = None
@@ -108,7 +107,7 @@ class Activations:
                 there = await self._addresses(key)
                 for address in asking.keys() - there:
                     asking.pop(address).cancel()
-                    self._hear(key, followed, address, said=False)
+                    self._record(key, followed, address, waits=False)
                 for address in there - asking.keys():
                     asking[address] = asyncio.create_task(self._ask(key, followed, address))
                     asking[address].add_done_callback(_report)
@@ -127,7 +126,7 @@ class Activations:
             try:
                 return set(addresses_of_ready(await self._observer.pods(key, ROUTER_COMPONENT)))
             except ClusterError as error:
-                _log.info("%s: its routers are not known: %s", key, error)
+                _log.info("%s: cannot list its routers: %s", key, error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, LAST_RETRY_S)
 
@@ -135,29 +134,29 @@ class Activations:
         """Ask one router, for as long as it is there."""
         wait_s = FIRST_RETRY_S
         while True:
-            known = followed.said.get(address, False)
-            said = await self._routers.activation(address, token=followed.token, known=known)
-            if said is None:
-                self._hear(key, followed, address, said=False)
+            known = followed.waiting.get(address, False)
+            waits = await self._routers.activation(address, token=followed.token, known=known)
+            if waits is None:
+                self._record(key, followed, address, waits=False)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, LAST_RETRY_S)
                 continue
             wait_s = FIRST_RETRY_S
-            self._hear(key, followed, address, said=said)
-            if said is known:
+            self._record(key, followed, address, waits=waits)
+            if waits is known:
                 await asyncio.sleep(PAUSE_S)
 
-    def _hear(self, key: Key, followed: _Followed, address: str, *, said: bool) -> None:
+    def _record(self, key: Key, followed: _Followed, address: str, *, waits: bool) -> None:
         before = followed.wanted
-        followed.said[address] = said
-        if not said:
-            del followed.said[address]
+        followed.waiting[address] = waits
+        if not waits:
+            del followed.waiting[address]
         if followed.wanted is not before:
-            what = "a request waits for a first replica" if said else "no request waits any more"
+            what = "a request waits for the first replica" if waits else "no request waits"
             _log.info("%s: %s", key, what)
             self._on_news(key)
 
 
 def _report(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.critical("following a service at zero failed", exc_info=task.exception())
+        _log.critical("asking the routers of a service at zero failed", exc_info=task.exception())

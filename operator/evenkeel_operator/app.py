@@ -1,9 +1,8 @@
-"""The operator, put together: who leads watches, and makes passes.
+"""Start the operator: wait for the Lease, then watch the cluster and make passes.
 
-    credentials → probes → lease → watches → store → worklist → passes
+    credentials → probes → Lease → watches → store → work queue → passes
 
-Who does not lead watches nothing and holds nothing. Who loses the lease ends: the kubelet starts it anew, with an
-empty memory.
+Only the leader watches. A process that loses the Lease exits; the kubelet starts it again with an empty memory.
 """
 
 from __future__ import annotations
@@ -21,29 +20,30 @@ from random import Random
 from typing import Any, Final
 
 import kopf
+from evenkeel_kube.access import in_pod_or_kubeconfig
+from evenkeel_kube.client import KubeClient, connected
+from evenkeel_kube.errors import ClusterError
 
 from evenkeel_operator import handlers, metrics
 from evenkeel_operator.activation import Activations
 from evenkeel_operator.autoscaler import Autoscaler
-from evenkeel_operator.cluster.apply import Applier
-from evenkeel_operator.cluster.client import KubeClient, connected
-from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_operator.cluster.apply import Applier, Refusals
 from evenkeel_operator.cluster.lease import Lease
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import Prometheus, prometheus
-from evenkeel_operator.cluster.refusals import Refusals
 from evenkeel_operator.cluster.routers import Routers, reached
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
-from evenkeel_operator.cluster.worklist import Worklist
-from evenkeel_operator.core.objects import Object
+from evenkeel_operator.cluster.work_queue import WorkQueue
+from evenkeel_operator.core.objects import ALL_KINDS, Object
+from evenkeel_operator.manifests.context import MANAGER
 from evenkeel_operator.probes import serving
-from evenkeel_operator.reconcile import RESYNC_S, Means, ServicePass
+from evenkeel_operator.reconcile import RESYNC_S, Dependencies, ServicePass
 from evenkeel_operator.settings import Settings
-from evenkeel_operator.tenantpass import TenantPass
+from evenkeel_operator.tenant_pass import TenantPass
 
 _log = logging.getLogger(__name__)
 
-# Optional APIs come and go with people who install them; a minute late is early enough.
+# Optional APIs change when a person installs them; a minute is soon enough.
 APIS_INTERVAL_S: Final = 60.0
 WATCH_AGAIN_S: Final = 1.0
 SECRET_BYTES: Final = 32
@@ -51,8 +51,8 @@ SPREAD_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """Whom the operator talks to."""
+class Connections:
+    """Connections of the operator."""
 
     client: KubeClient
     routers: Routers
@@ -62,7 +62,12 @@ class Reached:
 async def run(settings: Settings) -> int:
     """Run until a signal, or until the lease is lost. The exit code."""
     async with (
-        connected() as client,
+        connected(
+            await in_pod_or_kubeconfig(),
+            kinds=ALL_KINDS,
+            manager=MANAGER,
+            on_write=lambda method: metrics.WRITES.labels(method).inc(),
+        ) as client,
         reached() as routers,
         prometheus() as seen,
         serving(settings.probe_host, settings.probe_port) as port,
@@ -79,7 +84,7 @@ async def run(settings: Settings) -> int:
             return 0
         metrics.LEADER.set(1)
         try:
-            return await _lead(Reached(client, routers, seen), lease, settings)
+            return await _lead(Connections(client, routers, seen), lease, settings)
         finally:
             metrics.LEADER.set(0)
             await lease.release()
@@ -102,13 +107,13 @@ async def _elected(lease: Lease) -> bool:
         await asyncio.gather(waiting, election, return_exceptions=True)
 
 
-async def _lead(reached: Reached, lease: Lease, settings: Settings) -> int:
-    """Act until a signal (kopf takes them from here on), or until the lease is lost."""
+async def _lead(reached: Connections, lease: Lease, settings: Settings) -> int:
+    """Lead until a signal (kopf handles signals from here on), or until the lease is lost."""
     leader = Leader(reached, settings)
     await leader.observer.look_at_apis()
-    async with _background(leader.work(), leader.follow_apis(), leader.look_afresh()):
+    async with _background(leader.work(), leader.follow_apis(), leader.list_again()):
         keeping = asyncio.create_task(lease.keep())
-        # kopf takes every task that is younger than itself for its own, and waits for its end.
+        # kopf waits at its end for every task that was created after it (docs/design/kubernetes-client.md).
         await asyncio.sleep(0)
         watching = asyncio.create_task(_watch(leader, settings))
         await asyncio.wait((watching, keeping), return_when=asyncio.FIRST_COMPLETED)
@@ -118,12 +123,12 @@ async def _lead(reached: Reached, lease: Lease, settings: Settings) -> int:
     await asyncio.gather(watching, keeping, return_exceptions=True)
     failure = None if watching.cancelled() else watching.exception()
     if failure is not None:
-        _log.critical("watching failed", exc_info=failure)
+        _log.critical("the watches failed", exc_info=failure)
     return 1 if lost or failure is not None else 0
 
 
 async def _watch(leader: Leader, settings: Settings) -> None:
-    """Watch until a signal. An optional API that is removed under a watch ends all of kopf: it begins anew without."""
+    """Watch until a signal. The removal of a watched API ends kopf, so it starts again without that API."""
     while True:
         leader.activations.resume()
         try:
@@ -136,37 +141,39 @@ async def _watch(leader: Leader, settings: Settings) -> None:
         except Exception as error:
             if getattr(error, "status", None) != HTTPStatus.NOT_FOUND:
                 raise
-            _log.warning("an API that was watched is gone; watching begins anew")
+            _log.warning("a watched API was removed; the watches start again")
             await asyncio.sleep(WATCH_AGAIN_S)
         else:
             return
 
 
 class Leader:
-    """What the one that acts holds: a memory, a list of what to do, and passes."""
+    """The store, the work queue and the passes of the leading process."""
 
-    def __init__(self, reached: Reached, settings: Settings) -> None:
+    def __init__(self, reached: Connections, settings: Settings) -> None:
         client = reached.client
         self.store = Store()
         self.observer = Observer(client, self.store)
         self._rng = Random()
-        self.worklist = Worklist(rng=self._rng)
+        self.work_queue = WorkQueue(rng=self._rng)
         self.activations = Activations(
-            self.observer, reached.routers, on_news=lambda key: self.worklist.add(key, after_s=0.0)
+            self.observer,
+            reached.routers,
+            on_news=lambda key: self.work_queue.add(key, after_s=0.0),
         )
         self._workers = settings.workers
         monotonic_s = asyncio.get_running_loop().time
         refusals = Refusals(rng=self._rng, monotonic_s=monotonic_s)
-        self._looks = Worklist(rng=self._rng, waiting=metrics.LOOKS_WAITING)
+        self._looks = WorkQueue(rng=self._rng, waiting=metrics.LOOKS_WAITING)
         self._autoscaler = Autoscaler(
             reached.prometheus,
             self.observer,
             settings.defaults,
             monotonic_s=monotonic_s,
-            wake=lambda key: self.worklist.add(key, after_s=0.0),
+            wake=lambda key: self.work_queue.add(key, after_s=0.0),
             look_at=lambda key: self._looks.add(key, after_s=0.0),
         )
-        means = Means(
+        dependencies = Dependencies(
             client=client,
             store=self.store,
             observer=self.observer,
@@ -179,18 +186,18 @@ class Leader:
             monotonic_s=monotonic_s,
             fresh=lambda: secrets.token_urlsafe(SECRET_BYTES),
         )
-        self._services, self._tenants = ServicePass(means), TenantPass(means)
+        self._services, self._tenants = ServicePass(dependencies), TenantPass(dependencies)
 
     def on_event(self, event: str | None, kind: str, item: Object) -> None:
         """Every event of every watch comes here."""
         for key in self.store.see(event, kind, item):
-            self.worklist.add(key)
+            self.work_queue.add(key)
 
     async def work(self) -> None:
         """Make passes until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._workers):
-                group.create_task(self.worklist.work(self.make_pass))
+                group.create_task(self.work_queue.work(self.make_pass))
                 group.create_task(self._looks.work(self._autoscaler.look))
 
     async def make_pass(self, key: Key) -> float | None:
@@ -205,33 +212,35 @@ class Leader:
         finally:
             metrics.PASSES.labels(key.kind, outcome).inc()
 
-    async def look_afresh(self) -> None:
-        """List everything anew now and then, and pass over all of it, spread over some time."""
+    async def list_again(self) -> None:
+        """List everything again at intervals, and make a pass over each resource, spread over time."""
         while True:
             await asyncio.sleep(RESYNC_S)
             try:
-                await self.observer.look_afresh()
+                await self.observer.list_again()
             except ClusterError as error:
-                _log.warning("cannot look afresh: %s", error)
+                _log.warning("cannot list everything again: %s", error)
             for key in self.store.all_resources():
-                self.worklist.add(key, after_s=self._rng.uniform(0, SPREAD_S))
+                self.work_queue.add(key, after_s=self._rng.uniform(0, SPREAD_S))
 
     async def follow_apis(self) -> None:
-        """Pass over every service when an optional API has come or gone."""
+        """Make a pass over every service when an optional API was added or removed."""
         while True:
             await asyncio.sleep(APIS_INTERVAL_S)
             try:
                 if await self.observer.look_at_apis():
-                    _log.info("optional APIs are now: %s", sorted(self.observer.apis) or "none")
+                    _log.info(
+                        "optional APIs of the cluster: %s", sorted(self.observer.apis) or "none"
+                    )
                     for key in self.store.all_services():
-                        self.worklist.add(key)
+                        self.work_queue.add(key)
             except ClusterError as error:
-                _log.warning("cannot ask for API groups: %s", error)
+                _log.warning("cannot list API groups: %s", error)
 
 
 @asynccontextmanager
 async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Tasks for the time of the context. A pass that is cut off is made again by whoever leads next."""
+    """Tasks for the time of the context. The next leader repeats a pass that was cancelled."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
         yield

@@ -1,10 +1,7 @@
-"""The built-in scaler at work: looks at Prometheus every now and then, and has a decision ready for every pass.
+"""The built-in scaler: it queries Prometheus at intervals, so that every pass finds a decision in memory.
 
-Place in the flow: pass → terms → **autoscaler** → decision → pass; beside it, look → figures → step → wake the pass where the
-decision is another one. So no pass waits for Prometheus, and each finds what is right by now.
-
-The surprising thing: nothing is kept but in memory. An operator that starts begins with the replicas that live, and holds
-them for the window of `scaleDown`.
+No pass waits for Prometheus. State is kept in memory only: a new operator starts from the replicas that exist, and
+does not shrink before the window of `scaleDown` is over.
 """
 
 from __future__ import annotations
@@ -22,26 +19,26 @@ from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.prometheus import Prometheus, PrometheusError, Source
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.accepted import may_be_asked
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.demand import parts_of
 from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.queries import figures, queries
+from evenkeel_operator.core.recommendation import Measurements
 from evenkeel_operator.core.scaler import Blind, Decision, State, Terms, started, step
-from evenkeel_operator.core.wish import Figures
+from evenkeel_operator.core.spec_in_use import may_be_asked
 from evenkeel_operator.core.workload import workload
 
 _log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 15.0
 """Between two looks, as the HorizontalPodAutoscaler's."""
-NOT_YET: Final = Blind(Note(reasons.NO_DATA_YET, "Prometheus was not asked yet"))
+NOT_YET: Final = Blind(Note(reasons.NO_DATA_YET, "This operator has not queried Prometheus yet."))
 
 
 @dataclass(frozen=True, slots=True)
-class _Charge:
-    """What a pass says of a service."""
+class _ScalingInputs:
+    """What the last pass knows of a service."""
 
     terms: Terms
     source: Source | Blind
@@ -50,9 +47,9 @@ class _Charge:
 
 @dataclass(slots=True)
 class _Scaled:
-    charge: _Charge
+    inputs: _ScalingInputs
     state: State
-    seen: Figures | Blind
+    seen: Measurements | Blind
     decision: Decision
 
 
@@ -94,66 +91,69 @@ class Autoscaler:
         if service is None or scaling is None:
             self.forget(key)
             return None
-        told, deployment = seen.told, seen.children.get(Ref("Deployment", engine_name(key.name)))
+        config, deployment = (
+            seen.router_config,
+            seen.children.get(Ref("Deployment", engine_name(key.name))),
+        )
         terms = Terms(
             scaling=scaling,
-            parts=parts_of(told.tenancy.tenants if told else ()),
+            parts=parts_of(config.tenancy.tenants if config else ()),
             ready=workload(deployment, wanted=0).ready,
             activation=activation,
         )
-        charge = _Charge(terms, await self._source(key, scaling.prometheus))
+        inputs = _ScalingInputs(terms, await self._source(key, scaling.prometheus))
         live = (
             scaling.min_replicas
             if deployment is None
             else int(deployment["spec"].get("replicas", 1))
         )
-        return self._decided(key, charge, live=live)
+        return self._decided(key, inputs, live=live)
 
-    def _decided(self, key: Key, charge: _Charge, *, live: int) -> Decision:
+    def _decided(self, key: Key, inputs: _ScalingInputs, *, live: int) -> Decision:
         known = self._services.get(key)
-        if known is None or known.charge.source != charge.source:
+        if known is None or known.inputs.source != inputs.source:
             # Another Prometheus may show something else: until it does, nothing is known.
             state = started(live, now_s=self._monotonic_s()) if known is None else known.state
-            seen = charge.source if isinstance(charge.source, Blind) else NOT_YET
-            self._services[key] = self._stepped(state, charge, seen)
+            seen = inputs.source if isinstance(inputs.source, Blind) else NOT_YET
+            self._services[key] = self._stepped(state, inputs, seen)
             self._look_at(key)
-        elif _matters(known.charge.terms, charge.terms):
-            self._services[key] = self._stepped(known.state, charge, known.seen)
+        elif _matters(known.inputs.terms, inputs.terms):
+            self._services[key] = self._stepped(known.state, inputs, known.seen)
         else:
-            known.charge = charge
+            known.inputs = inputs
         return self._services[key].decision
 
-    async def _source(self, key: Key, told: PrometheusSpec) -> Source | Blind:
-        """Where to read. A spec that runs may be older than what the operator allows."""
-        if not may_be_asked(told.url, self._defaults):
-            message = "the operator may not read the address in spec.autoscaling.prometheus.url"
+    async def _source(self, key: Key, spec: PrometheusSpec) -> Source | Blind:
+        """The address to query. A spec in use may be older than the operator's settings."""
+        if not may_be_asked(spec.url, self._defaults):
+            message = "spec.autoscaling.prometheus.url: the operator's --allow-prometheus does not allow this address."
             return Blind(Note(reasons.NOT_ALLOWED, message))
-        ref = told.token_secret_ref
+        ref = spec.token_secret_ref
         if ref is None:
-            return Source(told.url)
+            return Source(spec.url)
         token = await self._observer.entry(key.namespace, ref)
         if token is None:
             path = "spec.autoscaling.prometheus.tokenSecretRef"
-            message = f"{path}: Secret {ref.name} has no entry {ref.key}"
+            message = f"{path}: Secret {ref.name} has no entry {ref.key}."
             return Blind(Note(reasons.SECRET_MISSING, message))
-        return Source(told.url, token)
+        return Source(spec.url, token)
 
     def forget(self, key: Key) -> None:
         """It is not to be scaled any more."""
         self._services.pop(key, None)
 
     async def look(self, key: Key) -> float | None:
-        """Ask, and decide anew. When to look again; None for a service that is not scaled any more."""
+        """Query Prometheus and decide. Seconds until the next query; None if the service is no longer scaled."""
         known = self._services.get(key)
         if known is None:
             return None
-        source = known.charge.source
+        source = known.inputs.source
         seen = source if isinstance(source, Blind) else await self._figures(key, known, source)
         known = self._services.get(key)
         if known is None:
             return None
-        if known.charge.source == source:  # else this is another one's answer
-            after = self._stepped(known.state, known.charge, seen)
+        if known.inputs.source == source:  # else this is another one's answer
+            after = self._stepped(known.state, known.inputs, seen)
             self._services[key] = after
             if after.decision != known.decision:
                 _log.info("%s: %d replicas (%s), ScalingActive: %s", key, after.decision.replicas,
@@ -161,19 +161,19 @@ class Autoscaler:
                 self._wake(key)
         return INTERVAL_S
 
-    async def _figures(self, key: Key, known: _Scaled, source: Source) -> Figures | Blind:
-        asked = queries(key.namespace, key.name, known.charge.terms.scaling)
+    async def _figures(self, key: Key, known: _Scaled, source: Source) -> Measurements | Blind:
+        asked = queries(key.namespace, key.name, known.inputs.terms.scaling)
         try:
             return figures(await self._prometheus.ask(source, asked))
         except PrometheusError as error:
             return Blind(error.note)
 
-    def _stepped(self, state: State, charge: _Charge, seen: Figures | Blind) -> _Scaled:
-        after, decision = step(state, charge.terms, seen, now_s=self._monotonic_s())
-        return _Scaled(charge, after, seen, decision)
+    def _stepped(self, state: State, inputs: _ScalingInputs, seen: Measurements | Blind) -> _Scaled:
+        after, decision = step(state, inputs.terms, seen, now_s=self._monotonic_s())
+        return _Scaled(inputs, after, seen, decision)
 
 
 def _matters(before: Terms, after: Terms) -> bool:
-    """Whether the decision is made anew at once. Replicas that become ready are looked at in their time: they come
-    with many a pass, and each step counts as a wish."""
+    """Whether to decide again at once. A change of ready replicas waits for the next query: each step adds a
+    recommendation to the history."""
     return replace(before, ready=0) != replace(after, ready=0)

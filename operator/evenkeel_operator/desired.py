@@ -1,7 +1,4 @@
-"""From what was found to all objects that are to be there. Pure.
-
-Place in the pass: observe → judge → **desired** → plan → apply → status.
-"""
+"""Build all objects that a service should have, from what was observed. Pure."""
 
 from __future__ import annotations
 
@@ -23,24 +20,23 @@ from evenkeel_contract.spec import FairInferenceService, StateStore
 from evenkeel_contract.spec.scaling import Slo
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.accepted import Accepted, available_image, engine_image, pinned
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.credentials import Credentials
 from evenkeel_operator.core.defaults import Defaults
+from evenkeel_operator.core.spec_in_use import Accepted, available_image, engine_image, pinned
 from evenkeel_operator.core.tenants import Roster, Tenant, keep_faulty
-from evenkeel_operator.manifests.accepted import accepted_map
-from evenkeel_operator.manifests.credentials import credentials_secret, engine_key_ref
-from evenkeel_operator.manifests.everything import manifests
-from evenkeel_operator.manifests.exposure import GATEWAY_GROUP
-from evenkeel_operator.manifests.monitoring import PROMETHEUS_GROUP
-from evenkeel_operator.manifests.storage import LEDGER_FILE
-from evenkeel_operator.manifests.subject import (
+from evenkeel_operator.manifests.build_all import build_all
+from evenkeel_operator.manifests.context import (
+    BuildContext,
     Images,
     Manifest,
     Owner,
-    Subject,
     drain_s,
 )
+from evenkeel_operator.manifests.exposure import GATEWAY_GROUP
+from evenkeel_operator.manifests.monitoring import PROMETHEUS_GROUP
+from evenkeel_operator.manifests.records import credentials_secret, engine_key_ref, spec_config_map
+from evenkeel_operator.manifests.storage import LEDGER_FILE
 
 MAX_CONFIG_BYTES: Final = 1_000_000
 """A Secret holds 1 MiB of decoded data."""
@@ -48,7 +44,7 @@ MAX_CONFIG_BYTES: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """All that decides what is to be there."""
+    """Everything that the objects depend on."""
 
     service: FairInferenceService
     uid: str
@@ -57,7 +53,7 @@ class Inputs:
     tenants: Sequence[Tenant]
     roster: Roster
     config_before: RouterConfig | None
-    """What routers are told now; faulty tenants keep their part of it."""
+    """The routers' present configuration; tenants with an invalid spec keep their part of it."""
     redis_url: str | None
     apis: frozenset[str]
     defaults: Defaults
@@ -66,34 +62,34 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """All objects, in the order in which they are to be there, and what could not be done."""
+    """All objects in the order in which they are applied, and what could not be built."""
 
     manifests: tuple[Manifest, ...]
     notes: tuple[Note, ...]
     image: str
     """Of the engines."""
     available_image: str | None = None
-    """That they would have, were another one not pinned."""
+    """The operator's default, if another image is pinned."""
 
 
 def desired(given: Inputs) -> Desired:
     """Everything of one service. Equal input, equal objects."""
     owner = Owner(given.service.metadata.name, given.service.metadata.namespace, given.uid)
     accepted = pinned(given.service, given.accepted, given.defaults)
-    config = dump_router_config(told_to_routers(given))
+    config = dump_router_config(router_config_of(given))
     notes = list(_notes(given))
     if len(config) > MAX_CONFIG_BYTES:
         notes.append(
             Note(
                 reasons.CONFIG_TOO_LARGE,
-                f"tenants and keys make {len(config)} bytes, a Secret holds {MAX_CONFIG_BYTES}; "
-                "the routers go by what they were told before",
+                f"The configuration of tenants and keys has {len(config)} bytes; a Secret holds {MAX_CONFIG_BYTES}. "
+                "Routers keep the previous one.",
             )
         )
         before = given.config_before
         config = b"" if before is None else dump_router_config(before)
     image = engine_image(given.service, accepted, given.defaults)
-    subject = Subject(
+    context = BuildContext(
         service=given.service,
         uid=given.uid,
         images=Images(
@@ -110,15 +106,15 @@ def desired(given: Inputs) -> Desired:
         monitoring=given.defaults.monitoring,
     )
     found = (
-        accepted_map(owner, accepted),
+        spec_config_map(owner, accepted),
         credentials_secret(owner, given.credentials),
-        *manifests(subject, replicas=given.replicas),
+        *build_all(context, replicas=given.replicas),
     )
     available = available_image(given.service, accepted, given.defaults)
     return Desired(found, tuple(notes), image, available)
 
 
-def told_to_routers(given: Inputs) -> RouterConfig:
+def router_config_of(given: Inputs) -> RouterConfig:
     """The RouterConfig."""
     name = given.service.metadata.name
     config = router_config(
@@ -148,7 +144,7 @@ def told_to_routers(given: Inputs) -> RouterConfig:
 def _state(given: Inputs) -> StateConfig:
     store = given.service.spec.router.state.store
     if store is StateStore.REDIS and given.redis_url is None:
-        store = StateStore.PEERS  # until its Secret is there (a note says so)
+        store = StateStore.PEERS  # until its Secret exists; a note reports it
     return StateConfig(
         store=store,
         file=LEDGER_FILE if store is StateStore.FILE else None,
@@ -163,17 +159,17 @@ def _notes(given: Inputs) -> Sequence[Note]:
     if spec.exposure.http_route is not None and "HTTPRoute" not in given.apis:
         found.append(
             Note(
-                reasons.API_ABSENT,
-                f"spec.exposure.httpRoute: the cluster has no HTTPRoute ({GATEWAY_GROUP}/v1); "
-                "install the Gateway API",
+                reasons.API_MISSING,
+                f"spec.exposure.httpRoute: the cluster has no HTTPRoute ({GATEWAY_GROUP}/v1). "
+                "Install the Gateway API.",
             )
         )
     if spec.slo != Slo() and "PrometheusRule" not in given.apis:
         found.append(
             Note(
-                reasons.API_ABSENT,
-                f"spec.slo: the cluster has no PrometheusRule ({PROMETHEUS_GROUP}/v1), so nobody is alerted; "
-                "install the Prometheus operator",
+                reasons.API_MISSING,
+                f"spec.slo: the cluster has no PrometheusRule ({PROMETHEUS_GROUP}/v1), so no alerts exist. "
+                "Install the Prometheus operator.",
             )
         )
     redis = spec.router.state.redis
@@ -182,8 +178,8 @@ def _notes(given: Inputs) -> Sequence[Note]:
         found.append(
             Note(
                 reasons.SECRET_MISSING,
-                f"spec.router.state.redis.urlSecretRef: Secret {ref.name} has no entry {ref.key}; "
-                "routers keep the ledger among themselves until it has",
+                f"spec.router.state.redis.urlSecretRef: Secret {ref.name} has no entry {ref.key}. "
+                "Routers use store Peers until it has.",
             )
         )
     return found

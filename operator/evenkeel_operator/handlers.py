@@ -1,7 +1,7 @@
-"""kopf's part: watches. Every event of every kind leads to the same place; nothing is decided here.
+"""kopf's part: the watches. Every event of every kind calls the same function.
 
-As kopf's author advises for level-based operators: `on.event` only, so that kopf keeps no progress in the objects,
-adds no finalizers, and writes nothing.
+Only `on.event` is used, as kopf's author advises for level-based operators: kopf then keeps no progress in objects,
+adds no finalizers and writes nothing. docs/design/kubernetes-client.md explains the rest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, Final
 import kopf
 from evenkeel_contract.names import GROUP, SERVICE_LABEL, VERSION
 
-from evenkeel_operator.cluster.client import login
 from evenkeel_operator.cluster.store import NODE, POD, SCALER, SERVICE, TENANT
 from evenkeel_operator.core.objects import KINDS, Object
 
@@ -30,7 +29,7 @@ def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
     `on_end`: watching ends. What else has tasks stops then: kopf takes them for its own, and would wait 5 s for them.
     """
     found = kopf.OperatorRegistry()
-    kopf.on.login(registry=found)(_login)
+    kopf.on.login(registry=found)(kopf.login_via_client)
 
     async def ends(**_: Any) -> None:
         await on_end()
@@ -49,10 +48,6 @@ def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
     return found
 
 
-def _login(**_: Any) -> kopf.ConnectionInfo:
-    return login()
-
-
 def _handler(kind: str, on_event: OnEvent) -> Any:
     async def seen(event: Any, **_: Any) -> None:
         on_event(event["type"], kind, event["object"])
@@ -62,14 +57,14 @@ def _handler(kind: str, on_event: OnEvent) -> Any:
 
 
 def settings() -> kopf.OperatorSettings:
-    """kopf, told to write nothing and to ask for no more than is needed."""
+    """kopf writes nothing, and watches only objects with the service's label."""
     found = kopf.OperatorSettings()
     found.posting.enabled = False
     found.peering.standalone = True
     found.watching.server_timeout = WATCH_S
     found.queueing.worker_limit = None
     for kind, where in KINDS.items():
-        if kind != "Secret":  # of tenants' Secrets nobody but their owner knows the labels
+        if kind != "Secret":  # tenants' Secrets have labels of their owners
             group, _, version = where.api.rpartition("/")
             found.watching.label_selectors[group, version, where.plural] = SERVICE_LABEL
     found.watching.label_selectors["", "v1", "pods"] = SERVICE_LABEL

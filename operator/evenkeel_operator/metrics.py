@@ -1,4 +1,4 @@
-"""What the operator counts of itself: `evenkeel_operator_*` (design §8)."""
+"""The operator's own metrics, `evenkeel_operator_*` (design §8)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ GCCollector(registry=REGISTRY)
 
 PASSES: Final = Counter(
     "evenkeel_operator_pass_total",
-    "Passes over a resource, by what became of them.",
+    "Passes over a resource, by kind and outcome.",
     ["kind", "outcome"],
     registry=REGISTRY,
 )
 PASS_SECONDS: Final = Histogram(
     "evenkeel_operator_pass_seconds",
-    "Time of a pass, waiting for the API server included.",
+    "Duration of a pass, including the time in which it waits for the API server.",
     ["kind"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
     registry=REGISTRY,
 )
 WRITES: Final = Counter(
     "evenkeel_operator_write_total",
-    "Mutating calls to the API server, rehearsals included; at rest there are none but the Lease's.",
+    "Writes to the API server, including dry runs. At rest only the Lease is written.",
     ["verb"],
     registry=REGISTRY,
 )
@@ -42,19 +42,19 @@ WAITING: Final = Gauge(
 )
 LOOKS_WAITING: Final = Gauge(
     "evenkeel_operator_looks_waiting",
-    "Services of which the scaler looks at Prometheus: every 15 seconds each.",
+    "Services that the built-in scaler queries Prometheus for, every 15 seconds each.",
     registry=REGISTRY,
 )
 LEADER: Final = Gauge(
     "evenkeel_operator_leader",
-    "1 where this process is the one that acts.",
+    "1 if this process is the leader.",
     registry=REGISTRY,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceFigures:
-    """What the last pass found of a service."""
+class ServiceSample:
+    """The state of a service at its last pass."""
 
     replicas: Mapping[str, tuple[int, int]]
     """By component: wanted, ready."""
@@ -71,9 +71,9 @@ class ServiceCollector(Collector):
     _SERVICE: Final = ("service_namespace", "service_name")
 
     def __init__(self) -> None:
-        self._services: dict[tuple[str, str], ServiceFigures] = {}
+        self._services: dict[tuple[str, str], ServiceSample] = {}
 
-    def found(self, namespace: str, name: str, figures: ServiceFigures) -> None:
+    def found(self, namespace: str, name: str, figures: ServiceSample) -> None:
         """A pass is over."""
         self._services[namespace, name] = figures
 
@@ -85,10 +85,14 @@ class ServiceCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        wanted = self._family("replicas_wanted", "Pods that are wanted.", "component")
-        ready = self._family("replicas_ready", "Pods that are ready.", "component")
+        wanted = self._family("replicas_wanted", "Desired pods.", "component")
+        ready = self._family("replicas_ready", "Ready pods.", "component")
         condition = self._family(
-            "condition", "1: the service says so in its status.", "type", "status", "reason"
+            "condition",
+            "1 for each condition in the status of the service.",
+            "type",
+            "status",
+            "reason",
         )
         for service, figures in self._services.items():
             for component, (want, have) in figures.replicas.items():

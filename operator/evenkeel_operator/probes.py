@@ -1,6 +1,6 @@
 """`/livez`, `/readyz` and `/metrics` of the operator.
 
-A standby is ready too: it is where it should be. What it is shows the metric `evenkeel_operator_leader`.
+A standby is ready too. The metric `evenkeel_operator_leader` shows which process leads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def serving(host: str, port: int) -> AsyncIterator[int]:
 
 
 async def _fine(_: web.Request) -> web.Response:
-    """That the loop answers is all there is to say: a pass that fails is tried again."""
+    """The event loop answers, which is all that counts: a failed pass is repeated."""
     return web.Response(text="ok\n")
 
 

@@ -1,9 +1,8 @@
-"""The pass over one FairInferenceService: level-triggered, the same whatever happened.
+"""The pass over one FairInferenceService. It is level-triggered: it compares observed and desired state, never events.
 
-    observe → judge → rehearse → desired → rotation → plan → apply → status
+    observe → choose the spec → dry run → desired → rotation → plan → apply → status
 
-It looks at what is and at what is wanted, never at what changed; so it may be cut off anywhere and started again.
-A pass over an unchanged service reads from memory and writes nothing.
+A pass may stop anywhere and run again. A pass over an unchanged service reads from memory and writes nothing.
 """
 
 from __future__ import annotations
@@ -25,18 +24,17 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
+from evenkeel_kube.client import KubeClient
 
 from evenkeel_operator import metrics
 from evenkeel_operator.activation import Activations
 from evenkeel_operator.autoscaler import Autoscaler
-from evenkeel_operator.cluster.apply import Applier, Outcome
-from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.events import tell
+from evenkeel_operator.cluster.apply import Applier, ApplyResult
+from evenkeel_operator.cluster.events import emit
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.accepted import Judgement, judge, last_good, read_accepted
 from evenkeel_operator.core.conditions import Findings
 from evenkeel_operator.core.credentials import (
     ROTATE_ANNOTATION,
@@ -49,19 +47,19 @@ from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import Object, Ref, annotations_of
 from evenkeel_operator.core.plan import make_plan
 from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers, surged
-from evenkeel_operator.core.status import differs, service_status
+from evenkeel_operator.core.spec_in_use import SpecDecision, choose_spec, last_good, read_accepted
+from evenkeel_operator.core.status import differs, events_for, service_status
 from evenkeel_operator.core.tenants import make_roster
-from evenkeel_operator.core.transitions import worth_telling
 from evenkeel_operator.core.workload import Workload, workload
 from evenkeel_operator.desired import Desired, Inputs, desired
 from evenkeel_operator.rotation import Attended, Rotation
 
 _log = logging.getLogger(__name__)
 
-# While pods are not ready nobody tells us why, so their reasons are looked at: after this, and then each time after
-# as long as it has been going on already, since what has not moved for an hour will hardly move in the next seconds.
+# No watch reports why pods are not ready, so they are listed: first after this time, then after as long as the
+# rollout has lasted so far.
 UNSETTLED_S: Final = 15.0
-# Watches miss what is deleted while they are down; so everything is listed afresh this often.
+# Watches miss deletions while they are down, so everything is listed again this often.
 RESYNC_S: Final = 900.0
 
 Clock = Callable[[], datetime]
@@ -69,8 +67,8 @@ Clock = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What passes work with."""
+class Dependencies:
+    """The dependencies of passes."""
 
     client: KubeClient
     store: Store
@@ -87,9 +85,8 @@ class Means:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rehearsal:
-    """What the API server said of a spec that is not accepted yet. Asked once, and again when all is looked at afresh:
-    what a policy or a webhook refused it may allow by then."""
+class _DryRun:
+    """The result of the dry run of a new spec. Repeated with each full listing: a policy may allow the spec by then."""
 
     spec: Object
     faults: tuple[Fault, ...]
@@ -99,57 +96,61 @@ class _Rehearsal:
 class ServicePass:
     """Passes over FairInferenceServices."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._deps = dependencies
         self._rotation = Rotation(
-            means.client, means.store, means.observer, routers=means.routers, clock=means.clock
+            dependencies.client,
+            dependencies.store,
+            dependencies.observer,
+            routers=dependencies.routers,
+            clock=dependencies.clock,
         )
         self._listed_s: dict[Key, float] = {}
         self._unsettled_s: dict[Key, float] = {}
-        self._rehearsed: dict[Key, _Rehearsal] = {}
+        self._dry_runs: dict[Key, _DryRun] = {}
 
     async def __call__(self, key: Key) -> float | None:
         """One pass; when the next is due without any event. Raises `ClusterError`."""
-        means = self._means
+        dependencies = self._deps
         # 1. Observe: the service, its objects, its tenants, their keys.
-        seen = await means.observer.service(key, afresh=self._is_due_afresh(key))
+        seen = await dependencies.observer.service(key, relist=self._is_listing_due(key))
         if seen is None or seen.is_leaving:
             self._forget(key)
             return None if seen is None else RESYNC_S
 
-        # 2. Judge: the wanted spec, or the last good one. A new one is rehearsed before it may run.
-        judgement = await self._judge(key, seen)
-        scaling = await self._scaling(key, seen, judgement)
+        # 2. Choose the spec: the newest, or the last valid one. A new one has a dry run first.
+        spec_decision = await self._choose_spec(key, seen)
+        scaling = await self._scaling(key, seen, spec_decision)
 
-        # 3. Desired: all objects, and the secrets that nobody but us makes up.
-        wanted = await self._desired(key, seen, judgement, scaling)
+        # 3. Desired: all objects, generated keys included.
+        wanted = await self._desired(key, seen, spec_decision, scaling)
 
-        # 4. Rotation: whose gate is opened, and who is to leave before there may be fewer.
+        # 4. Rotation: open gates of new replicas, choose scale-down candidates.
         attended = await self._rotation.attend(key, seen, wanted)
 
-        # 5. Plan and apply: nothing, where all is as it should be.
+        # 5. Plan and apply: writes nothing if nothing differs.
         outcome = await self._carry_out(key, seen, attended.wanted)
 
-        # 6. Status, and a word to people where something changed.
-        found = await self._findings(key, judgement, scaling, attended, outcome, seen.scalers)
-        await self._report(key, seen.raw, found, judgement, scaling, attended.wanted, outcome)
+        # 6. Status, and events for what changed.
+        found = await self._findings(key, spec_decision, scaling, attended, outcome, seen.scalers)
+        await self._report(key, seen.raw, found, spec_decision, scaling, attended.wanted, outcome)
         self._listen(key, seen, found)
         settled = found.engines.settled and found.routers.settled
         due_s = (self._rest_s(key, settled=settled), outcome.again_s, attended.again_s)
         return min(wait_s for wait_s in due_s if wait_s is not None)
 
     def _listen(self, key: Key, seen: Observed, found: Findings) -> None:
-        """While no engine is ready, routers may want one."""
+        """While no engine is ready, ask routers whether requests wait for one."""
         credentials = read_credentials(seen.children.get(Ref("Secret", credentials_name(key.name))))
         if not found.wakes or found.engines.ready or credentials is None:
-            self._means.activations.leave(key)
+            self._deps.activations.leave(key)
         else:
-            self._means.activations.follow(key, token=credentials.admin_token)
+            self._deps.activations.follow(key, token=credentials.admin_token)
 
-    async def _carry_out(self, key: Key, seen: Observed, wanted: Desired | None) -> Outcome:
+    async def _carry_out(self, key: Key, seen: Observed, wanted: Desired | None) -> ApplyResult:
         if wanted is None:
-            return Outcome()
-        applier = self._means.applier
+            return ApplyResult()
+        applier = self._deps.applier
         plan = make_plan(
             wanted.manifests, seen.children, owner_uid=seen.uid, residue=applier.residue(key)
         )
@@ -159,57 +160,57 @@ class ServicePass:
         if settled:
             self._unsettled_s.pop(key, None)
             return RESYNC_S
-        now_s = self._means.monotonic_s()
+        now_s = self._deps.monotonic_s()
         since_s = self._unsettled_s.setdefault(key, now_s)
         return min(RESYNC_S, max(UNSETTLED_S, now_s - since_s))
 
-    async def _judge(self, key: Key, seen: Observed) -> Judgement:
+    async def _choose_spec(self, key: Key, seen: Observed) -> SpecDecision:
         name = key.name
         accepted = read_accepted(seen.children.get(Ref("ConfigMap", accepted_name(name))))
-        judgement = judge(seen.raw, accepted, self._means.defaults)
-        if not judgement.is_new:
-            self._rehearsed.pop(key, None)
-            return judgement
+        spec_decision = choose_spec(seen.raw, accepted, self._deps.defaults)
+        if not spec_decision.is_new:
+            self._dry_runs.pop(key, None)
+            return spec_decision
         before = last_good(seen.raw, accepted)
         spec = seen.raw.get("spec") or {}
-        known, now_s = self._rehearsed.get(key), self._means.monotonic_s()
+        known, now_s = self._dry_runs.get(key), self._deps.monotonic_s()
         if known is None or known.spec != spec or now_s - known.at_s >= RESYNC_S:
-            wanted = await self._desired(key, seen, judgement, decide(_spec_of(judgement)))
+            wanted = await self._desired(key, seen, spec_decision, decide(_spec_of(spec_decision)))
             objects = () if wanted is None else wanted.manifests
-            faults = await self._means.applier.rehearse(objects, namespace=key.namespace)
-            known = self._rehearsed[key] = _Rehearsal(spec, faults, now_s)
-        return judgement.refused(known.faults, before) if known.faults else judgement
+            faults = await self._deps.applier.dry_run(objects, namespace=key.namespace)
+            known = self._dry_runs[key] = _DryRun(spec, faults, now_s)
+        return spec_decision.refused(known.faults, before) if known.faults else spec_decision
 
-    async def _scaling(self, key: Key, seen: Observed, judgement: Judgement) -> Scaling:
-        wanted = self._means.activations.wanted(key)
-        decision = await self._means.autoscaler.attend(
-            key, seen, judgement.running, activation=wanted
+    async def _scaling(self, key: Key, seen: Observed, spec_decision: SpecDecision) -> Scaling:
+        wanted = self._deps.activations.wanted(key)
+        decision = await self._deps.autoscaler.attend(
+            key, seen, spec_decision.running, activation=wanted
         )
-        scaling = decide(_spec_of(judgement), decision)
-        cordoned = self._means.store.cordoned
+        scaling = decide(_spec_of(spec_decision), decision)
+        cordoned = self._deps.store.cordoned
         if scaling.replicas != 1 or not cordoned:
             return scaling
-        pods = await self._means.observer.pods(key, ENGINE_COMPONENT)
+        pods = await self._deps.observer.pods(key, ENGINE_COMPONENT)
         return surged(scaling, pods, cordoned)
 
     async def _desired(
-        self, key: Key, seen: Observed, judgement: Judgement, scaling: Scaling
+        self, key: Key, seen: Observed, spec_decision: SpecDecision, scaling: Scaling
     ) -> Desired | None:
-        """All objects; None where nothing may be made."""
-        if judgement.running is None or judgement.accepted is None:
+        """All objects; None if no valid spec is in use."""
+        if spec_decision.running is None or spec_decision.accepted is None:
             return None
         return desired(
             Inputs(
-                service=judgement.running,
+                service=spec_decision.running,
                 uid=seen.uid,
-                accepted=judgement.accepted,
+                accepted=spec_decision.accepted,
                 credentials=await self._credentials(key, seen),
                 tenants=seen.tenants,
                 roster=make_roster(seen.tenants, seen.secrets),
-                config_before=seen.told,
-                redis_url=await self._means.observer.redis_url(judgement.running),
-                apis=self._means.observer.apis,
-                defaults=self._means.defaults,
+                config_before=seen.router_config,
+                redis_url=await self._deps.observer.redis_url(spec_decision.running),
+                apis=self._deps.observer.apis,
+                defaults=self._deps.defaults,
                 replicas=scaling.replicas,
             )
         )
@@ -219,31 +220,31 @@ class ServicePass:
         rotation = annotations_of(seen.raw).get(ROTATE_ANNOTATION, "")
         stored = read_credentials(seen.children.get(ref))
         if stored is None:
-            # Never make up new keys on the word of a memory that may be stale, nor while the old ones are known.
-            live = await self._means.client.get(ref.kind, key.namespace, ref.name)
-            told = seen.told
-            stored = read_credentials(live) or recovered(told, rotation=rotation)
+            # The cache may be stale: generate new keys only if the API server has none either.
+            live = await self._deps.client.get(ref.kind, key.namespace, ref.name)
+            config = seen.router_config
+            stored = read_credentials(live) or recovered(config, rotation=rotation)
         engines = seen.children.get(Ref("Deployment", engine_name(key.name)))
         return next_credentials(
             stored,
             rotation=rotation,
             old_keys_are_in_use=stored is not None and not _all_use(engines, stored.current.id),
-            fresh=self._means.fresh,
+            fresh=self._deps.fresh,
         )
 
     async def _findings(
         self,
         key: Key,
-        judgement: Judgement,
+        spec_decision: SpecDecision,
         scaling: Scaling,
         attended: Attended,
-        outcome: Outcome,
+        outcome: ApplyResult,
         scalers: Sequence[Object],
     ) -> Findings:
         wanted = attended.wanted
-        routers = judgement.running.spec.router.count if judgement.running else 0
+        routers = spec_decision.running.spec.router.count if spec_decision.running else 0
         return Findings(
-            faults=judgement.faults,
+            faults=spec_decision.faults,
             runs=wanted is not None,
             engines=await self._workload(
                 key, engine_name(key.name), ENGINE_COMPONENT, scaling.replicas, attended.pods
@@ -256,7 +257,7 @@ class ServicePass:
                 *foreign_scalers(key.name, scalers),
             ),
             blocked=attended.blocked,
-            wakes=_wakes(judgement),
+            wakes=_wakes(spec_decision),
             scaling=scaling.note,
             scales=scaling.decision is not None and scaling.decision.active,
         )
@@ -269,13 +270,13 @@ class ServicePass:
         wanted: int,
         pods: Sequence[Object] | None = None,
     ) -> Workload:
-        """`pods`: where somebody looked at them already."""
-        deployment = self._means.store.children(key).items.get(Ref("Deployment", name))
+        """`pods`: if they were listed already."""
+        deployment = self._deps.store.children(key).items.get(Ref("Deployment", name))
         found = workload(deployment, wanted=wanted)
         if deployment is None or found.settled:
             return found
         if pods is None:
-            pods = await self._means.observer.pods(key, component)
+            pods = await self._deps.observer.pods(key, component)
         return workload(deployment, wanted=wanted, pods=pods)
 
     async def _report(
@@ -283,17 +284,17 @@ class ServicePass:
         key: Key,
         raw: Object,
         found: Findings,
-        judgement: Judgement,
+        spec_decision: SpecDecision,
         scaling: Scaling,
         wanted: Desired | None,
-        outcome: Outcome,
+        outcome: ApplyResult,
     ) -> None:
-        means = self._means
-        now = means.clock()
+        dependencies = self._deps
+        now = dependencies.clock()
         status = service_status(
             raw,
             found,
-            running=judgement.running,
+            running=spec_decision.running,
             image=wanted.image if wanted else None,
             available_image=wanted.available_image if wanted else None,
             decision=scaling.decision,
@@ -301,35 +302,45 @@ class ServicePass:
         )
         metrics.SERVICES.found(key.namespace, key.name, _figures(found, status))
         for change in outcome.reverted:
-            await tell(
-                means.client, raw, reason=reasons.REVERTED, message=change.why, bad=True, now=now
+            await emit(
+                dependencies.client,
+                raw,
+                reason=reasons.REVERTED,
+                message=change.why,
+                bad=True,
+                now=now,
             )
         if not differs(status, raw):
             return
-        answer = await means.client.apply_status(status_manifest(raw, status))
-        means.store.named(SERVICE, key.namespace).put(answer)
-        # Afterwards, or an operator that dies in between would tell the same again and get no further.
-        for news in worth_telling(raw, status):
-            await tell(
-                means.client, raw, reason=news.reason, message=news.message, bad=news.bad, now=now
+        answer = await dependencies.client.apply_status(status_manifest(raw, status))
+        dependencies.store.named(SERVICE, key.namespace).put(answer)
+        # After the status: an operator that stops in between would otherwise repeat the events forever.
+        for news in events_for(raw, status):
+            await emit(
+                dependencies.client,
+                raw,
+                reason=news.reason,
+                message=news.message,
+                bad=news.bad,
+                now=now,
             )
 
-    def _is_due_afresh(self, key: Key) -> bool:
-        now_s = self._means.monotonic_s()
+    def _is_listing_due(self, key: Key) -> bool:
+        now_s = self._deps.monotonic_s()
         due = key not in self._listed_s or now_s - self._listed_s[key] >= RESYNC_S
         if due:
             self._listed_s[key] = now_s
         return due
 
     def _forget(self, key: Key) -> None:
-        self._means.store.forget(key)
-        self._means.applier.forget(key)
-        self._means.activations.leave(key)
-        self._means.autoscaler.forget(key)
+        self._deps.store.forget(key)
+        self._deps.applier.forget(key)
+        self._deps.activations.leave(key)
+        self._deps.autoscaler.forget(key)
         metrics.SERVICES.gone(key.namespace, key.name)
         self._listed_s.pop(key, None)
         self._unsettled_s.pop(key, None)
-        self._rehearsed.pop(key, None)
+        self._dry_runs.pop(key, None)
 
 
 def status_manifest(raw: Object, status: dict[str, Any]) -> dict[str, Any]:
@@ -338,9 +349,9 @@ def status_manifest(raw: Object, status: dict[str, Any]) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": raw["kind"], "metadata": metadata, "status": status}
 
 
-def _figures(found: Findings, status: Mapping[str, Any]) -> metrics.ServiceFigures:
+def _figures(found: Findings, status: Mapping[str, Any]) -> metrics.ServiceSample:
     loads = ((ENGINE_COMPONENT, found.engines), (ROUTER_COMPONENT, found.routers))
-    return metrics.ServiceFigures(
+    return metrics.ServiceSample(
         replicas={component: (load.wanted, load.ready) for component, load in loads},
         conditions=tuple(
             (one["type"], one["status"], one["reason"]) for one in status["conditions"]
@@ -348,17 +359,17 @@ def _figures(found: Findings, status: Mapping[str, Any]) -> metrics.ServiceFigur
     )
 
 
-def _spec_of(judgement: Judgement) -> Any:
-    return judgement.running.spec if judgement.running else None
+def _spec_of(spec_decision: SpecDecision) -> Any:
+    return spec_decision.running.spec if spec_decision.running else None
 
 
-def _wakes(judgement: Judgement) -> bool:
-    spec = _spec_of(judgement)
+def _wakes(spec_decision: SpecDecision) -> bool:
+    spec = _spec_of(spec_decision)
     return spec is not None and spec.autoscaling is not None and spec.autoscaling.wakes
 
 
 def _all_use(engines: Object | None, key_id: str) -> bool:
-    """Whether every engine was started with the key."""
+    """Whether every engine runs with the key."""
     if engines is None:
         return True
     spec = engines["spec"]

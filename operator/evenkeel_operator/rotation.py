@@ -1,11 +1,10 @@
-"""Which engines enter rotation, and which leave it: the part of a pass that touches pods (design §6).
+"""Move engines into and out of rotation: the part of a pass that writes to pods (design §6).
 
-Place in the pass: desired → **rotation** → plan. Two wishes are held back here: that a new replica be ready (its gate is
-opened once a router has it), and that there be fewer of them (the Deployment shrinks once routers have let go of the
-victims). Routers are asked while something is held back, and at no other time.
+It opens the readiness gate of a new replica once a router sends requests to it. It reduces the Deployment's replicas
+once routers have stopped sending to the scale-down candidates. Routers are asked only while a replica comes or goes.
 
-The surprising thing: nothing of it is remembered. Marks and conditions are in the pods, the rest is asked anew, so an
-operator that ends between any two steps is followed by one that goes on where it was.
+Nothing is kept in memory. Marks and conditions are in the pods, so an operator that stops between two steps is
+followed by one that continues.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from evenkeel_contract.names import (
     credentials_name,
     engine_name,
 )
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.errors import Refused
 
-from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.errors import Refused
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
@@ -42,28 +41,28 @@ from evenkeel_operator.core.gates import (
 )
 from evenkeel_operator.core.objects import Object, Ref, ref_of
 from evenkeel_operator.core.plan import Manifest, was_meant
-from evenkeel_operator.core.victims import Answers, departure, marked
+from evenkeel_operator.core.scale_down import Answers, marked, next_step
 from evenkeel_operator.core.workload import workload
 from evenkeel_operator.desired import Desired
 
 _log = logging.getLogger(__name__)
 
-# Routers follow pods by a watch: what they were told by a mark they know within a few milliseconds.
+# Routers watch pods, so they see a mark within a few milliseconds.
 LETTING_GO_S: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
-    """What is to be made of what was wanted."""
+    """The desired objects after rotation, and what rotation found."""
 
     wanted: Desired | None
     pods: Sequence[Object] | None = None
-    """The engines' pods, where somebody looked."""
+    """The engines' pods, if they were listed."""
     again_s: float | None = None
     """When to look again without any event."""
     notes: tuple[Note, ...] = ()
     blocked: Note | None = None
-    """Why new engines do not become ready, though they are well."""
+    """Why new engines do not become ready although their containers are."""
 
 
 class Rotation:
@@ -85,7 +84,7 @@ class Rotation:
         self._clock = clock
 
     async def attend(self, key: Key, seen: Observed, wanted: Desired | None) -> Attended:
-        """Open gates, mark victims; raises `ClusterError`."""
+        """Open gates, mark candidates; raises `ClusterError`."""
         ref = Ref("Deployment", engine_name(key.name))
         live = seen.children.get(ref)
         if wanted is None or live is None:
@@ -96,7 +95,7 @@ class Rotation:
         wanted = _with(wanted, manifest)
         replicas = manifest["spec"]["replicas"]
         larger = _scaled(manifest, live["spec"].get("replicas", 1))
-        # What somebody else asked for is not ours to take leave of: it is put back at once.
+        # A foreign change of the number is reverted at once, without choosing candidates.
         shrinking = larger["spec"]["replicas"] > replicas and was_meant(larger, live)
         noted = self._store.pods_to_look_at(key)
         if not shrinking and not noted and workload(live, wanted=replicas).settled:
@@ -109,7 +108,7 @@ class Rotation:
         ask = shrinking or any(engine.waits_since for engine in engines)
         answers = await self._ask(key, seen) if ask else ()
         notes = await self._open(key, engines, answers)
-        leave = departure(
+        leave = next_step(
             engines,
             wanted=replicas,
             shrinking=shrinking,
@@ -118,10 +117,10 @@ class Rotation:
             now=self._clock(),
         )
         for engine in leave.unmark:
-            _log.info("%s: engine %s stays", key, engine.name)
+            _log.info("%s: engine %s is no longer a scale-down candidate", key, engine.name)
             notes += await self._write(self._client.apply, key, _head(key, engine))
         for engine in leave.mark:
-            _log.info("%s: engine %s is to leave", key, engine.name)
+            _log.info("%s: engine %s is a scale-down candidate", key, engine.name)
             annotations = marked(engine, self._clock())
             notes += await self._write(self._client.apply, key, _head(key, engine, annotations))
         found = Attended(
@@ -146,7 +145,9 @@ class Rotation:
         notes: list[Note] = []
         now = self._clock()
         for opening in openings(engines, answers, now):
-            _log.info("%s: engine %s enters: %s", key, opening.engine.name, opening.message)
+            _log.info(
+                "%s: engine %s enters rotation: %s", key, opening.engine.name, opening.message
+            )
             status = {"conditions": [condition(opening, now)]}
             head = {**_head(key, opening.engine), "status": status}
             notes += await self._write(self._client.apply_status, key, head)
@@ -159,13 +160,15 @@ class Rotation:
         try:
             self._store.see("MODIFIED", "Pod", await write(manifest))
         except Refused as error:
-            _log.warning("%s: %s is refused: %s", key, ref_of(manifest), error.message)
-            return [Note(reasons.REFUSED, f"{ref_of(manifest)} is refused: {error.message}")]
+            _log.warning("%s: the API server refuses %s: %s", key, ref_of(manifest), error.message)
+            return [
+                Note(reasons.REFUSED, f"The API server refuses {ref_of(manifest)}: {error.message}")
+            ]
         return []
 
 
 def _gated_as_it_was(manifest: Manifest, live: Object) -> Manifest:
-    """Without the gate, where nothing else would be new: it is no reason to start every engine anew."""
+    """Without the gate if only the gate would change: that alone must not restart every engine."""
     if has_gate(live):
         return manifest
     bare = without_gate(manifest)
@@ -185,7 +188,7 @@ def _with(wanted: Desired, manifest: Manifest) -> Desired:
 
 def _head(key: Key, engine: Engine, annotations: dict[str, str] | None = None) -> Manifest:
     """Of a pod to be applied. Its uid keeps the write from a namesake; what an earlier mark had set and this one does
-    not goes, and nobody else's annotation does."""
+    not goes, and annotations of others stay."""
     metadata: Manifest = {"name": engine.name, "namespace": key.namespace, "uid": engine.uid}
     if annotations:
         metadata["annotations"] = annotations

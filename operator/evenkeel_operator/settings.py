@@ -1,6 +1,6 @@
-"""What the operator is told at its start: one dataclass, and the command line that fills it.
+"""The operator's settings: one dataclass, and the command line that fills it.
 
-Nothing is read from the environment but POD_NAME and POD_NAMESPACE, which only the kubelet knows.
+Of the environment it reads only POD_NAME and POD_NAMESPACE.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Settings:
 
     defaults: Defaults
     identity: str
-    """Unique among operators: the pod's name."""
+    """Unique among operators; in a cluster the name of the pod."""
     namespace: str
     """Where the Lease is."""
     lease: str = DEFAULT_LEASE

@@ -1,8 +1,8 @@
 """`python -m evenkeel_router --config FILE.json`: run a router until SIGTERM or SIGINT, then drain.
 
-The first signal drains; a second one ends at once. Exit code 2 for a configuration that does not hold, with
-every fault on standard error. In a pod, `--config-secret NAME` takes the place of the file: the Secret is
-watched through the API, and a router waits until it holds.
+The first signal drains; a second one ends at once. Exit code 2 for an invalid configuration, with
+every fault on standard error. In a pod, `--config-secret NAME` replaces the file: the router watches the Secret
+through the API, and waits until it is valid.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import gc
 import logging
-import os
 import resource
 import signal
 import sys
@@ -24,10 +23,10 @@ from typing import Any, Final, TypeVar
 import uvloop
 from evenkeel_contract.names import ROUTER_CONFIG_KEY
 from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_kube.errors import CredentialsError
 
 from evenkeel_router.app import Router, background, running
-from evenkeel_router.cluster.api import Access, CredentialsError, in_cluster, open_api
-from evenkeel_router.cluster.config_watch import ConfigSource, FileSource, SecretSource, load
+from evenkeel_router.cluster.config_watch import ConfigSource, FileSource, load
 from evenkeel_router.telemetry.logs import start_logging
 from evenkeel_router.transport.server import connections_for
 
@@ -43,8 +42,7 @@ def main() -> int:
         return _main_from_file(arguments)
     listener = start_logging(arguments.log_level)
     try:
-        access = in_cluster(os.environ)
-        return uvloop.run(_serve_on_cluster(access, arguments))
+        return uvloop.run(_serve_on_cluster(arguments))
     except CredentialsError as error:
         _log.error("%s", error)
         return 2
@@ -82,12 +80,18 @@ async def _serve_from_file(
     return 0
 
 
-async def _serve_on_cluster(access: Access, arguments: argparse.Namespace) -> int:
+async def _serve_on_cluster(arguments: argparse.Namespace) -> int:
+    # Imported here: the Kubernetes client takes 20 MiB, which routers outside a cluster do not need.
+    from evenkeel_kube.access import in_pod, namespace_of_pod
+    from evenkeel_kube.client import connected
+
+    from evenkeel_router.cluster.secret_watch import SecretSource
+
     output = sys.stderr if arguments.requests else None
     signals = _signals()
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(open_api(access))
-        source = SecretSource(api, arguments.config_secret, rng=Random())
+        api = await stack.enter_async_context(connected(in_pod()))
+        source = SecretSource(api, namespace_of_pod(), arguments.config_secret, rng=Random())
         await stack.enter_async_context(background(source.run()))
         # As process 1 of a container there is no default action: a signal must end the waiting, too.
         config = await _first_of(source.first(), signals.get())

@@ -14,20 +14,19 @@ import socket
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from aiohttp import web
-from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
-from evenkeel_router.cluster.api import Api
 from evenkeel_router.cluster.config_watch import ConfigSource
-from evenkeel_router.cluster.discovery import KubernetesDiscovery
 from evenkeel_router.fleet.discovery import Discovery, StaticDiscovery
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
 from evenkeel_router.fleet.reports import Reports
 from evenkeel_router.ledger.contacts import Peer
-from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, tell
+from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
+from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.ledger.service_ledger import ServiceLedger
@@ -42,17 +41,21 @@ from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.settings import Settings, Timing
-from evenkeel_router.telemetry import metrics
 from evenkeel_router.telemetry.admin import admin_app, probe_app
 from evenkeel_router.telemetry.logs import RequestLog
+from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.transport.connections import Connections
 from evenkeel_router.transport.server import TrafficServer, connections_for
 from evenkeel_router.transport.upstream import Upstream
 
+if TYPE_CHECKING:
+    from evenkeel_kube.client import KubeClient
+
 _log = logging.getLogger(__name__)
 BACKLOG: Final = 4096
 CUT_OFF_S: Final = 0.1  # for what still runs when a router is closed without, or after, a drain
+FIRST_PARTS_S: Final = 5.0  # for parts of tenants' limits, before requests come
 FIRST_READING_S: Final = 3.0  # for the ledger's store, and for peers, before requests come
 LAST_WORDS_S: Final = 5.0  # for error events to be written after the drain's time is up
 
@@ -89,7 +92,7 @@ async def running(
     config: RouterConfig,
     *,
     source: ConfigSource | None = None,
-    api: Api | None = None,
+    api: KubeClient | None = None,
     upstream: Upstream | None = None,
     prober: Prober | None = None,
     store: LedgerStore | None = None,
@@ -122,17 +125,25 @@ async def running(
         # 3. What runs beside the requests.
         log = RequestLog(log_output)
         peers = Peers(settings, service_ledger, session)
+        limit_exchange = LimitExchange(
+            rooms.intake.limit_parts,
+            http_transport(session, lambda: settings.config.state.peer_token),
+            peers=peers.listed,
+            interval_s=lambda: settings.config.state.exchange_interval_s,
+            now=asyncio.get_running_loop().time,
+        )
         for work in (
             log.run(),
             discovery.run(),
             health.run(discovery),
             peers.run(),
+            limit_exchange.run(),
             tokenising.run(),
             *_followers(rooms, health, tokenising),
             LedgerMaintenance(
                 service_ledger, settings.timing, peers.members, replicas.all_reported
             ).run(),
-            tell(service_ledger, settings.timing),
+            update_fairness(service_ledger, settings.timing),
             demand(service_ledger, settings.timing),
         ):
             await stack.enter_async_context(background(work))
@@ -141,9 +152,12 @@ async def running(
             await stack.enter_async_context(background(watching))
         with suppress(TimeoutError):
             await asyncio.wait_for(peers.all_asked.wait(), FIRST_READING_S)
+        if any(tenant.limits != TenantLimits() for tenant in config.tenancy.tenants):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(limit_exchange.ready.wait(), FIRST_PARTS_S)
 
         # 4. The ports.
-        pipeline = _pipeline(rooms, tokenising, upstream or connections, health)
+        pipeline = _pipeline(rooms, tokenising, upstream or connections, health, limit_exchange)
         await _open_ports(stack, router, pipeline, log)
         yield router
 
@@ -168,7 +182,11 @@ def _followers(
 
 
 def _pipeline(
-    rooms: Rooms, tokenising: Tokenisation, upstream: Upstream, health: HealthMonitor
+    rooms: Rooms,
+    tokenising: Tokenisation,
+    upstream: Upstream,
+    health: HealthMonitor,
+    limit_exchange: LimitExchange,
 ) -> Pipeline:
     forwarder = Forwarder(
         rooms.settings,
@@ -183,6 +201,7 @@ def _pipeline(
         rooms.intake,
         rooms.replicas,
         rooms.service_ledger,
+        top_up=limit_exchange.top_up,
         totals=rooms.totals,
         forwarder=forwarder,
         prefixes=rooms.prefixes,
@@ -222,7 +241,7 @@ async def _open_ports(
             "the admin port needs no credentials: every process on this host can read the state of all clients; "
             "set adminTokenSha256 to the SHA-256 of a token"
         )
-    probes = probe_app(rooms, metrics.registry(rooms, log))
+    probes = probe_app(rooms, lambda: metrics(rooms, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
     router.admin_port = await _serve(stack, admin_app(rooms), listen.host, listen.admin_port)
     traffic = Traffic(
@@ -271,11 +290,15 @@ async def _serve(stack: AsyncExitStack, app: web.Application, host: str, port: i
     return chosen
 
 
-def _discovery(config: RouterConfig, service_ledger: ServiceLedger, api: Api | None) -> Discovery:
+def _discovery(
+    config: RouterConfig, service_ledger: ServiceLedger, api: KubeClient | None
+) -> Discovery:
     if config.cluster is None:
         return StaticDiscovery(config)
     if api is None:
         raise ValueError("a fleet on a cluster is found through its API, and none was given")
+    # The Kubernetes client takes 20 MiB and a third of a second to import; fleets on one machine do without it.
+    from evenkeel_router.cluster.discovery import KubernetesDiscovery
 
     def found_peers(peers: Sequence[Peer]) -> None:
         service_ledger.peers = tuple(peers)

@@ -1,4 +1,4 @@
-"""A histogram as plain numbers: one request touches several, and a metrics library's objects cost ten times as much."""
+"""A histogram of plain numbers: a request touches several, and a metrics library's objects cost ten times as much."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class Histogram:
-    """Counts of values up to each bound, the last for those above all."""
+    """Counts of values up to each bound; the last count is of values above all bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -17,10 +17,10 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """A value counts where it is at most the bound."""
+        """Count a value in the first bucket whose bound it does not exceed."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def never(self) -> None:
-        """What was waited for did not come: above every bound, and nothing for the sum."""
+        """Count an event that did not happen: above every bound, and not in the sum."""
         self.counts[-1] += 1

@@ -8,13 +8,13 @@ from prometheus_client import Counter, Gauge
 
 _ACTIVE: Final = Gauge(
     "evenkeel_engine_policy_active",
-    "1 for the replica policy that orders the waiting queue",
+    "1 for the replica policy that orders the waiting queue.",
     ["policy"],
     multiprocess_mode="livemax",
 )
 _REFUSED: Final = Counter(
     "evenkeel_engine_client_key_refused",
-    "Requests served as the unknown client because their client key is missing or invalid",
+    "Requests served as the unknown client because their client key is missing or invalid.",
     ["reason"],
 )
 

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from evenkeel_operator.manifests.everything import manifests
+from evenkeel_operator.manifests.build_all import build_all
 
-from tests.support.subjects import sample_subject, with_apis
+from tests.support.build_contexts import sample_context, with_apis
 
 GOLDEN = Path(__file__).parent / "operator"
 
 
 @pytest.mark.parametrize("sample", ["simulator", "gpu"])
 def test_the_objects_of_a_sample_are_as_they_were(sample: str) -> None:
-    subject = with_apis(sample_subject(f"{sample}.yaml"))
+    context = with_apis(sample_context(f"{sample}.yaml"))
     got = yaml.safe_dump_all(
-        manifests(subject, replicas=subject.spec.initial_replicas), sort_keys=False, width=120
+        build_all(context, replicas=context.spec.initial_replicas), sort_keys=False, width=120
     )
     path = GOLDEN / f"{sample}.yaml"
     if "EVENKEEL_WRITE_GOLDEN" in os.environ:

@@ -17,7 +17,7 @@ from tests.support.routers import KEY, MODEL, fleet, until
 
 _NAME = re.compile(r"\b(?:evenkeel_(?:router|engine|operator)_|sglang:)\w+")
 _HELP = re.compile(r"^# HELP ((?:evenkeel_|sglang:)\S+) ?(.*)$", re.MULTILINE)
-NOT_YET = ("evenkeel_router_", "sglang:")
+NOT_YET = ("sglang:",)
 """Prefixes of metrics whose help is not in plain words yet; each must still have such a metric."""
 _TYPE = re.compile(r"^# TYPE (\S+) (\w+)$", re.MULTILINE)
 
@@ -33,7 +33,7 @@ def asked_for() -> Iterator[tuple[str, str]]:
 def exported(text: str) -> Iterator[str]:
     """Names of series in a scrape."""
     for name, kind in _TYPE.findall(text):
-        if kind == "histogram":
+        if kind in ("histogram", "summary"):
             yield from (f"{name}_{part}" for part in ("bucket", "count", "sum"))
         else:
             yield name

@@ -23,6 +23,7 @@ from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core.queries import Answers, queries
 from evenkeel_operator.manifests.monitoring import pod_monitors
 
+from tests.support.build_contexts import document, sample_context, with_apis
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_lives import KEY as SCALED
 from tests.support.operator_lives import Operator, condition
@@ -30,7 +31,6 @@ from tests.support.ports import free_ports
 from tests.support.prometheus import prometheus as real_prometheus
 from tests.support.prometheus import scraped
 from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet, until
-from tests.support.subjects import document, sample_subject, with_apis
 
 SECRET = "what only the operator may see"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -71,7 +71,7 @@ async def until_scaled(operator: Operator, cluster: FakeCluster, want: int) -> N
 async def test_a_real_prometheus_makes_a_service_grow_and_its_end_makes_it_hold(
     tmp_path: Path,
 ) -> None:
-    _, routers = pod_monitors(with_apis(sample_subject("simulator.yaml")))
+    _, routers = pod_monitors(with_apis(sample_context("simulator.yaml")))
     async with fleet(1) as (router, _), prometheus() as seen:
         scrapes = [scraped(routers, f"127.0.0.1:{router.probe_port}")]
         async with real_prometheus(tmp_path, scrapes) as api:
@@ -100,7 +100,7 @@ async def test_a_real_prometheus_makes_a_service_grow_and_its_end_makes_it_hold(
 
 async def test_every_query_has_an_answer_once_requests_were_served(tmp_path: Path) -> None:
     """Capacity but the first: nobody waits here, and its minutes are those of promtool's tests."""
-    _, routers = pod_monitors(with_apis(sample_subject("simulator.yaml")))
+    _, routers = pod_monitors(with_apis(sample_context("simulator.yaml")))
     async with fleet(1) as (router, _), prometheus() as seen:
         scrapes = [scraped(routers, f"127.0.0.1:{router.probe_port}")]
         async with real_prometheus(tmp_path, scrapes) as api:
@@ -240,7 +240,7 @@ async def test_the_token_is_sent_below_the_given_path_and_a_query_of_the_address
 
 async def test_routers_export_every_series_that_is_asked_for() -> None:
     """Those of capacity too, whose answer takes minutes of waiting requests."""
-    scaling = sample_subject("gpu.yaml").spec.autoscaling
+    scaling = sample_context("gpu.yaml").spec.autoscaling
     assert scaling is not None
     asked = " ".join(queries("team-ml", "llama", scaling).values())
     names = set(re.findall(r"\bevenkeel_router_\w+", asked))

@@ -11,15 +11,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from evenkeel_operator.manifests.monitoring import pod_monitors
-from evenkeel_operator.manifests.rules import alert_groups
+from evenkeel_operator.manifests.monitoring import alert_groups, pod_monitors
 
+from tests.support.build_contexts import sample_context, with_apis
 from tests.support.prometheus import prometheus, scraped
 from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet, simulated
-from tests.support.subjects import sample_subject, with_apis
 
 SUBJECT = with_apis(
-    sample_subject("simulator.yaml", slo={"ttft": {"threshold": "1500ms", "window": "168h"}})
+    sample_context("simulator.yaml", slo={"ttft": {"threshold": "1500ms", "window": "168h"}})
 )
 _SELECTOR = re.compile(r"\bevenkeel_(?:router|engine)_\w+\{[^}]*\}")
 

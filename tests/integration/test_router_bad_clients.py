@@ -23,6 +23,7 @@ from evenkeel_contract.routerconfig import (
     RouterConfig,
     TenantLimits,
 )
+from evenkeel_fairshare.ledger import tenant_of
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.app import Router
 from evenkeel_router.request.intake import MAX_BUFFERED_BYTES
@@ -264,7 +265,7 @@ async def test_all_bodies_together_are_bounded() -> None:
         assert response.headers["retry-after"] == "1"
         assert router.rooms.intake.body_memory.used_bytes == MAX_BUFFERED_BYTES - 100_000
         router.rooms.intake.body_memory.used_bytes = 0
-        tenant = next(iter(router.rooms.totals.clients())).tenant_identity
+        tenant = tenant_of(next(router.rooms.totals.clients()).identity)
         router.rooms.intake.body_memory.reserve(tenant, MAX_BUFFERED_BYTES * 9 // 10)
         response = await client.post("/v1/completions", content=b" " * 200_000)
         assert (response.status_code, error_of(response.content)["code"]) == (429, "max_buffered")

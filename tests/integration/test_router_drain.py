@@ -119,7 +119,7 @@ async def test_what_waits_goes_elsewhere_and_what_runs_is_finished(stream: bool)
         assert sum(one.done() for one in done) == ASKED - RUN
     assert on.admitted(on.quick) == ASKED - RUN
     (totals,) = on.router.rooms.totals.clients()
-    assert (totals.moves, totals.retries) == (ASKED - RUN, 0)
+    assert (totals.relocations, totals.retries) == (ASKED - RUN, 0)
     assert on.router.rooms.replicas.totals("slow").failures == 0
     await until(lambda: len({*services(on)}) == 1, "everything to be paid once")
 
@@ -129,7 +129,7 @@ async def test_where_there_is_no_other_replica_everything_is_served_where_it_is(
         on.tell()
     assert on.admitted(on.slow) == ASKED
     (totals,) = on.router.rooms.totals.clients()
-    assert totals.moves == 0
+    assert totals.relocations == 0
     await until(lambda: len({*services(on)}) == 1, "everything to be paid once")
 
 

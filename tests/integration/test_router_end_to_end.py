@@ -72,7 +72,7 @@ async def test_the_usage_event_of_a_stream_is_the_clients_only_if_it_asked() -> 
             completion(stream=True, stream_options={"include_usage": True}),
         )
         totals = next(router.rooms.totals.clients())
-        await until(lambda: totals.output_tokens.total == 16, "both streams to be accounted for")
+        await until(lambda: totals.output_tokens == 16, "both streams to be accounted for")
     assert all(json.loads(event)["choices"] for event in plain[:-1])
     assert json.loads(asked[-2])["usage"]["completion_tokens"] == 8
 
@@ -107,7 +107,7 @@ async def test_requests_with_one_prefix_go_where_it_is_cached() -> None:
         sent = {name: totals.requests for name, totals in router.rooms.replicas.all_totals()}
         totals = next(router.rooms.totals.clients())
     assert max(sent.values()) == 6
-    assert totals.cached_tokens.total > 0.7 * totals.input_tokens.total
+    assert totals.cached_tokens > 0.7 * totals.input_tokens
 
 
 async def test_the_admin_port_shows_clients_replicas_and_credit() -> None:
@@ -145,7 +145,7 @@ async def test_the_admin_port_shows_the_replicas_alone_to_whoever_has_the_token(
         assert refused.headers["www-authenticate"] == 'Bearer error="invalid_token"'
 
 
-async def test_metrics_count_requests_tokens_and_errors_by_client() -> None:
+async def test_metrics_count_requests_tokens_and_errors() -> None:
     async with fleet() as (router, _), client_of(router, **AUTH) as client:
         await client.post("/v1/completions", json=completion())
         await client.post("/v1/completions", json=completion(model="other"))
@@ -153,6 +153,9 @@ async def test_metrics_count_requests_tokens_and_errors_by_client() -> None:
     labels = 'client="chat",model_name="llama",tenant="acme"'
     assert f"evenkeel_router_request_total{{{labels}}} 2.0" in text
     assert 'evenkeel_router_request_error_total{client="chat",error_code="not_found"' in text
+    assert f"evenkeel_router_client_output_tokens_total{{{labels}}} 8.0" in text
+    assert f"evenkeel_router_client_ttft_seconds_count{{{labels}}} 1.0" in text
+    labels = 'model_name="llama",tenant="acme"'
     assert f"evenkeel_router_request_output_tokens_sum{{{labels}}} 8.0" in text
 
 

@@ -78,7 +78,9 @@ async def test_models_are_listed_and_retrieved() -> None:
 
 
 async def test_refusals_are_its_own_exception_types() -> None:
-    once = replace(tenancy().tenants[0], limits=TenantLimits(requests_per_minute=3))
+    once = replace(
+        tenancy().tenants[0], limits=TenantLimits(requests_per_minute=3, burst_requests=3)
+    )
     people = replace(tenancy(anonymous=Anonymous.REJECT), tenants=(once,))
     async with serving(tenancy=people, limits=LimitsConfig(max_body_bytes=10_000)) as (
         client,

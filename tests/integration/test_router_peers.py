@@ -184,7 +184,9 @@ async def test_a_peer_that_never_answered_stops_folding_and_nothing_else(
             router.rooms.service_ledger.ledger.observe(
                 "departed", since=0, sequence=1, rows=[ReplicaRow(CHAT, Totals(service=1.0))]
             )
-            await until(lambda: "does not say what it knows" in caplog.text, "the warning")
+            await until(
+                lambda: "does not send its part of the ledger" in caplog.text, "the warning"
+            )
             await ask(router, prompt="another")
             assert not router.rooms.service_ledger.ledger.replica_accounts["departed"].closed_by
             introduce(router)  # it was taken off the list
@@ -251,7 +253,7 @@ async def test_peers_that_answer_nonsense_do_no_harm(caplog: pytest.LogCaptureFi
         bad = PeerConfig(name="bad", url=f"http://127.0.0.1:{runner.addresses[0][1]}")
         async with running(config_for(state=state(bad)), timing=TIMING) as router:
             await until(lambda: not answers, "all of it to be tried")
-            assert "does not say what it knows" in caplog.text
+            assert "does not send its part of the ledger" in caplog.text
             assert not router.rooms.service_ledger.ledger.replica_accounts
     finally:
         await runner.cleanup()

@@ -26,7 +26,7 @@ from tests.support.nasty import EVENT, Asked, Behaviour, nasty
 from tests.support.routers import KEY, MODEL, PATIENCE_S, config_for, sha256, tenancy, until
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("fairshare", "contract", "simulator", "router")
+PACKAGES = ("fairshare", "contract", "kube", "simulator", "router")
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / p) for p in PACKAGES)}
 AUTH = {"Authorization": f"Bearer {KEY}"}
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.reports import (
     ClientReport,
 )
 from evenkeel_router.app import running
-from evenkeel_router.telemetry.snapshot import take
+from evenkeel_router.telemetry.snapshot import router_state
 from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 
 from tests.support.fakes import FakeProber, replicas
 from tests.support.reporting import report, reporter
 from tests.support.routers import QUICK, config_for, routable, until
+from tests.support.steps import result_of
 
 
 def client(name: str, service: float) -> ClientReport:
@@ -39,7 +41,8 @@ async def test_reports_are_merged_asked_on_from_and_shown() -> None:
             await until(lambda: len(told.questions) > before + 1, "it to be asked again")
             assert seen["r0"].sequence == 6
 
-            state = take(router.rooms, asyncio.get_running_loop().time())
+            now_s = asyncio.get_running_loop().time()
+            state = decode_state(result_of(router_state(router.rooms, now_s)))
             (shown,) = state.replicas
             assert (shown.incarnation, shown.policy) == ("first", "DLPM")
             assert (shown.waiting, shown.running) == (14, 16)
@@ -66,7 +69,7 @@ async def test_a_report_of_another_process_means_that_the_replica_was_restarted(
             await until(
                 lambda: router.rooms.replicas.reports["r0"].incarnation == "second", "its report"
             )
-            assert not list(router.rooms.service_ledger.ledger.pages["second"].names())
+            assert not list(router.rooms.service_ledger.ledger.replica_accounts["second"].names())
 
 
 async def test_a_replica_that_is_no_longer_configured_is_no_longer_asked_or_shown() -> None:

@@ -51,7 +51,7 @@ class Router:
         if self.waits:
             taken, _ = self.taken[-1]
             self.waits = not taken.is_settled(held)
-            told = taken.told(held)
+            told = taken.verdict(held)
             for number in taken.numbers:
                 self.told[number] = told.paid.get(number, UNPAID)
             return []

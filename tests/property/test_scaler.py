@@ -19,11 +19,11 @@ from evenkeel_contract.spec.scaling import (
     SelectPolicy,
     Targets,
 )
-from evenkeel_operator.core.behaviour import History, behave
+from evenkeel_operator.core.behaviour import History, apply_behavior
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.demand import Asked, Parts, demand_of, parts_of
+from evenkeel_operator.core.recommendation import Fleet, Measurements, Recommendation, recommend
 from evenkeel_operator.core.scaler import Blind, Terms, started, step
-from evenkeel_operator.core.wish import Figures, Fleet, Wish, wish_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,9 +87,9 @@ askers = st.lists(
 ).map(tuple)
 
 
-def figures_of(asked: st.SearchStrategy[tuple[Asked, ...]]) -> st.SearchStrategy[Figures]:
+def figures_of(asked: st.SearchStrategy[tuple[Asked, ...]]) -> st.SearchStrategy[Measurements]:
     return st.builds(
-        Figures,
+        Measurements,
         asked=asked,
         in_flight=st.sampled_from([0.0, 3.0]),
         seen_per_s=capacities,
@@ -131,7 +131,10 @@ gaps = st.sampled_from([1.0, 15.0, 16.0, 61.0, 299.0, 900.0])
     st.lists(st.tuples(gaps, figures_of(askers) | BLIND, st.integers(0, 60), st.booleans())),
 )
 def test_the_number_is_never_outside_the_bounds_and_who_waits_is_never_left_at_zero(
-    scaling: Autoscaling, shares: Parts, live: int, looks: list[tuple[float, Figures, int, bool]]
+    scaling: Autoscaling,
+    shares: Parts,
+    live: int,
+    looks: list[tuple[float, Measurements, int, bool]],
 ) -> None:
     state, now_s = started(live, now_s=0.0), 0.0
     for gap_s, seen, ready, activation in looks:
@@ -140,7 +143,7 @@ def test_the_number_is_never_outside_the_bounds_and_who_waits_is_never_left_at_z
         state, decision = step(state, terms, seen, now_s=now_s)
         assert scaling.min_replicas <= decision.replicas <= scaling.max_replicas
         assert decision.replicas > 0 or not activation
-        assert decision.active is isinstance(seen, Figures)
+        assert decision.active is isinstance(seen, Measurements)
 
 
 @given(scalings(), st.integers(0, 60), st.lists(gaps, min_size=1))
@@ -161,7 +164,7 @@ def test_without_data_the_number_stays(scaling: Autoscaling, live: int, looks: l
     st.lists(st.tuples(gaps, figures_of(askers), st.integers(0, 60)), min_size=1),
 )
 def test_clients_never_make_the_fleet_grow_beyond_the_caps_of_those_who_asked(
-    scaling: Autoscaling, shares: Parts, looks: list[tuple[float, Figures, int]]
+    scaling: Autoscaling, shares: Parts, looks: list[tuple[float, Measurements, int]]
 ) -> None:
     """Nor does their latency, though bursts count as within their share."""
     cap = scaling.max_replicas_per_client.of(scaling.max_replicas)
@@ -199,12 +202,12 @@ def test_a_further_client_adds_at_most_its_cap(
     st.floats(1.0, 100.0),
 )
 def test_who_asks_for_more_never_gets_less(
-    scaling: Autoscaling, shares: Parts, seen: Figures, fleet: tuple[int, int], factor: float
+    scaling: Autoscaling, shares: Parts, seen: Measurements, fleet: tuple[int, int], factor: float
 ) -> None:
     more = tuple(replace(one, service_per_s=one.service_per_s * factor) for one in seen.asked)
     now = Fleet(*fleet)
-    before = wish_of(scaling, seen, shares, now)
-    after = wish_of(scaling, replace(seen, asked=more), shares, now)
+    before = recommend(scaling, seen, shares, now)
+    after = recommend(scaling, replace(seen, asked=more), shares, now)
     assert before.replicas <= after.replicas
 
 
@@ -214,11 +217,11 @@ class Naive:
     def __init__(self, scaling: Autoscaling, replicas: int) -> None:
         self.scaling = scaling
         self.replicas = replicas
-        self.wishes: list[tuple[float, int]] = []
+        self.recommendations: list[tuple[float, int]] = []
         self.counts: list[tuple[float, int]] = [(-math.inf, replicas)]
 
-    def wants(self, wish: int, now_s: float) -> int:
-        self.wishes.append((now_s, wish))
+    def wants(self, recommendation: int, now_s: float) -> int:
+        self.recommendations.append((now_s, recommendation))
         low, high = self.scaling.min_replicas, self.scaling.max_replicas
         if low <= self.replicas <= high:
             aim = self.allowed(self.steady(now_s), now_s)
@@ -230,9 +233,13 @@ class Naive:
 
     def steady(self, now_s: float) -> int:
         up, down = self.scaling.behavior.scale_up, self.scaling.behavior.scale_down
-        newest = self.wishes[-1][1]
-        recent_up = [w for at, w in self.wishes if at > now_s - up.stabilization_window_seconds]
-        recent_down = [w for at, w in self.wishes if at > now_s - down.stabilization_window_seconds]
+        newest = self.recommendations[-1][1]
+        recent_up = [
+            w for at, w in self.recommendations if at > now_s - up.stabilization_window_seconds
+        ]
+        recent_down = [
+            w for at, w in self.recommendations if at > now_s - down.stabilization_window_seconds
+        ]
         aim = max(self.replicas, min([newest, *recent_up]))
         return min(aim, max([newest, *recent_down]))
 
@@ -274,8 +281,10 @@ def test_wishes_become_numbers_as_in_autoscaling_v2(
 ) -> None:
     naive = Naive(scaling, live)
     history, present, now_s = History(), live, 0.0
-    for gap_s, wish in looks:
+    for gap_s, recommendation in looks:
         now_s += gap_s
-        decided, history = behave(scaling, history, Wish(wish, "X"), present=present, now_s=now_s)
+        decided, history = apply_behavior(
+            scaling, history, Recommendation(recommendation, "X"), present=present, now_s=now_s
+        )
         present = decided.replicas
-        assert present == naive.wants(wish, now_s)
+        assert present == naive.wants(recommendation, now_s)

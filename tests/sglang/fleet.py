@@ -37,7 +37,7 @@ STOP_S = 120.0
 _LOOK_S = 0.2
 OUTPUT_TOKENS = 128
 """Of the flood's answers. Long, so that the engines have more to do than the one process that asks them."""
-_SOURCES = ("fairshare", "contract", "simulator", "router", "cli")
+_SOURCES = ("fairshare", "contract", "kube", "simulator", "router", "cli")
 
 
 def _samples(url: str) -> dict[str, float]:

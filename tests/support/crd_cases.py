@@ -140,7 +140,12 @@ TENANT: Final[Document] = {
         "apiKeys": [
             {"name": "chat-1", "client": "chat", "secretRef": {"name": "keys", "key": "chat"}}
         ],
-        "limits": {"requestsPerMinute": 60, "tokensPerMinute": 100, "maxConcurrent": 5},
+        "limits": {
+            "requestsPerMinute": 60,
+            "tokensPerMinute": 100,
+            "maxConcurrent": 5,
+            "burst": "10%",
+        },
     },
 }
 

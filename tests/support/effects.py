@@ -121,6 +121,7 @@ TENANTS: Final[Mapping[str, Any]] = {
     "limits.requestsPerMinute": 9,
     "limits.tokensPerMinute": 9,
     "limits.maxConcurrent": 9,
+    "limits.burst": "50%",
 }
 """The same of an InferenceTenant."""
 ALONGSIDE: Final[Mapping[str, Changes]] = {

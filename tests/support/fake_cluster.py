@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.errors import Overloaded, Refused, Unreachable
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.errors import Overloaded, Refused, Unreachable
 from evenkeel_operator.core.objects import KINDS, Object
 
 Where = tuple[str, str, str]
@@ -53,11 +53,11 @@ class FakeCluster(KubeClient):
             and wanted.items() <= (item["metadata"].get("labels") or {}).items()
         ]
 
-    async def apply(self, manifest: Object, *, rehearsal: bool = False) -> Object:
+    async def apply(self, manifest: Object, *, dry_run: bool = False) -> Object:
         why = self.refuses(manifest)
         if why is not None:
             raise Refused(422, why)
-        if rehearsal:
+        if dry_run:
             return manifest
         if manifest["kind"] == "Pod":
             return self._apply_to_pod(manifest)

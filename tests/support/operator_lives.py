@@ -11,21 +11,20 @@ from typing import Any
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
 from evenkeel_operator.activation import Activations
 from evenkeel_operator.autoscaler import Autoscaler
-from evenkeel_operator.cluster.apply import Applier
+from evenkeel_operator.cluster.apply import Applier, Refusals
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import Prometheus
-from evenkeel_operator.cluster.refusals import Refusals
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import Object
-from evenkeel_operator.reconcile import Means, ServicePass
-from evenkeel_operator.tenantpass import TenantPass
+from evenkeel_operator.reconcile import Dependencies, ServicePass
+from evenkeel_operator.tenant_pass import TenantPass
 
+from tests.support.build_contexts import document
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_prometheus import FakePrometheus
 from tests.support.fake_routers import FakeRouters
-from tests.support.subjects import document
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 KEY = Key(SERVICE, "team-ml", "simulated")
@@ -65,7 +64,7 @@ class Operator:
             wake=self.woken.append,
             look_at=self.to_look_at.append,
         )
-        means = Means(
+        dependencies = Dependencies(
             client=cluster,
             store=self.store,
             observer=observer,
@@ -78,8 +77,8 @@ class Operator:
             monotonic_s=lambda: self.now_s,
             fresh=lambda: f"secret-{next(numbers)}",
         )
-        self.make_pass = ServicePass(means)
-        self.make_tenant_pass = TenantPass(means)
+        self.make_pass = ServicePass(dependencies)
+        self.make_tenant_pass = TenantPass(dependencies)
         self._cluster = cluster
 
     async def sees(self, item: Object, event: str = "MODIFIED") -> None:

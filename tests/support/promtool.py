@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -17,8 +18,8 @@ def program(name: str) -> str:
     return found
 
 
-def promtool(*arguments: str | Path) -> tuple[int, str]:
-    """Its exit code, and all that it said."""
+def promtool(*arguments: str | Path, given: IO[str] | None = None) -> tuple[int, str]:
+    """Its exit code and its output; `given` is its input."""
     command = [program("promtool"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, stdin=given, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr

@@ -219,7 +219,7 @@ class Router:
         began = open_request.request.admitted_s is not None
         made = open_request.request.output_tokens
         usage = Usage(open_request.input_tokens, 0, made) if began else NOTHING
-        self.accounting.ended(open_request.booking, usage, told=not began)
+        self.accounting.ended(open_request.booking, usage)
         before = open_request.booking.paid
         paid = Paid(True, max(before.output_tokens, made)) if began else before
         self._fleet.later(DRAINING_S, self.send, open_request.who, open_request.input_tokens, paid)

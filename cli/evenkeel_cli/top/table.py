@@ -87,7 +87,7 @@ def _clients(view: View) -> Table:
     )
     for row in sorted(view.clients, key=lambda row: -(row.share or 0.0)):
         table.add_row(
-            escape(f"{row.tenant}/{row.client}"),
+            escape(f"{row.tenant}/{row.client or '(other clients)'}"),
             row.weight,
             _percent(row.share),
             _percent(row.owed),

@@ -48,6 +48,7 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
 
     tenant: str
     client: str
+    """Empty: the clients of the tenant that have no row of their own."""
     weight: str
     """Weight of the tenant · weight of the client."""
     share: float | None

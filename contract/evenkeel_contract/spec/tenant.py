@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from evenkeel_contract.constraints import Length, Pattern, UniqueBy
+from evenkeel_contract.quantities import CountOrPercent
 from evenkeel_contract.spec.common import (
     ApiVersion,
     ClientName,
@@ -41,14 +42,16 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRateLimits:
-    """Limits of the whole tenant."""
+    """Limits of the whole tenant. They count over all routers of a service."""
 
     requests_per_minute: Count = 0
-    """Most requests per minute. The router refuses more with status 429. 0 means no limit."""
+    """Most requests per minute, over all routers. The router refuses more with status 429. 0 means no limit."""
     tokens_per_minute: Count = 0
-    """Most tokens per minute, input and output together. The router refuses more with status 429. 0 means no limit."""
+    """Most tokens per minute, input and output together, over all routers. The router refuses more with status 429. 0 means no limit."""
     max_concurrent: Count = 0
-    """Most requests in flight at each router. The router refuses more with status 429. 0 means no limit."""
+    """Most requests in flight, over all routers. The router refuses more with status 429. 0 means no limit."""
+    burst: CountOrPercent = CountOrPercent.from_plain("10%")
+    """Most requests, and most tokens, that the tenant may use at once after a pause. A percentage of each limit per minute, or a number. At least 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class TenantSpec:
     api_keys: Annotated[tuple[ApiKey, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
     """API keys that identify clients."""
     limits: TenantRateLimits = field(default_factory=TenantRateLimits)
-    """Limits of the whole tenant."""
+    """Limits of the whole tenant, over all routers of a service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

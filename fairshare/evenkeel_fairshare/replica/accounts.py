@@ -18,7 +18,8 @@ from evenkeel_fairshare.replica.contract import Request
 MAX_CLIENTS: Final = 65_536
 """Clients with their own totals, about 50 MB with their reports; as many as a level of deficits remembers."""
 OTHERS: Final = "*"
-"""The name of the shared row of a tenant; no client has this name."""
+"""The last part of the identity that the other clients of a tenant share. Names in identities are percent-escaped, and
+`*` is not: a client named `*` has the identity `namespace/tenant/%2A`."""
 
 
 @dataclass(slots=True)

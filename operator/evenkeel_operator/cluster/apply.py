@@ -1,48 +1,107 @@
-"""Carrying out a plan: the only place that writes objects of a service.
+"""Carry out a plan: the only place that writes objects of a service.
 
-Place in the pass: plan → **apply** → status.
-
-The surprising thing: an object that is to be made is looked for first. Server-side apply would take over whatever
-bears its name, and that may be somebody else's.
+A new object is looked up before it is applied. Server-side apply would take over any object of the same name, and
+that object may belong to someone else.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from random import Random
+from typing import Final
 
 from evenkeel_contract.faults import Fault
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.errors import Refused
 
-from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.errors import Refused
-from evenkeel_operator.cluster.refusals import Refusals
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.compare import Difference
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.objects import Ref, is_controlled_by, ref_of
-from evenkeel_operator.core.plan import DIGEST_ANNOTATION, Change, Manifest, Plan, left_over, seal
+from evenkeel_operator.core.plan import (
+    DIGEST_ANNOTATION,
+    Change,
+    Difference,
+    Manifest,
+    Plan,
+    left_over,
+    seal,
+)
+
+# Quotas and policies are changed by people: those who look, within seconds; the others when they have time.
+FIRST_RETRY_S: Final = 5.0
+LAST_RETRY_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One answer."""
+
+    what: str
+    """Which write it was: another one of the same object may do better."""
+    message: str
+    attempts: int
+    due_s: float
+    """When to try again, on the monotonic clock."""
+
+
+class Refusals:
+    """Of all services, by object."""
+
+    def __init__(self, *, rng: Random, monotonic_s: Callable[[], float]) -> None:
+        self._rng = rng
+        self._now_s = monotonic_s
+        self._known: dict[Key, dict[Ref, Refusal]] = {}
+
+    def pending(self, key: Key, ref: Ref, what: str) -> Refusal | None:
+        """The last answer to the very same write, where it is too early to try again."""
+        found = self._known.get(key, {}).get(ref)
+        waits = found is not None and found.what == what and self._now_s() < found.due_s
+        return found if waits else None
+
+    def refused(self, key: Key, ref: Ref, what: str, *, message: str) -> Refusal:
+        """The API server refused the write."""
+        known = self._known.setdefault(key, {})
+        before = known.get(ref)
+        attempts = 1 if before is None or before.what != what else before.attempts + 1
+        wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempts - 1, 10))
+        # What one policy refuses of all services must not come back all at once.
+        due_s = self._now_s() + wait_s * self._rng.uniform(0.5, 1.0)
+        known[ref] = Refusal(what, message, attempts, due_s)
+        return known[ref]
+
+    def wait_s(self, refusal: Refusal) -> float:
+        """How long until the write is due again."""
+        return max(0.0, refusal.due_s - self._now_s())
+
+    def keep(self, key: Key, refs: Collection[Ref]) -> None:
+        """Forget what concerns other objects: nothing is to be written there any more."""
+        kept = {ref: one for ref, one in self._known.pop(key, {}).items() if ref in refs}
+        if kept:
+            self._known[key] = kept
+
 
 _log = logging.getLogger(__name__)
 
-REHEARSED = frozenset({"Deployment", "PersistentVolumeClaim", "Ingress", "HTTPRoute"})
-"""What holds parts of the spec that only the API server can judge."""
+DRY_RUN_KINDS = frozenset({"Deployment", "PersistentVolumeClaim", "Ingress", "HTTPRoute"})
+"""Kinds with parts of the spec that only the API server can validate."""
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What became of a plan."""
+class ApplyResult:
+    """The result of carrying out a plan."""
 
     notes: list[Note] = field(default_factory=list)
     reverted: list[Change] = field(default_factory=list)
-    """Foreign changes that were put back."""
+    """Foreign changes that were reverted."""
     again_s: float | None = None
     """When something that was refused is due again, seconds from now."""
 
     def refused(self, ref: Ref, message: str, *, again_s: float) -> None:
-        """The API server said no, now or a while ago."""
-        self.notes.append(Note(reasons.REFUSED, f"{ref} is refused: {message}"))
+        """The API server refused this write, now or earlier."""
+        self.notes.append(Note(reasons.REFUSED, f"The API server refuses {ref}: {message}"))
         self.again_s = again_s if self.again_s is None else min(again_s, self.again_s)
 
 
@@ -64,11 +123,11 @@ class Applier:
         self._residue.pop(key, None)
         self._refusals.keep(key, ())
 
-    async def carry_out(self, key: Key, plan: Plan, *, owner_uid: str) -> Outcome:
+    async def carry_out(self, key: Key, plan: Plan, *, owner_uid: str) -> ApplyResult:
         """Apply, then delete. What the API server refuses is noted, and the rest goes on; raises `ClusterError`
         where a later attempt may do better."""
-        outcome = Outcome()
-        # What was done, by us or by anybody, may be refused anew one day: that is another story.
+        outcome = ApplyResult()
+        # A write that is no longer pending starts again with the shortest wait.
         self._refusals.keep(key, {change.ref for change in plan.apply})
         for change in plan.apply:
             digest = change.manifest["metadata"]["annotations"][DIGEST_ANNOTATION]
@@ -88,25 +147,27 @@ class Applier:
             self._store.children(key).drop(ref_of(item))
         return outcome
 
-    async def rehearse(self, manifests: Iterable[Manifest], *, namespace: str) -> tuple[Fault, ...]:
+    async def dry_run(self, manifests: Iterable[Manifest], *, namespace: str) -> tuple[Fault, ...]:
         """What the API server would refuse of a new spec: nothing is changed. Raises `ClusterError`."""
         faults = []
         for manifest in manifests:
-            if manifest["kind"] not in REHEARSED:
+            if manifest["kind"] not in DRY_RUN_KINDS:
                 continue
             try:
-                await self._client.apply(seal(manifest), rehearsal=True)
+                await self._client.apply(seal(manifest), dry_run=True)
             except Refused as error:
-                _log.info("%s in %s would be refused: %s", ref_of(manifest), namespace, error)
+                _log.info("dry run of %s in %s refused: %s", ref_of(manifest), namespace, error)
                 faults.append(
                     Fault(_field_of(manifest), f"is refused by the cluster: {error.message}")
                 )
         return tuple(faults)
 
-    async def _apply(self, key: Key, change: Change, outcome: Outcome, *, owner_uid: str) -> None:
+    async def _apply(
+        self, key: Key, change: Change, outcome: ApplyResult, *, owner_uid: str
+    ) -> None:
         ref, manifest = change.ref, change.manifest
         if change.new and await self._is_taken(key, ref, owner_uid):
-            message = f"{ref} is there and not ours; rename the service, or remove it"
+            message = f"{ref} exists and belongs to someone else. Rename the service, or remove that object."
             outcome.notes.append(Note(reasons.NAME_TAKEN, message))
             return
         answer = await self._client.apply(manifest)

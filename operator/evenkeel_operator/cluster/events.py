@@ -1,7 +1,4 @@
-"""Events for people: what `kubectl describe` shows under a resource.
-
-Place in the pass: after status, and only where something changed: an event is a write.
-"""
+"""Write Events, which `kubectl describe` shows under a resource."""
 
 from __future__ import annotations
 
@@ -10,19 +7,20 @@ import uuid
 from datetime import datetime
 from typing import Final
 
-from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.errors import ClusterError
+
 from evenkeel_operator.core.objects import Object
-from evenkeel_operator.manifests.metadata import MANAGER
+from evenkeel_operator.manifests.context import MANAGER
 
 _log = logging.getLogger(__name__)
 _MAX_MESSAGE: Final = 1024  # what the API server takes
 
 
-async def tell(
+async def emit(
     client: KubeClient, about: Object, *, reason: str, message: str, bad: bool, now: datetime
 ) -> None:
-    """One event. That it cannot be written is logged: nothing depends on it."""
+    """Write one event. A failure is only logged: nothing depends on it."""
     metadata = about["metadata"]
     stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     event = {
@@ -50,4 +48,4 @@ async def tell(
     try:
         await client.create(event)
     except ClusterError as error:
-        _log.warning("the event %s about %s was lost: %s", reason, metadata["name"], error)
+        _log.warning("cannot write event %s of %s: %s", reason, metadata["name"], error)

@@ -1,8 +1,7 @@
-"""A Lease elects one of several operators: the one whose name stands in it, as long as it renews it.
+"""A Lease elects one of several operators: the holder that it names, as long as the holder renews it.
 
-As in client-go: a candidate trusts its own clock only, and counts the lease's time from when it saw it change. The
-`kubernetes` package has an elector too; it ends its process when a connection breaks, and does not give the lease
-back, so that a rolling update would stand still for the lease's whole time.
+As in client-go, a candidate measures the lease's time by its own monotonic clock, from when it saw the Lease change.
+docs/design/kubernetes-client.md says why this is not the elector of the official client.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.errors import ClusterError
+
 from evenkeel_operator.core.objects import Object
 
 _log = logging.getLogger(__name__)
@@ -58,18 +58,19 @@ class Lease:
 
     async def acquire(self) -> None:
         """Return once this candidate is the leader."""
-        while not await self._attempt():  # noqa: ASYNC110 - nobody tells us
+        while not await self._attempt():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(self._timing.retry_s)
         _log.info("%s leads", self._identity)
 
     async def keep(self) -> None:
-        """Renew, and return when that has failed for too long: whoever called stops acting at once."""
+        """Renew, and return when that has failed for too long: the caller must stop acting at once."""
         loop = asyncio.get_running_loop()
         renewed_s = loop.time()
-        while loop.time() - renewed_s < self._timing.renew_deadline_s:
-            await asyncio.sleep(self._timing.retry_s)
+        while (deadline_s := renewed_s + self._timing.renew_deadline_s) > loop.time():
             try:
-                async with asyncio.timeout(self._timing.renew_deadline_s):
+                # The whole time is bounded: an attempt that hangs must not outlive the lease.
+                async with asyncio.timeout_at(deadline_s):
+                    await asyncio.sleep(self._timing.retry_s)
                     if await self._attempt():
                         renewed_s = loop.time()
             except TimeoutError:
@@ -77,14 +78,14 @@ class Lease:
         _log.error("%s lost the lease", self._identity)
 
     async def release(self) -> None:
-        """Let somebody else in at once."""
+        """Let the next candidate lead at once."""
         try:
             lease = await self._client.get(KIND, self._namespace, self._name)
             if lease is not None and _holder(lease) == self._identity:
                 await self._client.replace(_with_spec(lease, holderIdentity=""))
-                _log.info("%s gave the lease back", self._identity)
+                _log.info("%s released the lease", self._identity)
         except ClusterError as error:
-            _log.warning("the lease was not given back, it runs out by itself: %s", error)
+            _log.warning("cannot release the lease, it will expire: %s", error)
 
     async def _attempt(self) -> bool:
         """Whether the lease is ours now."""
@@ -96,7 +97,7 @@ class Lease:
             if not self._may_take(lease):
                 return False
             await self._client.replace(self._taken(lease))
-        except ClusterError as error:  # somebody was quicker, or nobody answers
+        except ClusterError as error:  # another candidate was quicker, or the server is away
             _log.debug("the lease was not taken: %s", error)
             return False
         return True

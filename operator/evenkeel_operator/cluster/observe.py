@@ -1,8 +1,4 @@
-"""What a pass sees: one frozen value, gathered before anything is decided.
-
-Place in the pass: **observe** → judge → desired → plan → apply → status. From the store where it knows, from the
-API server where it does not.
-"""
+"""Gather what a pass reads, before anything is decided: from the store, or from the API server if the store lacks it."""
 
 from __future__ import annotations
 
@@ -21,11 +17,10 @@ from evenkeel_contract.names import (
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
 from evenkeel_contract.spec import FairInferenceService
 from evenkeel_contract.spec.common import SecretKeyRef
+from evenkeel_kube.client import KubeClient
 
-from evenkeel_operator.cluster.client import KubeClient
 from evenkeel_operator.cluster.store import SCALER, SERVICE, TENANT, Key, Store
-from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref
-from evenkeel_operator.core.secretdata import entry_of
+from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entry_of
 from evenkeel_operator.core.tenants import (
     SecretHashes,
     Tenant,
@@ -51,15 +46,15 @@ class Observed:
         return str(self.raw["metadata"]["uid"])
 
     @property
-    def told(self) -> RouterConfig | None:
-        """What routers are told now."""
+    def router_config(self) -> RouterConfig | None:
+        """The routers' present configuration."""
         name = router_name(str(self.raw["metadata"]["name"]))
         data = entry_of(self.children.get(Ref("Secret", name)), ROUTER_CONFIG_KEY)
         return None if data is None else parse_router_config(data)[0]
 
     @property
     def is_leaving(self) -> bool:
-        """It is being deleted: its objects go with it, and none is made anew."""
+        """It is being deleted: its objects are deleted with it, and none is created."""
         return "deletionTimestamp" in self.raw["metadata"]
 
 
@@ -80,10 +75,10 @@ class Observer:
         self.apis: frozenset[str] = frozenset()
         """Optional kinds that the cluster has."""
 
-    async def service(self, key: Key, *, afresh: bool = False) -> Observed | None:
-        """A service, or None where there is none. Afresh: its objects are listed, whatever the store says."""
+    async def service(self, key: Key, *, relist: bool = False) -> Observed | None:
+        """A service, or None where there is none. `relist`: list its objects even if the store has them."""
         raw = self._store.named(SERVICE, key.namespace).items.get(key.name)
-        if raw is None or afresh:
+        if raw is None or relist:
             raw = await self._client.get(SERVICE, key.namespace, key.name)
             if raw is None:
                 self._store.forget(key)
@@ -92,7 +87,7 @@ class Observer:
         around = await self.neighbours(key.namespace)
         return Observed(
             raw=raw,
-            children=await self._children(key, afresh=afresh),
+            children=await self._children(key, relist=relist),
             tenants=around.tenants,
             secrets=around.secrets,
             scalers=await self._all(SCALER, key.namespace),
@@ -110,7 +105,7 @@ class Observer:
         """All services of a namespace."""
         return await self._all(SERVICE, namespace)
 
-    async def look_afresh(self) -> None:
+    async def list_again(self) -> None:
         """List and read everything again that is not some service's own: watches may have missed an end."""
         for namespace in sorted(self._store.namespaces()):
             for kind in (SERVICE, TENANT, SCALER):
@@ -151,9 +146,9 @@ class Observer:
         table.begin()
         table.finish(await self._client.list_all(kind, namespace))
 
-    async def _children(self, key: Key, *, afresh: bool) -> Mapping[Ref, Object]:
+    async def _children(self, key: Key, *, relist: bool) -> Mapping[Ref, Object]:
         table = self._store.children(key)
-        if afresh or not table.is_listed:
+        if relist or not table.is_listed:
             table.begin()
             found: list[Object] = []
             for kind in KINDS:

@@ -1,9 +1,7 @@
-"""Asking a Prometheus: instant queries over its HTTP API, and nothing else of it.
+"""Instant queries to a Prometheus.
 
-Place in the flow: queries → **ask** → figures. Which addresses may be asked is the operator's settings' to say.
-
-The surprising thing: of what went wrong, people are told the kind and the status code, never what was answered. A
-service's owner chooses the address, and would otherwise read through the operator's eyes what only the operator may see.
+Errors report a kind and a status code, never the answer. A service's owner chooses the address, and could otherwise
+read what only the operator can reach.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ MAX_ANSWER_BYTES: Final = 4 * 2**20
 
 
 class PrometheusError(Exception):
-    """No figures. `note` says why, fit for a condition."""
+    """No usable answer; `note` is for a condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -86,7 +84,7 @@ class HttpPrometheus:
                 return {name: await self._query(source, query) for name, query in queries.items()}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             _log.info("a Prometheus does not answer: %r", error)
-            message = "the Prometheus at prometheus.url does not answer"
+            message = "The Prometheus at prometheus.url does not answer."
             raise PrometheusError(reasons.UNREACHABLE, message) from error
 
     async def _query(self, source: Source, query: str) -> tuple[Sample, ...]:
@@ -98,7 +96,7 @@ class HttpPrometheus:
             url, params={"query": query}, headers=headers, allow_redirects=False
         ) as response:
             if response.status != 200:
-                message = f"the Prometheus at prometheus.url answers {response.status}"
+                message = f"The Prometheus at prometheus.url answers with status {response.status}."
                 raise PrometheusError(reasons.NO_ANSWER, message)
             return _read(await _bounded(response))
 
@@ -108,7 +106,9 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     async for piece in response.content.iter_any():
         found += piece
         if len(found) > MAX_ANSWER_BYTES:
-            message = f"the Prometheus at prometheus.url answers more than {MAX_ANSWER_BYTES} bytes"
+            message = (
+                f"The answer of the Prometheus at prometheus.url exceeds {MAX_ANSWER_BYTES} bytes."
+            )
             raise PrometheusError(reasons.NO_ANSWER, message)
     return bytes(found)
 
@@ -118,10 +118,10 @@ def _read(body: bytes) -> tuple[Sample, ...]:
         answer = _decoder.decode(body)
         samples = tuple(Sample(one.metric, float(one.value[1])) for one in answer.data.result)
     except ValueError as error:  # msgspec's errors are some
-        message = "what is at prometheus.url does not answer as Prometheus does"
+        message = "The answer from prometheus.url is not that of a Prometheus."
         raise PrometheusError(reasons.NO_ANSWER, message) from error
     if answer.warnings:
-        message = "Prometheus warns that its answer may not be whole"
+        message = "Prometheus warns that its answer may be incomplete."
         raise PrometheusError(reasons.DATA_PARTIAL, message)
     return samples
 

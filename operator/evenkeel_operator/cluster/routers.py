@@ -1,8 +1,6 @@
-"""Asking a service's routers, on their admin ports: `GET /v1/replicas`, what they do with its replicas, and
-`GET /v1/activation`, whether requests wait for a first one.
+"""The admin ports of a service's routers: `GET /v1/replicas` and `GET /v1/activation`.
 
-Place in the pass: observe → **ask** → gates, victims; beside the passes, of services at zero: activation. Asked only while
-a replica comes or goes, or there is none, and each router by itself: a Service would answer for one of them.
+Each router is asked at its pod's address: a Service would answer for one of them.
 """
 
 from __future__ import annotations

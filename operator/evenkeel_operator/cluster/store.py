@@ -1,24 +1,91 @@
-"""What the operator has seen of the cluster: a memory that watches keep fresh. No I/O.
+"""What the operator knows of the cluster: a cache that watches keep up to date. No I/O.
 
-Place in the flow: events → **store** → which resources need a pass; observe reads it.
-
-The surprising thing: it is allowed to be wrong. A watch that starts anew does not tell what was deleted meanwhile, so
-everything is listed afresh now and then, and carrying out a plan twice does no harm.
+The cache may be wrong: a watch that starts again does not report deletions in between. So everything is listed again
+at intervals, and carrying out a plan twice does no harm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from evenkeel_contract.names import SERVICE_LABEL
 
-from evenkeel_operator.cluster.table import Table, version_of
 from evenkeel_operator.core.engines import engine_of
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
+from evenkeel_operator.core.pod_failures import is_broken
 from evenkeel_operator.core.tenants import hash_entries
-from evenkeel_operator.core.troubles import is_broken
+
+_Id = TypeVar("_Id", bound=Hashable)
+
+
+class ObjectTable(Generic[_Id]):
+    """Objects by id."""
+
+    def __init__(self, id_of: Callable[[Object], _Id]) -> None:
+        self._id_of = id_of
+        self._items: dict[_Id, Object] = {}
+        self._meanwhile: list[tuple[bool, Object]] | None = None
+        self.is_listed = False
+
+    @property
+    def items(self) -> Mapping[_Id, Object]:
+        """All of them, as far as is known: all that there are once `is_listed`."""
+        return dict(self._items)
+
+    def begin(self) -> None:
+        """A list was asked for."""
+        self._meanwhile = []
+
+    def finish(self, listed: Iterable[Object]) -> None:
+        """The list is there."""
+        self._items = {self._id_of(item): slim(item) for item in listed}
+        for gone, item in self._meanwhile or ():
+            self._put(item, gone=gone)
+        self._meanwhile = None
+        self.is_listed = True
+
+    def put(self, item: Object) -> None:
+        """An answer of the API server to our own write, or to a question."""
+        self.see(item, gone=False)
+
+    def see(self, item: Object, *, gone: bool) -> tuple[bool, Object | None]:
+        """An event: whether it is news, and what was known before."""
+        if self._meanwhile is not None:
+            self._meanwhile.append((gone, item))
+        known = self._items.get(self._id_of(item))
+        return self._put(item, gone=gone), known
+
+    def drop(self, id_: _Id) -> None:
+        """We deleted it ourselves."""
+        self._items.pop(id_, None)
+
+    def _put(self, item: Object, *, gone: bool) -> bool:
+        id_ = self._id_of(item)
+        known = self._items.get(id_)
+        if gone:
+            # A namesake that was made since stays.
+            if known is not None and version_of(known) <= version_of(item):
+                del self._items[id_]
+            return True
+        if known is not None and version_of(known) >= version_of(item):
+            return False  # the echo of our own write, or an old tale
+        self._items[id_] = slim(item)
+        return True
+
+
+def slim(item: Object) -> dict[str, Any]:
+    """Without what is never read here and makes up half of an object."""
+    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    return {**item, "metadata": metadata}
+
+
+def version_of(item: Object) -> int:
+    """Resource versions are decimal and grow (Kubernetes 1.35 says so; with etcd they always did)."""
+    text = str(item["metadata"].get("resourceVersion", ""))
+    return int(text) if text.isdecimal() else 0
+
 
 SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
@@ -41,7 +108,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """Of the keys in a Secret that somebody named."""
+    """Hashes of the keys in a Secret that a resource names."""
 
     version: int
     entries: Mapping[str, str] | None
@@ -52,23 +119,23 @@ class Store:
     """Services, tenants, scalers, what was made for services, and hashes of the keys that tenants name."""
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[str, str], Table[str]] = {}
-        self._children: dict[Key, Table[Ref]] = {}
+        self._tables: dict[tuple[str, str], ObjectTable[str]] = {}
+        self._children: dict[Key, ObjectTable[Ref]] = {}
         self._hashes: dict[tuple[str, str], Hashes] = {}
         self.cordoned: set[str] = set()
         """Nodes that take nothing new."""
         self._pods: dict[Key, dict[str, int]] = {}
-        """Service → engine pods that wait for routers or are marked → their versions. Of the others nothing is kept."""
+        """Service → engine pods that wait for routers or are marked → their versions."""
         self._broken: set[tuple[str, str]] = set()
         """Namespaces and names of pods of which a container ended or cannot start: no Deployment tells of these."""
 
-    def named(self, kind: str, namespace: str) -> Table[str]:
+    def named(self, kind: str, namespace: str) -> ObjectTable[str]:
         """All services, tenants or scalers of a namespace, by name."""
-        return self._tables.setdefault((kind, namespace), Table(_name_of))
+        return self._tables.setdefault((kind, namespace), ObjectTable(_name_of))
 
-    def children(self, key: Key) -> Table[Ref]:
+    def children(self, key: Key) -> ObjectTable[Ref]:
         """What was made for a service."""
-        return self._children.setdefault(key, Table(ref_of))
+        return self._children.setdefault(key, ObjectTable(ref_of))
 
     def keys(self, kind: str, namespace: str) -> frozenset[Key]:
         """The resources of a kind in a namespace."""
@@ -93,12 +160,12 @@ class Store:
     # Secrets.
 
     def hashes(self, namespace: str, name: str) -> Hashes | None:
-        """Of a Secret; None where nobody has asked for it yet."""
+        """Of a Secret; None before `expect_secret`."""
         found = self._hashes.get((namespace, name))
         return None if found is None or found.version < 0 else found
 
     def expect_secret(self, namespace: str, name: str) -> int:
-        """Somebody will read it now: from here on events about it count. What to say with the answer."""
+        """The Secret is about to be read: from now on its events count. Pass the result to `remember_secret`."""
         return self._hashes.setdefault((namespace, name), Hashes(-1, None)).version
 
     def remember_secret(
@@ -111,7 +178,7 @@ class Store:
             self._hashes[namespace, name] = Hashes(version, entries)
 
     def secrets(self) -> frozenset[tuple[str, str]]:
-        """Namespace and name of all that somebody named."""
+        """Namespace and name of every Secret that a resource names."""
         return frozenset(self._hashes)
 
     def namespaces(self) -> frozenset[str]:
@@ -125,7 +192,7 @@ class Store:
         return dict(self._pods.get(key, {}))
 
     def looked_at_pods(self, key: Key, noted: Mapping[str, int], *, still: Collection[str]) -> None:
-        """They were listed after `noted` was asked for; what an event said meanwhile stays."""
+        """They were listed after `noted` was asked for; what an event added since then stays."""
         known = self._pods.get(key, {})
         past = {n for n, version in noted.items() if known.get(n) == version and n not in still}
         self._pods[key] = {name: known.get(name, 0) for name in (known.keys() - past) | set(still)}
@@ -188,7 +255,7 @@ class Store:
             self._children.pop(own, None)
         elif known is not None and _intent(known) == _intent(item):
             return frozenset({own})
-        # Tenants say which services serve them; services tell routers of tenants; and of two tenants that claim a
+        # A tenant names its services, a service configures its routers with tenants; and of two tenants that claim a
         # key, the other one may be rid of its rival.
         others = self.keys(SERVICE, namespace) if kind == TENANT else frozenset()
         return frozenset({own, *others, *self.keys(TENANT, namespace)})
@@ -196,13 +263,13 @@ class Store:
     def _see_child(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         if item["kind"] not in KINDS:
             return set()
-        # By its owner, since a label may be what somebody changed; by its label, for the same reason.
+        # By owner and by label: a person may have changed either.
         named = {labels_of(item).get(SERVICE_LABEL), _owner_of(item)} - {None}
         keys = {Key(SERVICE, namespace, str(name)) for name in named}
         return {key for key in keys if self.children(key).see(item, gone=gone)[0]}
 
     def _see_secret(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
-        """Every Secret comes by here; those that nobody named leave nothing behind."""
+        """Events of all Secrets arrive here; only those that a resource names are kept."""
         where = (namespace, _name_of(item))
         known = self._hashes.get(where)
         old = known is not None and known.version + (not gone) > version_of(item)
@@ -226,7 +293,7 @@ def _owner_of(item: Object) -> str | None:
 
 
 def _intent(item: Object) -> tuple[Any, ...]:
-    """What people say of a resource; the rest is what we said ourselves."""
+    """The parts of a resource that people set; the operator writes the rest."""
     metadata = item["metadata"]
     return (
         metadata.get("uid"),

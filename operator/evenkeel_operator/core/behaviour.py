@@ -1,11 +1,11 @@
-"""From wishes to a number that does not flap: `spec.autoscaling.behavior`, exactly as autoscaling/v2 has it. Pure.
+"""Limit recommendations by `spec.autoscaling.behavior`, as autoscaling/v2 does. Pure.
 
-Place in the flow: wish → **behaviour** → decision. First the stabilisation windows (growing: the lowest wish of the
-window, shrinking: the highest), then what the policies allow to change within their periods, then the bounds.
+First the stabilisation windows (growing: the lowest recommendation of the window, shrinking: the highest), then what
+the policies allow within their periods, then the bounds.
 
-The rules, their order and their rounding are those of kubernetes' pkg/controller/podautoscaler/horizontal.go:
-stabilizeRecommendationWithBehaviors, convertDesiredReplicasWithBehaviorRate. Who leaves zero is let go to one whatever
-the policies say, where the HorizontalPodAutoscaler does nothing at all.
+Rules, order and rounding are those of kubernetes' pkg/controller/podautoscaler/horizontal.go:
+stabilizeRecommendationWithBehaviors, convertDesiredReplicasWithBehaviorRate. One difference: from zero, one replica is
+always allowed, where the HorizontalPodAutoscaler does nothing.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from evenkeel_contract.spec.scaling import (
 )
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.wish import Wish
+from evenkeel_operator.core.recommendation import Recommendation
 
 
 @dataclass(frozen=True, slots=True)
-class Recommendation:
-    """A wish that was had."""
+class PastRecommendation:
+    """A recommendation of an earlier step."""
 
     at_s: float
-    wish: Wish
+    recommendation: Recommendation
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +48,25 @@ class Change:
 class History:
     """What windows and periods look back at, oldest first."""
 
-    recommendations: tuple[Recommendation, ...] = ()
+    recommendations: tuple[PastRecommendation, ...] = ()
     changes: tuple[Change, ...] = ()
 
 
-def behave(
-    scaling: Autoscaling, history: History, wish: Wish, *, present: int, now_s: float
-) -> tuple[Wish, History]:
-    """The number to go to, with the reason of the wish that it follows, and the history with both in it."""
+def apply_behavior(
+    scaling: Autoscaling,
+    history: History,
+    recommendation: Recommendation,
+    *,
+    present: int,
+    now_s: float,
+) -> tuple[Recommendation, History]:
+    """The next number with the reason of its recommendation, and the history with both."""
     low, high = scaling.min_replicas, scaling.max_replicas
-    history = _remembered(scaling, history, Recommendation(now_s, wish))
+    history = _remembered(scaling, history, PastRecommendation(now_s, recommendation))
     if present > high:
-        decided = Wish(high, reasons.AT_MAXIMUM)
+        decided = Recommendation(high, reasons.AT_MAXIMUM)
     elif present < low:
-        decided = Wish(low, reasons.AT_MINIMUM)
+        decided = Recommendation(low, reasons.AT_MINIMUM)
     else:
         steady = _stabilised(scaling, history, present=present, now_s=now_s)
         decided = _bounded(
@@ -73,7 +78,7 @@ def behave(
     return decided, history
 
 
-def _remembered(scaling: Autoscaling, history: History, newest: Recommendation) -> History:
+def _remembered(scaling: Autoscaling, history: History, newest: PastRecommendation) -> History:
     """With the newest, without what no window or period reaches any more."""
     rules = (scaling.behavior.scale_up, scaling.behavior.scale_down)
     window_s = max(one.stabilization_window_seconds for one in rules)
@@ -83,51 +88,68 @@ def _remembered(scaling: Autoscaling, history: History, newest: Recommendation) 
     return History((*kept, newest), tuple(changes))
 
 
-def _stabilised(scaling: Autoscaling, history: History, *, present: int, now_s: float) -> Wish:
-    """The present number, brought within the lowest wish of the one window and the highest of the other.
+def _stabilised(
+    scaling: Autoscaling, history: History, *, present: int, now_s: float
+) -> Recommendation:
+    """The present number, limited by the lowest recommendation of one window and the highest of the other.
 
-    Equal wishes: the newest gives the reason.
+    Equal recommendations: the newest gives the reason.
     """
     newest = history.recommendations[-1]
 
-    def within(window_s: int) -> list[Wish]:
+    def within(window_s: int) -> list[Recommendation]:
         past = history.recommendations[:-1]
-        found = [one.wish for one in past if one.at_s > now_s - window_s]
-        return [newest.wish, *reversed(found)]
+        found = [one.recommendation for one in past if one.at_s > now_s - window_s]
+        return [newest.recommendation, *reversed(found)]
 
     up = within(scaling.behavior.scale_up.stabilization_window_seconds)
     down = within(scaling.behavior.scale_down.stabilization_window_seconds)
-    lowest = min(up, key=lambda wish: wish.replicas)
-    highest = max(down, key=lambda wish: wish.replicas)
+    lowest = min(up, key=lambda recommendation: recommendation.replicas)
+    highest = max(down, key=lambda recommendation: recommendation.replicas)
     if present < lowest.replicas:
         return lowest
     if present > highest.replicas:
         return highest
-    # It stays: as somebody wished, or since the windows differ on which way to go.
-    same = next((wish for wish in down if wish.replicas == present), None)
-    return same or Wish(present, reasons.STABILIZING)
+    # The number stays: recommended so, or the windows disagree on the direction.
+    same = next(
+        (recommendation for recommendation in down if recommendation.replicas == present), None
+    )
+    return same or Recommendation(present, reasons.STABILIZING)
 
 
 def _limited(
-    scaling: Autoscaling, history: History, wish: Wish, *, present: int, now_s: float
-) -> Wish:
+    scaling: Autoscaling,
+    history: History,
+    recommendation: Recommendation,
+    *,
+    present: int,
+    now_s: float,
+) -> Recommendation:
     """No further than the policies allow."""
-    if wish.replicas > present:
+    if recommendation.replicas > present:
         limit = max(present, _highest(scaling.behavior.scale_up, history, present, now_s))
         limit = max(1, limit)
-        return wish if wish.replicas <= limit else Wish(limit, reasons.RATE_LIMITED)
-    if wish.replicas < present:
+        return (
+            recommendation
+            if recommendation.replicas <= limit
+            else Recommendation(limit, reasons.RATE_LIMITED)
+        )
+    if recommendation.replicas < present:
         limit = min(present, _lowest(scaling.behavior.scale_down, history, present, now_s))
-        return wish if wish.replicas >= limit else Wish(limit, reasons.RATE_LIMITED)
-    return wish
+        return (
+            recommendation
+            if recommendation.replicas >= limit
+            else Recommendation(limit, reasons.RATE_LIMITED)
+        )
+    return recommendation
 
 
-def _bounded(wish: Wish, low: int, high: int) -> Wish:
-    if wish.replicas > high:
-        return Wish(high, reasons.AT_MAXIMUM)
-    if wish.replicas < low:
-        return Wish(low, reasons.AT_MINIMUM)
-    return wish
+def _bounded(recommendation: Recommendation, low: int, high: int) -> Recommendation:
+    if recommendation.replicas > high:
+        return Recommendation(high, reasons.AT_MAXIMUM)
+    if recommendation.replicas < low:
+        return Recommendation(low, reasons.AT_MINIMUM)
+    return recommendation
 
 
 def _highest(rules: ScaleUpRules, history: History, present: int, now_s: float) -> int:

@@ -1,7 +1,6 @@
-"""The conditions of a FairInferenceService: verdicts with a reason and a sentence (design §3). Pure.
+"""The conditions of a FairInferenceService, each with a reason and a message (design §3). Pure.
 
-Place in the pass: everything that was found → **conditions** → status. Sentences hold no times and no counts
-that change at rest: a status that differs is a write.
+Messages hold no times, and no counts that change at rest: a status that differs is a write.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from evenkeel_contract.spec import Condition, ConditionStatus, ServiceCondition
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.workload import Workload
 
-MAX_MESSAGE = 4096  # bytes would be 32768 at most; nobody reads more than this
+MAX_MESSAGE = 4096  # characters; the API server allows 32768 bytes
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One condition before it has a time."""
+    """A condition without its time."""
 
     type: ServiceCondition
     status: ConditionStatus
@@ -32,7 +31,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that is not as asked for, though the service may run: a reason of Degraded."""
+    """A part of the spec that is not fulfilled: a reason of Degraded."""
 
     reason: str
     message: str
@@ -40,21 +39,21 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a pass has found out."""
+    """The results of a pass."""
 
     faults: tuple[Fault, ...]
     runs: bool
-    """Some spec is being carried out: the wanted one, or the last good one."""
+    """Whether a valid spec is in use: the newest one, or the last valid one."""
     engines: Workload
     routers: Workload
     notes: tuple[Note, ...] = ()
     blocked: Note | None = None
-    """Why a rollout does not go on, though all pods are well."""
+    """Why a rollout is stuck although no pod has a failure."""
     wakes: bool = False
-    """Without engines, the next request brings one."""
-    scaling: Note = Note(reasons.NOT_CONFIGURED, "spec.autoscaling is absent")
+    """At 0 engines, the next request starts one."""
+    scaling: Note = Note(reasons.NOT_CONFIGURED, "spec.autoscaling is not set.")
     scales: bool = False
-    """The built-in scaler sees what it decides by."""
+    """The built-in scaler has the measurements that it needs."""
 
 
 def verdicts(found: Findings) -> tuple[Verdict, ...]:
@@ -73,7 +72,12 @@ def verdicts(found: Findings) -> tuple[Verdict, ...]:
 def _ready(found: Findings) -> Verdict:
     ready = ServiceCondition.READY
     if not found.runs:
-        return Verdict(ready, FALSE, reasons.INVALID, "the spec has faults, and none ran before")
+        return Verdict(
+            ready,
+            FALSE,
+            reasons.INVALID,
+            "The spec is invalid, and no valid spec was applied before.",
+        )
     if found.routers.ready == 0:
         return Verdict(ready, FALSE, reasons.ROUTER_NOT_READY, _why(found.routers, "routers"))
     if found.engines.ready == 0 and found.wakes:
@@ -81,16 +85,16 @@ def _ready(found: Findings) -> Verdict:
     if found.engines.ready == 0:
         reason = reasons.ENGINES_NOT_READY if found.engines.wanted else reasons.NO_REPLICAS
         return Verdict(ready, FALSE, reason, _why(found.engines, "engines"))
-    return Verdict(ready, TRUE, reasons.SERVING, "requests are answered")
+    return Verdict(ready, TRUE, reasons.SERVING, "At least one router and one engine are ready.")
 
 
 def _at_zero(engines: Workload) -> Verdict:
-    """Of a service that may be without engines: to have none is as it should be, to have trouble with one is not."""
+    """`minReplicas: 0` allows 0 engines; an engine that fails to start is still a failure."""
     ready = ServiceCondition.READY
     if engines.wanted == 0:
-        return Verdict(ready, TRUE, reasons.IDLE, "no engine runs; the next request brings one")
-    if engines.trouble is None:
-        message = "requests wait for the first engine"
+        return Verdict(ready, TRUE, reasons.IDLE, "0 engines run. The next request starts one.")
+    if engines.failure is None:
+        message = "Requests wait for the first engine to start."
         return Verdict(ready, FALSE, reasons.ACTIVATING, message)
     return Verdict(ready, FALSE, reasons.ENGINES_NOT_READY, _why(engines, "engines"))
 
@@ -99,25 +103,27 @@ def _pods(
     condition: ServiceCondition, load: Workload, what: str, *, wakes: bool = False
 ) -> Verdict:
     if load.wanted == 0 and wakes:
-        return Verdict(condition, TRUE, reasons.IDLE, f"no {what} are wanted until a request comes")
+        return Verdict(
+            condition, TRUE, reasons.IDLE, f"0 {what} are desired until a request arrives."
+        )
     if load.wanted == 0:
-        return Verdict(condition, FALSE, reasons.NO_REPLICAS, f"no {what} are wanted")
+        return Verdict(condition, FALSE, reasons.NO_REPLICAS, f"0 {what} are desired.")
     if load.is_whole:
-        message = f"{load.wanted} of {load.wanted} {what} are ready"
-        if load.stuck is not None:  # those of before the rollout
-            message = f"{message}; new ones are not: {load.stuck.message}"
+        message = f"{load.wanted} of {load.wanted} {what} are ready."
+        if load.stuck is not None:  # the ready ones are of the previous revision
+            message = f"{message} New ones are not: {load.stuck.message}"
         return Verdict(condition, TRUE, reasons.ALL_READY, _cut(message))
     if not load.exists:
-        return Verdict(condition, FALSE, reasons.NOT_CREATED, f"no {what} have been made yet")
-    reason = load.trouble.reason if load.trouble else reasons.STARTING
+        return Verdict(condition, FALSE, reasons.NOT_CREATED, f"The {what} do not exist yet.")
+    reason = load.failure.reason if load.failure else reasons.STARTING
     return Verdict(condition, FALSE, reason, _why(load, what))
 
 
 def _why(load: Workload, what: str) -> str:
     if load.wanted == 0:
-        return f"no {what} are wanted"
+        return f"0 {what} are desired."
     count = f"{load.ready} of {load.wanted} {what} are ready"
-    return f"{count}: {load.trouble.message}" if load.trouble else count
+    return f"{count}: {load.failure.message}" if load.failure else f"{count}."
 
 
 def _scaling(found: Findings) -> Verdict:
@@ -134,26 +140,31 @@ def _progressing(found: Findings) -> Verdict:
         if found.runs and not load.settled
     ]
     if not moving:
-        return Verdict(condition, FALSE, reasons.STABLE, "what is wanted is there")
+        return Verdict(
+            condition, FALSE, reasons.STABLE, "All desired pods exist and are up to date."
+        )
     if found.blocked is not None:
         return Verdict(condition, FALSE, found.blocked.reason, found.blocked.message)
     for note in _stuck(found):
         return Verdict(condition, FALSE, note.reason, _cut(note.message))
     for load in (found.engines, found.routers):
-        trouble = load.trouble
-        # Old pods serve, new ones find no room: only people can make some, or allow fewer meanwhile.
-        if trouble is not None and trouble.reason == reasons.UNSCHEDULABLE and load.is_whole:
-            message = (
-                f"no room to surge: {trouble.message}; make room, or allow rollout.maxUnavailable"
-            )
+        failure = load.failure
+        # Old pods serve, and new ones fit on no node: a person must add capacity or allow fewer pods.
+        if failure is not None and failure.reason == reasons.UNSCHEDULABLE and load.is_whole:
+            message = f"No room to surge: {failure.message}. Add capacity, or allow rollout.maxUnavailable."
             return Verdict(condition, FALSE, reasons.ROLLOUT_BLOCKED, message)
-    return Verdict(condition, TRUE, reasons.ROLLING_OUT, f"{' and '.join(moving)} are rolled out")
+    return Verdict(
+        condition,
+        TRUE,
+        reasons.ROLLING_OUT,
+        f"The rollout of {' and '.join(moving)} is in progress.",
+    )
 
 
 def _stuck(found: Findings) -> Iterator[Note]:
     for what, load in (("engines", found.engines), ("routers", found.routers)):
         if found.runs and load.stuck is not None:
-            message = f"the rollout of {what} does not go on: {load.stuck.message}"
+            message = f"The rollout of {what} is stuck: {load.stuck.message}"
             yield Note(reasons.ROLLOUT_STUCK, message)
 
 
@@ -161,14 +172,16 @@ def _degraded(found: Findings) -> Verdict:
     condition = ServiceCondition.DEGRADED
     notes = list(found.notes)
     if found.faults and found.runs:
-        notes.insert(0, Note(reasons.OLD_SPEC_RUNS, "the spec has faults; the last good one runs"))
+        notes.insert(
+            0, Note(reasons.OLD_SPEC_RUNS, "The spec is invalid; the last valid one is in use.")
+        )
     for what, load in (("engines", found.engines), ("routers", found.routers)):
         if 0 < load.ready < load.wanted:
             notes.append(Note(reasons.FEWER_REPLICAS, _why(load, what)))
     notes += _stuck(found)
     if not notes:
-        return Verdict(condition, FALSE, reasons.AS_PROMISED, "nothing that was asked for is amiss")
-    message = "; ".join(note.message for note in notes)
+        return Verdict(condition, FALSE, reasons.HEALTHY, "All objects match the spec.")
+    message = " ".join(_sentence(note.message) for note in notes)
     return Verdict(condition, TRUE, notes[0].reason, _cut(message))
 
 
@@ -180,7 +193,7 @@ def spec_verdict(faults: Iterable[Fault]) -> Verdict:
     """SpecValid, with every fault and its path."""
     listed = [str(fault) for fault in faults]
     if not listed:
-        message = "the spec has no faults"
+        message = "The spec is valid."
         return Verdict(ServiceCondition.SPEC_VALID, TRUE, reasons.VALID, message)
     message = _cut("; ".join(listed))
     return Verdict(ServiceCondition.SPEC_VALID, FALSE, reasons.INVALID, message)
@@ -205,6 +218,11 @@ def dated(
         last_transition_time=old.last_transition_time if old and unchanged else now,
         observed_generation=generation,
     )
+
+
+def _sentence(message: str) -> str:
+    """What a server or a scheduler reported may lack its full stop."""
+    return message if message.endswith((".", "…")) else f"{message}."
 
 
 def _cut(message: str) -> str:

@@ -78,7 +78,7 @@ def next_credentials(
 
 
 def read_credentials(secret: Object | None) -> Credentials | None:
-    """From the Secret; None where it is absent or not whole, so that it is made anew."""
+    """From the Secret; None if it is missing or incomplete, so that it is generated again."""
     if secret is None:
         return None
     data = {name: _decode(value) for name, value in (secret.get("data") or {}).items()}
@@ -99,7 +99,7 @@ def read_credentials(secret: Object | None) -> Credentials | None:
 
 
 def recovered(config: RouterConfig | None, *, rotation: str) -> Credentials | None:
-    """From what routers are told, where somebody has removed the Secret: new keys would cut off who runs."""
+    """From the routers' configuration, if the Secret was deleted: new keys would cut off running engines."""
     if config is None or config.cluster is None or config.state.peer_token is None:
         return None
     keys = tuple(EngineKey(key.key) for key in config.cluster.api_keys)

@@ -1,4 +1,4 @@
-"""What the platform says for all services: the operator's settings, as far as decisions depend on them."""
+"""The operator's settings that decisions depend on; they apply to all services."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""What clients ask for, in replicas: how much of it may make the fleet grow (design §6). Pure.
+"""The clients' demand in replicas, and how much of it may grow the fleet (design §6). Pure.
 
-Place in the flow: figures → **demand** → wish → behaviour → decision. Everything is counted in replicas' worth of
-usable service, so a cap does not grow with the fleet.
-
-The surprising thing: clients are added up, whatever tenants they are of. Relative weights nest as weights do (R9), so a
-tenant's weight is in each of its clients' caps; but a tenant has no cap of its own.
+Demand is counted in replicas of usable capacity, so a client's cap does not grow with the fleet. Caps belong to
+clients, not to tenants; a tenant's weight is part of each of its clients' caps (R9).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Engine pods, as far as it matters who of them may enter rotation and who is to leave it.
-
-Place in the pass: pods → **engines** → gates, victims. A pod that is being deleted, or has ended, is none any more.
-"""
+"""Engine pods with the fields that rotation reads. A pod that is being deleted or has ended is not an engine."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from evenkeel_contract.names import (
 )
 
 from evenkeel_operator.core.objects import Object, annotations_of, labels_of
-from evenkeel_operator.core.troubles import has_ended
+from evenkeel_operator.core.pod_failures import has_ended
 
 COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 """By which a ReplicaSet chooses among pods that are equally ready: the lowest goes first; absent is 0."""
-COST_OF_VICTIMS: Final = "-1000000007"
+COST_OF_CANDIDATES: Final = "-1000000007"
 """Lower than what anybody would give by hand; by it a mark of ours is known."""
 MARK_PREFIX: Final = "scale-down since "
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
@@ -33,7 +30,7 @@ class Mark:
     """That the operator chose it to leave."""
 
     since: datetime | None
-    """None where somebody else had told routers to drain it before: nobody knows since when."""
+    """None if it was drained by hand before: the time is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +49,7 @@ class Engine:
     waits_since: datetime | None = None
     """Since when its containers are ready, where nothing but the gate InRotation is missing."""
     drained_by_hand: bool = False
-    """Somebody else told routers to send nothing there."""
+    """Drained by hand: a mark that is not the operator's."""
     mark: Mark | None = None
 
     @property
@@ -108,7 +105,7 @@ def _mark(pod: Object, drain: str | None) -> Mark | None:
     if drain is not None and drain.startswith(MARK_PREFIX):
         return Mark(_time(drain.removeprefix(MARK_PREFIX)))
     cost = annotations_of(pod).get(COST_ANNOTATION)
-    return Mark(None) if cost == COST_OF_VICTIMS else None
+    return Mark(None) if cost == COST_OF_CANDIDATES else None
 
 
 def _time(text: str) -> datetime | None:

@@ -1,8 +1,7 @@
 """The readiness gate `evenkeel.dev/InRotation`: a rollout waits until a router has the new replica in rotation.
 
-Place in the pass: engines + what routers say → **gates** → conditions of pods. Routers judge replicas by their
-containers' readiness, so that nobody waits for himself. A gate is opened once and never shut again: it is about how a
-replica enters, and a condition that followed every probe would be a write at rest.
+Routers judge replicas by their containers' readiness, so the two do not wait for each other. A gate is opened once and
+never closed: following every probe would mean writes at rest.
 """
 
 from __future__ import annotations
@@ -18,14 +17,13 @@ from evenkeel_operator.core import reasons
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.engines import TIME_FORMAT, Engine
 from evenkeel_operator.core.objects import Object
-from evenkeel_operator.core.victims import Answers
+from evenkeel_operator.core.scale_down import Answers
 
 PATIENCE: Final = timedelta(seconds=30)
-"""How long a replica waits where no router answers at all: without routers nothing is served, and nothing is won by
-keeping replicas from becoming ready."""
+"""How long a replica waits if no router answers. Without routers nothing is served, so waiting longer gains nothing."""
 LONGEST_WAIT_S: Final = 30.0
 OVERDUE: Final = timedelta(minutes=5)
-"""A router has a replica in rotation a second or two after its containers are ready: this is no matter of time."""
+"""Usually a router takes a replica one or two seconds after its containers are ready."""
 
 IN_ROTATION: Final = "InRotation"
 NO_ROUTER: Final = "NoRouter"
@@ -42,25 +40,27 @@ class Opening:
 
 def openings(engines: Iterable[Engine], answers: Answers, now: datetime) -> Iterator[Opening]:
     """The gates that may be opened now."""
-    told = [answer for answer in answers if answer is not None]
-    routable = {one.name for answer in told for one in answer.replicas if one.routable}
+    received = [answer for answer in answers if answer is not None]
+    routable = {one.name for answer in received for one in answer.replicas if one.routable}
     for engine in engines:
         if engine.waits_since is None:
             continue
         if engine.name in routable:
-            yield Opening(engine, IN_ROTATION, "a router sends requests there")
-        elif not told and now - engine.waits_since >= PATIENCE:
-            yield Opening(engine, NO_ROUTER, "no router answers that could have it in rotation")
+            yield Opening(engine, IN_ROTATION, "A router sends requests to this replica.")
+        elif not received and now - engine.waits_since >= PATIENCE:
+            yield Opening(
+                engine, NO_ROUTER, "No router answers, so the gate is opened without one."
+            )
 
 
 def look_again_s(engines: Iterable[Engine], now: datetime) -> float | None:
-    """When to ask routers again about those that wait: often at first. None: nobody waits."""
+    """When to ask routers again about waiting replicas: often at first. None: no replica waits."""
     ages = [(now - engine.waits_since).total_seconds() for engine in engines if engine.waits_since]
     return min(LONGEST_WAIT_S, max(1.0, min(ages) / 10)) if ages else None
 
 
 def overdue(engines: Iterable[Engine], now: datetime) -> Note | None:
-    """That routers do not take what is up: nothing else would ever say so, since its containers are well."""
+    """Replicas that no router takes although their containers are ready: no other condition shows them."""
     names = [
         engine.name
         for engine in engines
@@ -68,7 +68,7 @@ def overdue(engines: Iterable[Engine], now: datetime) -> Note | None:
     ]
     if not names:
         return None
-    message = f"pods that are up and that no router takes: {', '.join(names)}; routers say why (/v1/state, withheld)"
+    message = f"No router sends requests to ready pods: {', '.join(names)}. GET /v1/state of a router has the reason."
     return Note(reasons.ROLLOUT_BLOCKED, message)
 
 
@@ -95,12 +95,12 @@ def has_gate(deployment: Object) -> bool:
 
 
 LAST_WORDS: Final = "FallbackToLogsOnError"
-"""`terminationMessagePolicy`: the kubelet keeps the end of a failed container's log, for conditions to tell. It came with
+"""`terminationMessagePolicy`: the kubelet keeps the end of a failed container's log, for conditions. Added together with
 the gate."""
 
 
 def without_gate(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The Deployment as operators made it that knew no gate."""
+    """The Deployment as operators before 0.2 built it."""
     template = manifest["spec"]["template"]
     pod = {name: value for name, value in template["spec"].items() if name != "readinessGates"}
     pod["containers"] = [_silent(container) for container in pod["containers"]]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from evenkeel_contract.names import API_VERSION
 
 Object = Mapping[str, Any]
 """An object as the API server gave it. Never changed."""
@@ -52,6 +55,16 @@ KINDS: Final[Mapping[str, Kind]] = {
     "PodMonitor": Kind("monitoring.coreos.com/v1", "podmonitors"),
     "PrometheusRule": Kind("monitoring.coreos.com/v1", "prometheusrules"),
 }
+ALL_KINDS: Final[Mapping[str, Kind]] = {
+    **KINDS,
+    "FairInferenceService": Kind(API_VERSION, "fairinferenceservices"),
+    "InferenceTenant": Kind(API_VERSION, "inferencetenants"),
+    "Pod": Kind("v1", "pods"),
+    "Event": Kind("v1", "events"),
+    "HorizontalPodAutoscaler": Kind("autoscaling/v2", "horizontalpodautoscalers"),
+    "Lease": Kind("coordination.k8s.io/v1", "leases"),
+}
+"""Every kind that the operator reads or writes one by one."""
 _OPTIONAL_GROUPS: Final = ("gateway.networking.k8s.io", "monitoring.coreos.com")
 OPTIONAL_KINDS: Final = frozenset(
     kind for kind, where in KINDS.items() if where.group in _OPTIONAL_GROUPS
@@ -78,3 +91,14 @@ def labels_of(item: Object) -> Mapping[str, str]:
 def annotations_of(item: Object) -> Mapping[str, str]:
     """The object's annotations, perhaps none."""
     return item["metadata"].get("annotations") or {}
+
+
+def entry_of(secret: Object | None, key: str) -> bytes | None:
+    """One entry; None where it is absent, or no base64."""
+    encoded = ((secret or {}).get("data") or {}).get(key)
+    if not isinstance(encoded, str):
+        return None
+    try:
+        return b64decode(encoded, validate=True)
+    except ValueError:
+        return None

@@ -1,9 +1,7 @@
-"""What the scaler asks Prometheus of one service, and what its answers mean. Pure.
+"""The scaler's queries to Prometheus for one service, and the measurements in its answers. Pure.
 
-Place in the flow: spec → **queries** → (Prometheus) → **figures** | blindness → scaler.
-
-Routers export fleet-wide figures, each the same: `max` over routers, never `sum`. What counts towards latency is of
-clients within their share alone, so nobody makes the fleet grow by waiting for itself.
+Every router exports the same fleet-wide values: use `max` over routers, never `sum`. Latency counts clients within
+their share only, so a client cannot grow the fleet by queueing behind itself.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from evenkeel_contract.spec.scaling import Autoscaling
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.demand import Asked
+from evenkeel_operator.core.recommendation import Measurements
 from evenkeel_operator.core.scaler import Blind
-from evenkeel_operator.core.wish import Figures
 
 STALE_S: Final = 180.0
 """Three scrapes of one a minute. What routers say changes within seconds."""
@@ -30,7 +28,7 @@ RATE: Final = "2m"
 LEARNING: Final = "[3h:1m]"
 """What capacity is learnt from: long enough for a quiet hour, short enough to forget last night's model."""
 LEARNT_PART: Final = 0.95
-"""Of that time, not all of it: a router that reads its ledger anew may show more than was done for a minute."""
+"""Of that time, not all of it: a router that reads its ledger again may show more than was done for a minute."""
 
 AGE, ASKED, IN_FLIGHT = "age", "asked", "inFlight"
 SEEN, SATURATED = "seen", "saturated"
@@ -87,8 +85,8 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
     return found
 
 
-def figures(answers: Answers) -> Figures | Blind:
-    """What they say; blind where the service's routers have said nothing lately."""
+def figures(answers: Answers) -> Measurements | Blind:
+    """The measurements; `Blind` if the service's routers have no recent series."""
     age_s = _one(answers, AGE)
     if age_s is None:
         message = (
@@ -99,7 +97,7 @@ def figures(answers: Answers) -> Figures | Blind:
     if age_s > STALE_S:
         message = f"what Prometheus has of this service's routers is older than {STALE_S:.0f} s"
         return Blind(Note(reasons.DATA_STALE, message))
-    return Figures(
+    return Measurements(
         asked=tuple(
             Asked(one.labels.get("tenant", ""), one.labels.get("client", ""), one.value)
             for one in answers.get(ASKED, ())

@@ -1,11 +1,7 @@
-"""The built-in scaler of one service: a state, a look, a decision (design §6). Pure; time is a parameter.
+"""The built-in scaler of one service: a state and measurements become the next state and a decision (design §6). Pure.
 
-Place in the flow: figures | blindness → **scaler** (demand → wish → behaviour) → decision → the pass, which writes it to
-the Deployment and to status, never to the spec.
-
-Who cannot see holds: no data, data too old, or part of it leave the number as it is, within the bounds of the spec.
-A blind time counts as a wish for what there is, so that nobody shrinks at once when sight returns. So does the start
-of an operator, whose memory is empty: it begins with the replicas that live.
+Without usable measurements (missing, too old, or partial) the number is held within the spec's bounds, and counts as a
+recommendation. So the fleet does not shrink at once when measurements return, or when a new operator starts.
 """
 
 from __future__ import annotations
@@ -15,22 +11,22 @@ from dataclasses import dataclass, field
 from evenkeel_contract.spec.scaling import Autoscaling
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.behaviour import History, Recommendation, behave
+from evenkeel_operator.core.behaviour import History, PastRecommendation, apply_behavior
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.demand import Parts
-from evenkeel_operator.core.wish import Figures, Fleet, Wish, wish_of
+from evenkeel_operator.core.recommendation import Fleet, Measurements, Recommendation, recommend
 
 
 @dataclass(frozen=True, slots=True)
 class Blind:
-    """Why nothing is known: what ScalingActive says."""
+    """No usable measurements, and why: the message of ScalingActive."""
 
     note: Note
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a decision is made by, besides figures."""
+    """The inputs of a decision besides measurements."""
 
     scaling: Autoscaling
     parts: Parts = field(default_factory=Parts)
@@ -42,7 +38,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many, why, and what the condition ScalingActive says."""
+    """The number of replicas, its reason, and the condition ScalingActive."""
 
     replicas: int
     reason: str
@@ -53,50 +49,52 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the next step needs of those before."""
+    """What the next step needs of earlier steps."""
 
     replicas: int
     history: History = field(default_factory=History)
 
 
 def started(replicas: int, *, now_s: float) -> State:
-    """With the replicas that live: they count as wished for, as for any autoscaler that starts."""
-    first = Recommendation(now_s, Wish(replicas, reasons.STABILIZING))
+    """From the replicas that exist: they count as recommended, as in autoscaling/v2 after a start."""
+    first = PastRecommendation(now_s, Recommendation(replicas, reasons.STABILIZING))
     return State(replicas, History((first,)))
 
 
 def step(
-    state: State, terms: Terms, seen: Figures | Blind, *, now_s: float
+    state: State, terms: Terms, seen: Measurements | Blind, *, now_s: float
 ) -> tuple[State, Decision]:
-    """One look at the figures."""
+    """One set of measurements."""
     scaling = terms.scaling
     if isinstance(seen, Blind):
-        wish, note = Wish(state.replicas, reasons.STABILIZING), seen.note
+        recommendation, note = Recommendation(state.replicas, reasons.STABILIZING), seen.note
     else:
         fleet = Fleet(wanted=state.replicas, ready=terms.ready)
-        wish = wish_of(scaling, seen, terms.parts, fleet)
-        note = _note(scaling, wish)
-    if terms.activation and wish.replicas == 0:
-        wish = Wish(1, reasons.ACTIVATED)
-    decided, history = behave(scaling, state.history, wish, present=state.replicas, now_s=now_s)
-    if terms.activation and decided.replicas == 0:  # no window lets anybody wait for the first one
-        decided = Wish(1, reasons.ACTIVATED)
+        recommendation = recommend(scaling, seen, terms.parts, fleet)
+        note = _note(scaling, recommendation)
+    if terms.activation and recommendation.replicas == 0:
+        recommendation = Recommendation(1, reasons.ACTIVATED)
+    decided, history = apply_behavior(
+        scaling, state.history, recommendation, present=state.replicas, now_s=now_s
+    )
+    if terms.activation and decided.replicas == 0:  # requests must not wait for a window
+        decided = Recommendation(1, reasons.ACTIVATED)
     if isinstance(seen, Blind) and decided.replicas == state.replicas:
-        decided = Wish(
+        decided = Recommendation(
             state.replicas, note.reason
-        )  # held for want of sight, whatever else holds it
+        )  # without measurements, that is the reason to hold
     decision = Decision(decided.replicas, decided.reason, not isinstance(seen, Blind), note)
     return State(decided.replicas, history), decision
 
 
-def _note(scaling: Autoscaling, wish: Wish) -> Note:
-    """Sentences that stay while all stays: what changes by the minute is in metrics."""
-    if wish.reason == reasons.LEARNING:
+def _note(scaling: Autoscaling, recommendation: Recommendation) -> Note:
+    """Messages without values that change by the minute; metrics have those."""
+    if recommendation.reason == reasons.LEARNING:
         return Note(
             reasons.LEARNING,
-            "no replica has been seen with requests waiting, so what one can do is not known and demand alone adds "
-            "none; to say it: targets.servicePerReplica",
+            "The capacity of a replica is unknown: no replica had waiting requests yet. Demand alone adds no replicas. "
+            "Set targets.servicePerReplica to configure it.",
         )
-    if wish.replicas > scaling.max_replicas:
-        return Note(reasons.AT_MAXIMUM, "more replicas are wanted than maxReplicas allows")
-    return Note(reasons.SCALING, "the number of replicas follows demand")
+    if recommendation.replicas > scaling.max_replicas:
+        return Note(reasons.AT_MAXIMUM, "The recommended number of replicas exceeds maxReplicas.")
+    return Note(reasons.SCALING, "The number of replicas follows demand.")

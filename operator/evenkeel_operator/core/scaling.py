@@ -1,8 +1,4 @@
-"""How many replicas there shall be: what the spec says or the scaler decided, and one more while the only one has to
-leave its node.
-
-Place in the pass: judge → **scaling** → desired.
-"""
+"""The number of replicas to run: the spec's, or the scaler's, and one more while the only replica leaves its node."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from evenkeel_operator.core.scaler import Decision
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The number of replicas, and what the condition ScalingActive says about it."""
+    """The number of replicas, and the message of ScalingActive."""
 
     replicas: int
     note: Note
@@ -29,35 +25,37 @@ class Scaling:
 
 
 def foreign_scalers(service: str, scalers: Iterable[Object]) -> Iterator[Note]:
-    """Autoscalers that pull at a Deployment of the service: what they set is put back, again and again."""
+    """Autoscalers that target a Deployment of the service: the operator reverts each of their changes."""
     ours = {engine_name(service), router_name(service)}
     for item in sorted(scalers, key=lambda item: str(item["metadata"]["name"])):
         target = (item.get("spec") or {}).get("scaleTargetRef") or {}
         if target.get("kind") == "Deployment" and target.get("name") in ours:
             yield Note(
                 reasons.FOREIGN_SCALER,
-                f"HorizontalPodAutoscaler {item['metadata']['name']} scales Deployment {target['name']}, "
-                f"which is put back; let it scale FairInferenceService {service}",
+                f"HorizontalPodAutoscaler {item['metadata']['name']} scales Deployment {target['name']}, and each "
+                f"change is reverted. Point it at FairInferenceService {service}.",
             )
 
 
 def decide(spec: ServiceSpec | None, decision: Decision | None = None) -> Scaling:
     """From the spec, and from what the scaler decided where the spec has one."""
     if spec is None:
-        return Scaling(0, Note(reasons.INVALID, "no spec runs"))
+        return Scaling(0, Note(reasons.INVALID, "No valid spec is in use."))
     if spec.autoscaling is None:
-        message = "spec.autoscaling is absent: engine.replicas, or whoever owns the scale, decides"
+        message = (
+            "spec.autoscaling is not set: engine.replicas or the owner of /scale sets the number."
+        )
         return Scaling(spec.initial_replicas, Note(reasons.NOT_CONFIGURED, message))
-    if decision is None:  # a spec that is only rehearsed
-        return Scaling(spec.initial_replicas, Note(reasons.NO_DATA_YET, "nothing is decided yet"))
+    if decision is None:  # a dry run
+        return Scaling(spec.initial_replicas, Note(reasons.NO_DATA_YET, "No decision yet."))
     return Scaling(decision.replicas, decision.note, decision)
 
 
 def surged(scaling: Scaling, pods: Iterable[Object], cordoned: Collection[str]) -> Scaling:
-    """One more, while the only replica runs on a node that takes nothing new.
+    """One more replica while the only one runs on a cordoned node.
 
     Its budget allows no eviction while it is the only one; with a second one ready it does, and once it is gone the
-    wish ends by itself.
+    recommendation ends.
     """
     if scaling.replicas != 1:
         return scaling

@@ -1,12 +1,10 @@
-"""`status` of both resources, as plain data, and whether it is worth a write.
-
-Place in the pass: findings → **status** → one write, if it differs.
-"""
+"""`status` of both resources as plain data, and whether it differs from the object's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from evenkeel_contract.decode import salvage, to_plain
 from evenkeel_contract.faults import Fault
@@ -17,6 +15,7 @@ from evenkeel_contract.spec import (
     ConditionStatus,
     FairInferenceService,
     InferenceTenant,
+    ServiceCondition,
     ServiceStatus,
     TenantCondition,
     TenantStatus,
@@ -40,7 +39,7 @@ def service_status(
     decision: Decision | None = None,
     now: str,
 ) -> dict[str, Any]:
-    """What the FairInferenceService `raw` is to say of itself."""
+    """The status of the FairInferenceService `raw`."""
     generation = int(raw["metadata"].get("generation", 0))
     before = conditions_of(raw)
     status = ServiceStatus(
@@ -87,7 +86,7 @@ def tenant_status(
     services: Iterable[FairInferenceService],
     now: str,
 ) -> dict[str, Any]:
-    """What the InferenceTenant `raw` is to say of itself."""
+    """The status of the InferenceTenant `raw`."""
     generation = int(raw["metadata"].get("generation", 0))
     before = conditions_of(raw)
     valid = spec_verdict(faults)
@@ -112,28 +111,28 @@ def _keys_verdict(
 ) -> tuple[str, ConditionStatus, str, str]:
     ready = TenantCondition.READY.value
     if faults:
-        message = "the spec has faults; routers go by the last good one"
+        message = "The spec is invalid; routers use the last valid one."
         return ready, ConditionStatus.FALSE, reasons.INVALID, message
     missing = sorted(key for tenant, key in roster.missing if tenant == name)
     if missing:
-        message = f"no Secret holds the keys {', '.join(missing)}: they admit nobody"
+        message = f"No Secret has the keys {', '.join(missing)}; they are rejected."
         return ready, ConditionStatus.FALSE, reasons.KEYS_MISSING, message
     clashing = sorted(key for tenant, key in roster.clashing if tenant == name)
     if clashing:
-        message = f"the keys {', '.join(clashing)} are the same as others: they admit nobody"
+        message = f"The keys {', '.join(clashing)} are used more than once; they are rejected."
         return ready, ConditionStatus.FALSE, reasons.KEYS_CLASH, message
-    return ready, ConditionStatus.TRUE, reasons.KEYS_KNOWN, "routers know all keys"
+    return ready, ConditionStatus.TRUE, reasons.KEYS_KNOWN, "Routers accept all keys."
 
 
 def conditions_of(raw: Object) -> tuple[Condition, ...]:
-    """Those that the object has; what cannot be read is as good as absent."""
+    """The conditions of the object; one that cannot be read counts as missing."""
     listed = (raw.get("status") or {}).get("conditions") or ()
     found = (salvage(Condition, condition) for condition in listed)
     return tuple(condition for condition, faults in found if not faults)
 
 
 def differs(status: Mapping[str, Any], raw: Object) -> bool:
-    """Whether the object says anything else than `status`, in what `status` is about."""
+    """Whether the status of the object differs, in the fields that `status` sets."""
     present = raw.get("status") or {}
     owned = {field: present[field] for field in _OWNED if field in present}
     ours = {condition["type"] for condition in status["conditions"]}
@@ -172,3 +171,57 @@ def url_of(service: FairInferenceService) -> str:
     if exposure.http_route is not None and exposure.http_route.hostnames:
         return f"http://{exposure.http_route.hostnames[0]}"
     return f"http://{router_name(service.metadata.name)}.{service.metadata.namespace}.svc"
+
+
+@dataclass(frozen=True, slots=True)
+class EventText:
+    """One event."""
+
+    reason: str
+    message: str
+    bad: bool
+
+
+# Condition → its bad status. The other conditions follow from these.
+_REPORTED: Final = {
+    ServiceCondition.SPEC_VALID.value: "False",
+    ServiceCondition.READY.value: "False",
+    ServiceCondition.DEGRADED.value: "True",
+}
+
+
+def events_for(raw: Object, status: Mapping[str, Any]) -> Iterator[EventText]:
+    """Conditions whose status or reason differs from that of `raw`, and a changed number of replicas.
+
+    A new object that is not ready yet, or not degraded, needs no event.
+    """
+    yield from _scaled((raw.get("status") or {}).get("scaling"), status.get("scaling"))
+    before = {item["type"]: item for item in (raw.get("status") or {}).get("conditions") or ()}
+    for condition in status["conditions"]:
+        if condition["type"] not in _REPORTED:
+            continue
+        bad = (
+            condition["status"] == _REPORTED[condition["type"]]
+            and condition["reason"] != reasons.ACTIVATING  # normal with `minReplicas: 0`
+        )
+        old = before.get(condition["type"])
+        if old is None and (not bad or condition["type"] == ServiceCondition.READY.value):
+            continue
+        if old is None or (old.get("status"), _reason(old)) != (
+            condition["status"],
+            condition["reason"],
+        ):
+            yield EventText(condition["reason"], condition["message"], bad)
+
+
+def _reason(condition: Mapping[str, Any]) -> str:
+    reason = str(condition.get("reason", ""))
+    return reasons.RENAMED.get(reason, reason)
+
+
+def _scaled(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[EventText]:
+    if before and now and before.get("desired") != now["desired"]:
+        message = (
+            f"Replicas changed from {before.get('desired')} to {now['desired']}: {now['reason']}."
+        )
+        yield EventText(reasons.SCALED, message, bad=False)

@@ -1,7 +1,7 @@
-"""Who may use a service: tenants and the hashes of their keys, as routers are told.
+"""The tenants of a namespace and the hashes of their keys, for the RouterConfig.
 
-Place in the pass: tenants + Secrets → **roster** → RouterConfig. A tenant whose spec does not hold keeps what its
-routers know of it, like a service does; a key that two claim admits nobody.
+A tenant with an invalid spec keeps the routers' last valid configuration of it. A key that two tenants claim is
+accepted for neither.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def hash_entries(secret: Object) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The tenants that can be told to routers."""
+    """The tenants with a valid spec, and their keys."""
 
     tenants: tuple[InferenceTenant, ...]
     hashes: KeyHashes
@@ -108,7 +108,7 @@ def make_roster(tenants: Sequence[Tenant], secrets: SecretHashes) -> Roster:
 def keep_faulty(
     config: RouterConfig, before: RouterConfig | None, tenants: Sequence[Tenant]
 ) -> tuple[TenantConfig, ...]:
-    """The tenants of `config`, and of `before` those whose spec does not hold now."""
+    """The tenants of `config`, and of `before` those whose spec is invalid now."""
     faulty = {tenant.name for tenant in tenants if tenant.resource is None}
     known = () if before is None else before.tenancy.tenants
     taken = {key.sha256 for item in config.tenancy.tenants for key in item.api_keys}

@@ -1,4 +1,4 @@
-"""How a Deployment and its pods are doing, in one value: what conditions are made of."""
+"""The state of a Deployment and its pods in one value, from which conditions are made."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.engines import engines_of
 from evenkeel_operator.core.objects import Object, labels_of
-from evenkeel_operator.core.troubles import (
+from evenkeel_operator.core.pod_failures import (
     STUCK,
-    Trouble,
+    PodFailure,
     has_ended,
     of_containers,
     of_scheduling,
@@ -20,7 +20,7 @@ from evenkeel_operator.core.troubles import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Pods of one kind: wanted and found."""
+    """Pods of one component: desired and observed."""
 
     wanted: int
     exists: bool = False
@@ -29,10 +29,10 @@ class Workload:
     ready: int = 0
     settled: bool = False
     """No rollout is going on: all pods are of the newest kind, and no others are left."""
-    trouble: Trouble | None = None
+    failure: PodFailure | None = None
     """Of any pod, or of the Deployment."""
-    stuck: Trouble | None = None
-    """What keeps a rollout from going on: new pods do not even start, or not within its deadline."""
+    stuck: PodFailure | None = None
+    """Why a rollout is stuck: new pods do not start, or not within its deadline."""
 
     @property
     def is_whole(self) -> bool:
@@ -41,7 +41,7 @@ class Workload:
 
 
 def workload(deployment: Object | None, *, wanted: int, pods: Sequence[Object] = ()) -> Workload:
-    """From the Deployment, and its pods where somebody looked (nobody does while all is well)."""
+    """From the Deployment, and from its pods if they were listed; they are not listed at rest."""
     if deployment is None:
         return Workload(wanted=wanted)
     status: Mapping[str, Any] = deployment.get("status") or {}
@@ -55,20 +55,20 @@ def workload(deployment: Object | None, *, wanted: int, pods: Sequence[Object] =
         pods=total,
         ready=ready,
         settled=settled,
-        trouble=None if settled else next(troubles(deployment, pods), None),
+        failure=None if settled else next(pod_failures(deployment, pods), None),
         stuck=None if settled else _stuck(deployment, pods, current=current),
     )
 
 
-def _stuck(deployment: Object, pods: Sequence[Object], *, current: bool) -> Trouble | None:
-    """Long before the Deployment gives up: its deadline has to be longer than weights take to load."""
+def _stuck(deployment: Object, pods: Sequence[Object], *, current: bool) -> PodFailure | None:
+    """Found long before the Deployment's deadline, which must be longer than weights take to load."""
     done = _conditions(deployment).get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
     if done and current:  # what a pod has now, no rollout brought
         return None
     alive = [pod for pod in pods if not has_ended(pod)]
     newest = max(alive, key=_made, default=None)
     new = (pod for pod in alive if newest is None or _template(pod) == _template(newest))
-    return next((one for one in troubles(deployment, new) if one.reason in STUCK), None)
+    return next((one for one in pod_failures(deployment, new) if one.reason in STUCK), None)
 
 
 def _made(pod: Object) -> str:
@@ -84,8 +84,8 @@ def _conditions(deployment: Object) -> dict[str, Mapping[str, Any]]:
     return {c["type"]: c for c in (deployment.get("status") or {}).get("conditions") or ()}
 
 
-def troubles(deployment: Object, pods: Iterable[Object]) -> Iterator[Trouble]:
-    """The most telling one first: what a container says, the scheduler, routers, then the Deployment."""
+def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[PodFailure]:
+    """The most specific one first: containers, the scheduler, routers, then the Deployment."""
     alive = [pod for pod in pods if not has_ended(pod)]
     alive.sort(key=lambda pod: str(pod["metadata"]["name"]))
     for pod in alive:
@@ -94,12 +94,12 @@ def troubles(deployment: Object, pods: Iterable[Object]) -> Iterator[Trouble]:
         yield from of_scheduling(pod)
     for engine in engines_of(alive):
         if engine.waits_since is not None:
-            message = f"pod {engine.name} is up, and no router has it in rotation yet"
-            yield Trouble(reasons.NOT_IN_ROTATION, message)
+            message = f"pod {engine.name} is ready, and no router sends requests to it yet."
+            yield PodFailure(reasons.NOT_IN_ROTATION, message)
     conditions = _conditions(deployment)
     failure = conditions.get("ReplicaFailure", {})
     if failure.get("status") == "True":  # a quota, an admission webhook
-        yield Trouble(reasons.PODS_REFUSED, str(failure.get("message", "")))
+        yield PodFailure(reasons.PODS_REFUSED, str(failure.get("message", "")))
     progress = conditions.get("Progressing", {})
     if progress.get("reason") == "ProgressDeadlineExceeded":
-        yield Trouble(reasons.ROLLOUT_STUCK, "the rollout has made no progress within its deadline")
+        yield PodFailure(reasons.ROLLOUT_STUCK, "The rollout made no progress within its deadline.")

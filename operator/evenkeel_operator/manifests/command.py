@@ -1,6 +1,6 @@
-"""The engine's command line in a container. What it says of the spec is shared with `evenkeel up` (`enginecommand`).
+"""The engine's command line in a container. `enginecommand` has the flags that `evenkeel up` uses too.
 
-Place in the flow: spec → **arguments** → container. Here stand ports, paths and the key, which a pod has of its own.
+This module adds ports, paths and the key, which differ between pods and local processes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _sglang(spec: ServiceSpec) -> Iterator[str]:
 
 def _simulator(spec: ServiceSpec) -> Iterator[str]:
     flags = simulator_flags(spec)
-    # Where they were in 0.1.0: another order would be another pod, and an upgrade would start every engine anew.
+    # In the order of 0.1.0: another order would change the pod, and an upgrade would restart every engine.
     yield from islice(flags, 2)
     yield f"--kv-events-port={KV_EVENTS_PORT}"
     yield f"--kv-replay-port={KV_REPLAY_PORT}"
@@ -63,7 +63,7 @@ def _simulator(spec: ServiceSpec) -> Iterator[str]:
 
 
 def environment(spec: ServiceSpec) -> dict[str, str]:
-    """What the plug-in inside SGLang is told; the simulator has flags for it."""
+    """The settings of the plug-in inside SGLang; the simulator has flags for them."""
     if spec.engine.runtime is not Runtime.SGLANG:
         return {}
     return engine_environment(spec, reports_port=REPORTS_PORT)

@@ -22,7 +22,7 @@ from evenkeel_contract.spec import Runtime
 
 from evenkeel_operator.core.gates import GATES, LAST_WORDS
 from evenkeel_operator.manifests import command
-from evenkeel_operator.manifests.metadata import manifest, selector
+from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest, selector
 from evenkeel_operator.manifests.pods import (
     CONTAINER_SECURITY,
     EXIT_MARGIN_S,
@@ -34,7 +34,6 @@ from evenkeel_operator.manifests.pods import (
     spread,
 )
 from evenkeel_operator.manifests.storage import model_mounts, model_volumes
-from evenkeel_operator.manifests.subject import Manifest, Subject
 
 KEY_ENV: Final = "EVENKEEL_ENGINE_KEY"
 
@@ -51,22 +50,22 @@ PORTS: Final = {
 }
 
 
-def engine_deployment(subject: Subject, *, replicas: int) -> Manifest:
+def engine_deployment(context: BuildContext, *, replicas: int) -> Manifest:
     """The replicas. `replicas` is given: from the spec, or from the scaler."""
-    match = selector(subject.owner, ENGINE_COMPONENT)
+    match = selector(context.owner, ENGINE_COMPONENT)
     pod = pod_template(
-        subject,
+        context,
         ENGINE_COMPONENT,
-        pod=_pod(subject, match),
-        overlay=subject.spec.engine.template,
-        extra_labels={ENGINE_KEY_LABEL: subject.engine_key.id},
+        pod=_pod(context, match),
+        overlay=context.spec.engine.template,
+        extra_labels={ENGINE_KEY_LABEL: context.engine_key.id},
     )
-    rollout = subject.spec.engine.rollout
+    rollout = context.spec.engine.rollout
     found = manifest(
-        subject.owner,
+        context.owner,
         api="apps/v1",
         kind="Deployment",
-        name=engine_name(subject.name),
+        name=engine_name(context.name),
         component=ENGINE_COMPONENT,
     )
     found["spec"] = {
@@ -86,19 +85,19 @@ def engine_deployment(subject: Subject, *, replicas: int) -> Manifest:
     return found
 
 
-def engine_service(subject: Subject) -> Manifest:
-    """Headless; slices list replicas that are not ready too, and routers judge for themselves (design §5)."""
+def engine_service(context: BuildContext) -> Manifest:
+    """Headless; slices list replicas that are not ready too, and routers decide for themselves (design §5)."""
     found = manifest(
-        subject.owner,
+        context.owner,
         api="v1",
         kind="Service",
-        name=engine_name(subject.name),
+        name=engine_name(context.name),
         component=ENGINE_COMPONENT,
     )
     found["spec"] = {
         "type": "ClusterIP",
         "clusterIP": "None",
-        "selector": selector(subject.owner, ENGINE_COMPONENT),
+        "selector": selector(context.owner, ENGINE_COMPONENT),
         "ports": [
             {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
             for name, port in PORTS.items()
@@ -107,26 +106,26 @@ def engine_service(subject: Subject) -> Manifest:
     return found
 
 
-def _pod(subject: Subject, match: dict[str, str]) -> Manifest:
+def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
     return {
-        "serviceAccountName": engine_name(subject.name),
+        "serviceAccountName": engine_name(context.name),
         "automountServiceAccountToken": False,  # an engine has no business with the API server
         "enableServiceLinks": False,  # SERVICE_PORT of a neighbour would become its setting
-        "terminationGracePeriodSeconds": subject.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
+        "terminationGracePeriodSeconds": context.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
         "readinessGates": GATES,
         "securityContext": POD_SECURITY,
         "topologySpreadConstraints": spread(match),
-        "containers": [_container(subject)],
-        "volumes": model_volumes(subject),
+        "containers": [_container(context)],
+        "volumes": model_volumes(context),
     }
 
 
-def _container(subject: Subject) -> Manifest:
+def _container(context: BuildContext) -> Manifest:
     container: Manifest = {
         "name": ENGINE_COMPONENT,
-        "image": subject.images.engine,
-        "args": list(command.engine_arguments(subject.spec, key_env=KEY_ENV)),
-        "env": _environment(subject),
+        "image": context.images.engine,
+        "args": list(command.engine_arguments(context.spec, key_env=KEY_ENV)),
+        "env": _environment(context),
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()
         ],
@@ -149,18 +148,18 @@ def _container(subject: Subject) -> Manifest:
         "lifecycle": PRE_STOP,
         "terminationMessagePolicy": LAST_WORDS,
         "securityContext": CONTAINER_SECURITY,
-        "resources": _resources(subject),
-        "volumeMounts": model_mounts(subject),
+        "resources": _resources(context),
+        "volumeMounts": model_mounts(context),
     }
-    if subject.spec.engine.runtime is Runtime.SGLANG:
+    if context.spec.engine.runtime is Runtime.SGLANG:
         container["command"] = list(command.SGLANG_COMMAND)
-    if subject.images.pull_policy:
-        container["imagePullPolicy"] = subject.images.pull_policy
+    if context.images.pull_policy:
+        container["imagePullPolicy"] = context.images.pull_policy
     return container
 
 
-def _environment(subject: Subject) -> list[Manifest]:
-    key = subject.engine_key
+def _environment(context: BuildContext) -> list[Manifest]:
+    key = context.engine_key
     found: list[Manifest] = [
         {
             "name": KEY_ENV,
@@ -168,23 +167,23 @@ def _environment(subject: Subject) -> list[Manifest]:
         },
         {"name": "HOME", "value": "/tmp"},  # the root file system is read-only
     ]
-    if subject.spec.engine.runtime is Runtime.SIMULATOR:
+    if context.spec.engine.runtime is Runtime.SIMULATOR:
         return found
-    settings = command.environment(subject.spec)
+    settings = command.environment(context.spec)
     found += [{"name": name, "value": value} for name, value in settings.items()]
     found.append({"name": "HF_HOME", "value": command.CACHE_PATH})
-    token = subject.spec.model.token_secret_ref
+    token = context.spec.model.token_secret_ref
     if token is not None:
         ref = {"name": token.name, "key": token.key}
         found.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": ref}})
     return found
 
 
-def _resources(subject: Subject) -> Manifest:
+def _resources(context: BuildContext) -> Manifest:
     """GPUs, and little else: what a model needs of the host only its owner knows (`engine.template`)."""
-    if subject.spec.engine.runtime is Runtime.SIMULATOR:
+    if context.spec.engine.runtime is Runtime.SIMULATOR:
         return {"requests": {"cpu": "50m", "memory": "128Mi"}}
-    gpu = subject.spec.engine.gpu
+    gpu = context.spec.engine.gpu
     return {
         "requests": {"cpu": "1", "memory": "8Gi", gpu.resource_name: str(gpu.count)},
         "limits": {gpu.resource_name: str(gpu.count)},

@@ -8,23 +8,22 @@ from typing import Final
 from evenkeel_contract.decode import to_plain
 from evenkeel_contract.names import HTTP_PORT_NAME, ROUTER_COMPONENT, router_name
 
-from evenkeel_operator.manifests.metadata import manifest
+from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest
 from evenkeel_operator.manifests.router import SERVICE_PORT
-from evenkeel_operator.manifests.subject import Manifest, Subject
 
 GATEWAY_GROUP: Final = "gateway.networking.k8s.io"
 IDLE_S: Final = 300
 """RouterConfig's `idleTimeoutS`: the longest silence that a router allows in a stream."""
 
 
-def ingress(subject: Subject) -> Manifest | None:
+def ingress(context: BuildContext) -> Manifest | None:
     """The Ingress, where the spec asks for one."""
-    wanted = subject.spec.exposure.ingress
+    wanted = context.spec.exposure.ingress
     if wanted is None:
         return None
-    found = _head(subject, "networking.k8s.io/v1", "Ingress", annotations=_annotations(subject))
+    found = _head(context, "networking.k8s.io/v1", "Ingress", annotations=_annotations(context))
     backend = {
-        "service": {"name": router_name(subject.name), "port": {"name": HTTP_PORT_NAME}},
+        "service": {"name": router_name(context.name), "port": {"name": HTTP_PORT_NAME}},
     }
     paths = [{"path": "/", "pathType": "Prefix", "backend": backend}]
     found["spec"] = {"rules": [{"host": wanted.host, "http": {"paths": paths}}]}
@@ -35,12 +34,12 @@ def ingress(subject: Subject) -> Manifest | None:
     return found
 
 
-def http_route(subject: Subject) -> Manifest | None:
+def http_route(context: BuildContext) -> Manifest | None:
     """The HTTPRoute, where the spec asks for one and the cluster has the Gateway API."""
-    wanted = subject.spec.exposure.http_route
-    if wanted is None or "HTTPRoute" not in subject.apis:
+    wanted = context.spec.exposure.http_route
+    if wanted is None or "HTTPRoute" not in context.apis:
         return None
-    found = _head(subject, f"{GATEWAY_GROUP}/v1", "HTTPRoute")
+    found = _head(context, f"{GATEWAY_GROUP}/v1", "HTTPRoute")
     found["spec"] = {
         "parentRefs": [to_plain(ref) for ref in wanted.parent_refs],
         "rules": [
@@ -50,7 +49,7 @@ def http_route(subject: Subject) -> Manifest | None:
                     {
                         "group": "",
                         "kind": "Service",
-                        "name": router_name(subject.name),
+                        "name": router_name(context.name),
                         "port": SERVICE_PORT,
                         "weight": 1,
                     }
@@ -65,12 +64,12 @@ def http_route(subject: Subject) -> Manifest | None:
     return found
 
 
-def _annotations(subject: Subject) -> dict[str, str]:
+def _annotations(context: BuildContext) -> dict[str, str]:
     """Timeouts and sizes of the usual controllers; each reads its own, and ignores the others'.
 
     Traefik has none for an Ingress: its entry point's `respondingTimeouts` must fit.
     """
-    limits = subject.spec.router.limits
+    limits = context.spec.router.limits
     silence_s = ceil(
         max(limits.queue_timeout.seconds, limits.activation_timeout.seconds)
         + limits.first_token_timeout.seconds
@@ -89,13 +88,13 @@ def _annotations(subject: Subject) -> dict[str, str]:
 
 
 def _head(
-    subject: Subject, api: str, kind: str, *, annotations: dict[str, str] | None = None
+    context: BuildContext, api: str, kind: str, *, annotations: dict[str, str] | None = None
 ) -> Manifest:
     return manifest(
-        subject.owner,
+        context.owner,
         api=api,
         kind=kind,
-        name=router_name(subject.name),
+        name=router_name(context.name),
         component=ROUTER_COMPONENT,
         annotations=annotations,
     )

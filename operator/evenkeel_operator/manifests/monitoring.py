@@ -2,51 +2,163 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from typing import Any, Final
 
+import msgspec
 from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     HTTP_PORT_NAME,
     PROBE_PORT_NAME,
     ROUTER_COMPONENT,
     SERVICE_LABEL,
+    alerts_name,
     engine_name,
     router_name,
 )
+from evenkeel_contract.spec.scaling import Slo, TtftObjective
 
-from evenkeel_operator.manifests.metadata import manifest, selector
-from evenkeel_operator.manifests.subject import Manifest, Subject
+from evenkeel_operator.core.queries import series_of
+from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest, selector
 
 PROMETHEUS_GROUP: Final = "monitoring.coreos.com"
 
 
-def pod_monitors(subject: Subject) -> list[Manifest]:
+def pod_monitors(context: BuildContext) -> list[Manifest]:
     """One for engines, one for routers; none without the API."""
-    if "PodMonitor" not in subject.apis:
+    if "PodMonitor" not in context.apis:
         return []
     return [
-        _monitor(subject, ENGINE_COMPONENT, engine_name(subject.name), HTTP_PORT_NAME),
-        _monitor(subject, ROUTER_COMPONENT, router_name(subject.name), PROBE_PORT_NAME),
+        _monitor(context, ENGINE_COMPONENT, engine_name(context.name), HTTP_PORT_NAME),
+        _monitor(context, ROUTER_COMPONENT, router_name(context.name), PROBE_PORT_NAME),
     ]
 
 
-def with_selection_labels(found: Manifest, subject: Subject) -> Manifest:
+def with_selection_labels(found: Manifest, context: BuildContext) -> Manifest:
     """With the labels by which the platform's Prometheus selects what it reads; ours stay what they are."""
-    found["metadata"]["labels"] = {**subject.monitoring.labels, **found["metadata"]["labels"]}
+    found["metadata"]["labels"] = {**context.monitoring.labels, **found["metadata"]["labels"]}
     return found
 
 
-def _monitor(subject: Subject, component: str, name: str, port: str) -> Manifest:
+def _monitor(context: BuildContext, component: str, name: str, port: str) -> Manifest:
     found = manifest(
-        subject.owner,
+        context.owner,
         api=f"{PROMETHEUS_GROUP}/v1",
         kind="PodMonitor",
         name=name,
         component=component,
     )
     found["spec"] = {
-        "selector": {"matchLabels": selector(subject.owner, component)},
+        "selector": {"matchLabels": selector(context.owner, component)},
         "podTargetLabels": [SERVICE_LABEL],
         "podMetricsEndpoints": [{"port": port, "path": "/metrics"}],
     }
-    return with_selection_labels(found, subject)
+    return with_selection_labels(found, context)
+
+
+_GROUPS: Final[list[Any]] = msgspec.json.decode(
+    files(__package__).joinpath("alerts.json").read_bytes()
+)["groups"]
+_TTFT_GROUP: Final = "evenkeel-ttft"
+_PLACE: Final = re.compile(r"@\{(\w+)\}")
+
+_HOUR_S: Final = 3600.0
+_MONTH_S: Final = 720 * _HOUR_S
+# How fast the budget burns, and over which part of a month that is looked at (SRE workbook, chapter 5): 2 % of the
+# budget in an hour, 5 % in six, then 10 % in one day and in three.
+BURNING: Final = ((14.4, _HOUR_S), (6.0, 6 * _HOUR_S), (3.0, 24 * _HOUR_S), (1.0, 72 * _HOUR_S))
+_SHORT_PART: Final = 12
+# Rates need a few scrapes, which come once a minute at worst.
+_LEAST_SHORT_S: Final = 300.0
+_LEAST_LONG_S: Final = 900.0
+_LATE_S: Final = 300.0
+"""How long a replica may exceed its drain timeout before an alert fires."""
+_NEARLY_ALL: Final = 0.9
+"""A budget of a fifth cannot burn fourteen times as fast: where nine of ten miss, it burns as fast as it can."""
+
+
+def prometheus_rule(context: BuildContext) -> Manifest | None:
+    """The alerts of the service; None where the cluster has no API for them."""
+    if "PrometheusRule" not in context.apis:
+        return None
+    found = manifest(
+        context.owner,
+        api=f"{PROMETHEUS_GROUP}/v1",
+        kind="PrometheusRule",
+        name=alerts_name(context.name),
+        component=ROUTER_COMPONENT,
+    )
+    found["spec"] = {"groups": alert_groups(context)}
+    return with_selection_labels(found, context)
+
+
+def alert_groups(context: BuildContext) -> list[Manifest]:
+    """Groups of rules, as Prometheus reads them."""
+    slo = context.spec.slo
+    values = dict(_values(context))
+    labels = {
+        **slo.alert_labels,
+        "namespace": context.namespace,
+        "service": context.name,
+    }
+    groups = []
+    for group in _GROUPS:
+        if group["name"] == _TTFT_GROUP and slo.ttft is None:
+            continue
+        rules = [_filled(rule, values) for rule in group["rules"]]
+        for rule in rules:
+            rule["labels"] = {**labels, **rule["labels"]}
+        groups.append({"name": group["name"], "rules": rules})
+    return groups
+
+
+def _filled(plain: Any, values: Mapping[str, str]) -> Any:
+    """A copy with every `@{place}` taken from `values`; raises `KeyError` for an unknown one."""
+    if isinstance(plain, str):
+        return _PLACE.sub(lambda place: values[place[1]], plain)
+    return {key: _filled(value, values) for key, value in plain.items()}
+
+
+def _values(context: BuildContext) -> Iterator[tuple[str, str]]:
+    namespace, name = context.namespace, context.name
+    yield "of", series_of(namespace, name)
+    yield "operator", f'service_namespace="{namespace}",service_name="{name}"'
+    # What the Prometheus operator calls the scrapes of a PodMonitor.
+    yield "routers", f"{namespace}/{router_name(name)}"
+    yield "engines", f"{namespace}/{engine_name(name)}"
+    yield "drained_by", _span(context.drain_s + _LATE_S)
+    yield "runbooks", context.monitoring.runbooks.rstrip("/")
+    yield from _thresholds(context.spec.slo)
+
+
+def _thresholds(slo: Slo) -> Iterator[tuple[str, str]]:
+    percent = slo.fairness.max_share_error_percent
+    yield "max_share_error_percent", str(percent)
+    yield "max_share_error", _number(percent / 100)
+    yield "max_lead_s", _number(slo.fairness.max_lead.seconds)
+    if slo.ttft is not None:
+        yield from _ttft(slo.ttft)
+
+
+def _ttft(objective: TtftObjective) -> Iterator[tuple[str, str]]:
+    budget = 1 - objective.objective_percent / 100
+    yield "ttft_threshold", str(float(objective.threshold.seconds))  # as routers spell the bound
+    yield "ttft_objective", str(objective.objective_percent)
+    stretch = objective.window.seconds / _MONTH_S
+    for number, (rate, window_s) in enumerate(BURNING, start=1):
+        long_s = max(_LEAST_LONG_S, window_s * stretch)
+        yield f"long_{number}", _span(long_s)
+        yield f"short_{number}", _span(max(_LEAST_SHORT_S, long_s / _SHORT_PART))
+        yield f"limit_{number}", _number(min(rate * budget, max(_NEARLY_ALL, budget)))
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _span(duration_s: float) -> str:
+    """As PromQL writes it, to the minute."""
+    minutes = round(duration_s / 60)
+    return f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"

@@ -16,91 +16,90 @@ from evenkeel_contract.names import (
     router_name,
 )
 
-from evenkeel_operator.manifests.metadata import manifest, selector
-from evenkeel_operator.manifests.subject import Manifest, Subject
+from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest, selector
 
 
-def engine_policy(subject: Subject) -> Manifest:
+def engine_policy(context: BuildContext) -> Manifest:
     """Into engines: the service's routers; scrapers to the HTTP port, whose metrics need no key.
 
     Ingress only: where an engine fetches its model from is its owner's to say.
     """
-    found = _head(subject, "NetworkPolicy", ENGINE_COMPONENT)
-    routers = {"podSelector": {"matchLabels": selector(subject.owner, ROUTER_COMPONENT)}}
+    found = _head(context, "NetworkPolicy", ENGINE_COMPONENT)
+    routers = {"podSelector": {"matchLabels": selector(context.owner, ROUTER_COMPONENT)}}
     found["spec"] = {
-        "podSelector": {"matchLabels": selector(subject.owner, ENGINE_COMPONENT)},
+        "podSelector": {"matchLabels": selector(context.owner, ENGINE_COMPONENT)},
         "policyTypes": ["Ingress"],
         "ingress": [
             {
                 "from": [routers],
                 "ports": _ports(ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT),
             },
-            {"from": [_scrapers(subject)], "ports": _ports(ENGINE_PORT)},
+            {"from": [_scrapers(context)], "ports": _ports(ENGINE_PORT)},
         ],
     }
     return found
 
 
-def router_policy(subject: Subject) -> Manifest:
+def router_policy(context: BuildContext) -> Manifest:
     """Into routers: anybody to the traffic port; scrapers to the probes; peers, and the operator, to admin."""
-    found = _head(subject, "NetworkPolicy", ROUTER_COMPONENT)
+    found = _head(context, "NetworkPolicy", ROUTER_COMPONENT)
     peers: list[Manifest] = [
-        {"podSelector": {"matchLabels": selector(subject.owner, ROUTER_COMPONENT)}}
+        {"podSelector": {"matchLabels": selector(context.owner, ROUTER_COMPONENT)}}
     ]
-    if subject.operator_namespace is not None:
+    if context.operator_namespace is not None:
         peers.append(
             {
                 "namespaceSelector": {
-                    "matchLabels": {"kubernetes.io/metadata.name": subject.operator_namespace}
+                    "matchLabels": {"kubernetes.io/metadata.name": context.operator_namespace}
                 },
                 "podSelector": {"matchLabels": {"app.kubernetes.io/name": "evenkeel-operator"}},
             }
         )
     found["spec"] = {
-        "podSelector": {"matchLabels": selector(subject.owner, ROUTER_COMPONENT)},
+        "podSelector": {"matchLabels": selector(context.owner, ROUTER_COMPONENT)},
         "policyTypes": ["Ingress"],
         "ingress": [
             {"ports": _ports(TRAFFIC_PORT)},
-            {"from": [_scrapers(subject)], "ports": _ports(PROBE_PORT)},
+            {"from": [_scrapers(context)], "ports": _ports(PROBE_PORT)},
             {"from": peers, "ports": _ports(ADMIN_PORT)},
         ],
     }
     return found
 
 
-def engine_budget(subject: Subject, *, replicas: int) -> Manifest:
+def engine_budget(context: BuildContext, *, replicas: int) -> Manifest:
     """One replica at a time; the only one not at all (design §6: the operator surges first)."""
-    found = _budget(subject, ENGINE_COMPONENT)
+    found = _budget(context, ENGINE_COMPONENT)
     found["spec"]["maxUnavailable"] = 1 if replicas > 1 else 0
     return found
 
 
-def router_budget(subject: Subject) -> Manifest:
+def router_budget(context: BuildContext) -> Manifest:
     """One router at a time. Also the only one: it finishes its streams, and the next one is there in seconds."""
-    found = _budget(subject, ROUTER_COMPONENT)
+    found = _budget(context, ROUTER_COMPONENT)
     found["spec"]["maxUnavailable"] = 1
     return found
 
 
-def _budget(subject: Subject, component: str) -> Manifest:
-    found = _head(subject, "PodDisruptionBudget", component)
+def _budget(context: BuildContext, component: str) -> Manifest:
+    found = _head(context, "PodDisruptionBudget", component)
     found["spec"] = {
-        "selector": {"matchLabels": selector(subject.owner, component)},
+        "selector": {"matchLabels": selector(context.owner, component)},
         # A replica that is broken anyway must not keep its node from being drained.
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
     return found
 
 
-def _head(subject: Subject, kind: str, component: str) -> Manifest:
+def _head(context: BuildContext, kind: str, component: str) -> Manifest:
     api = {"NetworkPolicy": "networking.k8s.io/v1", "PodDisruptionBudget": "policy/v1"}[kind]
     names = {ENGINE_COMPONENT: engine_name, ROUTER_COMPONENT: router_name}
-    name = names[component](subject.name)
-    return manifest(subject.owner, api=api, kind=kind, name=name, component=component)
+    name = names[component](context.name)
+    return manifest(context.owner, api=api, kind=kind, name=name, component=component)
 
 
-def _scrapers(subject: Subject) -> Manifest:
-    labels = dict(subject.scrapers)
+def _scrapers(context: BuildContext) -> Manifest:
+    labels = dict(context.scrapers)
     return {"namespaceSelector": {"matchLabels": labels} if labels else {}}
 
 

@@ -2,13 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from evenkeel_contract.spec import PodTemplate
 
-from evenkeel_operator.core.overlay import merge
-from evenkeel_operator.manifests.metadata import labels
-from evenkeel_operator.manifests.subject import Manifest, Subject
+from evenkeel_operator.manifests.context import BuildContext, Manifest, labels
+
+# List → the field that tells its entries apart; where several could, the first that all entries have.
+MERGE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "volumes": ("name",),
+    "env": ("name",),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "ports": ("containerPort",),
+    "imagePullSecrets": ("name",),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey",),
+    "resourceClaims": ("name",),
+    "readinessGates": ("conditionType",),
+}
+APPENDED: Final = frozenset({"tolerations", "envFrom"})
+# Their entries are unions (a value or a source of one): one of each laid together would be refused.
+WHOLE: Final = frozenset({"env", "volumes", "volumeMounts", "volumeDevices"})
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`; neither is changed."""
+    merged = dict(base)
+    for key, value in over.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = merge(merged[key], value)
+        elif isinstance(value, list) and isinstance(merged.get(key), list):
+            merged[key] = _merge_list(key, merged[key], value)
+        elif isinstance(value, list):
+            merged[key] = _merge_list(key, [], value)
+        elif isinstance(value, Mapping):
+            merged[key] = merge({}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _merge_list(name: str, base: Sequence[Any], over: Sequence[Any]) -> list[Any]:
+    if name in APPENDED:
+        return [*base, *over]
+    key = _key_of(name, [*base, *over])
+    if key is None:
+        return list(over)
+    merged = {entry[key]: entry for entry in base}
+    for entry in over:
+        below = {} if name in WHOLE else merged.get(entry[key], {})
+        merged[entry[key]] = merge(below, entry)
+    return list(merged.values())
+
+
+def _key_of(name: str, entries: Sequence[Any]) -> str | None:
+    for key in MERGE_KEYS.get(name, ()):
+        if all(isinstance(e, Mapping) and isinstance(e.get(key), str | int) for e in entries):
+            return key
+    return None
+
 
 USER_ID: Final = 65532
 """`nonroot` of the images; any other id would do as well."""
@@ -57,13 +115,18 @@ def spread(match: dict[str, str]) -> list[Manifest]:
 
 
 def pod_template(
-    subject: Subject, component: str, *, pod: Manifest, overlay: PodTemplate, extra_labels: Manifest
+    context: BuildContext,
+    component: str,
+    *,
+    pod: Manifest,
+    overlay: PodTemplate,
+    extra_labels: Manifest,
 ) -> Manifest:
     """The pod template of a component; labels of ours win over the overlay's, since selectors need them."""
-    if subject.images.pull_secrets:
-        pod = {**pod, "imagePullSecrets": [{"name": name} for name in subject.images.pull_secrets]}
+    if context.images.pull_secrets:
+        pod = {**pod, "imagePullSecrets": [{"name": name} for name in context.images.pull_secrets]}
     template = merge({"metadata": {}, "spec": pod}, _overlay(overlay, main=component))
-    ours = {**labels(subject.owner, component), **extra_labels}
+    ours = {**labels(context.owner, component), **extra_labels}
     given = template["metadata"].get("labels") or {}
     template["metadata"]["labels"] = {**given, **ours}
     return template

@@ -12,7 +12,7 @@ from typing import Final
 from evenkeel_contract.names import GROUP
 
 from evenkeel_operator.core.objects import KINDS
-from evenkeel_operator.manifests.subject import Manifest
+from evenkeel_operator.manifests.context import Manifest
 
 READ: Final = ["get", "list", "watch"]
 _OWN: Final = [*READ, "create", "patch", "delete"]  # server-side apply is a patch, and a create

@@ -20,7 +20,7 @@ from evenkeel_contract.names import (
 from evenkeel_contract.spec import StateStore
 
 from evenkeel_operator.core.gates import LAST_WORDS
-from evenkeel_operator.manifests.metadata import manifest, selector
+from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest, selector
 from evenkeel_operator.manifests.pods import (
     CONTAINER_SECURITY,
     EXIT_MARGIN_S,
@@ -32,7 +32,6 @@ from evenkeel_operator.manifests.pods import (
     spread,
 )
 from evenkeel_operator.manifests.storage import STATE_PATH
-from evenkeel_operator.manifests.subject import Manifest, Subject
 
 PORTS: Final = {
     HTTP_PORT_NAME: TRAFFIC_PORT,
@@ -43,18 +42,18 @@ SERVICE_PORT: Final = 80
 """What clients in the cluster use: `http://<service>-router.<namespace>`."""
 
 
-def router_deployment(subject: Subject) -> Manifest:
-    """The routers. What they are told is in a Secret that they watch: a change restarts none of them."""
-    match = selector(subject.owner, ROUTER_COMPONENT)
-    router = subject.spec.router
+def router_deployment(context: BuildContext) -> Manifest:
+    """The routers. They watch the Secret with their configuration, so a change restarts none of them."""
+    match = selector(context.owner, ROUTER_COMPONENT)
+    router = context.spec.router
     pod = pod_template(
-        subject,
+        context,
         ROUTER_COMPONENT,
-        pod=_pod(subject, match),
+        pod=_pod(context, match),
         overlay=router.template,
         extra_labels={},
     )
-    found = _head(subject, "apps/v1", "Deployment", router_name(subject.name))
+    found = _head(context, "apps/v1", "Deployment", router_name(context.name))
     on_a_volume = router.state.store is StateStore.FILE
     found["spec"] = {
         "replicas": router.count,
@@ -69,12 +68,12 @@ def router_deployment(subject: Subject) -> Manifest:
     return found
 
 
-def router_service(subject: Subject) -> Manifest:
+def router_service(context: BuildContext) -> Manifest:
     """Where clients in the cluster send requests, and the backend of Ingress and HTTPRoute."""
-    found = _head(subject, "v1", "Service", router_name(subject.name))
+    found = _head(context, "v1", "Service", router_name(context.name))
     found["spec"] = {
         "type": "ClusterIP",
-        "selector": selector(subject.owner, ROUTER_COMPONENT),
+        "selector": selector(context.owner, ROUTER_COMPONENT),
         "ports": [
             {
                 "name": HTTP_PORT_NAME,
@@ -88,14 +87,14 @@ def router_service(subject: Subject) -> Manifest:
     return found
 
 
-def router_peers_service(subject: Subject) -> Manifest:
-    """By which routers find each other. Not ready ones included: one that starts wants to be told."""
-    found = _head(subject, "v1", "Service", router_peers_name(subject.name))
+def router_peers_service(context: BuildContext) -> Manifest:
+    """By which routers find each other, also before they are ready: a router that starts needs the ledger."""
+    found = _head(context, "v1", "Service", router_peers_name(context.name))
     found["spec"] = {
         "type": "ClusterIP",
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": selector(subject.owner, ROUTER_COMPONENT),
+        "selector": selector(context.owner, ROUTER_COMPONENT),
         "ports": [
             {
                 "name": ADMIN_PORT_NAME,
@@ -108,39 +107,39 @@ def router_peers_service(subject: Subject) -> Manifest:
     return found
 
 
-def router_secret(subject: Subject) -> Manifest:
+def router_secret(context: BuildContext) -> Manifest:
     """The RouterConfig: policies, tenants, key hashes, the engines' key."""
-    found = _head(subject, "v1", "Secret", router_name(subject.name))
+    found = _head(context, "v1", "Secret", router_name(context.name))
     found["type"] = "Opaque"
-    found["data"] = {ROUTER_CONFIG_KEY: b64encode(subject.router_config).decode()}
+    found["data"] = {ROUTER_CONFIG_KEY: b64encode(context.router_config).decode()}
     return found
 
 
-def _pod(subject: Subject, match: dict[str, str]) -> Manifest:
+def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
-    if subject.spec.router.state.store is StateStore.FILE:
-        claim = {"claimName": router_name(subject.name)}
+    if context.spec.router.state.store is StateStore.FILE:
+        claim = {"claimName": router_name(context.name)}
         volumes.append({"name": "state", "persistentVolumeClaim": claim})
     return {
-        "serviceAccountName": router_name(subject.name),
+        "serviceAccountName": router_name(context.name),
         "automountServiceAccountToken": True,  # to watch its Secret, engines and peers
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": subject.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
+        "terminationGracePeriodSeconds": context.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
         "securityContext": POD_SECURITY,
         "topologySpreadConstraints": spread(match),
-        "containers": [_container(subject)],
+        "containers": [_container(context)],
         "volumes": volumes,
     }
 
 
-def _container(subject: Subject) -> Manifest:
+def _container(context: BuildContext) -> Manifest:
     mounts: list[Manifest] = [{"name": "tmp", "mountPath": "/tmp"}]
-    if subject.spec.router.state.store is StateStore.FILE:
+    if context.spec.router.state.store is StateStore.FILE:
         mounts.append({"name": "state", "mountPath": STATE_PATH})
     container: Manifest = {
         "name": ROUTER_COMPONENT,
-        "image": subject.images.router,
-        "args": [f"--config-secret={router_name(subject.name)}"],
+        "image": context.images.router,
+        "args": [f"--config-secret={router_name(context.name)}"],
         "env": [
             _from_pod("POD_NAMESPACE", "metadata.namespace"),
             _from_pod("POD_NAME", "metadata.name"),
@@ -164,8 +163,8 @@ def _container(subject: Subject) -> Manifest:
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "volumeMounts": mounts,
     }
-    if subject.images.pull_policy:
-        container["imagePullPolicy"] = subject.images.pull_policy
+    if context.images.pull_policy:
+        container["imagePullPolicy"] = context.images.pull_policy
     return container
 
 
@@ -173,5 +172,5 @@ def _from_pod(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def _head(subject: Subject, api: str, kind: str, name: str) -> Manifest:
-    return manifest(subject.owner, api=api, kind=kind, name=name, component=ROUTER_COMPONENT)
+def _head(context: BuildContext, api: str, kind: str, name: str) -> Manifest:
+    return manifest(context.owner, api=api, kind=kind, name=name, component=ROUTER_COMPONENT)

@@ -8,24 +8,23 @@ from evenkeel_contract.names import ENGINE_COMPONENT, ROUTER_COMPONENT, engine_n
 from evenkeel_contract.spec import AccessMode, Runtime, StateStore
 
 from evenkeel_operator.manifests.command import CACHE_PATH, CLAIM_PATH, claim_of
-from evenkeel_operator.manifests.metadata import manifest
-from evenkeel_operator.manifests.subject import Manifest, Subject
+from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest
 
 STATE_PATH: Final = "/var/lib/evenkeel"
 LEDGER_FILE: Final = f"{STATE_PATH}/ledger"
 _DEFAULT_STATE_SIZE: Final = "1Gi"
 
 
-def cache_claim(subject: Subject) -> Manifest | None:
+def cache_claim(context: BuildContext) -> Manifest | None:
     """The volume that keeps the model's files, where the spec asks for one."""
-    cache = subject.spec.model.cache
+    cache = context.spec.model.cache
     if cache is None:
         return None
     found = manifest(
-        subject.owner,
+        context.owner,
         api="v1",
         kind="PersistentVolumeClaim",
-        name=engine_name(subject.name),
+        name=engine_name(context.name),
         component=ENGINE_COMPONENT,
     )
     found["spec"] = {
@@ -37,17 +36,17 @@ def cache_claim(subject: Subject) -> Manifest | None:
     return found
 
 
-def state_claim(subject: Subject) -> Manifest | None:
+def state_claim(context: BuildContext) -> Manifest | None:
     """The volume of store File."""
-    state = subject.spec.router.state
+    state = context.spec.router.state
     if state.store is not StateStore.FILE:
         return None
     size = _DEFAULT_STATE_SIZE if state.file is None else str(state.file.size.to_plain())
     found = manifest(
-        subject.owner,
+        context.owner,
         api="v1",
         kind="PersistentVolumeClaim",
-        name=router_name(subject.name),
+        name=router_name(context.name),
         component=ROUTER_COMPONENT,
     )
     found["spec"] = {
@@ -57,38 +56,38 @@ def state_claim(subject: Subject) -> Manifest | None:
     return found
 
 
-def model_volumes(subject: Subject) -> list[Manifest]:
+def model_volumes(context: BuildContext) -> list[Manifest]:
     """The volumes of an engine's pod."""
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
-    if subject.spec.engine.runtime is Runtime.SIMULATOR:
+    if context.spec.engine.runtime is Runtime.SIMULATOR:
         return volumes
     # Tensor parallelism shares memory; a container's default of 64 MiB is not enough for NCCL.
     volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    claim = claim_of(subject.spec.model)
+    claim = claim_of(context.spec.model)
     if claim is not None:
         source = {"claimName": claim, "readOnly": True}
         volumes.append({"name": "claim", "persistentVolumeClaim": source})
-    volumes.append({"name": "cache", **_cache_source(subject)})
+    volumes.append({"name": "cache", **_cache_source(context)})
     return volumes
 
 
-def model_mounts(subject: Subject) -> list[Manifest]:
+def model_mounts(context: BuildContext) -> list[Manifest]:
     """Where an engine's container sees them."""
     mounts: list[Manifest] = [{"name": "tmp", "mountPath": "/tmp"}]
-    if subject.spec.engine.runtime is Runtime.SIMULATOR:
+    if context.spec.engine.runtime is Runtime.SIMULATOR:
         return mounts
     mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    if claim_of(subject.spec.model) is not None:
+    if claim_of(context.spec.model) is not None:
         mounts.append({"name": "claim", "mountPath": CLAIM_PATH, "readOnly": True})
     mounts.append({"name": "cache", "mountPath": CACHE_PATH})
     return mounts
 
 
-def _cache_source(subject: Subject) -> Manifest:
-    cache = subject.spec.model.cache
+def _cache_source(context: BuildContext) -> Manifest:
+    cache = context.spec.model.cache
     if cache is None:
         return {"emptyDir": {}}
-    claim: Manifest = {"claimName": engine_name(subject.name)}
+    claim: Manifest = {"claimName": engine_name(context.name)}
     if set(cache.access_modes) == {AccessMode.READ_ONLY_MANY}:
         claim["readOnly"] = True
     return {"persistentVolumeClaim": claim}

@@ -20,6 +20,7 @@ from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
 from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import Anonymous, TenancyConfig, TenantConfig, TenantLimits
 from evenkeel_fairshare.ledger import Seed
+from evenkeel_fairshare.replica.accounts import OTHERS
 from evenkeel_fairshare.tenancy import Weights
 
 from evenkeel_router.api.charged import Paid
@@ -32,8 +33,7 @@ DEFAULT_CLIENT: Final = "default"
 """The client where a header names only a tenant."""
 _MAX_REMEMBERED: Final = 10_000  # undeclared clients and proxies, kept to save time
 
-MAX_CLIENTS: Final = 1000  # with totals and series of their own; all others share one
-OTHER: Final = OTHER_CLIENTS
+MAX_CLIENTS: Final = 1000  # with totals and series of their own; the others of a tenant share one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,9 +231,15 @@ def tenant_identity(tenant: TenantConfig) -> str:
 
 
 def names_of(identity: str) -> tuple[str, str]:
-    """(tenant, client) of an identity, unescaped."""
+    """(tenant, client) of an identity, unescaped; the client is `OTHER_CLIENTS` for a tenant's other clients."""
     tenant, _, name = identity.rpartition("/")
-    return unquote(tenant.rpartition("/")[2]), unquote(name)
+    client = OTHER_CLIENTS if name == OTHERS else unquote(name)
+    return unquote(tenant.rpartition("/")[2]), client
+
+
+def other_clients(tenant: str) -> str:
+    """The identity of a tenant's other clients together. No client has it: its last part is not escaped as names are."""
+    return f"{tenant}/{OTHERS}"
 
 
 def _duplicate(header: str) -> Refusal:

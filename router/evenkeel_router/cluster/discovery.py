@@ -1,10 +1,7 @@
-"""Replicas and peers as a cluster knows them.
+"""The replicas and peers of a router on Kubernetes: EndpointSlices of both headless Services, and the engines' pods.
 
-Place in the flow: EndpointSlices, pods → **discovery** → health → fleet. Two watches: the slices of both
-headless Services, and the engines' pods. `cluster.endpoints` makes replicas and peers of what they hold.
-
-The surprising thing: changes are taken together. A rollout changes a pod and its slice in quick succession,
-and to follow the one without the other would be to follow a state that never was.
+Changes are collected for a few milliseconds. A rollout changes a pod and its slice in quick succession; to handle one
+without the other would be to act on a state that never existed.
 """
 
 from __future__ import annotations
@@ -17,11 +14,11 @@ from typing import Final
 
 from evenkeel_contract.names import COMPONENT_LABEL, ENGINE_COMPONENT, SERVICE_LABEL
 from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.watch import Selection, Watcher
 
 from evenkeel_router.cluster import endpoints
-from evenkeel_router.cluster.api import Api
 from evenkeel_router.cluster.endpoints import EndpointSlice, Pod
-from evenkeel_router.cluster.watch import Selection, Watcher
 from evenkeel_router.fleet.selection import DiscoveredReplica
 from evenkeel_router.ledger.contacts import Peer
 
@@ -35,7 +32,7 @@ class KubernetesDiscovery:
 
     def __init__(
         self,
-        api: Api,
+        client: KubeClient,
         config: RouterConfig,
         cluster: ClusterConfig,
         *,
@@ -50,8 +47,8 @@ class KubernetesDiscovery:
         self._peers: Sequence[Peer] | None = None
         self._changed = asyncio.Event()
         changed = self._changed.set
-        self._slices = Watcher(api, _slices_of(config.namespace, cluster), changed, rng=rng)
-        self._pods = Watcher(api, _pods_of(config), changed, rng=rng)
+        self._slices = Watcher(client, _slices_of(config.namespace, cluster), changed, rng=rng)
+        self._pods = Watcher(client, _pods_of(config), changed, rng=rng)
 
     async def run(self) -> None:
         """Keep both watches, until cancelled."""

@@ -1,11 +1,7 @@
-"""EndpointSlices and pods → the replicas and routers that there are. Pure.
+"""Replicas and peers from EndpointSlices and pods. Pure.
 
-Place in the flow: watch → **view** → discovery → health → fleet. A slice says where a pod listens, the pod
-says whether it may be sent anything.
-
-The surprising thing: readiness is that of the *containers*, not that of the pod or of its endpoint. Both wait
-for the readiness gate `evenkeel.dev/InRotation`, which says that a router has the replica in rotation: to
-wait for them here would be to wait for oneself.
+A slice has the address of a pod; the pod decides whether it may receive requests. Readiness is that of the containers,
+not of the pod or its endpoint: both wait for the gate `evenkeel.dev/InRotation`, which waits for a router.
 """
 
 from __future__ import annotations
@@ -24,8 +20,8 @@ from evenkeel_contract.names import (
     REPORTS_PORT_NAME,
 )
 from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_kube.cache import Metadata
 
-from evenkeel_router.cluster.watched import Metadata
 from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica
 from evenkeel_router.ledger.contacts import Peer
 

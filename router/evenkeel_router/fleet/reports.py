@@ -51,7 +51,7 @@ class ReportListener(Protocol):
 
 
 class Reports:
-    """Asks all replicas, for ever."""
+    """Asks all replicas."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Reports:
         health_monitor: HealthMonitor,
         listener: ReportListener,
     ) -> None:
-        """`health_monitor` is told which replicas report, and which do from another process than before."""
+        """`health_monitor` learns which replicas report, and which have a new process."""
         self._settings = settings
         self._replicas = replicas
         self._service_ledger = service_ledger

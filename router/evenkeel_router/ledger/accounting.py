@@ -1,9 +1,9 @@
-"""This router's part in the ledger: which incarnations live, what it sends them, what it receives (design R3, R5, R6, R11).
+"""This router's part in the ledger: which incarnations live, what it sends them, what it receives (R3, R5, R6, R11).
 
-An incarnation is known by its reports. It departs when another one answers in its place or when its replica is no longer
-configured; a lost connection is no departure. It is closed, for ever, when it has departed and nothing is open there; one that only left the
-configuration could come back, so that waits. Incarnations that only peers or a store know are closed too once no router takes them for
-alive; otherwise their accounts would be kept for ever.
+Reports name an incarnation. It departs when another one answers in its place, or when its replica is no longer
+configured; a lost connection is no departure. It is closed for good when it has departed and has no open requests. An
+incarnation that only left the configuration could return, so that closing waits. Incarnations that only peers or a
+store know are closed too once no router counts them as alive; otherwise their accounts would stay forever.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Booking(NamedTuple):
     """One request at one incarnation, from its dispatch to its end."""
 
     incarnation: str
-    """Empty where nobody knows which it is: nothing is booked."""
+    """Empty where it is unknown: nothing is booked."""
     client: Client
     number: int
     """Rises from dispatch to dispatch."""
@@ -74,7 +74,7 @@ class Accounting:
     # Who lives.
 
     def incarnation(self, replica: str) -> str:
-        """What answers there; empty where nobody knows, and then nothing is booked."""
+        """The incarnation there; empty where it is unknown, and then nothing is booked."""
         return self._at.get(replica, "")
 
     def meets(self, replica: str, incarnation: str, *, policy: str, now_s: float) -> bool:
@@ -116,11 +116,11 @@ class Accounting:
         return incarnation in self._draining
 
     def is_incomplete(self, incarnation: str) -> bool:
-        """Whether it drains and must be asked for all it has to tell: part of that may have come by way of peers."""
+        """Whether it drains and must send a full report: peers may have delivered a part of it."""
         return incarnation in self._incomplete
 
     def leaves(self, replica: str, now_s: float) -> None:
-        """No longer configured, or nobody says who answers there."""
+        """No longer configured, or its incarnation is unknown."""
         self._depart(replica, now_s + self._return_s)
         self._look_around()
 
@@ -133,7 +133,7 @@ class Accounting:
         self._look_around()
         ledger = self.ledger
         if not ledger.live_of.keys() >= ledger.members - {ledger.router}:
-            return  # somebody has not said yet who is alive
+            return  # a router has not named its live incarnations yet
         for incarnation, page in list(ledger.open_accounts()):
             if (
                 incarnation not in self.alive
@@ -159,7 +159,7 @@ class Accounting:
             self._left_s[incarnation] = close_s
 
     def is_closed(self, incarnation: str) -> bool:
-        """Whether this router gave it up for ever."""
+        """Whether this router closed it for good."""
         page = self.ledger.replica_accounts.get(incarnation)
         if page is not None and self.ledger.router in page.closed_by:
             return True
@@ -171,7 +171,7 @@ class Accounting:
         theirs = (live for router, live in ledger.live_of.items() if router in ledger.members)
         self.alive = ledger.live.union(*theirs) - self._left_s.keys()
 
-    # What replicas say.
+    # What replicas report.
 
     def row(self, report: ClientReport, *, policy: str) -> ReplicaRow:
         """A client's report as the ledger takes it. Deficits of other policies than DLPM mean something else."""
@@ -216,7 +216,7 @@ class Accounting:
     def sends(self, replica: str, client: Client, *, paid: Paid, now_s: float) -> Booking:
         """A request is about to be sent. `paid`: at replicas before (R11)."""
         incarnation = self.incarnation(replica)
-        # The seed first: whoever was sent to a replica without one counts as started from zero there.
+        # The seed first: a client sent there without a seed counts as started from zero.
         key = self._key(client, incarnation, now_s=now_s, paid=paid)
         self._bookings += 1
         booking = Booking(incarnation, client, self._bookings, key, paid)
@@ -246,17 +246,17 @@ class Accounting:
         self.ended(booking, estimate if computed else None)
         return booking.paid._replace(input=True) if computed else booking.paid
 
-    def moved(self, booking: Booking, told: RelocationVerdict | None, estimate: Usage) -> Paid:
+    def moved(self, booking: Booking, verdict: RelocationVerdict | None, estimate: Usage) -> Paid:
         """A request was taken back from a replica that drains; what of it is paid by now (R11).
 
-        `told`: what its reports say of that; None where none came. In doubt it was: it is booked there then, so
+        `verdict`: by its reports; None where none came. In doubt the request had begun: then it is booked there, so
         that it costs the client the same, and once.
         """
-        if told is not None and booking.number in told.never:
+        if verdict is not None and booking.number in verdict.never:
             self.ended(booking, NOTHING)
             return booking.paid
         self.ended(booking, estimate)  # of output, what it reports is all there was
-        there = Paid(True) if told is None else told.paid[booking.number]
+        there = Paid(True) if verdict is None else verdict.paid[booking.number]
         return Paid(True, min(WHOLE, booking.paid.output_tokens + there.output_tokens))
 
     def held(self, incarnation: str, client: str) -> HeldWork:
@@ -275,7 +275,7 @@ class Accounting:
         return len(self._open.get(incarnation, {}).get(client, ()))
 
     def was_running(self, booking: Booking) -> bool:
-        """Whether an open request had begun, as far as the last report tells: replicas admit a client's requests about in the order in which they came.
+        """Whether an open request had begun, by the last report: replicas admit a client's requests roughly in order.
 
         Requests that only waited were charged nothing there; to let them pass as paid would give as many free
         inputs as a client has requests waiting.

@@ -21,7 +21,7 @@ class PeerContact:
     since_s: float
     """When it was first to be asked."""
     router: str = ""
-    """The incarnation that answered last; empty: nobody did."""
+    """The incarnation that answered last; empty: no answer yet."""
     asked: bool = False
     answered_s: float | None = None
     trouble: str = ""

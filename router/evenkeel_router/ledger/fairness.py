@@ -19,7 +19,7 @@ from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_o
 from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.measures import jain_index
 
-from evenkeel_router.api.identity import MAX_CLIENTS, OTHER
+from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
 WINDOW_S: Final = 60.0
@@ -66,7 +66,7 @@ class FleetFigures:
     """The whole fleet."""
 
     clients: Mapping[str, MemberFigures] = field(default_factory=dict)
-    """By identity; `namespace/tenant/other` for the clients of a tenant that have no entry of their own."""
+    """By identity; the clients of a tenant without an entry of their own share that of `other_clients`."""
     tenants: Mapping[str, MemberFigures] = field(default_factory=dict)
     window_s: float = 0.0
     """What share error, Jain's index and rates are over."""
@@ -296,7 +296,7 @@ class Fairness:
                 lead_s=leads.get(client, 0.0),
                 backlogged=client in waiting,
             )
-            name = client if client in named else f"{tenant_of(client)}/{OTHER}"
+            name = client if client in named else other_clients(tenant_of(client))
             found[name] = found.get(name, NOBODY) + own
             if n % (5 * STRIDE) == 0:
                 yield

@@ -45,7 +45,7 @@ class LedgerMaintenance:
         self._sealer = Compactor(service_ledger.ledger)
 
     async def run(self) -> None:
-        """Tend for ever."""
+        """Run until cancelled."""
         timing, now = self._timing, asyncio.get_running_loop().time
         began_s = sealed_s = now()
         while True:
@@ -97,8 +97,8 @@ async def _in_steps(steps: Iterable[object]) -> None:
         await asyncio.sleep(0)
 
 
-async def tell(service_ledger: ServiceLedger, timing: Timing) -> None:
-    """Keep `service_ledger.fairness` up to date, for ever."""
+async def update_fairness(service_ledger: ServiceLedger, timing: Timing) -> None:
+    """Keep `service_ledger.fairness` up to date, until cancelled."""
     now = time.perf_counter  # the loop's own clock stands still within a step
     while True:
         await asyncio.sleep(timing.report_interval_s)
@@ -113,7 +113,7 @@ async def tell(service_ledger: ServiceLedger, timing: Timing) -> None:
 
 
 async def demand(service_ledger: ServiceLedger, timing: Timing) -> None:
-    """Publish what clients ask this router for (design §6), for ever."""
+    """Publish what clients ask this router for (DESIGN section 6), until cancelled."""
     now = asyncio.get_running_loop().time
     while True:
         await asyncio.sleep(min(DEMAND_INTERVAL_S, 5 * timing.report_interval_s))

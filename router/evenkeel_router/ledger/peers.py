@@ -1,11 +1,11 @@
-"""Asking the other routers what they know of who was served what (design R3, contract/ledgerwire.py).
+"""Asking the other routers for their part of the ledger (R3, contract `ledgerwire`).
 
-Place in the flow: peer's ledger → delta → **peers** → this ledger. Every router asks every other one each second, with
-a digest of what it has; the answer is what it lacks, in parts that are merged as they come. Nothing is kept per peer
-but who answered there last, so a peer that is away, slow or started anew needs no handling of its own.
+Every router asks every other one each second, with a digest of what it has; the answer is what it lacks, in parts that
+are merged as they arrive. A router keeps nothing per peer but the name that answered last, so a peer that is away,
+slow or started anew needs no handling of its own.
 
-The surprising thing: who *answers* at an address names a member; a peer that never answered has no name, and until it
-has one nothing is closed or folded here. A router that is asked and turns out to be this one is no peer.
+The answer names a member, not the address: a peer that never answered has no name, and until it has one, nothing is
+closed or compacted here. An address that turns out to be this router is no peer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_PART_BYTES: Final = 256 * 1024 * 1024
 
 
 class Peers:
-    """Asks all peers, for ever."""
+    """Asks all peers."""
 
     def __init__(
         self, settings: Settings, service_ledger: ServiceLedger, session: aiohttp.ClientSession
@@ -51,8 +51,7 @@ class Peers:
 
     def members(self) -> frozenset[str] | None:
         """All routers of the service by incarnation; None while a peer is not known by one."""
-        cluster = self._settings.config.cluster
-        if cluster is not None and cluster.peers is not None and self._service_ledger.peers is None:
+        if self.listed() is None:
             return None
         routers = [known.router for known in self.known.values()]
         return frozenset((self._service_ledger.ledger.router, *routers)) if all(routers) else None
@@ -71,13 +70,20 @@ class Peers:
     def _interval_s(self) -> float:
         return self._settings.config.state.exchange_interval_s
 
+    def listed(self) -> tuple[Peer, ...] | None:
+        """All other routers, whether they answer or not; None until discovery finds them."""
+        config, found = self._settings.config, self._service_ledger.peers
+        if config.cluster is not None and config.cluster.peers is not None and found is None:
+            return None
+        configured = (Peer(peer.name, peer.url) for peer in config.state.peers)
+        return tuple(dict.fromkeys((*configured, *(found or ()))))
+
     def _follow(self) -> None:
-        listed = (Peer(peer.name, peer.url) for peer in self._settings.config.state.peers)
-        wanted = dict.fromkeys((*listed, *(self._service_ledger.peers or ())))
+        wanted = self.listed() or ()
         for peer in [peer for peer in self._tasks if peer not in wanted]:
             self._tasks.pop(peer).cancel()
             del self.known[peer]
-        for peer in wanted.keys() - self._tasks.keys():
+        for peer in set(wanted) - self._tasks.keys():
             self.known[peer] = PeerContact(since_s=self._now())
             self._tasks[peer] = asyncio.create_task(self._ask_forever(peer, self.known[peer]))
         if not self.known:
@@ -90,7 +96,9 @@ class Peers:
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError, EOFError) as error:
                 trouble = str(error) or type(error).__name__
                 if not known.trouble:
-                    _log.warning("router %s does not say what it knows: %s", peer.name, trouble)
+                    _log.warning(
+                        "router %s does not send its part of the ledger: %s", peer.name, trouble
+                    )
                 known.trouble = trouble
             else:
                 if known.trouble:
@@ -103,7 +111,7 @@ class Peers:
             await asyncio.sleep(self._interval_s())
 
     async def _ask(self, peer: Peer, known: PeerContact) -> None:
-        """One question. A part that is lost or does not hold ends it: what follows would hide the gap."""
+        """One question. A part that is lost or invalid ends it: later parts would hide the gap."""
         question = encode(digest_to_wire(self._service_ledger.ledger.digest()))
         token = self._settings.config.state.peer_token
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}

@@ -1,10 +1,8 @@
-"""Who reads the store at the start and writes it ever after (design R8).
+"""Reading the ledger from its store at the start, and writing it from then on (R8).
 
-Place in the flow: store → **keeping** → ledger at the start; ledger → **keeping** → store every few seconds and at
-the end. Reading comes first, however long it takes: a ledger saved before would replace what was to be read.
-
-The surprising thing: nothing waits for the store. While it is away requests are served, from what replicas and
-peers know; `trouble` says why it is away, for the state, the metrics and the log.
+Reading comes first, however long it takes: a ledger saved before would replace the one to be read. No request waits for
+the store: while it does not answer, requests are served from what replicas and peers know; `trouble` gives the reason
+to the state, the metrics and the log.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _log = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 30.0
 LAST_SAVE_S: Final = 5.0
-"""For the save at the end: whoever stops a router waits for it."""
+"""For the save at the end: stopping a router waits for it."""
 
 
 class Persistence:
@@ -51,7 +49,7 @@ class Persistence:
         """When it was last written."""
 
     async def run(self) -> None:
-        """Read, then write for ever; at the end once more."""
+        """Read, then write until cancelled, and once more at the end."""
         try:
             await self._load()
             while True:
@@ -81,7 +79,7 @@ class Persistence:
             return
 
     async def _merge(self, parts: list[LedgerDelta]) -> None:
-        """In order. What follows a part of a page that does not hold would hide the gap: nobody would ask for it."""
+        """In order. An invalid part of an account ends it: later parts would hide the gap, and no router would ask for it."""
         lost: set[tuple[str, str]] = set()
         parts.reverse()  # taken off the end, so that what was merged is not held twice
         while parts:
@@ -92,7 +90,7 @@ class Persistence:
             try:
                 self._ledger.merge(from_wire(part))
             except ValueError as error:
-                _log.warning("a part of the stored ledger does not hold: %s", error)
+                _log.warning("a part of the stored ledger is invalid: %s", error)
                 lost |= pages
             await asyncio.sleep(0)  # a part may hold many thousand rows: requests come first
 

@@ -1,12 +1,10 @@
-"""What of a client's requests waits at a replica that drains, and what began after all (design R3, R11).
+"""Which of a client's requests wait at a draining replica, and which of those taken back had begun (R3, R11).
 
-Place in the flow: report of a replica that drains → **what waits there** → broken off → **what ran** → sent elsewhere.
-
-A replica says how many of a client's requests wait and run, and how many it has ever admitted; never which. The
-surprising thing: that is enough. What is broken off and had begun all the same is either one that was admitted
-before the replica noticed, or one that was taken for waiting in the place of another, which is then admitted: both
-raise the number of those admitted by one. In doubt it began: then it is booked here and its input is free elsewhere,
-and so much of its output as the replica charged for what was broken off.
+A replica reports how many of a client's requests wait and run, and how many it has ever admitted; never which. That is
+enough. A request that was taken back and had begun after all is either one that was admitted before the replica
+noticed, or one that counted as waiting in place of another, which is then admitted: both raise the number of admitted
+requests by one. In doubt a request had begun: then it is booked here, its input is free on the next replica, and so is
+as much of its output as the replica charged for what was taken back.
 """
 
 from __future__ import annotations
@@ -77,10 +75,10 @@ class TakenBack(NamedTuple):
         over = now.waiting + now.running == 0
         return self.is_noticed(now) and (over or self._aborted(now) >= self._admitted(now))
 
-    def told(self, now: HeldWork) -> RelocationVerdict:
+    def verdict(self, now: HeldWork) -> RelocationVerdict:
         """What never ran: all but as many as were admitted since, the oldest. Nothing before it was let go of.
 
-        Those that ran were broken off there, or finished before the replica noticed, which nobody received.
+        Those that ran were broken off there, or finished before the replica noticed, and then no client received them.
         """
         taken, noticed = len(self.numbers), self.is_noticed(now)
         aborted = min(ceil(self.share * self._aborted(now)), taken)

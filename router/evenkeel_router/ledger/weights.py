@@ -1,7 +1,6 @@
-"""The configured weights by identity, as the ledger asks for them (design R9).
+"""The configured weights by identity, as the ledger needs them (R9).
 
-Place in the flow: configuration → **weights** → ledger (what is carried to replicas to come) and figures. A value: a
-router that is told new weights swaps in a new one, and what was charged before keeps its own.
+A value: a router with new weights swaps in a new one; charges made before keep their own.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from evenkeel_fairshare.ledger import tenant_of
 
 
 class ConfiguredWeights:
-    """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped; 1 where nobody said."""
+    """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped; 1 where none is configured."""
 
     def __init__(self, tenancy: TenancyConfig) -> None:
         self._tenants: dict[str, float] = {}

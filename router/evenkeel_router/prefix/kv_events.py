@@ -105,7 +105,7 @@ class _Slot:
 
 
 class KvEvents:
-    """Follows all replicas, for ever."""
+    """Follows all replicas."""
 
     def __init__(
         self,

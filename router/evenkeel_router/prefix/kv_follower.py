@@ -359,5 +359,5 @@ class Follower:
 
 
 def _witness(batch: Numbered) -> bytes:
-    """Of a batch, to tell it from any other process's: time stamps are part of it."""
+    """Of a batch, to distinguish it from any other process's: time stamps are part of it."""
     return hashlib.blake2b(batch.payload, digest_size=16).digest()

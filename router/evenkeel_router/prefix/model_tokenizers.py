@@ -63,7 +63,7 @@ class ModelTokenizer:
         return self._encode(text, special=True)
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
-        # A batch of one: `encode` keeps the interpreter to itself, and counts offsets that nobody asks for.
+        # A batch of one: `encode` keeps the interpreter to itself, and counts offsets that are not needed.
         (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         ids: list[int] = found.ids
         return ids

@@ -28,7 +28,7 @@ RETRY_S: Final = 30.0
 
 
 class PromptFactsClient:
-    """Asks, for ever."""
+    """Asks every process once."""
 
     def __init__(
         self,

@@ -1,21 +1,21 @@
-"""Whether a request may enter: rate limits per tenant, bounded concurrency (design §5.2).
+"""Whether a request may enter: the limits of its tenant, and bounded concurrency (design §5.2).
 
-Place in the flow: identify → **admit** → match. Limits protect the router and enforce what a tenant was
-sold; fairness at the replicas is not their business and needs none of them.
+A tenant's limits count over all routers: this router admits what its parts of them allow (`ledger/limit_parts.py`).
 
-What the router itself holds, requests and bytes, must not be taken up by one who floods: everybody else would be
-refused before any scheduler saw them. So whoever holds most is refused first, by dynamic thresholds (Choudhury and
-Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): nobody may hold more than
-`SHARE_FACTOR` times what is free. One alone gets 8/9 of everything; n that flood get 8/(8n + 1) each, as their requests
-end, and 1/(8n + 1) is left for who comes next; no reservation, nobody interrupted, nothing to configure.
+One client that floods must not take up all requests and bytes that the router can hold: every other client would be
+refused before any scheduler saw it. So the client that holds most is refused first, by dynamic thresholds (Choudhury
+and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): no client may hold more than
+`SHARE_FACTOR` times what is free. One client alone gets 8/9 of all; n clients that flood get 8/(8n + 1) each, as their
+requests end, and 1/(8n + 1) stays free.
 
-The surprising thing: tokens are counted after the fact. A request enters while its tenant's token bucket
-is not empty; the estimate of its input is taken out then, the rest of what it really used at its end. That may
-leave a debt, so a request larger than the whole budget is served now and then, not refused forever.
+Tokens are counted after the fact. A request enters while its tenant's bucket is not empty; the estimate of its input
+is taken out then, the rest of what it used at its end. That may leave a debt, so a request larger than the whole
+burst is served now and then, not refused forever.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
@@ -24,70 +24,136 @@ from evenkeel_router.api.errors import Refusal
 from evenkeel_router.api.headroom import SHARE_FACTOR, may_hold_more
 from evenkeel_router.api.identity import Client
 from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.ledger.limit_part import TINY, LimitPart
+from evenkeel_router.ledger.limit_parts import LimitParts
 
+TopUp = Callable[[LimitPart, float], Awaitable[bool]]
+"""Asks other routers for what a request needs of a limit; False if that is in vain."""
 _MINUTE_S: Final = 60.0
-_BUSY_RETRY_S: Final = 1.0  # nothing tells when a running request ends
+_BUSY_RETRY_S: Final = 1.0  # when a running request ends is not known
+_NO_PART_RETRY_S: Final = 1.0
 
 
-class TokenBucket:
-    """At most `per_minute` on average, a minute's worth at once. The level may be negative: a debt."""
+class PartUsedUp(Refusal):
+    """This router's part of a limit is too small for the request; other routers may have what it needs."""
 
-    __slots__ = ("_level", "_per_minute", "_updated_s")
-
-    def __init__(self, per_minute: int, now_s: float) -> None:
-        self._per_minute = per_minute
-        self._level = float(per_minute)
-        self._updated_s = now_s
-
-    def set_rate(self, per_minute: int, now_s: float) -> None:
-        """A changed limit: what was used stays used, what would overflow is lost."""
-        self.level(now_s)
-        self._level += per_minute - self._per_minute
-        self._per_minute = per_minute
-
-    def level(self, now_s: float) -> float:
-        """What is left at `now_s`."""
-        rate = self._per_minute / _MINUTE_S
-        grown = self._level + rate * max(0.0, now_s - self._updated_s)
-        self._level = min(float(self._per_minute), grown)
-        self._updated_s = max(self._updated_s, now_s)
-        return self._level
-
-    def take(self, amount: float, now_s: float) -> None:
-        """Take out, below zero if need be."""
-        self._level = self.level(now_s) - amount
-
-    def wait_s(self, amount: float, now_s: float) -> float:
-        """Seconds until the level reaches `amount`; 0 if it does now."""
-        missing = amount - self.level(now_s)
-        return max(0.0, missing * _MINUTE_S / self._per_minute)
+    def __init__(
+        self, message: str, *, code: str, retry_after_s: float, limit: LimitPart, amount: float
+    ) -> None:
+        super().__init__(Outcome.RATE_LIMITED, message, code=code, retry_after_s=retry_after_s)
+        self.limit = limit
+        self.amount = amount
+        """What the request needs of the limit."""
 
 
 class _Tenant:
-    """What one tenant used."""
+    """One tenant's requests here, and the parts of its limits. A part that was used once is counted ever after."""
 
-    __slots__ = ("limits", "requests", "running", "tokens")
+    __slots__ = ("_limits", "_name", "_parts", "requests", "running", "slots", "tokens")
 
-    def __init__(self, limits: TenantLimits, now_s: float) -> None:
-        self.limits = limits
+    def __init__(self, name: str, parts: LimitParts) -> None:
+        self._name = name
+        self._parts = parts
+        self._limits: TenantLimits | None = None
         self.running = 0
-        self.requests = TokenBucket(limits.requests_per_minute, now_s)
-        self.tokens = TokenBucket(limits.tokens_per_minute, now_s)
+        self.requests: LimitPart | None = None
+        self.tokens: LimitPart | None = None
+        self.slots: LimitPart | None = None
+        """Concurrent requests."""
 
     def update(self, limits: TenantLimits, now_s: float) -> None:
-        if limits != self.limits:
-            self.limits = limits
-            self.requests.set_rate(limits.requests_per_minute, now_s)
-            self.tokens.set_rate(limits.tokens_per_minute, now_s)
+        """Follow a changed configuration."""
+        if limits is self._limits:
+            return
+        self._limits = limits
+        if limits.requests_per_minute:
+            self.requests = self._rate(
+                "requests", limits.requests_per_minute, limits.burst_requests, now_s
+            )
+        if limits.tokens_per_minute:
+            self.tokens = self._rate("tokens", limits.tokens_per_minute, limits.burst_tokens, now_s)
+        if limits.max_concurrent:
+            is_new = self.slots is None
+            self.slots = self._part("concurrent", limits.max_concurrent, 0.0, now_s)
+            if is_new:
+                self.slots.take(self.running, now_s)
+
+    def _rate(self, kind: str, per_minute: int, burst: int | None, now_s: float) -> LimitPart:
+        burst = burst or max(1, per_minute // 10)
+        return self._part(kind, burst, _MINUTE_S * burst / per_minute, now_s)
+
+    def _part(self, kind: str, size: float, fill_s: float, now_s: float) -> LimitPart:
+        return self._parts.limit(f"{kind} {self._name}", size=size, fill_s=fill_s, now_s=now_s)
+
+    def check(self, limits: TenantLimits, tokens: int, now_s: float) -> None:
+        """Raise `PartUsedUp` for the first limit of which too little is free."""
+        if limits.requests_per_minute and self.requests is not None:
+            self.requests.asked(1, now_s)
+            if self.requests.free(now_s) < 1.0 - TINY:
+                raise self._used_up(
+                    self.requests,
+                    f"The tenant used up its limit of {limits.requests_per_minute} requests per minute.",
+                    code="requests_per_minute",
+                    amount=1.0,
+                    now_s=now_s,
+                )
+        if limits.tokens_per_minute and self.tokens is not None:
+            self.tokens.asked(max(1, tokens), now_s)
+            if self.tokens.free(now_s) <= TINY:
+                raise self._used_up(
+                    self.tokens,
+                    f"The tenant used up its limit of {limits.tokens_per_minute} tokens per minute.",
+                    code="tokens_per_minute",
+                    amount=float(max(1, tokens)),
+                    now_s=now_s,
+                )
+        if limits.max_concurrent and self.slots is not None:
+            self.slots.asked(1, now_s)
+            if self.slots.free(now_s) < 1.0 - TINY:
+                raise self._used_up(
+                    self.slots,
+                    f"The tenant has as many requests in flight as it may: {limits.max_concurrent}.",
+                    code="max_concurrent",
+                    amount=1.0,
+                    now_s=now_s,
+                )
+
+    def _used_up(
+        self, limit: LimitPart, message: str, *, code: str, amount: float, now_s: float
+    ) -> PartUsedUp:
+        wait_s = limit.wait_s(1.0, now_s) or _BUSY_RETRY_S
+        if not self._parts.has_entered:
+            message = "This router has no part of the tenant's limits yet: not all routers answer."
+            wait_s = _NO_PART_RETRY_S
+        return PartUsedUp(message, code=code, retry_after_s=wait_s, limit=limit, amount=amount)
+
+    def enter(self, tokens: int, now_s: float) -> None:
+        self.running += 1
+        if self.requests is not None:
+            self.requests.take(1, now_s)
+        if self.slots is not None:
+            self.slots.take(1, now_s)
+        self.use(tokens, now_s)
+
+    def leave(self, now_s: float) -> None:
+        self.running -= 1
+        if self.slots is not None:
+            self.slots.take(-1, now_s)
+
+    def use(self, tokens: int, now_s: float) -> None:
+        """So many tokens more than were taken before; may be negative."""
+        if self.tokens is not None:
+            self.tokens.take(tokens, now_s)
 
 
 class Admission:
     """Counts what is in flight. One `enter` for each `leave`."""
 
-    def __init__(self, limits: LimitsConfig) -> None:
+    def __init__(self, limits: LimitsConfig, parts: LimitParts) -> None:
         self.limits = limits
         """May be replaced at any time; what is in flight stays."""
         self.running = 0
+        self._parts = parts
         self._tenants: dict[str, _Tenant] = {}  # as many as the configuration names, and anonymous
         self._clients: dict[str, int] = {}  # no zeros: bounded by what is in flight
 
@@ -100,38 +166,28 @@ class Admission:
                 Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=_BUSY_RETRY_S
             )
         tenant = self._tenant(client, now_s)
-        _check_rates(tenant, now_s)
-        _check_concurrency("tenant", tenant.running, tenant.limits.max_concurrent)
+        tenant.check(client.limits, tokens, now_s)
         held = self.running_of(client.identity)
         allowed = self.limits.max_concurrent_per_client
-        if allowed:
-            _check_concurrency("client", held, allowed)
+        if allowed and held >= allowed:
+            raise _limited(f"The client has as many requests in flight as it may: {held}.")
         if not may_hold_more(tenant.running, free):
             raise _greedy("tenant", tenant.running, self.running)
         if not may_hold_more(held, SHARE_FACTOR * free - tenant.running):
             raise _greedy("client", held, self.running)
-        if tenant.limits.requests_per_minute:
-            tenant.requests.take(1, now_s)
-        if tenant.limits.tokens_per_minute:
-            tenant.tokens.take(tokens, now_s)
-        tenant.running += 1
+        tenant.enter(tokens, now_s)
         self._clients[client.identity] = held + 1
         self.running += 1
 
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
         """A request that is in has so many input tokens more than estimated; may be negative."""
-        tenant = self._tenants[client.tenant_identity]
-        if tenant.limits.tokens_per_minute:
-            tenant.tokens.take(tokens, now_s)
+        self._tenants[client.tenant_identity].use(tokens, now_s)
 
     def leave(self, client: Client, tokens: int, now_s: float) -> None:
         """A request is over. `tokens`: what it used beyond the estimate at its start; may be negative."""
-        tenant = self._tenants[
-            client.tenant_identity
-        ]  # as it is: `client` may be of an older config
-        if tenant.limits.tokens_per_minute:
-            tenant.tokens.take(tokens, now_s)
-        tenant.running -= 1
+        tenant = self._tenants[client.tenant_identity]
+        tenant.use(tokens, now_s)
+        tenant.leave(now_s)
         held = self._clients[client.identity] - 1
         if held:
             self._clients[client.identity] = held
@@ -146,37 +202,36 @@ class Admission:
     def _tenant(self, client: Client, now_s: float) -> _Tenant:
         tenant = self._tenants.get(client.tenant_identity)
         if tenant is None:
-            tenant = self._tenants[client.tenant_identity] = _Tenant(client.limits, now_s)
-        elif tenant.limits is not client.limits:
-            tenant.update(client.limits, now_s)
+            tenant = _Tenant(client.tenant_identity, self._parts)
+            self._tenants[client.tenant_identity] = tenant
+        tenant.update(client.limits, now_s)
         return tenant
 
 
-def _check_rates(tenant: _Tenant, now_s: float) -> None:
-    if tenant.limits.requests_per_minute:
-        wait_s = tenant.requests.wait_s(1, now_s)
-        if wait_s:
-            message = f"More than {tenant.limits.requests_per_minute} requests per minute."
-            raise _limited(message, code="requests_per_minute", retry_after_s=wait_s)
-    if tenant.limits.tokens_per_minute and tenant.tokens.level(now_s) <= 0:
-        message = f"More than {tenant.limits.tokens_per_minute} tokens per minute."
-        wait_s = tenant.tokens.wait_s(1, now_s)
-        raise _limited(message, code="tokens_per_minute", retry_after_s=wait_s)
-
-
-def _check_concurrency(whose: str, running: int, allowed: int) -> None:
-    if allowed and running >= allowed:
-        message = f"The {whose} has {running} requests in flight, as many as it may."
-        raise _limited(message, code="max_concurrent", retry_after_s=_BUSY_RETRY_S)
+async def admit(
+    admission: Admission,
+    top_up: TopUp,
+    client: Client,
+    tokens: int,
+    now: Callable[[], float],
+) -> None:
+    """As `enter`, but first ask other routers for what they have of a limit that is used up here."""
+    while True:
+        try:
+            return admission.enter(client, tokens, now())
+        except PartUsedUp as refusal:
+            if not await top_up(refusal.limit, refusal.amount):
+                raise
 
 
 def _greedy(whose: str, running: int, in_all: int) -> Refusal:
-    message = (
-        f"The {whose} has {running} of the {in_all} requests that the router has in flight, as "
-        f"many as leave room for others."
+    return _limited(
+        f"The {whose} has {running} of the {in_all} requests that the router has in flight. "
+        f"The rest stays free for others."
     )
-    return _limited(message, code="max_concurrent", retry_after_s=_BUSY_RETRY_S)
 
 
-def _limited(message: str, *, code: str, retry_after_s: float) -> Refusal:
-    return Refusal(Outcome.RATE_LIMITED, message, code=code, retry_after_s=retry_after_s)
+def _limited(message: str) -> Refusal:
+    return Refusal(
+        Outcome.RATE_LIMITED, message, code="max_concurrent", retry_after_s=_BUSY_RETRY_S
+    )

@@ -96,7 +96,7 @@ class Attempt:
         """The replica failed with nothing sent to the client; its charge of q is taken back, as the next attempt pays.
 
         Returns whether the request had begun there as far as the last report shows, and what of it is charged by
-        now (R11): if the replica computed and charged its input, the next attempt is told so.
+        now (R11): if the replica computed and charged its input, the next attempt carries that flag.
         """
         booking = self._end()
         ran = self._accounting.was_running(booking)

@@ -126,7 +126,7 @@ class Forwarder:
             except RelocatedError:
                 history.paid = await attempt.relocated(estimate(admitted.match, 0))
                 deadline_s = self._wait_until_s(request_state, admitted, history)
-                admitted.totals.moves += 1
+                admitted.totals.relocations += 1
                 continue
             except FailedAttempt as failed:
                 ran, history.paid = attempt.failed(estimate(admitted.match, 0))

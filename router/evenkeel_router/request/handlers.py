@@ -204,10 +204,11 @@ class Traffic:
             errors = self._totals.refused if totals is None else totals.errors
             errors[request_state.outcome] += 1
         if totals is not None and request_state.usage not in (None, NOTHING):
-            totals.duration_s.observe(duration_s)
-            if request_state.first_byte_s is not None:
-                totals.ttft_s.observe(request_state.first_byte_s - request_state.started_s)
-        if totals is not None and totals.identity not in self._fairness.now.beyond_share:
+            first_s = request_state.first_byte_s
+            ttft_s = None if first_s is None else first_s - request_state.started_s
+            totals.ended(duration_s, ttft_s)
+        client = request_state.client
+        if client is not None and client.identity not in self._fairness.now.beyond_share:
             self._objective(request_state)
         self._log(request_state, duration_s)
 

@@ -9,6 +9,7 @@ from evenkeel_contract.routerconfig import RouterConfig
 
 from evenkeel_router.api.identity import Directory
 from evenkeel_router.api.inference import Limits
+from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request.admission import Admission
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.transport.bodies import BodyMemory
@@ -19,10 +20,11 @@ MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 class Intake:
     """One router's intake. A changed configuration does not touch requests in flight."""
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, limit_parts: LimitParts) -> None:
         self.directory = Directory(config.tenancy, namespace=config.namespace)
         self.limits = _limits(config)
-        self.admission = Admission(config.limits)
+        self.limit_parts = limit_parts
+        self.admission = Admission(config.limits, limit_parts)
         self.body_memory = BodyMemory(MAX_BUFFERED_BYTES)
         self.active_requests: set[RequestState] = set()
         """Requests between admission and their end."""

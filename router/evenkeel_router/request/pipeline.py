@@ -22,6 +22,7 @@ from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request import refusals
+from evenkeel_router.request.admission import TopUp, admit
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
@@ -40,13 +41,14 @@ SPOOFED = "identity-header"
 class Pipeline:
     """Serves inference requests."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is one object of the router
         self,
         settings: Settings,
         intake: Intake,
         replicas: Replicas,
         service_ledger: ServiceLedger,
         *,
+        top_up: TopUp,
         totals: RequestTotals,
         forwarder: Forwarder,
         prefixes: Prefixes,
@@ -56,6 +58,7 @@ class Pipeline:
         self._intake = intake
         self._replicas = replicas
         self._service_ledger = service_ledger
+        self._top_up = top_up
         self._totals = totals
         self._forwarder = forwarder
         self._prefixes = prefixes
@@ -107,7 +110,7 @@ class Pipeline:
             if tokens is None:
                 tokens = self._totals.ratio.estimate(inference.prompt_bytes)
             request_state.estimate_tokens = tokens
-            intake.admission.enter(client, tokens, self._now())
+            await admit(intake.admission, self._top_up, client, tokens, self._now)
             self._service_ledger.demand.arrived(client.identity, self._now())
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.

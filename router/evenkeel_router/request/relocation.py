@@ -42,7 +42,7 @@ class PendingVerdict:
 
     def reported(self, held: HeldWork) -> bool:
         """A report shows what the replica has of the client. Whether it has dropped what was taken back."""
-        self._verdict = self._taken.told(held)
+        self._verdict = self._taken.verdict(held)
         settled = self._taken.is_settled(held)
         if settled:
             self.end()

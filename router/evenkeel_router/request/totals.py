@@ -1,23 +1,20 @@
-"""What each client was served: estimated at dispatch, settled at the end or at the abort (design §5.6).
+"""What this router served to each client and tenant since it started.
 
-Place in the flow: … → forward and stream → **account**. Totals only ever grow; metrics, `/v1/state` and
-`evenkeel top` read them and subtract.
-
-The surprising thing: histograms and counters here are plain numbers, not a metrics library's objects. One
-request touches about fifteen of them, and that is a visible part of its cost; `metrics.py` renders them when
-somebody asks.
+Histograms and counters are plain numbers here, not a metrics library's objects: a request touches about fifteen of
+them, and a library's objects cost ten times as much. Totals are kept by client, distributions by tenant: a
+distribution is a hundred numbers, and the names of clients come from outside.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final, Self
+from typing import Final
 
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import Usage
 
-from evenkeel_router.api.identity import MAX_CLIENTS, OTHER, Client
+from evenkeel_router.api.identity import MAX_CLIENTS, Client, names_of, other_clients
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.fleet.replicas import ReplicaTotals
 from evenkeel_router.histogram import Histogram
@@ -25,50 +22,76 @@ from evenkeel_router.histogram import Histogram
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 TOKENS: Final = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 ERROR_TOKENS: Final = (0, *TOKENS)
+MAX_TENANTS: Final = 100
+"""Tenants with distributions of their own; the other tenants share one, without a name."""
 
 
 def ttft_histogram(threshold_s: float | None) -> Histogram:
-    """Times to the first token, with a bound that is the objective's threshold: it tells good from bad exactly."""
+    """Times to the first token. The objective's threshold is a bound, so that the histogram counts exactly who met it."""
     return Histogram(sorted({*SECONDS, *(() if threshold_s is None else (threshold_s,))}))
 
 
-class ClientTotals:
-    """One client since the router started."""
+class Distributions:
+    """Over the requests of one tenant's clients since the router started."""
 
     __slots__ = (
-        "cached_tokens", "client", "duration_s", "errors", "identity", "in_flight", "input_tokens", "moves",
-        "output_tokens", "requests", "retries", "tenant", "tenant_identity", "ttft_s",
+        "cached_tokens", "duration_s", "input_tokens", "output_tokens", "tenant", "ttft_s",
     )  # fmt: skip
 
-    def __init__(self, *, identity: str, tenant_identity: str, tenant: str, client: str) -> None:
-        self.identity = identity
-        self.tenant_identity = tenant_identity
+    def __init__(self, tenant: str) -> None:
         self.tenant = tenant
-        self.client = client
-        self.in_flight = 0
-        self.requests = 0
-        self.retries = 0
-        self.moves = 0
-        self.errors: Counter[Outcome] = Counter()
         self.input_tokens = Histogram(TOKENS)
         self.cached_tokens = Histogram(TOKENS)
         self.output_tokens = Histogram(TOKENS)
         self.ttft_s = Histogram(SECONDS)
         self.duration_s = Histogram(SECONDS)
 
-    @classmethod
-    def of(cls, client: Client) -> Self:
-        """Those of a client that nothing was done for yet."""
-        return cls(
-            identity=client.identity,
-            tenant_identity=client.tenant_identity,
-            tenant=client.tenant,
-            client=client.name,
-        )
+
+class ClientTotals:
+    """One client since the router started."""
+
+    __slots__ = (
+        "answers", "cached_tokens", "client", "distributions", "errors", "identity", "in_flight", "input_tokens",
+        "output_tokens", "relocations", "requests", "retries", "tenant", "ttft_s",
+    )  # fmt: skip
+
+    def __init__(self, identity: str, distributions: Distributions) -> None:
+        self.identity = identity
+        self.tenant, self.client = names_of(identity)
+        self.distributions = distributions
+        self.in_flight = 0
+        self.requests = 0
+        self.retries = 0
+        self.relocations = 0
+        self.errors: Counter[Outcome] = Counter()
+        self.input_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self.answers = 0
+        """Requests whose first token came."""
+        self.ttft_s = 0.0
+        """The sum over these."""
+
+    def ended(self, duration_s: float, ttft_s: float | None) -> None:
+        """A request that was served ended; `ttft_s` is None if its client received no token."""
+        self.distributions.duration_s.observe(duration_s)
+        if ttft_s is not None:
+            self.distributions.ttft_s.observe(ttft_s)
+            self.answers += 1
+            self.ttft_s += ttft_s
+
+    def used(self, usage: Usage) -> None:
+        """A request used these tokens."""
+        self.input_tokens += usage.input_tokens
+        self.cached_tokens += usage.cached_tokens
+        self.output_tokens += usage.output_tokens
+        self.distributions.input_tokens.observe(usage.input_tokens)
+        self.distributions.cached_tokens.observe(usage.cached_tokens)
+        self.distributions.output_tokens.observe(usage.output_tokens)
 
 
 class PredictionTotals:
-    """Cached tokens: those that the router counted on when it chose a replica, and those that were found."""
+    """Cached tokens: those that the router expected when it chose a replica, and those that the replica found."""
 
     __slots__ = ("error_tokens", "predicted_tokens", "reported_tokens")
 
@@ -76,7 +99,7 @@ class PredictionTotals:
         self.predicted_tokens = 0
         self.reported_tokens = 0
         self.error_tokens = Histogram(ERROR_TOKENS)
-        """The difference for each request, whichever was more."""
+        """The absolute difference for each request."""
 
 
 class TokenRatio:
@@ -103,7 +126,9 @@ class TokenRatio:
 class RequestTotals:
     """All totals."""
 
-    def __init__(self, cost: Cost, *, max_clients: int = MAX_CLIENTS) -> None:
+    def __init__(
+        self, cost: Cost, *, max_clients: int = MAX_CLIENTS, max_tenants: int = MAX_TENANTS
+    ) -> None:
         self.cost = cost
         self.ratio = TokenRatio()
         self.refused: Counter[Outcome] = Counter()
@@ -111,34 +136,52 @@ class RequestTotals:
         self.faults = 0
         """Requests that a fault of the router ended."""
         self.within_share_ttft_s = ttft_histogram(None)
-        """Of clients that asked for no more than their share (design §7); what failed without a token never came."""
+        """Of clients that asked for at most their share (design §7); a request without a token counts above all bounds."""
         self.stripped: Counter[str] = Counter()
         """Guarded fields and headers taken out of requests, by name: those of `contract.names`."""
         self.predictions: dict[str, PredictionTotals] = {}
-        """By what they rest on: `text`, `estimated`, `exact`."""
+        """By basis of the prediction: `text`, `estimated`, `exact`."""
         self._max_clients = max_clients
+        self._max_tenants = max_tenants
         self._clients: dict[str, ClientTotals] = {}
-        self._other = ClientTotals(
-            identity=OTHER, tenant_identity=OTHER, tenant=OTHER, client=OTHER
-        )
+        self._others: dict[str, ClientTotals] = {}
+        """By identity; a tenant's clients beyond the first `max_clients` of all tenants share one."""
+        self._tenants: dict[str, Distributions] = {}
+        self._other_tenants = Distributions("")
 
     def of(self, client: Client) -> ClientTotals:
-        """A client's totals, or those of all clients beyond the first `max_clients`."""
+        """A client's totals; beyond the first `max_clients` clients, those of the tenant's other clients."""
         totals = self._clients.get(client.identity)
         if totals is None:
-            if len(self._clients) >= self._max_clients:
-                return self._other
-            totals = self._clients[client.identity] = ClientTotals.of(client)
+            own = len(self._clients) < self._max_clients
+            of = self._clients if own else self._others
+            identity = client.identity if own else other_clients(client.tenant_identity)
+            totals = of.get(identity)
+            if totals is None:
+                totals = of[identity] = ClientTotals(identity, self._distributions(client))
         return totals
 
+    def _distributions(self, client: Client) -> Distributions:
+        found = self._tenants.get(client.tenant_identity)
+        if found is None:
+            if len(self._tenants) >= self._max_tenants:
+                return self._other_tenants
+            found = self._tenants[client.tenant_identity] = Distributions(client.tenant)
+        return found
+
     def clients(self) -> Iterator[ClientTotals]:
-        """All totals of clients, `other` last and only if there is any."""
+        """Totals of clients, then those of each tenant's other clients."""
         yield from self._clients.values()
-        if self._other.requests or self._other.in_flight:
-            yield self._other
+        yield from self._others.values()
+
+    def distributions(self) -> Iterator[Distributions]:
+        """Of every tenant that sent a request; the last ones are those of the other tenants, if there are any."""
+        yield from self._tenants.values()
+        if len(self._tenants) >= self._max_tenants:
+            yield self._other_tenants
 
     def predicted(self, basis: str, predicted_tokens: int, reported_tokens: int) -> None:
-        """A replica found `reported_tokens` of a prompt cached, where the router had counted on the others."""
+        """A replica found `reported_tokens` of a prompt cached; the router expected `predicted_tokens`."""
         of = self.predictions.get(basis)
         if of is None:
             of = self.predictions[basis] = PredictionTotals()
@@ -147,15 +190,10 @@ class RequestTotals:
         of.error_tokens.observe(abs(predicted_tokens - reported_tokens))
 
     def settle(self, totals: ClientTotals, at: ReplicaTotals, usage: Usage) -> float:
-        """Charge what a request used at a replica; returns the service, weighted tokens."""
-        extend = usage.input_tokens - usage.cached_tokens
-        service = self.cost.input_cost(extend) + self.cost.output_cost(
-            extend, 0, usage.output_tokens
-        )
-        totals.input_tokens.observe(usage.input_tokens)
-        totals.cached_tokens.observe(usage.cached_tokens)
-        totals.output_tokens.observe(usage.output_tokens)
+        """Count the tokens that a request used at a replica; returns the service, weighted tokens."""
+        totals.used(usage)
         at.input_tokens += usage.input_tokens
         at.cached_tokens += usage.cached_tokens
         at.output_tokens += usage.output_tokens
-        return service
+        extend = usage.input_tokens - usage.cached_tokens
+        return self.cost.input_cost(extend) + self.cost.output_cost(extend, 0, usage.output_tokens)

@@ -1,1 +1,1 @@
-"""What people and programs read about a router: metrics, state, logs."""
+"""A router's metrics, state and logs."""

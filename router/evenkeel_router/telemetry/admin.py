@@ -1,7 +1,7 @@
 """The probe port and the admin port.
 
-Place in the flow: beside the way of requests. Probes and metrics (8081) are open, as a kubelet and a scraper
-want them; the state of tenants and clients, and the ledger for peers (8082), ask for a bearer token.
+Probes and metrics (8081) need no credentials, because kubelets and Prometheus send none. The state of tenants and
+clients, and the ledger for other routers (8082), need a bearer token.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from evenkeel_contract import limitswire
 from evenkeel_contract.adminstate import (
     ACTIVATION_PATH,
     ACTIVATION_POLL_S,
@@ -29,23 +31,29 @@ from evenkeel_contract.ledgerwire import (
     encode,
     frame,
 )
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from evenkeel_router.api.errors import Refusal, error_body, invalid
 from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.ledger.exchange import digest_from_wire, to_wire
+from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.snapshot import take, take_replicas
+from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
+from evenkeel_router.telemetry.snapshot import replicas_state, router_state
 
 ROOMS = web.AppKey("rooms", Rooms)
 MAX_DIGEST_BYTES: Final = 64 * 1024 * 1024
-METRICS = web.AppKey("metrics", CollectorRegistry)
+METRICS = web.AppKey("metrics", SharedText)
+SENDER = web.AppKey("sender", Sender)
+RENDERING = web.AppKey("rendering", asyncio.Lock)
+"""One answer is built at a time: several would each take a slice in every pass of the loop."""
+JSON: Final = "application/json"
 
 
-def probe_app(rooms: Rooms, metrics: CollectorRegistry) -> web.Application:
+def probe_app(rooms: Rooms, metrics: Callable[[], Lines]) -> web.Application:
     """`/livez`, `/readyz`, `/metrics`."""
     app = web.Application()
-    app[ROOMS], app[METRICS] = rooms, metrics
+    app[ROOMS], app[METRICS], app[SENDER] = rooms, SharedText(metrics), Sender()
+    app.on_shutdown.append(_end_rendering)
     app.router.add_get("/livez", _live)
     app.router.add_get("/readyz", _ready)
     app.router.add_get("/metrics", _metrics)
@@ -53,14 +61,15 @@ def probe_app(rooms: Rooms, metrics: CollectorRegistry) -> web.Application:
 
 
 def admin_app(rooms: Rooms) -> web.Application:
-    """`/v1/state`, `/v1/replicas`, `/v1/activation` and `/v1/ledger`, behind the admin token."""
+    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger` and `/v1/limits`, behind the admin token."""
     app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
-    app[ROOMS] = rooms
+    app[ROOMS], app[RENDERING] = rooms, asyncio.Lock()
     app.router.add_get(STATE_PATH, _state)
     app.router.add_get(REPLICAS_PATH, _replicas)
     app.router.add_get(ACTIVATION_PATH, _activation)
     app.on_shutdown.append(_answer_all)
     app.router.add_post(LEDGER_PATH, _ledger)
+    app.router.add_post(limitswire.LIMITS_PATH, _limits)
     return app
 
 
@@ -69,58 +78,61 @@ async def _live(request: web.Request) -> web.Response:
 
 
 async def _ready(request: web.Request) -> web.Response:
-    """Ready without replicas: requests are held for a while (design §6, scaling from zero)."""
+    """A router is ready without replicas: requests wait for one (design §6, scaling from zero)."""
     if request.app[ROOMS].intake.draining:
-        return web.Response(status=503, text="draining\n")
+        return web.Response(status=503, text="The router is shutting down.\n")
     if not request.app[ROOMS].replicas.in_sync:
-        return web.Response(status=503, text="not in sync: replicas are not known yet\n")
+        return web.Response(status=503, text="The router has not discovered its replicas yet.\n")
     return web.Response(text="ok\n")
 
 
-async def _metrics(request: web.Request) -> web.Response:
-    body = generate_latest(request.app[METRICS])
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+async def _metrics(request: web.Request) -> web.StreamResponse:
+    return await request.app[SENDER].send(request, request.app[METRICS], CONTENT_TYPE)
 
 
-async def _state(request: web.Request) -> web.Response:
-    state = take(request.app[ROOMS], asyncio.get_running_loop().time())
-    return web.Response(body=encode_state(state), content_type="application/json")
+async def _end_rendering(app: web.Application) -> None:
+    await app[METRICS].close()
+
+
+async def _state(request: web.Request) -> web.StreamResponse:
+    async with request.app[RENDERING]:
+        now_s = asyncio.get_running_loop().time()
+        body, _ = await in_slices(router_state(request.app[ROOMS], now_s))
+    return await send_pieces(request, cut(body), JSON)
 
 
 async def _replicas(request: web.Request) -> web.Response:
-    replicas = take_replicas(request.app[ROOMS], asyncio.get_running_loop().time())
-    return web.Response(body=encode_state(replicas), content_type="application/json")
+    now_s = asyncio.get_running_loop().time()
+    async with request.app[RENDERING]:
+        body, _ = await in_slices(replicas_state(request.app[ROOMS], now_s))
+    return web.Response(body=body, content_type=JSON)
 
 
 async def _activation(request: web.Request) -> web.Response:
-    """Whether a first replica is wanted: at once, or when it is not as the one who asks knows it."""
+    """Whether a request waits for a first replica. With `wanted`, the answer waits until it differs from that."""
     activation, known = request.app[ROOMS].replicas.activation, request.query.get("wanted")
     if known not in (None, "true", "false"):
         refusal = invalid("wanted must be true or false.", code="invalid_value", param="wanted")
-        return web.Response(
-            status=refusal.status, body=error_body(refusal), content_type="application/json"
-        )
+        return web.Response(status=refusal.status, body=error_body(refusal), content_type=JSON)
     wanted = activation.wanted
     if known is not None:
         wanted = await activation.other_than(known == "true", ACTIVATION_POLL_S)
     answer = ActivationState(version=STATE_VERSION, wanted=wanted)
-    return web.Response(body=encode_state(answer), content_type="application/json")
+    return web.Response(body=encode_state(answer), content_type=JSON)
 
 
 async def _answer_all(app: web.Application) -> None:
-    """Nobody's long poll holds up the end."""
+    """Long polls must not delay the shutdown."""
     app[ROOMS].replicas.activation.end()
 
 
 async def _ledger(request: web.Request) -> web.StreamResponse:
-    """What a peer lacks, in parts; requests are served in between."""
+    """The parts of the ledger that the other router lacks; requests are served between two parts."""
     try:
         has = digest_from_wire(decode_digest(await request.read()))
     except LedgerMessageError as error:
-        refusal = invalid(f"The body is no digest: {error}.", code="invalid_digest")
-        return web.Response(
-            status=refusal.status, body=error_body(refusal), content_type="application/json"
-        )
+        refusal = invalid(f"The body is not a ledger digest: {error}.", code="invalid_digest")
+        return web.Response(status=refusal.status, body=error_body(refusal), content_type=JSON)
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await response.prepare(request)
     for part in request.app[ROOMS].service_ledger.ledger.parts(has):
@@ -130,9 +142,23 @@ async def _ledger(request: web.Request) -> web.StreamResponse:
     return response
 
 
+async def _limits(request: web.Request) -> web.Response:
+    """Gives another router parts of tenants' limits."""
+    try:
+        ask = limitswire.decode_ask(await request.read())
+    except limitswire.LimitsMessageError as error:
+        refusal = invalid(f"The body is invalid: {error}.", code="invalid_limits")
+        return web.Response(
+            status=refusal.status, body=error_body(refusal), content_type="application/json"
+        )
+    parts = request.app[ROOMS].intake.limit_parts
+    answer = parts.answer(ask, asyncio.get_running_loop().time())
+    return web.Response(body=limitswire.encode(answer), content_type="application/octet-stream")
+
+
 @web.middleware
 async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Compares hashes, so that how long it takes says nothing about the token."""
+    """Hashes are compared, so that the duration of the comparison reveals nothing about the token."""
     wanted = request.app[ROOMS].settings.config.admin_token_sha256
     if wanted is None:
         return await handler(request)
@@ -148,6 +174,6 @@ async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
     return web.Response(
         status=refusal.status,
         body=error_body(refusal),
-        content_type="application/json",
+        content_type=JSON,
         headers=dict(refusal.headers),
     )

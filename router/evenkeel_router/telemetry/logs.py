@@ -1,10 +1,10 @@
 """Logs: one JSON object a line, written by a thread of its own.
 
-Place in the flow: the end of every request, and whatever else is worth a line. Keys, prompts and answers
-never appear; what a client wrote appears only where it was checked (request id, identity).
+API keys, prompts and answers are never logged. Of what a client sent, only its request id and its identity are, after
+they were checked.
 
-The surprising thing: request lines bypass `logging`. A record, its formatting and its lock cost as much as
-choosing a replica; here a request appends one tuple, and a writer encodes and writes them in batches.
+Lines of requests bypass `logging`: a record, its formatting and its lock cost as much as the choice of a replica. A
+request appends one tuple instead, and a writer encodes and writes the tuples in batches.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from evenkeel_router.request.request_state import RequestState
 
 FLUSH_INTERVAL_S: Final = 1.0
 MAX_PENDING: Final = 50_000
-"""Lines in memory; beyond that, lines are dropped and counted."""
+"""Lines in memory; further lines are dropped and counted."""
 
 
 class RequestLine(msgspec.Struct, omit_defaults=True):
-    """What is written about one request."""
+    """The line of one request."""
 
     time: float
     request_id: str
@@ -53,7 +53,7 @@ class RequestLine(msgspec.Struct, omit_defaults=True):
 
 
 class _Ended(NamedTuple):
-    """A request that is over, as it is handed to the writer, who makes a line of it."""
+    """A request that ended, as the writer gets it."""
 
     time: float
     request_id: str
@@ -70,7 +70,7 @@ class _Ended(NamedTuple):
     usage: Usage | None
 
     def line(self) -> RequestLine:
-        """What is written about it."""
+        """Its line."""
         line = RequestLine(
             self.time, self.request_id, self.path, self.status, round(self.duration_s, 6)
         )
@@ -88,7 +88,7 @@ class _Ended(NamedTuple):
 
 
 class RequestLog:
-    """Collects what requests came to; a thread writes it in batches. Without an output it drops it."""
+    """The lines of requests that ended; a thread writes them in batches. Without an output there are none."""
 
     def __init__(self, output: IO[str] | None) -> None:
         self._output = output
@@ -97,7 +97,7 @@ class RequestLog:
         self.dropped = 0
 
     def add(self, request_state: RequestState, duration_s: float) -> None:
-        """A request is over."""
+        """A request ended."""
         if self._output is None:
             return
         if len(self._lines) >= MAX_PENDING:
@@ -121,7 +121,7 @@ class RequestLog:
         self._lines.append(ended)
 
     async def run(self) -> None:
-        """Write what comes, until cancelled; then what is left."""
+        """Write lines every second until cancelled, then the lines that remain."""
         try:
             while True:
                 await asyncio.sleep(FLUSH_INTERVAL_S)
@@ -143,7 +143,7 @@ class RequestLog:
 
 
 class JsonFormatter(logging.Formatter):
-    """Everything else that is logged, in the same shape."""
+    """All other log records, in the same format."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -159,7 +159,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def start_logging(level: str, output: IO[str] | None = None) -> logging.handlers.QueueListener:
-    """Send all records through a queue to one thread; stop what this returns at the end."""
+    """Send all records through a queue to one thread, which the caller stops at the end."""
     handler = logging.StreamHandler(output if output is not None else sys.stderr)
     handler.setFormatter(JsonFormatter())
     records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
@@ -172,7 +172,7 @@ def start_logging(level: str, output: IO[str] | None = None) -> logging.handlers
 
 
 class _Queue(logging.handlers.QueueHandler):
-    """Keeps tracebacks: the formatter is on the other side."""
+    """Keeps tracebacks: the formatter at the other end of the queue writes them."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record

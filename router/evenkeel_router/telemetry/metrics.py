@@ -1,237 +1,252 @@
-"""`evenkeel_router_*`: the totals of `request.totals`, rendered when somebody scrapes (design §8).
+"""`evenkeel_router_*`: the router's metrics, rendered for each scrape (design §8).
 
-Place in the flow: account → **collect** → `/metrics` on the probe port. The hot path touches plain numbers
-only; a scrape pays for turning them into metric families.
+Totals are exported by client, distributions by tenant: a histogram by client would be a hundred series for each name
+that a trusted proxy sends. Requests run while a scrape is rendered: a series is exact when its line is written, two
+series may be some milliseconds apart. The counts and the sum of one histogram agree, and so do all fleet-wide series.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
-
+from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.fleet.health import FOR_GOOD
+from evenkeel_router.fleet.replicas import Replicas, ReplicaTotals
 from evenkeel_router.histogram import Histogram
-from evenkeel_router.request.totals import ClientTotals
-from evenkeel_router.telemetry.fairness_metrics import truth_metrics
-from evenkeel_router.telemetry.families import counter, gauge, name_of
-from evenkeel_router.telemetry.kv_metrics import kv_metrics
+from evenkeel_router.prefix.kv_follower import Counts, Follower, Standing
+from evenkeel_router.request.totals import ClientTotals, Distributions, RequestTotals
+from evenkeel_router.telemetry.exposition import Lines, counter, gauge, histogram, labels, summary
+from evenkeel_router.telemetry.fairness_metrics import fairness_metrics, ledger_metrics
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.rooms import Rooms
 
-_CLIENT = ("model_name", "tenant", "client")
-_REPLICA = ("model_name", "replica")
-_HISTOGRAMS: tuple[tuple[str, str, Callable[[ClientTotals], Histogram]], ...] = (
-    ("request_ttft_seconds", "From a request's head to the first event sent, or the whole answer.",
-     lambda totals: totals.ttft_s),
-    ("request_duration_seconds", "From a request's head to the end of its answer.",
-     lambda totals: totals.duration_s),
-    ("request_input_tokens", "Input tokens of a request, cached ones included.",
+INTERNAL: Final = "internal"
+"""The label `error_code` of requests that a fault of the router ended."""
+
+_CLIENT_COUNTERS: Final[tuple[tuple[str, str, Callable[[ClientTotals], float]], ...]] = (
+    ("request", "Requests of identified clients.", lambda client: client.requests),
+    ("request_retry", "Requests that were sent again after a replica failed.",
+     lambda client: client.retries),
+    ("request_relocation", "Requests that were waiting at a draining replica and were sent to another one.",
+     lambda client: client.relocations),
+    ("client_input_tokens", "Input tokens of served requests, cached tokens included.",
+     lambda client: client.input_tokens),
+    ("client_cached_tokens", "Input tokens that replicas found in their caches.",
+     lambda client: client.cached_tokens),
+    ("client_output_tokens", "Output tokens of served requests.",
+     lambda client: client.output_tokens),
+)  # fmt: skip
+_TENANT_HISTOGRAMS: Final[tuple[tuple[str, str, Callable[[Distributions], Histogram]], ...]] = (
+    ("request_ttft_seconds", "Time from a request's head to the first event sent, or to the whole answer.",
+     lambda tenant: tenant.ttft_s),
+    ("request_duration_seconds", "Time from a request's head to the end of its answer.",
+     lambda tenant: tenant.duration_s),
+    ("request_input_tokens", "Input tokens of a served request, cached tokens included.",
+     lambda tenant: tenant.input_tokens),
+    ("request_cached_tokens", "Input tokens of a served request that the replica found in its cache.",
+     lambda tenant: tenant.cached_tokens),
+    ("request_output_tokens", "Output tokens of a served request.",
+     lambda tenant: tenant.output_tokens),
+)  # fmt: skip
+_REPLICA_COUNTERS: Final[tuple[tuple[str, str, Callable[[ReplicaTotals], float]], ...]] = (
+    ("replica_request", "Requests that were sent to the replica.", lambda totals: totals.requests),
+    ("replica_failure", "Requests that failed at the replica.", lambda totals: totals.failures),
+    ("replica_backoff", "Pauses of new requests after the replica failed requests that another one answered.",
+     lambda totals: totals.backoffs),
+    ("replica_input_tokens", "Input tokens of requests that the replica served.",
      lambda totals: totals.input_tokens),
-    ("request_cached_tokens", "Input tokens of a request that a replica found cached.",
+    ("replica_cached_tokens", "Input tokens that the replica found in its cache.",
      lambda totals: totals.cached_tokens),
-    ("request_output_tokens", "Output tokens of a request.",
+    ("replica_output_tokens", "Output tokens that the replica generated.",
      lambda totals: totals.output_tokens),
+)  # fmt: skip
+_KV_COUNTERS: Final[tuple[tuple[str, str, Callable[[Counts], float]], ...]] = (
+    ("batches", "Batches of KV events that were applied.", lambda counts: counts.batches),
+    ("gaps", "Times that a batch of KV events was missing and was requested again.",
+     lambda counts: counts.gaps),
+    ("replays", "Replays that the router requested, those that only confirm its view included.",
+     lambda counts: counts.replays),
+    ("overruns", "Times that the replica had already discarded the missing batches.",
+     lambda counts: counts.overruns),
+    ("takeovers", "Times that the router replaced its view by the pages that the replica reported.",
+     lambda counts: counts.takeovers),
+    ("unreadable", "Batches of KV events that were invalid.", lambda counts: counts.unreadable),
 )  # fmt: skip
 
 
-def registry(rooms: Rooms, log: RequestLog) -> CollectorRegistry:
-    """A registry of the router's own metrics; no process-wide state."""
-    own = CollectorRegistry(auto_describe=False)
-    own.register(_RouterCollector(rooms, log))
-    return own
+def metrics(rooms: Rooms, log: RequestLog) -> Lines:
+    """A whole scrape."""
+    model = rooms.settings.config.model
+    yield from client_metrics(model, rooms.totals)
+    yield from tenant_metrics(model, rooms.totals)
+    yield from error_metrics(model, rooms.totals)
+    yield from fairness_metrics(model, rooms.service_ledger.fairness.now)
+    yield from ledger_metrics(rooms)
+    yield from replica_metrics(model, rooms.replicas)
+    yield from prediction_metrics(model, rooms.totals)
+    yield from kv_metrics(model, rooms.prefixes.followers)
+    yield from router_metrics(rooms, log)
 
 
-class _RouterCollector(Collector):
-    def __init__(self, rooms: Rooms, log: RequestLog) -> None:
-        self._rooms = rooms
-        self._log = log
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._by_client()
-        yield self._objective()
-        yield self._activations()
-        yield from truth_metrics(self._rooms)
-        yield from self._errors()
-        yield from self._by_replica()
-        yield from self._prefixes()
-        yield from kv_metrics(self._rooms)
-        yield from self._router()
-
-    def _by_client(self) -> Iterator[Metric]:
-        clients = [(self._labels(totals), totals) for totals in self._rooms.totals.clients()]
-        requests = counter("request", "Requests of identified clients.", _CLIENT)
-        retries = counter("request_retry", "Further dispatches after a replica failed.", _CLIENT)
-        moves = counter(
-            "request_move",
-            "Requests that waited at a replica that drains, sent elsewhere.",
-            _CLIENT,
-        )
-        in_flight = gauge("requests_in_flight", "Admitted requests that have not ended.", _CLIENT)
-        for labels, totals in clients:
-            requests.add_metric(labels, totals.requests)
-            retries.add_metric(labels, totals.retries)
-            moves.add_metric(labels, totals.moves)
-            in_flight.add_metric(labels, totals.in_flight)
-        yield from (requests, retries, moves, in_flight)
-        for name, help_text, of in _HISTOGRAMS:
-            family = HistogramMetricFamily(name_of(name), help_text, labels=_CLIENT)
-            for labels, totals in clients:
-                family.add_metric(labels, buckets=_buckets(of(totals)), sum_value=of(totals).total)
-            yield family
-
-    def _objective(self) -> Metric:
-        seen = self._rooms.totals.within_share_ttft_s
-        family = HistogramMetricFamily(
-            name_of("within_share_ttft_seconds"),
-            "As request_ttft_seconds, of clients that asked for no more than their share; +Inf: no token ever came.",
-            labels=("model_name",),
-        )
-        labels = (self._rooms.settings.config.model,)
-        family.add_metric(labels, buckets=_buckets(seen), sum_value=seen.total)
-        return family
-
-    def _activations(self) -> Metric:
-        took = self._rooms.replicas.activation.took_s
-        family = HistogramMetricFamily(
-            name_of("activation_seconds"),
-            "From the first request that found a service at zero to its first replica that takes requests.",
-            labels=("model_name",),
-        )
-        family.add_metric(
-            (self._rooms.settings.config.model,), buckets=_buckets(took), sum_value=took.total
-        )
-        return family
-
-    def _labels(self, totals: ClientTotals) -> tuple[str, str, str]:
-        return (self._rooms.settings.config.model, totals.tenant, totals.client)
-
-    def _errors(self) -> Iterator[Metric]:
-        errors = counter(
-            "request_error", "Requests that failed, by outcome.", (*_CLIENT, "error_code")
-        )
-        for totals in self._rooms.totals.clients():
-            for outcome, count in totals.errors.items():
-                errors.add_metric((*self._labels(totals), outcome.value), count)
-        nobody = (self._rooms.settings.config.model, "", "")
-        for outcome, count in self._rooms.totals.refused.items():
-            errors.add_metric((*nobody, outcome.value), count)
-        if self._rooms.totals.faults:
-            errors.add_metric((*nobody, "internal"), self._rooms.totals.faults)
-        yield errors
-        stripped = counter(
-            "stripped", "Fields and headers that clients may not send, taken out.",
-            ("model_name", "field"),
-        )  # fmt: skip
-        for field, count in self._rooms.totals.stripped.items():
-            stripped.add_metric((self._rooms.settings.config.model, field), count)
-        yield stripped
-
-    def _by_replica(self) -> Iterator[Metric]:
-        model = self._rooms.settings.config.model
-        routable = gauge("replica_routable", "1 where requests may go to the replica.", _REPLICA)
-        leaving = gauge(
-            "replica_draining", "1 while the replica gets nothing new because it leaves.", _REPLICA
-        )
-        load = gauge("replica_requests_in_flight", "Requests at the replica (s_w).", _REPLICA)
-        blocks = gauge(
-            "replica_prefix_blocks", "Blocks of prompts counted on being cached there.", _REPLICA
-        )
-        for member in self._rooms.replicas.fleet:
-            labels = (model, member.name)
-            blocks.add_metric(labels, self._rooms.replicas.fleet.blocks(member))
-            routable.add_metric(labels, float(member.routable))
-            leaving.add_metric(labels, float(member.unschedulable in FOR_GOOD))
-            load.add_metric(labels, self._rooms.replicas.fleet.load(member))
-        yield from (routable, leaving, load, blocks)
-        sent = counter("replica_request", "Requests sent to the replica.", _REPLICA)
-        failed = counter("replica_failure", "Requests that failed at the replica.", _REPLICA)
-        rests = counter(
-            "replica_rest",
-            "Times that it got nothing for a while, failing what others answer.",
-            _REPLICA,
-        )
-        given = counter("replica_input_tokens", "Input tokens.", _REPLICA)
-        cached = counter("replica_cached_tokens", "Input tokens found cached.", _REPLICA)
-        output = counter("replica_output_tokens", "Output tokens.", _REPLICA)
-        for name, totals in self._rooms.replicas.all_totals():
-            labels = (model, name)
-            sent.add_metric(labels, totals.requests)
-            failed.add_metric(labels, totals.failures)
-            rests.add_metric(labels, totals.backoffs)
-            given.add_metric(labels, totals.input_tokens)
-            cached.add_metric(labels, totals.cached_tokens)
-            output.add_metric(labels, totals.output_tokens)
-        yield from (sent, failed, rests, given, cached, output)
-
-    def _prefixes(self) -> Iterator[Metric]:
-        """What was foretold of caches, and what came of it."""
-        model, labels = self._rooms.settings.config.model, ("model_name", "mode")
-        predicted = counter(
-            "prefix_predicted_tokens", "Input tokens counted on being cached.", labels
-        )
-        reported = counter(
-            "prefix_reported_tokens", "Input tokens of the same requests found cached.", labels
-        )
-        error = HistogramMetricFamily(
-            name_of("prefix_error_tokens"),
-            "How far off the prediction of a request's cached tokens was.",
-            labels=labels,
-        )
-        for basis, foretold in self._rooms.totals.predictions.items():
-            predicted.add_metric((model, basis), foretold.predicted_tokens)
-            reported.add_metric((model, basis), foretold.reported_tokens)
-            off = foretold.error_tokens
-            error.add_metric((model, basis), buckets=_buckets(off), sum_value=off.total)
-        yield from (predicted, reported, error)
-        untokenised = counter(
-            "untokenised",
-            "Requests matched by their text in tokens mode.",
-            ("model_name", "reason"),
-        )
-        for reason, count in self._rooms.prefixes.untokenised.counts.items():
-            untokenised.add_metric((model, reason.value), count)
-        yield untokenised
-
-    def _router(self) -> Iterator[Metric]:
-        for name, help_text, value in (
-            ("requests_held", "Requests waiting for any replica to be routable.", len(self._rooms.replicas.wait_queue)),
-            ("activation_wanted", "1 while a request waits for the first replica of a service at zero.",
-             self._rooms.replicas.activation.wanted),
-            ("prefix_index_entries", "Prefixes in memory, at most prefix.maxBlocks.",
-             len(self._rooms.replicas.fleet.index)),
-            ("buffered_bytes", "Bodies of requests in memory.", self._rooms.intake.body_memory.used_bytes),
-            ("requests_in_flight_limit", "What it takes at a time: limits.maxConcurrent.",
-             self._rooms.settings.config.limits.max_concurrent),
-            ("draining", "1 while the router finishes what it has.", self._rooms.intake.draining),
-            ("config_faulty", "1 while a newer configuration did not hold.",
-             bool(self._rooms.settings.faults)),
-        ):  # fmt: skip
-            family = gauge(name, help_text, ("model_name",))
-            family.add_metric((self._rooms.settings.config.model,), float(value))
-            yield family
-        dropped = counter("log_lines_dropped", "Request lines that came too fast.", ("model_name",))
-        dropped.add_metric((self._rooms.settings.config.model,), self._log.dropped)
-        # Of this thread, the event loop's, and not of those beside it that tokenise: where it grows by a second per
-        # second, requests wait for the router.
-        busy = counter("loop_cpu_seconds", "CPU time of the thread that serves.", ("model_name",))
-        busy.add_metric((self._rooms.settings.config.model,), time.thread_time())
-        yield from (dropped, busy)
+def client_metrics(model: str, totals: RequestTotals) -> Lines:
+    """Totals of clients."""
+    clients: list[tuple[str, ClientTotals]] = []
+    for client in list(totals.clients()):  # a client may come while this pauses
+        own = labels(client=client.client, model_name=model, tenant=client.tenant)
+        clients.append((own, client))
+        yield ""
+    for name, help_text, value in _CLIENT_COUNTERS:
+        yield from counter(name, help_text, ((own, value(client)) for own, client in clients))
+    in_flight = ((own, client.in_flight) for own, client in clients)
+    yield from gauge("requests_in_flight", "Admitted requests that have not ended.", in_flight)
+    ttft = ((own, client.ttft_s, client.answers) for own, client in clients)
+    yield from summary("client_ttft_seconds", "As request_ttft_seconds: sum and count.", ttft)
 
 
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Cumulative counts by upper bound, as the text format wants them."""
-    buckets, below = [], 0
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        below += count
-        buckets.append(("+Inf" if bound == float("inf") else f"{float(bound)}", float(below)))
-    return buckets
+def tenant_metrics(model: str, totals: RequestTotals) -> Lines:
+    """Distributions over the requests of each tenant, and of all clients within their share."""
+    tenants = [
+        (labels(model_name=model, tenant=tenant.tenant), tenant)
+        for tenant in totals.distributions()
+    ]
+    for name, help_text, of in _TENANT_HISTOGRAMS:
+        yield from histogram(name, help_text, ((own, of(tenant)) for own, tenant in tenants))
+    yield from histogram(
+        "within_share_ttft_seconds",
+        "As request_ttft_seconds, of clients that request at most their share. A request without a token is in +Inf.",
+        [(labels(model_name=model), totals.within_share_ttft_s)],
+    )
+
+
+def error_metrics(model: str, totals: RequestTotals) -> Lines:
+    """Failed requests, and what was removed from requests."""
+    yield from counter("request_error", "Requests that failed, by outcome.", _errors(model, totals))
+    stripped = [
+        (labels(field=field, model_name=model), count) for field, count in totals.stripped.items()
+    ]
+    help_text = "Fields and headers removed from requests, because clients may not send them."
+    yield from counter("stripped", help_text, stripped)
+
+
+def _errors(model: str, totals: RequestTotals) -> Iterator[tuple[str, float]]:
+    def series(client: str, tenant: str, code: str) -> str:
+        return labels(client=client, error_code=code, model_name=model, tenant=tenant)
+
+    for one in list(totals.clients()):
+        for outcome, count in list(one.errors.items()):
+            yield series(one.client, one.tenant, outcome.value), count
+    unidentified: Mapping[Outcome, int] = dict(totals.refused)
+    for outcome, count in unidentified.items():
+        yield series("", "", outcome.value), count
+    if totals.faults:
+        yield series("", "", INTERNAL), totals.faults
+
+
+def replica_metrics(model: str, replicas: Replicas) -> Lines:
+    """Replicas as this router uses them."""
+    members = [(labels(model_name=model, replica=one.name), one) for one in list(replicas.fleet)]
+    for name, help_text, value in (
+        ("replica_routable", "1 if the replica can receive requests.", lambda one: one.routable),
+        ("replica_draining", "1 if the replica is leaving and receives no new requests.",
+         lambda one: one.unschedulable in FOR_GOOD),
+        ("replica_requests_in_flight", "Requests of this router at the replica.", replicas.fleet.load),
+        ("replica_prefix_blocks", "Prompt blocks that this router expects in the replica's cache.",
+         replicas.fleet.blocks),
+    ):  # fmt: skip
+        yield from gauge(name, help_text, ((own, value(one)) for own, one in members))
+    listed = [(labels(model_name=model, replica=name), own) for name, own in replicas.all_totals()]
+    for name, help_text, of in _REPLICA_COUNTERS:
+        yield from counter(name, help_text, ((own, of(one)) for own, one in listed))
+
+
+def prediction_metrics(model: str, totals: RequestTotals) -> Lines:
+    """Cached tokens: predicted and reported."""
+    bases = [
+        (labels(mode=basis, model_name=model), own) for basis, own in totals.predictions.items()
+    ]
+    yield from counter(
+        "prefix_predicted_tokens",
+        "Input tokens that the router expected in the chosen replica's cache.",
+        ((own, one.predicted_tokens) for own, one in bases),
+    )
+    yield from counter(
+        "prefix_reported_tokens",
+        "Input tokens of the same requests that the replica found in its cache.",
+        ((own, one.reported_tokens) for own, one in bases),
+    )
+    yield from histogram(
+        "prefix_error_tokens",
+        "Absolute difference between predicted and reported cached tokens of a request.",
+        ((own, one.error_tokens) for own, one in bases),
+    )
+
+
+def kv_metrics(model: str, followers: Mapping[str, Follower]) -> Lines:
+    """The router's view of its replicas' caches, in tokens mode."""
+    listed = [(labels(model_name=model, replica=name), own) for name, own in followers.items()]
+    yield from gauge(
+        "replica_kv_in_sync",
+        "1 if the router's view of the replica's cache is exact.",
+        ((own, one.standing is Standing.IN_SYNC) for own, one in listed),
+    )
+    yield from gauge(
+        "replica_kv_standing",
+        "1 for the current state of the router's view of the replica's cache, else 0.",
+        (
+            (f"{own},{labels(standing=state.value)}", one.standing is state)
+            for own, one in listed
+            for state in Standing
+        ),
+    )
+    now_s = time.time()
+    yield from gauge(
+        "replica_kv_batch_age_seconds",
+        "Time since the last batch of KV events, by the replica's clock.",
+        (
+            (own, now_s - one.last_batch_unix_s)
+            for own, one in listed
+            if one.last_batch_unix_s is not None
+        ),
+    )
+    for name, help_text, of in _KV_COUNTERS:
+        series = ((own, of(one.counts)) for own, one in listed)
+        yield from counter(f"replica_kv_{name}", help_text, series)
+
+
+def router_metrics(rooms: Rooms, log: RequestLog) -> Lines:
+    """The router itself."""
+    own = labels(model_name=rooms.settings.config.model)
+    for name, help_text, value in (
+        ("requests_held", "Requests that wait until a replica is routable.", len(rooms.replicas.wait_queue)),
+        ("activation_wanted", "1 if a request waits for the first replica of a service at zero.",
+         rooms.replicas.activation.wanted),
+        ("prefix_index_entries", "Prefixes in memory. The limit is prefix.maxBlocks.",
+         len(rooms.replicas.fleet.index)),
+        ("buffered_bytes", "Bytes of request bodies in memory.", rooms.intake.body_memory.used_bytes),
+        ("requests_in_flight_limit", "Value of limits.maxConcurrent.",
+         rooms.settings.config.limits.max_concurrent),
+        ("draining", "1 if the router is shutting down and accepts no new requests.", rooms.intake.draining),
+        ("config_faulty", "1 if the newest configuration is invalid and the previous one is in use.",
+         bool(rooms.settings.faults)),
+    ):  # fmt: skip
+        yield from gauge(name, help_text, [(own, value)])
+    reasons = [
+        (labels(model_name=rooms.settings.config.model, reason=reason.value), count)
+        for reason, count in rooms.prefixes.untokenised.counts.items()
+    ]
+    yield from counter(
+        "untokenised", "Requests in tokens mode that were matched by their text.", reasons
+    )
+    help_text = "Lines of the request log that were dropped, because they came too fast."
+    yield from counter("log_lines_dropped", help_text, [(own, log.dropped)])
+    # Of this thread alone, which runs the event loop; tokenising has threads of its own.
+    help_text = (
+        "CPU time of the thread that serves requests. At 1 second per second, requests wait for it."
+    )
+    yield from counter("loop_cpu_seconds", help_text, [(own, time.thread_time())])
+    help_text = (
+        "Time from the first request for a service at zero until a replica accepts requests."
+    )
+    yield from histogram("activation_seconds", help_text, [(own, rooms.replicas.activation.took_s)])

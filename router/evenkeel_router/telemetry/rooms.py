@@ -12,6 +12,7 @@ from typing import Self
 from evenkeel_contract.routerconfig import RouterConfig
 
 from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.request.intake import Intake
@@ -43,7 +44,8 @@ class Rooms:
         service_ledger = ServiceLedger(settings, incarnation=incarnation)
         totals = RequestTotals(service_ledger.accounting.cost)
         totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
-        return cls(settings, service_ledger, Replicas(settings), Prefixes(), totals, Intake(config))
+        intake = Intake(config, LimitParts(service_ledger.ledger.router))
+        return cls(settings, service_ledger, Replicas(settings), Prefixes(), totals, intake)
 
     def apply(self, config: RouterConfig) -> None:
         """Use a changed configuration. It touches no request in flight; discovery applies the replicas."""

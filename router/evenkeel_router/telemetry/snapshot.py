@@ -1,14 +1,16 @@
-"""The router's memory as `/v1/state` shows it.
+"""What `/v1/state` and `/v1/replicas` answer, built in steps: requests are served between two steps (`slices.py`).
 
-Place in the flow: account, fleet, reports → **snapshot** → `evenkeel top`. Taken when somebody asks, in one
-go, so that its numbers belong together.
+The numbers of one client, and of one replica, are of the same moment. Two clients may be some milliseconds apart.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Generator
+from typing import TypeVar
 
+import msgspec
 from evenkeel_contract import adminstate
 from evenkeel_contract.routerconfig import PrefixMode, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
@@ -21,17 +23,23 @@ from evenkeel_fairshare.ledger.replica_account import (
     ReplicaAccount,
 )
 
-from evenkeel_router.api.identity import OTHER, names_of, tenant_identity
+from evenkeel_router.api.identity import tenant_identity
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.ledger.fairness import NOBODY
-from evenkeel_router.request.totals import ClientTotals
+from evenkeel_router.request.totals import ClientTotals, Distributions
 from evenkeel_router.telemetry.rooms import Rooms
 
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Serve requests between two of them."""
 
-def take(rooms: Rooms, now_s: float) -> adminstate.RouterState:
-    """Everything, now."""
+
+def router_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
+    """The answer of `/v1/state`, as JSON."""
+    replicas = yield from _replicas(rooms, now_s)
+    tenants = yield from _tenants(rooms)
     config = rooms.settings.config
-    return adminstate.RouterState(
+    state = adminstate.RouterState(
         version=adminstate.STATE_VERSION,
         time_s=now_s,
         uptime_s=time.time() - rooms.intake.started_unix,
@@ -45,20 +53,31 @@ def take(rooms: Rooms, now_s: float) -> adminstate.RouterState:
         prefix_blocks=sum(map(rooms.replicas.fleet.blocks, rooms.replicas.fleet)),
         config_faults=rooms.settings.faults,
         prefix=_prefix(rooms),
-        replicas=tuple(_replica(rooms, member, now_s) for member in rooms.replicas.fleet),
-        tenants=_tenants(rooms),
+        replicas=replicas,
+        tenants=tenants,
         fleet=_fleet(rooms),
         ledger=_ledger(rooms),
         peers=_peers(rooms, now_s),
     )
+    return adminstate.encode_state(state)
 
 
-def take_replicas(rooms: Rooms, now_s: float) -> adminstate.ReplicasState:
-    """The replicas alone."""
-    return adminstate.ReplicasState(
-        version=adminstate.STATE_VERSION,
-        replicas=tuple(_replica(rooms, member, now_s) for member in rooms.replicas.fleet),
-    )
+def replicas_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
+    """The answer of `/v1/replicas`, as JSON."""
+    replicas = yield from _replicas(rooms, now_s)
+    state = adminstate.ReplicasState(version=adminstate.STATE_VERSION, replicas=replicas)
+    return adminstate.encode_state(state)
+
+
+def _replicas(rooms: Rooms, now_s: float) -> Steps[tuple[adminstate.ReplicaState, ...]]:
+    found = []
+    for member in list(rooms.replicas.fleet):
+        if (
+            member.name in rooms.replicas.configured
+        ):  # it may leave the configuration between two steps
+            found.append(_replica(rooms, member, now_s))
+            yield
+    return tuple(found)
 
 
 def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaState:
@@ -99,7 +118,7 @@ def _why_not_followed(rooms: Rooms, member: Member) -> str:
     replica = rooms.replicas.configured[member.name]
     if None in (replica.kv_events, replica.kv_replay):
         return "it publishes no KV events"
-    return "" if member.joined else "it is not there"
+    return "" if member.joined else "it is unreachable"
 
 
 def _prefix(rooms: Rooms) -> adminstate.PrefixState:
@@ -111,11 +130,11 @@ def _prefix(rooms: Rooms) -> adminstate.PrefixState:
         },
         predictions={
             basis: adminstate.PredictionState(
-                predicted_tokens=foretold.predicted_tokens,
-                reported_tokens=foretold.reported_tokens,
-                error_tokens=int(foretold.error_tokens.total),
+                predicted_tokens=prediction.predicted_tokens,
+                reported_tokens=prediction.reported_tokens,
+                error_tokens=int(prediction.error_tokens.total),
             )
-            for basis, foretold in rooms.totals.predictions.items()
+            for basis, prediction in rooms.totals.predictions.items()
         },
     )
 
@@ -124,53 +143,49 @@ def _sum(page: ReplicaAccount | None, column: int) -> int:
     return int(sum(page.clients.column(column))) if page is not None else 0
 
 
-def _tenants(rooms: Rooms) -> tuple[adminstate.TenantState, ...]:
-    """Configured tenants first, in their order; then whoever else was served by this router or any other."""
+def _tenants(rooms: Rooms) -> Steps[tuple[adminstate.TenantState, ...]]:
+    """Configured tenants in their order, then other tenants that this router or another one served."""
     served: defaultdict[str, dict[str, ClientTotals]] = defaultdict(dict)
-    for identity in rooms.service_ledger.fairness.now.clients:
-        served[tenant_of(identity)][identity] = _totals_of(identity)
     for totals in rooms.totals.clients():
-        served[totals.tenant_identity][totals.identity] = totals
+        served[tenant_of(totals.identity)][totals.identity] = totals
+    unused = Distributions("")
+    for identity in rooms.service_ledger.fairness.now.clients:
+        if identity not in served[tenant_of(identity)]:
+            served[tenant_of(identity)][identity] = ClientTotals(identity, unused)
+        yield
     tenants = []
     for tenant in rooms.settings.config.tenancy.tenants:
         mine = served.pop(tenant_identity(tenant), {})
         for client in rooms.intake.directory.declared(tenant):
-            mine.setdefault(client.identity, ClientTotals.of(client))
-        tenants.append(_tenant(rooms, tenant, list(mine.values())))
+            mine.setdefault(client.identity, ClientTotals(client.identity, unused))
+        tenants.append((yield from _tenant(rooms, tenant, list(mine.values()))))
     for clients in served.values():
         some = next(iter(clients.values()))
         tenant = TenantConfig(namespace=rooms.settings.config.namespace, name=some.tenant)
-        tenants.append(_tenant(rooms, tenant, list(clients.values())))
+        tenants.append((yield from _tenant(rooms, tenant, list(clients.values()))))
     return tuple(tenants)
-
-
-def _totals_of(identity: str) -> ClientTotals:
-    """Those of a client that this router did nothing for."""
-    tenant, name = names_of(identity)
-    return ClientTotals(
-        identity=identity, tenant_identity=tenant_of(identity), tenant=tenant, client=name
-    )
 
 
 def _tenant(
     rooms: Rooms, tenant: TenantConfig, clients: list[ClientTotals]
-) -> adminstate.TenantState:
+) -> Steps[adminstate.TenantState]:
     weights = {client.name: client.weight for client in tenant.clients}
-    figures = rooms.service_ledger.fairness.now.tenants.get(
-        clients[0].tenant_identity if clients else "", NOBODY
-    )
-    return adminstate.TenantState(
+    # Encoded one at a time: with many replicas, to encode (and to free) all of them together takes too long.
+    shown = []
+    for totals in clients:
+        weight = weights.get(totals.client, tenant.default_client_weight)
+        shown.append(msgspec.Raw(msgspec.json.encode(_client(rooms, totals, weight))))
+        yield
+    figures = rooms.service_ledger.fairness.now.tenants.get(tenant_identity(tenant), NOBODY)
+    state = adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
         weight=tenant.weight,
         service=figures.service,
         owed=figures.owed,
         lead_s=figures.lead_s,
-        clients=tuple(
-            _client(rooms, totals, weights.get(totals.client, tenant.default_client_weight))
-            for totals in clients
-        ),
     )
+    return msgspec.structs.replace(state, clients=tuple(shown))
 
 
 def _client(rooms: Rooms, totals: ClientTotals, weight: int) -> adminstate.ClientState:
@@ -183,15 +198,15 @@ def _client(rooms: Rooms, totals: ClientTotals, weight: int) -> adminstate.Clien
         requests=totals.requests,
         errors=sum(totals.errors.values()),
         retries=totals.retries,
-        input_tokens=int(totals.input_tokens.total),
-        cached_tokens=int(totals.cached_tokens.total),
-        output_tokens=int(totals.output_tokens.total),
+        input_tokens=totals.input_tokens,
+        cached_tokens=totals.cached_tokens,
+        output_tokens=totals.output_tokens,
         service=figures.service,
         owed=figures.owed,
         requested_per_s=figures.requested_per_s,
         lead_s=figures.lead_s,
         backlogged=figures.backlogged,
-        replicas=_at_replicas(rooms, totals.identity) if totals.identity != OTHER else (),
+        replicas=_at_replicas(rooms, totals.identity),
     )
 
 
@@ -258,7 +273,7 @@ def _at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplic
 
 
 def _page(rooms: Rooms, member: Member) -> ReplicaAccount | None:
-    """What the ledger knows of the process that answers at a replica."""
+    """The ledger's account of the process that answers at a replica."""
     return rooms.service_ledger.ledger.replica_accounts.get(
         rooms.service_ledger.accounting.incarnation(member.name)
     )

@@ -19,7 +19,7 @@ from evenkeel_contract import constraints, decode, quantities, validate
 from evenkeel_contract.crd import definitions
 from evenkeel_contract.faults import Fault
 from evenkeel_operator.core import accepted
-from evenkeel_operator.core.accepted import judge
+from evenkeel_operator.core.spec_in_use import choose_spec
 
 from tests.support.crd_cases import (
     RULES,
@@ -106,8 +106,8 @@ def judge_all() -> None:
     for case in cases():
         faults_of(case)
         if case["kind"] == "FairInferenceService":
-            judge(case, None, STRICT)
-    judge(SCALED, None, STRICT)
+            choose_spec(case, None, STRICT)
+    choose_spec(SCALED, None, STRICT)
 
 
 def test_every_line_that_finds_a_fault_is_reached_by_a_case(made_at: set[tuple[str, int]]) -> None:
@@ -131,6 +131,6 @@ def test_what_only_the_operator_finds_is_found_with_its_path(document: Document,
     faults = (
         faults_of(document)
         if document["kind"] == "InferenceTenant"
-        else judge(document, None, DEFAULTS).faults
+        else choose_spec(document, None, DEFAULTS).faults
     )
     assert [fault.path for fault in faults] == [path]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.routerconfig import AtZero
+from evenkeel_kube.errors import Unreachable
 from evenkeel_operator import activation
-from evenkeel_operator.cluster.errors import Unreachable
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core.objects import Object
 

@@ -12,9 +12,10 @@ from evenkeel_operator.cluster.prometheus import PrometheusError
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.queries import figures, queries
+from evenkeel_operator.core.recommendation import Measurements
 from evenkeel_operator.core.scaler import Blind
-from evenkeel_operator.core.wish import Figures
 
+from tests.support.build_contexts import document, sample_context
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_prometheus import answers
 from tests.support.operator_lives import (
@@ -25,7 +26,6 @@ from tests.support.operator_lives import (
     become_ready,
     condition,
 )
-from tests.support.subjects import document, sample_subject
 
 SCALED = {
     "maxReplicas": 8,
@@ -91,7 +91,7 @@ async def test_what_is_decided_reaches_deployment_and_status_and_never_the_spec(
     verdict = condition(cluster, "ScalingActive")
     assert (verdict["status"], verdict["reason"]) == ("True", "Scaling")
     (event,) = [one for one in cluster.events if one["reason"] == "Scaled"]
-    assert (event["type"], event["message"]) == ("Normal", "from 1 to 5 replicas: Demand")
+    assert (event["type"], event["message"]) == ("Normal", "Replicas changed from 1 to 5: Demand.")
     assert cluster.objects[SERVICE, "team-ml", "simulated"]["spec"] == spec
 
 
@@ -217,7 +217,7 @@ async def test_weights_are_those_that_routers_are_told() -> None:
 
 
 def test_only_what_is_needed_is_asked() -> None:
-    given = sample_subject("gpu.yaml").spec.autoscaling
+    given = sample_context("gpu.yaml").spec.autoscaling
     assert given is not None
     everything = queries("team-ml", "llama", given)
     assert set(everything) == {"age", "asked", "inFlight", "seen", "saturated", "queue", "ttft"}
@@ -240,7 +240,7 @@ def test_what_is_no_number_is_no_figure() -> None:
         {("a", "b"): float("inf"), ("a", "c"): 1.0}, queue=float("nan"), seen=float("inf")
     )
     found = figures(odd)
-    assert isinstance(found, Figures)
+    assert isinstance(found, Measurements)
     assert [one.client for one in found.asked] == ["c"]
     assert (found.queue_s, found.seen_per_s) == (None, None)
 

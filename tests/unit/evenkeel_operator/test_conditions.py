@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from evenkeel_contract.faults import Fault
 from evenkeel_operator.core.conditions import MAX_MESSAGE, Findings, Note, verdicts
-from evenkeel_operator.core.status import differs, service_status
-from evenkeel_operator.core.transitions import worth_telling
-from evenkeel_operator.core.troubles import WORDS, Trouble
+from evenkeel_operator.core.pod_failures import WORDS, PodFailure
+from evenkeel_operator.core.status import differs, events_for, service_status
 from evenkeel_operator.core.workload import Workload, workload
 
 READY = Workload(wanted=2, exists=True, pods=2, ready=2, settled=True)
@@ -32,19 +31,25 @@ GOOD = {
     "RouterReady": ("True", "AllReady"),
     "ScalingActive": ("False", "NotConfigured"),
     "Progressing": ("False", "Stable"),
-    "Degraded": ("False", "AsPromised"),
+    "Degraded": ("False", "Healthy"),
     "SpecValid": ("True", "Valid"),
 }
 ABSENT = Workload(wanted=2)
 HALF = Workload(wanted=2, exists=True, pods=2, ready=1)
 CRASHING = Workload(
-    wanted=2, exists=True, pods=2, ready=0, trouble=Trouble("Crashing", "it ends again and again")
+    wanted=2,
+    exists=True,
+    pods=2,
+    ready=0,
+    failure=PodFailure("Crashing", "it ends again and again"),
 )
 SURGE = Workload(wanted=2, exists=True, pods=3, ready=2)
-CRASH = Trouble("Crashing", "container engine of pod p ended")
-STUCK = replace(SURGE, trouble=CRASH, stuck=CRASH)
+CRASH = PodFailure("Crashing", "container engine of pod p ended")
+STUCK = replace(SURGE, failure=CRASH, stuck=CRASH)
 NONE = Workload(wanted=0, exists=True, settled=True)
-UNSCHEDULABLE = Workload(wanted=1, exists=True, pods=1, trouble=Trouble("Unschedulable", "no GPU"))
+UNSCHEDULABLE = Workload(
+    wanted=1, exists=True, pods=1, failure=PodFailure("Unschedulable", "no GPU")
+)
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
     "all is well": ({}, {}),
@@ -99,7 +104,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
         },
     ),
     "a rollout finds no room": (
-        {"engines": replace(SURGE, trouble=Trouble("Unschedulable", "pod p finds no node"))},
+        {"engines": replace(SURGE, failure=PodFailure("Unschedulable", "pod p finds no node"))},
         {"Progressing": ("False", "RolloutBlocked")},
     ),
     "no router takes a new one": (
@@ -144,9 +149,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
             "SpecValid": ("False", "Invalid"),
         },
     ),
-    "something is amiss": (
-        {"notes": (Note("ApiAbsent", "no such API"),)},
-        {"Degraded": ("True", "ApiAbsent")},
+    "a part of the spec is not fulfilled": (
+        {"notes": (Note("ApiMissing", "no such API"),)},
+        {"Degraded": ("True", "ApiMissing")},
     ),
 }
 
@@ -166,10 +171,10 @@ def test_every_fault_is_named_with_its_path_as_far_as_a_message_goes() -> None:
 def test_who_crashes_beside_old_engines_is_named_wherever_people_look() -> None:
     messages = {item.type.value: item.message for item in verdicts(findings(engines=STUCK))}
     assert (
-        messages["EnginesReady"] == f"2 of 2 engines are ready; new ones are not: {CRASH.message}"
+        messages["EnginesReady"] == f"2 of 2 engines are ready. New ones are not: {CRASH.message}"
     )
-    told = f"the rollout of engines does not go on: {CRASH.message}"
-    assert messages["Progressing"] == messages["Degraded"] == told
+    want = f"The rollout of engines is stuck: {CRASH.message}"
+    assert (messages["Progressing"], messages["Degraded"]) == (want, f"{want}.")
 
 
 def deployment(**status: Any) -> dict[str, Any]:
@@ -222,21 +227,21 @@ KILLED = {"reason": "OOMKilled", "exitCode": 137}
 SAID = {"reason": "Error", "exitCode": 1, "message": LOG}
 CRASHED = (
     "Crashing",
-    "container engine of pod p ended and is started again (Error, exit code 1: RuntimeError: CUDA out of memory)",
+    "container engine of pod p exited and restarts (Error, exit code 1: RuntimeError: CUDA out of memory).",
 )
 GONE = {"metadata": {"name": "p", "deletionTimestamp": "x"}}
 TROUBLES: dict[str, tuple[list[dict[str, Any]], tuple[str, str] | None]] = {
     "nothing is known": ([pod("p")], None),
     "an image": (
         [waiting("ImagePullBackOff")],
-        ("ImageCannotBePulled", "container engine of pod p: i:1 cannot be pulled"),
+        ("ImageCannotBePulled", "container engine of pod p: the image i:1 cannot be pulled."),
     ),
-    "no node": ([NOWHERE], ("Unschedulable", "pod q finds no node: 0/2 nodes have a GPU")),
+    "no node": ([NOWHERE], ("Unschedulable", "pod q fits on no node: 0/2 nodes have a GPU")),
     "a crash says more than a queue": (
         [NOWHERE, waiting("CrashLoopBackOff", lastState={"terminated": KILLED})],
         (
             "Crashing",
-            "container engine of pod p ended and is started again (OOMKilled, exit code 137; its log says more)",
+            "container engine of pod p exited and restarts (OOMKilled, exit code 137; see its log).",
         ),
     ),
     "the first crash of all": ([container({"terminated": SAID})], CRASHED),
@@ -277,15 +282,15 @@ TROUBLES: dict[str, tuple[list[dict[str, Any]], tuple[str, str] | None]] = {
 def test_the_reason_why_pods_are_not_ready(
     pods: list[dict[str, Any]], want: tuple[str, str] | None
 ) -> None:
-    found = workload(deployment(), wanted=1, pods=pods).trouble
-    assert found == (None if want is None else Trouble(*want))
+    found = workload(deployment(), wanted=1, pods=pods).failure
+    assert found == (None if want is None else PodFailure(*want))
 
 
 def test_a_long_last_line_is_told_by_its_end() -> None:
     ended = {"exitCode": 1, "message": "x" * 2000 + " no such file"}
-    found = workload(deployment(), wanted=1, pods=[container({"terminated": ended})]).trouble
+    found = workload(deployment(), wanted=1, pods=[container({"terminated": ended})]).failure
     assert found is not None
-    assert found.message.endswith("x no such file)")
+    assert found.message.endswith("x no such file).")
     assert len(found.message) < WORDS + 100
 
 
@@ -367,12 +372,24 @@ def test_a_status_is_written_only_where_it_says_something_else() -> None:
 
 def test_people_hear_of_what_is_new_and_of_nothing_twice() -> None:
     first = status(findings(engines=STARTING), RAW, "2026-01-01T00:00:00Z")
-    assert list(worth_telling(RAW, first)) == []  # that a new service is not ready yet is no news
+    assert list(events_for(RAW, first)) == []  # that a new service is not ready yet is no news
     raw = RAW | {"status": first}
     good = status(findings(), raw, "2026-01-02T00:00:00Z")
-    assert [(news.reason, news.bad) for news in worth_telling(raw, good)] == [("Serving", False)]
+    assert [(news.reason, news.bad) for news in events_for(raw, good)] == [("Serving", False)]
     raw = RAW | {"status": good}
-    assert list(worth_telling(raw, good)) == []
+    assert list(events_for(raw, good)) == []
     bad = status(findings(faults=(Fault("spec.x", "is odd"),)), raw, "2026-01-03T00:00:00Z")
-    heard = [(news.reason, news.bad) for news in worth_telling(raw, bad)]
+    heard = [(news.reason, news.bad) for news in events_for(raw, bad)]
     assert heard == [("OldSpecRuns", True), ("Invalid", True)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("AsPromised", "Healthy"), ("ApiAbsent", "ApiMissing"), ("Gone", "Healthy")]
+)
+def test_a_reason_that_an_older_operator_called_otherwise_is_no_event(old: str, new: str) -> None:
+    status = "True" if new == "ApiMissing" else "False"
+    known = {"type": "Degraded", "status": status, "message": "the same", "reason": old}
+    now = {**known, "reason": new, "message": "All objects match the spec."}
+    raw = {**RAW, "status": {"conditions": [known]}}
+    events = [event.reason for event in events_for(raw, {"conditions": [now]})]
+    assert events == ([new] if old == "Gone" else [])

@@ -44,9 +44,7 @@ async def test_it_is_told_by_the_pass_of_its_first_crash_and_then_rests() -> Non
     crashed = cluster.put(pod(state=ENDED))
     assert operator.store.see("MODIFIED", "Pod", crashed) == {KEY}
     await operator.make_pass(KEY)
-    words = (
-        "container engine of pod new ended and is started again (Error, exit code 1: no such file)"
-    )
+    words = "container engine of pod new exited and restarts (Error, exit code 1: no such file)."
     assert condition(cluster, "Progressing")["reason"] == "RolloutStuck"
     assert condition(cluster, "Degraded")["reason"] == "RolloutStuck"
     assert condition(cluster, "EnginesReady")["status"] == "True"
@@ -70,4 +68,4 @@ async def test_it_is_taken_back_when_the_pod_is_well_again() -> None:
     assert operator.store.see("MODIFIED", "Pod", well) == {KEY}
     await operator.make_pass(KEY)
     assert condition(cluster, "Progressing")["reason"] == "RollingOut"
-    assert condition(cluster, "Degraded")["reason"] == "AsPromised"
+    assert condition(cluster, "Degraded")["reason"] == "Healthy"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from evenkeel_operator.app import Leader, Reached
+from evenkeel_operator.app import Connections, Leader
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.settings import Settings
 
+from tests.support.build_contexts import document
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_prometheus import FakePrometheus, answers
 from tests.support.fake_routers import FakeRouters
 from tests.support.operator_lives import DEFAULTS
 from tests.support.routers import until
-from tests.support.subjects import document
 
 
 async def test_a_service_that_is_seen_is_made_looked_at_and_scaled() -> None:
@@ -28,7 +28,7 @@ async def test_a_service_that_is_seen_is_made_looked_at_and_scaled() -> None:
         "targets": {"servicePerReplica": 1},
     }
     settings = Settings(defaults=DEFAULTS, identity="one", namespace="evenkeel-system")
-    leader = Leader(Reached(cluster, FakeRouters(), prometheus), settings)
+    leader = Leader(Connections(cluster, FakeRouters(), prometheus), settings)
     working = asyncio.create_task(leader.work())
     try:
         leader.on_event("ADDED", SERVICE, cluster.put(plain))

@@ -7,8 +7,8 @@ import copy
 from datetime import UTC, datetime
 from typing import Any
 
-from evenkeel_operator.cluster.client import KubeClient
-from evenkeel_operator.cluster.errors import Overloaded, Unreachable
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.errors import Overloaded, Unreachable
 from evenkeel_operator.cluster.lease import Lease, LeaseTiming
 from evenkeel_operator.core.objects import Object
 
@@ -22,11 +22,14 @@ class LeaseServer(KubeClient):
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
         self.is_down = False
+        self.hangs = False
         self.written = asyncio.Event()
         self._version = 0
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         self._check()
+        if self.hangs:
+            await asyncio.Event().wait()
         return copy.deepcopy(self.lease)
 
     async def create(self, manifest: Object) -> Object:
@@ -125,3 +128,16 @@ async def test_who_finds_another_name_in_it_stops() -> None:
         await first.keep()
     await first.release()
     assert server.holder == "b"
+
+
+async def test_a_renewal_that_hangs_late_does_not_prolong_leadership() -> None:
+    server = LeaseServer()
+    one = candidate(server, "one")
+    await one.acquire()
+    server.is_down = True
+    keeping = asyncio.create_task(one.keep())
+    await asyncio.sleep(0.8 * QUICK.renew_deadline_s)
+    server.is_down, server.hangs = False, True
+    # The deadline is 0.06 s away; a time limit of its own would give the attempt 0.3 s.
+    async with asyncio.timeout(0.5 * QUICK.renew_deadline_s):
+        await keeping

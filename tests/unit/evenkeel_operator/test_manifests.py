@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.validate import OWNED_FLAGS
+from evenkeel_operator.manifests.build_all import build_all
 from evenkeel_operator.manifests.command import engine_arguments
-from evenkeel_operator.manifests.everything import manifests
-from evenkeel_operator.manifests.subject import Manifest, Subject
+from evenkeel_operator.manifests.context import BuildContext, Manifest
 
-from tests.support.subjects import sample_subject, with_apis
+from tests.support.build_contexts import sample_context, with_apis
 
 SAMPLES = ("simulator.yaml", "gpu.yaml")
 
 
-def build(subject: Subject, replicas: int = 2) -> dict[tuple[str, str], Manifest]:
-    found = manifests(subject, replicas=replicas)
+def build(context: BuildContext, replicas: int = 2) -> dict[tuple[str, str], Manifest]:
+    found = build_all(context, replicas=replicas)
     by_name = {(item["kind"], item["metadata"]["name"]): item for item in found}
     assert len(by_name) == len(found)
     return by_name
@@ -35,26 +35,26 @@ def main_container(objects: dict[tuple[str, str], Manifest], name: str) -> Manif
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_every_object_is_owned_and_labelled(sample: str) -> None:
-    subject = sample_subject(sample)
-    for item in build(subject).values():
+    context = sample_context(sample)
+    for item in build(context).values():
         assert item["metadata"]["namespace"] == "team-ml"
-        assert item["metadata"]["ownerReferences"] == [subject.owner.reference]
-        assert item["metadata"]["labels"]["evenkeel.dev/service"] == subject.name
+        assert item["metadata"]["ownerReferences"] == [context.owner.reference]
+        assert item["metadata"]["labels"]["evenkeel.dev/service"] == context.name
         assert len(item["metadata"]["name"]) <= 63
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_equal_input_gives_equal_objects(sample: str) -> None:
-    assert manifests(sample_subject(sample), replicas=3) == manifests(
-        sample_subject(sample), replicas=3
+    assert build_all(sample_context(sample), replicas=3) == build_all(
+        sample_context(sample), replicas=3
     )
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_pods_pass_the_restricted_standard(sample: str) -> None:
-    subject = sample_subject(sample)
-    objects = build(subject)
-    for name in (f"{subject.name}-engine", f"{subject.name}-router"):
+    context = sample_context(sample)
+    objects = build(context)
+    for name in (f"{context.name}-engine", f"{context.name}-router"):
         pod = pod_of(objects, name)
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -63,18 +63,18 @@ def test_pods_pass_the_restricted_standard(sample: str) -> None:
             assert security["readOnlyRootFilesystem"] is True
             assert security["allowPrivilegeEscalation"] is False
             assert security["capabilities"] == {"drop": ["ALL"]}
-    assert pod_of(objects, f"{subject.name}-engine")["automountServiceAccountToken"] is False
+    assert pod_of(objects, f"{context.name}-engine")["automountServiceAccountToken"] is False
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_selectors_find_the_pods_and_only_them(sample: str) -> None:
-    subject = sample_subject(sample)
-    objects = build(subject)
+    context = sample_context(sample)
+    objects = build(context)
     for component, other in (("engine", "router"), ("router", "engine")):
-        name = f"{subject.name}-{component}"
+        name = f"{context.name}-{component}"
         selector = objects["Deployment", name]["spec"]["selector"]["matchLabels"]
         labels = objects["Deployment", name]["spec"]["template"]["metadata"]["labels"]
-        others = objects["Deployment", f"{subject.name}-{other}"]["spec"]["template"]["metadata"]
+        others = objects["Deployment", f"{context.name}-{other}"]["spec"]["template"]["metadata"]
         assert selector.items() <= labels.items()
         assert not selector.items() <= others["labels"].items()
         assert objects["Service", name]["spec"]["selector"] == selector
@@ -82,17 +82,17 @@ def test_selectors_find_the_pods_and_only_them(sample: str) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_a_pod_may_take_as_long_to_leave_as_the_drain(sample: str) -> None:
-    subject = sample_subject(sample)
-    objects = build(subject)
+    context = sample_context(sample)
+    objects = build(context)
     for component in ("engine", "router"):
-        pod = pod_of(objects, f"{subject.name}-{component}")
+        pod = pod_of(objects, f"{context.name}-{component}")
         hook = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
-        assert pod["terminationGracePeriodSeconds"] >= subject.drain_s + hook
+        assert pod["terminationGracePeriodSeconds"] >= context.drain_s + hook
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_every_flag_that_is_set_is_one_that_the_spec_may_not_hold(sample: str) -> None:
-    spec = sample_subject(sample).spec
+    spec = sample_context(sample).spec
     free = {"--revision", "--sleep-on-idle"}  # harmless twice
     ours = {flag.split("=")[0] for flag in engine_arguments(spec, key_env="KEY")}
     given = {flag.split("=")[0] for flag in spec.engine.args}
@@ -100,7 +100,7 @@ def test_every_flag_that_is_set_is_one_that_the_spec_may_not_hold(sample: str) -
 
 
 def test_no_object_shows_the_engine_key() -> None:
-    arguments = main_container(build(sample_subject("gpu.yaml")), "llama-engine")
+    arguments = main_container(build(sample_context("gpu.yaml")), "llama-engine")
     assert "--api-key=$(EVENKEEL_ENGINE_KEY)" in arguments["args"]
     assert {
         "name": "EVENKEEL_ENGINE_KEY",
@@ -121,7 +121,7 @@ SOURCES = {
 
 @pytest.mark.parametrize(("source", "flags", "claim"), SOURCES.values(), ids=SOURCES.keys())
 def test_the_model_comes_from(source: str, flags: list[str], claim: str | None) -> None:
-    objects = build(sample_subject("gpu.yaml", model={"source": source}))
+    objects = build(sample_context("gpu.yaml", model={"source": source}))
     container = main_container(objects, "llama-engine")
     assert container["args"][: len(flags)] == flags
     claims = [
@@ -134,7 +134,7 @@ def test_the_model_comes_from(source: str, flags: list[str], claim: str | None) 
 
 
 def test_a_cache_is_a_claim_that_engines_mount() -> None:
-    objects = build(sample_subject("gpu.yaml"))
+    objects = build(sample_context("gpu.yaml"))
     claim = objects["PersistentVolumeClaim", "llama-engine"]["spec"]
     assert claim["resources"] == {"requests": {"storage": "100Gi"}}
     mounted = {v["name"]: v for v in pod_of(objects, "llama-engine")["volumes"]}
@@ -142,7 +142,7 @@ def test_a_cache_is_a_claim_that_engines_mount() -> None:
 
 
 def test_gpus_are_asked_for_and_split_over() -> None:
-    objects = build(sample_subject("gpu.yaml", engine={"gpu": {"count": 4}}))
+    objects = build(sample_context("gpu.yaml", engine={"gpu": {"count": 4}}))
     container = main_container(objects, "llama-engine")
     assert "--tensor-parallel-size=4" in container["args"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "4"}
@@ -150,7 +150,7 @@ def test_gpus_are_asked_for_and_split_over() -> None:
 
 def test_the_ledger_of_store_file_is_on_a_volume_of_the_only_router() -> None:
     router: dict[str, Any] = {"replicas": 1, "state": {"store": "File", "file": {"size": "2Gi"}}}
-    objects = build(sample_subject("simulator.yaml", router=router))
+    objects = build(sample_context("simulator.yaml", router=router))
     deployment = objects["Deployment", "simulated-router"]["spec"]
     assert deployment["replicas"] == 1
     assert deployment["strategy"] == {"type": "Recreate"}
@@ -167,7 +167,7 @@ def test_the_template_of_the_spec_is_laid_over_and_cannot_break_selectors() -> N
             "resources": {"requests": {"memory": "64Gi"}},
         },
     }
-    objects = build(sample_subject("gpu.yaml", engine={"template": template}))
+    objects = build(sample_context("gpu.yaml", engine={"template": template}))
     labels = objects["Deployment", "llama-engine"]["spec"]["template"]["metadata"]["labels"]
     assert (labels["evenkeel.dev/service"], labels["team"]) == ("llama", "ml")
     assert pod_of(objects, "llama-engine")["nodeSelector"] == {"gpu": "h100"}
@@ -179,16 +179,16 @@ def test_the_template_of_the_spec_is_laid_over_and_cannot_break_selectors() -> N
 
 @pytest.mark.parametrize(("replicas", "want"), [(0, 0), (1, 0), (2, 1), (16, 1)])
 def test_the_only_replica_is_not_evicted(replicas: int, want: int) -> None:
-    objects = build(sample_subject("gpu.yaml"), replicas=replicas)
+    objects = build(sample_context("gpu.yaml"), replicas=replicas)
     assert objects["PodDisruptionBudget", "llama-engine"]["spec"]["maxUnavailable"] == want
 
 
 def test_optional_objects_need_their_api() -> None:
     route = {"httpRoute": {"parentRefs": [{"name": "gw"}], "hostnames": ["llm.example.com"]}}
-    subject = sample_subject("simulator.yaml", exposure=route)
-    kinds = {kind for kind, _ in build(subject)}
+    context = sample_context("simulator.yaml", exposure=route)
+    kinds = {kind for kind, _ in build(context)}
     assert kinds.isdisjoint({"HTTPRoute", "PodMonitor", "PrometheusRule", "Ingress"})
-    both = build(with_apis(subject))
+    both = build(with_apis(context))
     assert ("PodMonitor", "simulated-engine") in both
     spec = both["HTTPRoute", "simulated-router"]["spec"]
     assert spec["rules"][0]["timeouts"] == {"request": "0s", "backendRequest": "0s"}
@@ -198,7 +198,7 @@ def test_optional_objects_need_their_api() -> None:
 
 
 def test_an_ingress_lets_a_silent_stream_live_longer_than_the_router_does() -> None:
-    objects = build(sample_subject("simulator.yaml"))
+    objects = build(sample_context("simulator.yaml"))
     annotations = objects["Ingress", "simulated-router"]["metadata"]["annotations"]
     # activationTimeout 600 s, firstTokenTimeout 120 s, idle 300 s
     assert annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"] == "1020"
@@ -206,12 +206,12 @@ def test_an_ingress_lets_a_silent_stream_live_longer_than_the_router_does() -> N
 
 
 def test_names_of_services_whose_names_resemble_ours_do_not_meet() -> None:
-    plain = build(sample_subject("simulator.yaml"))
-    other = sample_subject("simulator.yaml")
+    plain = build(sample_context("simulator.yaml"))
+    other = sample_context("simulator.yaml")
     tricky = build(_renamed(other, "simulated-router"))
     assert plain.keys().isdisjoint(tricky.keys())
 
 
-def _renamed(subject: Subject, name: str) -> Subject:
-    metadata = replace(subject.service.metadata, name=name)
-    return replace(subject, service=replace(subject.service, metadata=metadata))
+def _renamed(context: BuildContext, name: str) -> BuildContext:
+    metadata = replace(context.service.metadata, name=name)
+    return replace(context, service=replace(context.service, metadata=metadata))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenkeel_operator.metrics import ServiceCollector, ServiceFigures
+from evenkeel_operator.metrics import ServiceCollector, ServiceSample
 from prometheus_client import CollectorRegistry, generate_latest
 
 
@@ -13,8 +13,8 @@ def exposed(collector: ServiceCollector) -> list[str]:
     return sorted(line for line in lines if not line.startswith("#"))
 
 
-def figures(*, ready: int, reason: str) -> ServiceFigures:
-    return ServiceFigures(
+def figures(*, ready: int, reason: str) -> ServiceSample:
+    return ServiceSample(
         replicas={"engine": (2, ready)}, conditions=(("Progressing", "False", reason),)
     )
 

@@ -6,9 +6,8 @@ import copy
 from typing import Any
 
 import pytest
-from evenkeel_operator.core.compare import differences
 from evenkeel_operator.core.objects import Object, Ref, ref_of
-from evenkeel_operator.core.plan import left_over, make_plan, seal
+from evenkeel_operator.core.plan import differences, left_over, make_plan, seal
 
 # wanted, found, the paths that differ
 CASES: dict[str, tuple[Any, Any, list[str]]] = {

@@ -9,13 +9,15 @@ from typing import Final
 
 import pytest
 import yaml
+from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.quantities import Quantity
-from evenkeel_operator.core.queries import queries, series_of
+from evenkeel_operator.core.queries import Sample, figures, queries, series_of
+from evenkeel_operator.core.wish import Figures
 
+from tests.support.build_contexts import sample_context
 from tests.support.promtool import promtool
-from tests.support.subjects import sample_subject
 
-GIVEN = sample_subject("gpu.yaml").spec.autoscaling
+GIVEN = sample_context("gpu.yaml").spec.autoscaling
 assert GIVEN is not None
 QUERIES: Final = queries("team-ml", "llama", GIVEN)
 OF: Final = series_of("team-ml", "llama")
@@ -114,13 +116,22 @@ def test_routers_that_say_the_same_are_not_added_up(tmp_path: Path) -> None:
         *both(asked, "500x240", tenant="t", client="x"),
         series(asked, "700x240", pod="a", tenant="t", client="y"),
         *both(asked, "0x240", tenant="t", client="gone"),
+        *both(asked, "900x240", tenant="t", client=OTHER_CLIENTS),
     ]
     want = [
+        {"labels": '{tenant="t"}', "value": 900},
         {"labels": '{tenant="t", client="x"}', "value": 500},
         {"labels": '{tenant="t", client="y"}', "value": 700},
     ]
     code, said = evaluated(tmp_path, QUERIES["asked"], given, want)  # type: ignore[arg-type]
     assert code == 0, said
+
+
+def test_a_series_without_a_client_is_of_the_tenants_other_clients() -> None:
+    answers = {"age": [Sample({}, 1.0)], "asked": [Sample({"tenant": "t"}, 900.0)]}
+    found = figures(answers)
+    assert isinstance(found, Figures)
+    assert [(one.tenant, one.client) for one in found.asked] == [("t", OTHER_CLIENTS)]
 
 
 def test_another_service_is_none_of_its_business(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from evenkeel_operator.cluster.refusals import FIRST_RETRY_S, LAST_RETRY_S, Refusals
+from evenkeel_operator.cluster.apply import FIRST_RETRY_S, LAST_RETRY_S, Refusals
 from evenkeel_operator.cluster.store import SERVICE, Key
 from evenkeel_operator.core.objects import Ref
 
@@ -61,7 +61,10 @@ async def test_a_refused_rollout_is_said_and_backs_off_however_many_events_there
     await operator.edit("Deployment", "simulated-engine", replicas=7)
     verdict = condition(cluster, "Degraded")
     assert (verdict["status"], verdict["reason"]) == ("True", "Refused")
-    assert "Deployment simulated-engine is refused: the policy says no" in verdict["message"]
+    assert (
+        "The API server refuses Deployment simulated-engine: the policy says no."
+        in verdict["message"]
+    )
     cluster.writes.clear()
     for _ in range(50):
         due_s = await operator.make_pass(KEY)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from evenkeel_contract.adminstate import ReplicasState, encode_state
-from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_kube.errors import ClusterError
 from evenkeel_operator.cluster.routers import HttpRouters, reached
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core.engines import COST_ANNOTATION, MARK_PREFIX, engines_of
@@ -113,7 +113,7 @@ async def scaled_to_four() -> FakeCluster:
     return cluster
 
 
-async def wish(operator: Operator, replicas: int) -> None:
+async def recommendation(operator: Operator, replicas: int) -> None:
     spec = {"runtime": "Simulator", "replicas": replicas}
     spec["args"] = ["--profile=a100-llama3.1-8b"]
     await operator.edit(SERVICE, "simulated", engine=spec)
@@ -131,7 +131,7 @@ async def test_the_idlest_are_marked_routers_let_go_and_then_the_deployment_shri
     cluster = await scaled_to_four()
     routers = Routers(cluster, a=3, b=2, c=1)
     operator = Operator(cluster, routers=routers)
-    await wish(operator, 2)
+    await recommendation(operator, 2)
     assert (marks(cluster), asked_for(cluster)) == ("cd", 4)
     note = cluster.objects["Pod", "team-ml", "c"]["metadata"]["annotations"]["evenkeel.dev/drain"]
     assert note.startswith(MARK_PREFIX)
@@ -157,11 +157,11 @@ async def test_the_idlest_are_marked_routers_let_go_and_then_the_deployment_shri
 async def test_a_scale_up_in_the_meantime_takes_the_marks_back() -> None:
     cluster = await scaled_to_four()
     operator = Operator(cluster, routers=Routers(cluster))
-    await wish(operator, 2)
+    await recommendation(operator, 2)
     assert len(marks(cluster)) == 2
-    await wish(operator, 3)
+    await recommendation(operator, 3)
     assert (len(marks(cluster)), asked_for(cluster)) == (1, 4)
-    await wish(operator, 4)
+    await recommendation(operator, 4)
     assert (marks(cluster), asked_for(cluster)) == ("", 4)
     assert not any(pod["metadata"].get("annotations") for pod in pods(cluster).values())
     cluster.writes.clear()
@@ -171,7 +171,7 @@ async def test_a_scale_up_in_the_meantime_takes_the_marks_back() -> None:
 
 async def test_the_next_operator_takes_marks_back_that_nobody_wants_any_more() -> None:
     cluster = await scaled_to_four()
-    await wish(Operator(cluster, routers=Routers(cluster)), 2)
+    await recommendation(Operator(cluster, routers=Routers(cluster)), 2)
     cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["engine"]["replicas"] = 4
     await see_all(Operator(cluster, routers=Routers(cluster)), cluster)
     assert (marks(cluster), asked_for(cluster)) == ("", 4)
@@ -232,11 +232,11 @@ async def test_a_cluster_that_lets_nobody_mark_shrinks_all_the_same_and_says_so(
     cluster = await scaled_to_four()
     operator = Operator(cluster, routers=Routers(cluster))
     cluster.refuses = lambda item: "hands off pods" if item["kind"] == "Pod" else None
-    await wish(operator, 2)
+    await recommendation(operator, 2)
     assert asked_for(cluster) == 2
     verdict = condition(cluster, "Degraded")
     assert verdict["reason"] == "Refused"
-    assert "Pod a is refused: hands off pods" in verdict["message"]
+    assert "The API server refuses Pod a: hands off pods." in verdict["message"]
 
 
 # Who enters.
@@ -291,7 +291,7 @@ async def test_engines_of_an_operator_that_knew_no_gate_are_not_started_anew_for
     cluster.writes.clear()
     await operator.make_pass(KEY)
     assert cluster.writes == []
-    await wish(operator, 5)
+    await recommendation(operator, 5)
     assert asked_for(cluster) == 5
     assert "readinessGates" not in cluster.objects[DEPLOYMENT]["spec"]["template"]["spec"]
     spec = {"runtime": "Simulator", "replicas": 5, "args": ["--profile=a100-llama3.1-8b", "--speed=2"]}  # fmt: skip

@@ -11,8 +11,8 @@ from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_contract.spec.scaling import Autoscaling
 from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.demand import Asked, Parts, demand_of, parts_of
+from evenkeel_operator.core.recommendation import Fleet, Measurements, recommend
 from evenkeel_operator.core.scaler import Blind, Decision, State, Terms, started, step
-from evenkeel_operator.core.wish import Figures, Fleet, wish_of
 
 BLIND = Blind(Note("NoData", "nothing there"))
 LEARNT = {"saturated_per_s": 1000.0}
@@ -81,63 +81,63 @@ def test_those_without_a_series_of_their_own_count_together_as_the_heaviest() ->
 
 
 FLEET = Fleet(wanted=4, ready=4)
-WISHES: dict[str, tuple[dict[str, Any], Figures, Fleet, tuple[int, str]]] = {
+WISHES: dict[str, tuple[dict[str, Any], Measurements, Fleet, tuple[int, str]]] = {
     "demand over capacity, rounded up": (
-        {}, Figures(asked=asked(3000, 2500)), FLEET, (6, "Demand")),
+        {}, Measurements(asked=asked(3000, 2500)), FLEET, (6, "Demand")),
     "of which a part is usable": (
         {"targets": {"utilizationPercent": 50, "servicePerReplica": 1000}},
-        Figures(asked=asked(3000)), FLEET, (6, "Demand")),
+        Measurements(asked=asked(3000)), FLEET, (6, "Demand")),
     "a tenth too much changes nothing": (
-        {}, Figures(asked=asked(4400)), FLEET, (4, "Demand")),
+        {}, Measurements(asked=asked(4400)), FLEET, (4, "Demand")),
     "a tenth too little neither": (
-        {}, Figures(asked=asked(3600)), FLEET, (4, "Demand")),
+        {}, Measurements(asked=asked(3600)), FLEET, (4, "Demand")),
     "more than a tenth does": (
-        {}, Figures(asked=asked(4401)), FLEET, (5, "Demand")),
+        {}, Measurements(asked=asked(4401)), FLEET, (5, "Demand")),
     "nobody asks": (
-        {}, Figures(), FLEET, (0, "Demand")),
+        {}, Measurements(), FLEET, (0, "Demand")),
     "nobody asks, and the last one is still served": (
-        {}, Figures(in_flight=1), FLEET, (1, "InUse")),
+        {}, Measurements(in_flight=1), FLEET, (1, "InUse")),
     "capacity is learnt from replicas at which requests waited": (
         {"targets": {"utilizationPercent": 100}},
-        Figures(asked=asked(6000), saturated_per_s=500.0, seen_per_s=1000.0), FLEET, (6, "Demand")),
+        Measurements(asked=asked(6000), saturated_per_s=500.0, seen_per_s=1000.0), FLEET, (6, "Demand")),
     "what replicas did at leisure is enough to shrink by": (
         {"targets": {"utilizationPercent": 100}},
-        Figures(asked=asked(1000), seen_per_s=500.0), FLEET, (2, "Demand")),
+        Measurements(asked=asked(1000), seen_per_s=500.0), FLEET, (2, "Demand")),
     "and not to grow by": (
         {"targets": {"utilizationPercent": 100}},
-        Figures(asked=asked(6000), seen_per_s=500.0), FLEET, (4, "LearningCapacity")),
+        Measurements(asked=asked(6000), seen_per_s=500.0), FLEET, (4, "LearningCapacity")),
     "nothing is known of replicas": (
-        {"targets": {}}, Figures(asked=asked(6000)), FLEET, (4, "LearningCapacity")),
+        {"targets": {}}, Measurements(asked=asked(6000)), FLEET, (4, "LearningCapacity")),
     "nothing is known, and there is none yet": (
-        {"targets": {}}, Figures(asked=asked(6000)), Fleet(0, 0), (1, "LearningCapacity")),
+        {"targets": {}}, Measurements(asked=asked(6000)), Fleet(0, 0), (1, "LearningCapacity")),
     "nothing is known, and nobody asks": (
-        {"targets": {}}, Figures(), FLEET, (0, "Demand")),
+        {"targets": {}}, Measurements(), FLEET, (0, "Demand")),
     "requests wait too long": (
         {"targets": {"servicePerReplica": 1000, "queueTime": "2s"}},
-        Figures(asked=asked(1000, 1000), queue_s=3.0), FLEET, (6, "QueueTime")),
+        Measurements(asked=asked(1000, 1000), queue_s=3.0), FLEET, (6, "QueueTime")),
     "first tokens come too late": (
         {"targets": {"servicePerReplica": 1000, "ttftP95": "1500ms"}},
-        Figures(asked=asked(1000, 1000), ttft_p95_s=2.25), FLEET, (6, "TtftP95")),
+        Measurements(asked=asked(1000, 1000), ttft_p95_s=2.25), FLEET, (6, "TtftP95")),
     "however late, no more than twice those that are ready": (
         {"targets": {"servicePerReplica": 1000, "ttftP95": "1500ms"}},
-        Figures(asked=asked(1000, 1000), ttft_p95_s=300.0), Fleet(4, 3), (6, "TtftP95")),
+        Measurements(asked=asked(1000, 1000), ttft_p95_s=300.0), Fleet(4, 3), (6, "TtftP95")),
     "nor fewer than are starting": (
         {"targets": {"servicePerReplica": 1000, "ttftP95": "1500ms"}},
-        Figures(asked=asked(1000, 1000), ttft_p95_s=300.0), Fleet(8, 1), (8, "TtftP95")),
+        Measurements(asked=asked(1000, 1000), ttft_p95_s=300.0), Fleet(8, 1), (8, "TtftP95")),
     "latency within a tenth of its target": (
         {"targets": {"servicePerReplica": 1000, "utilizationPercent": 100, "ttftP95": "1s"}},
-        Figures(asked=asked(1000, 1000), ttft_p95_s=1.1), FLEET, (2, "Demand")),
+        Measurements(asked=asked(1000, 1000), ttft_p95_s=1.1), FLEET, (2, "Demand")),
     "what is late for one client alone grows to its cap": (
         {"targets": {"servicePerReplica": 1000, "ttftP95": "1s"}, "maxReplicasPerClient": 5},
-        Figures(asked=asked(1000), ttft_p95_s=9.0), FLEET, (5, "TtftP95")),
+        Measurements(asked=asked(1000), ttft_p95_s=9.0), FLEET, (5, "TtftP95")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WISHES)
 def test_the_wish_of_one_look(case: str) -> None:
     changes, figures, fleet, want = WISHES[case]
-    wish = wish_of(scaling(**changes), figures, Parts(), fleet)
-    assert (wish.replicas, wish.reason) == want
+    recommendation = recommend(scaling(**changes), figures, Parts(), fleet)
+    assert (recommendation.replicas, recommendation.reason) == want
 
 
 class Life:
@@ -148,7 +148,7 @@ class Life:
         self.now_s = 1000.0
         self.state: State = started(replicas, now_s=self.now_s)
 
-    def looks(self, seen: Figures | Blind, *, after_s: float = 15.0) -> Decision:
+    def looks(self, seen: Measurements | Blind, *, after_s: float = 15.0) -> Decision:
         self.now_s += after_s
         self.state, decision = step(self.state, self.terms, seen, now_s=self.now_s)
         return decision
@@ -156,16 +156,16 @@ class Life:
 
 def test_a_fleet_grows_with_its_clients_and_shrinks_when_the_window_is_over() -> None:
     life = Life(1)
-    busy = Figures(asked=asked(3000, 3000))
+    busy = Measurements(asked=asked(3000, 3000))
     counts = [life.looks(busy).replicas for _ in range(3)]
     assert counts == [5, 6, 6]  # 1 + 4 pods within 15 s, and then the rest
-    assert life.looks(Figures(), after_s=299.0 - 15.0).replicas == 6
-    assert life.looks(Figures(), after_s=31.0).replicas == 1
+    assert life.looks(Measurements(), after_s=299.0 - 15.0).replicas == 6
+    assert life.looks(Measurements(), after_s=31.0).replicas == 1
 
 
 def test_one_greedy_client_grows_it_to_its_cap_and_says_so_as_demand() -> None:
     life = Life(1, maxReplicasPerClient="30%")
-    decisions = [life.looks(Figures(asked=asked(1e9))) for _ in range(5)]
+    decisions = [life.looks(Measurements(asked=asked(1e9))) for _ in range(5)]
     assert [decision.replicas for decision in decisions] == [3] * 5
     assert {(one.reason, one.note.reason, one.active) for one in decisions} == {
         ("Demand", "Scaling", True)
@@ -174,7 +174,7 @@ def test_one_greedy_client_grows_it_to_its_cap_and_says_so_as_demand() -> None:
 
 def test_more_than_the_most_is_said() -> None:
     life = Life(10)
-    decision = life.looks(Figures(asked=asked(9000, 9000)))
+    decision = life.looks(Measurements(asked=asked(9000, 9000)))
     assert (decision.replicas, decision.reason, decision.note.reason) == (
         10,
         "AtMaximum",
@@ -187,36 +187,36 @@ def test_who_cannot_see_holds_and_says_so() -> None:
     for _ in range(100):
         decision = life.looks(BLIND)
         assert (decision.replicas, decision.active, decision.reason) == (6, False, "NoData")
-    # Sight returns: a blind time is no wish for less.
-    assert life.looks(Figures()).replicas == 6
-    assert life.looks(Figures(), after_s=301.0).replicas == 1
+    # Sight returns: a blind time is no recommendation for less.
+    assert life.looks(Measurements()).replicas == 6
+    assert life.looks(Measurements(), after_s=301.0).replicas == 1
 
 
 def test_a_new_life_begins_with_what_lives_and_never_shrinks_at_once() -> None:
     life = Life(7)
-    assert life.looks(Figures()).replicas == 7
-    assert life.looks(Figures(), after_s=280.0).replicas == 7
-    assert life.looks(Figures(), after_s=10.0).replicas == 1
+    assert life.looks(Measurements()).replicas == 7
+    assert life.looks(Measurements(), after_s=280.0).replicas == 7
+    assert life.looks(Measurements(), after_s=10.0).replicas == 1
 
 
-@pytest.mark.parametrize("seen", [BLIND, Figures(asked=asked(5000))], ids=["blind", "seeing"])
-def test_the_bounds_of_the_spec_hold_at_once_seen_or_not(seen: Figures | Blind) -> None:
+@pytest.mark.parametrize("seen", [BLIND, Measurements(asked=asked(5000))], ids=["blind", "seeing"])
+def test_the_bounds_of_the_spec_hold_at_once_seen_or_not(seen: Measurements | Blind) -> None:
     assert Life(20).looks(seen).replicas == 10
     assert Life(1, minReplicas=3).looks(BLIND).replicas == 3
 
 
 def test_none_are_left_only_after_a_window_without_demand_and_without_requests() -> None:
     life = Life(1, minReplicas=0)
-    assert life.looks(Figures(in_flight=1), after_s=400.0).replicas == 1
-    assert life.looks(Figures(), after_s=290.0).replicas == 1
-    assert life.looks(Figures(), after_s=20.0).replicas == 0
+    assert life.looks(Measurements(in_flight=1), after_s=400.0).replicas == 1
+    assert life.looks(Measurements(), after_s=290.0).replicas == 1
+    assert life.looks(Measurements(), after_s=20.0).replicas == 0
     assert life.looks(BLIND).replicas == 0
-    assert life.looks(Figures(asked=asked(1.0))).replicas == 1
+    assert life.looks(Measurements(asked=asked(1.0))).replicas == 1
 
 
-@pytest.mark.parametrize("seen", [BLIND, Figures()], ids=["blind", "seeing"])
+@pytest.mark.parametrize("seen", [BLIND, Measurements()], ids=["blind", "seeing"])
 def test_a_request_that_waits_brings_the_first_one_whatever_the_policies_say(
-    seen: Figures | Blind,
+    seen: Measurements | Blind,
 ) -> None:
     slow = {"scaleUp": {"selectPolicy": "Disabled", "stabilizationWindowSeconds": 600}}
     life = Life(0, minReplicas=0, behavior=slow)
@@ -226,14 +226,17 @@ def test_a_request_that_waits_brings_the_first_one_whatever_the_policies_say(
     assert (decision.replicas, decision.reason) == (1, "Activated")
     assert life.looks(seen).replicas == 1
     life.terms = replace(life.terms, activation=False)
-    assert life.looks(seen, after_s=290.0).replicas == 1  # as long as any other wish
+    assert life.looks(seen, after_s=290.0).replicas == 1  # as long as any other recommendation
 
 
 def test_the_reason_is_that_of_the_wish_that_is_followed() -> None:
     life = Life(1)
-    assert life.looks(Figures(asked=asked(3000))).reason == "Demand"
-    later = life.looks(Figures(asked=asked(1000)))
-    assert (later.replicas, later.reason) == (3, "Demand")  # held by a wish within the window
+    assert life.looks(Measurements(asked=asked(3000))).reason == "Demand"
+    later = life.looks(Measurements(asked=asked(1000)))
+    assert (later.replicas, later.reason) == (
+        3,
+        "Demand",
+    )  # held by a recommendation within the window
     grows = Life(1, behavior={"scaleUp": {"policies": [
         {"type": "Pods", "value": 1, "periodSeconds": 60}]}})  # fmt: skip
-    assert grows.looks(Figures(asked=asked(9000))).reason == "RateLimited"
+    assert grows.looks(Measurements(asked=asked(9000))).reason == "RateLimited"

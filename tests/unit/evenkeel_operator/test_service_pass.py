@@ -6,12 +6,13 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
-from evenkeel_operator.cluster.errors import ClusterError
+from evenkeel_kube.errors import ClusterError
 from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
 from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import OPTIONAL_KINDS, Object
 from evenkeel_operator.reconcile import RESYNC_S
 
+from tests.support.build_contexts import document
 from tests.support.fake_cluster import FakeCluster
 from tests.support.operator_lives import (
     DEFAULTS,
@@ -22,7 +23,6 @@ from tests.support.operator_lives import (
     condition,
     told,
 )
-from tests.support.subjects import document
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ async def test_an_api_that_comes_brings_its_objects(cluster: FakeCluster) -> Non
     service = cluster.objects[SERVICE, "team-ml", "simulated"]
     service["spec"]["exposure"] = {"httpRoute": {"parentRefs": [{"name": "gw"}]}}
     await Operator(cluster).make_pass(KEY)
-    assert condition(cluster, "Degraded")["reason"] == "ApiAbsent"
+    assert condition(cluster, "Degraded")["reason"] == "ApiMissing"
     cluster.optional = OPTIONAL_KINDS
     await Operator(cluster).make_pass(KEY)
     assert condition(cluster, "Degraded")["status"] == "False"

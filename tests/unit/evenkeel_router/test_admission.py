@@ -9,9 +9,12 @@ from evenkeel_contract.routerconfig import LimitsConfig, TenantConfig, TenantLim
 from evenkeel_router.api.errors import Refusal
 from evenkeel_router.api.identity import Client, client_of
 from evenkeel_router.api.outcomes import Outcome
-from evenkeel_router.request.admission import Admission, TokenBucket
+from evenkeel_router.ledger.limit_parts import LimitParts
+from evenkeel_router.request.admission import Admission, PartUsedUp
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.limit_parts import whole_limits
 
 
 def client(name: str = "c", *, tenant: str = "t", **limits: int) -> Client:
@@ -19,7 +22,8 @@ def client(name: str = "c", *, tenant: str = "t", **limits: int) -> Client:
 
 
 def admission(**limits: Any) -> Admission:
-    return Admission(LimitsConfig(**limits))
+    """Of a router that is alone."""
+    return Admission(LimitsConfig(**limits), whole_limits())
 
 
 def refused(gate: Admission, who: Client, now_s: float, tokens: int = 1) -> Refusal:
@@ -30,15 +34,35 @@ def refused(gate: Admission, who: Client, now_s: float, tokens: int = 1) -> Refu
     return caught.value
 
 
-def test_a_minutes_worth_may_come_at_once_and_then_one_at_a_time() -> None:
-    gate, who = admission(), client(requests_per_minute=60)
-    for _ in range(60):
+def test_a_burst_may_come_at_once_and_then_one_at_a_time() -> None:
+    gate, who = admission(), client(requests_per_minute=60, burst_requests=7)
+    for _ in range(7):
         gate.enter(who, 1, 0.0)
     refusal = refused(gate, who, 0.0)
     assert (refusal.outcome, refusal.code) == (Outcome.RATE_LIMITED, "requests_per_minute")
     assert refusal.retry_after == "1"
+    assert refusal.message == "The tenant used up its limit of 60 requests per minute."
     gate.enter(who, 1, 1.0)
     assert refused(gate, who, 1.5).retry_after_s == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("per_minute", "burst"), [(60, 6), (15, 1), (9, 1), (1, 1)])
+def test_the_burst_is_a_tenth_of_the_limit_by_default(per_minute: int, burst: int) -> None:
+    gate, who = admission(), client(requests_per_minute=per_minute)
+    for _ in range(burst):
+        gate.enter(who, 1, 0.0)
+    refused(gate, who, 0.0)
+    gate.enter(who, 1, 60 / per_minute)
+
+
+def test_the_limit_and_one_burst_enter_in_a_minute() -> None:
+    gate, who = admission(), client(requests_per_minute=60)
+    entered = 0
+    for tick in range(60 * 50):
+        with suppress(Refusal):
+            gate.enter(who, 1, tick / 50)
+            entered += 1
+    assert entered == 60 + 6 - 1  # the last one is due when the minute ends
 
 
 def test_limits_are_per_tenant_not_per_client_and_not_shared() -> None:
@@ -50,7 +74,7 @@ def test_limits_are_per_tenant_not_per_client_and_not_shared() -> None:
 
 
 def test_an_exact_count_takes_the_place_of_the_estimate() -> None:
-    gate, who = admission(), client(tokens_per_minute=600)
+    gate, who = admission(), client(tokens_per_minute=600, burst_tokens=600)
     gate.enter(who, 100, 0.0)
     gate.correct(who, -40, 0.0)  # 60 in truth
     gate.enter(who, 100, 0.0)
@@ -62,7 +86,7 @@ def test_an_exact_count_takes_the_place_of_the_estimate() -> None:
 
 
 def test_tokens_are_estimated_at_the_start_and_settled_at_the_end() -> None:
-    gate, who = admission(), client(tokens_per_minute=600)
+    gate, who = admission(), client(tokens_per_minute=600, burst_tokens=600)
     gate.enter(who, 100, 0.0)
     gate.enter(who, 100, 0.0)
     gate.leave(who, 500, 0.0)  # the budget is spent: 100 beyond what there was
@@ -75,7 +99,7 @@ def test_tokens_are_estimated_at_the_start_and_settled_at_the_end() -> None:
 
 
 def test_a_request_larger_than_the_whole_budget_is_served_now_and_then() -> None:
-    gate, who = admission(), client(tokens_per_minute=60)
+    gate, who = admission(), client(tokens_per_minute=60, burst_tokens=60)
     gate.enter(who, 600, 0.0)
     assert refused(gate, who, 1.0).retry_after_s == pytest.approx(540.0)
     gate.enter(who, 600, 541.1)
@@ -172,7 +196,8 @@ def test_whatever_the_others_did_a_newcomer_is_refused_only_where_nothing_is_fre
 
 def test_a_changed_limit_keeps_what_was_used() -> None:
     gate = admission()
-    old, new = client(requests_per_minute=10), client(requests_per_minute=20)
+    old = client(requests_per_minute=10, burst_requests=10)
+    new = client(requests_per_minute=20, burst_requests=20)
     for _ in range(10):
         gate.enter(old, 1, 0.0)
     for _ in range(10):
@@ -182,10 +207,25 @@ def test_a_changed_limit_keeps_what_was_used() -> None:
     refused(gate, new, 0.0)
 
 
-def test_a_clock_that_stands_still_gives_nothing_and_one_that_jumps_back_takes_nothing() -> None:
-    bucket = TokenBucket(60, 100.0)
-    bucket.take(60, 100.0)
-    assert bucket.level(100.0) == 0
-    assert bucket.level(50.0) == 0
-    assert bucket.level(101.0) == pytest.approx(1.0)
-    assert bucket.wait_s(1.0, 101.0) == 0
+def test_a_limit_that_is_set_later_counts_the_requests_in_flight() -> None:
+    gate, before, after = admission(), client(), client(max_concurrent=2)
+    gate.enter(before, 1, 0.0)
+    gate.enter(before, 1, 0.0)
+    assert "as many requests in flight as it may: 2" in refused(gate, after, 0.0).message
+    gate.leave(before, 0, 0.0)
+    gate.enter(before, 1, 0.0)  # without a limit for a while
+    refused(gate, after, 0.0)
+    gate.leave(after, 0, 0.0)
+    gate.enter(after, 1, 0.0)
+    refused(gate, after, 0.0)
+
+
+def test_a_router_without_a_part_says_why_it_refuses() -> None:
+    gate = Admission(LimitsConfig(), LimitParts("r"))
+    refusal = refused(gate, client(requests_per_minute=60), 0.0)
+    assert isinstance(refusal, PartUsedUp)
+    assert refusal.message == (
+        "This router has no part of the tenant's limits yet: not all routers answer."
+    )
+    assert (refusal.code, refusal.retry_after) == ("requests_per_minute", "1")
+    gate.enter(client(tenant="u"), 1, 0.0)  # a tenant without limits

@@ -114,7 +114,7 @@ async def test_a_replica_that_fails_what_another_answers_gets_nothing_for_a_whil
         assert router.rooms.replicas.fleet.routable.bit_count() == 1  # whatever probes say
         url = f"http://127.0.0.1:{router.probe_port}/metrics"
         labels = f'{{model_name="{MODEL}",replica="r0"}}'
-        assert f"evenkeel_router_replica_rest_total{labels} 1.0" in (await client.get(url)).text
+        assert f"evenkeel_router_replica_backoff_total{labels} 1.0" in (await client.get(url)).text
 
 
 async def test_a_replica_that_rested_is_tried_again_and_stays_if_it_answers() -> None:

@@ -203,8 +203,17 @@ def test_the_ratio_to_the_bound_is_about_those_who_wait_everywhere() -> None:
 def test_clients_beyond_the_bound_of_labels_share_one_of_their_tenant() -> None:
     world = World(max_clients=1)
     now = world.tick({A: 5, B: 6, C: 100})
-    assert {name: own.service for name, own in now.clients.items()} == {C: 100, "ns/t/other": 11}
+    assert {name: own.service for name, own in now.clients.items()} == {C: 100, "ns/t/*": 11}
     assert now.tenants["ns/t"].service == 11
+
+
+def test_a_client_named_other_does_not_share_an_entry_with_the_other_clients() -> None:
+    world = World(max_clients=1)
+    now = world.tick({A: 5, B: 6, "ns/t/other": 100})
+    assert {name: own.service for name, own in now.clients.items()} == {
+        "ns/t/other": 100,
+        "ns/t/*": 11,
+    }
 
 
 def test_a_client_that_was_aged_out_has_no_figures_and_its_tenant_keeps_them() -> None:

@@ -6,10 +6,12 @@ import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import httpx
 import pytest
 from evenkeel_contract.key import decode
+from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.transport.upstream import (
@@ -26,7 +28,7 @@ from evenkeel_router.transport.upstream import (
 
 from tests.support.fakes import FakeProber, replicas
 from tests.support.nasty import DONE, EVENT, OK
-from tests.support.routers import MODEL, QUICK, config_for, routable, until
+from tests.support.routers import KEY, MODEL, QUICK, config_for, routable, until
 
 BODY = {"model": MODEL, "prompt": "x"}
 STREAM = BODY | {"stream": True}
@@ -48,6 +50,22 @@ async def behind(
 
 def events(*parts: bytes | UpstreamError) -> FakeReply:
     return FakeReply(parts, content_type="text/event-stream")
+
+
+@pytest.mark.parametrize(("beyond_share", "counted"), [((), 1), (("ns/acme/chat",), 0)])
+async def test_the_objective_counts_a_client_by_its_own_share_even_without_totals_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, beyond_share: tuple[str, ...], counted: int
+) -> None:
+    async with behind(lambda *_: FakeReply([OK])) as (client, router, _):
+        totals, fairness = router.rooms.totals, router.rooms.service_ledger.fairness
+        monkeypatch.setattr(totals, "_max_clients", 0)
+        monkeypatch.setattr(fairness, "steps", lambda *_: iter(()))
+        fairness.now = replace(fairness.now, beyond_share=frozenset(beyond_share))
+        headers = {"authorization": f"Bearer {KEY}"}
+        assert (await client.post("/v1/completions", json=BODY, headers=headers)).content == OK
+        await until(lambda: not router.rooms.intake.active_requests, "the end")
+        assert [one.client for one in totals.clients()] == [OTHER_CLIENTS]
+        assert sum(totals.within_share_ttft_s.counts) == counted
 
 
 async def test_the_second_attempt_goes_elsewhere_with_the_flag_of_r11() -> None:
@@ -201,7 +219,7 @@ async def test_the_charge_is_settled_or_taken_back(
         credit = router.rooms.replicas.fleet.policy.credit(totals.identity)
         assert credit == {0: FIRST_CREDIT - want_charge}
         if refused:
-            assert totals.input_tokens.total == sum(totals.duration_s.counts) == 0
+            assert totals.input_tokens == sum(totals.distributions.duration_s.counts) == 0
 
 
 @pytest.mark.parametrize(

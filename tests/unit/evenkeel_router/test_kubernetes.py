@@ -16,17 +16,17 @@ import httpx
 import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION
 from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig, dump_router_config
+from evenkeel_kube import watch as kubewatch
+from evenkeel_kube.access import in_pod, namespace_of_pod
+from evenkeel_kube.errors import CredentialsError
+from evenkeel_kube.watch import Selection, Watcher
 from evenkeel_router.app import Router, background, running
-from evenkeel_router.cluster import watch as kubewatch
-from evenkeel_router.cluster.api import CredentialsError, in_cluster
-from evenkeel_router.cluster.config_watch import SecretSource
 from evenkeel_router.cluster.endpoints import Pod
-from evenkeel_router.cluster.watch import Selection, Watcher
+from evenkeel_router.cluster.secret_watch import SecretSource
 from evenkeel_router.fleet.probe import Verdict
 from evenkeel_router.telemetry.logs import RequestLog
-from evenkeel_router.telemetry.metrics import registry
+from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
-from prometheus_client import generate_latest
 
 from tests.support.fakes import FakeProber
 from tests.support.kube_api import KubeApi, kube_api, pod, slice_of
@@ -42,8 +42,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[KubeApi]:
-    async with kube_api(tmp_path) as one:
+async def server() -> AsyncIterator[KubeApi]:
+    async with kube_api() as one:
         yield one
 
 
@@ -114,7 +114,7 @@ async def test_a_router_is_ready_once_it_knows_all_replicas(server: KubeApi) -> 
         url = f"http://127.0.0.1:{router.probe_port}/readyz"
         await until(lambda: server.slices.lists == 1, "the list of slices")
         answer = await client.get(url)
-        assert (answer.status_code, "not in sync" in answer.text) == (503, True)
+        assert (answer.status_code, "not discovered its replicas" in answer.text) == (503, True)
         server.pods.refuse = 0
         server.pods.objects["a"] = pod("a")
         await routable(router, 1)
@@ -153,7 +153,7 @@ async def test_a_withheld_replica_leaves_rotation_whatever_its_probe_says_and_co
 
 def _draining(router: Router) -> bool:
     """What the metric says of replica `a`."""
-    text = generate_latest(registry(router.rooms, RequestLog(None))).decode()
+    text = "".join(metrics(router.rooms, RequestLog(None)))
     line = 'evenkeel_router_replica_draining{model_name="llama",replica="a"} '
     return text.partition(line)[2].splitlines()[0] == "1.0"
 
@@ -231,7 +231,7 @@ async def test_a_configuration_in_a_secret_is_followed_and_the_last_good_one_kep
     good, other = config_for(), config_for(model="other")
     applied: list[RouterConfig] = []
     faults: list[tuple[str, ...]] = []
-    source = SecretSource(server.api, "conf", rng=Random(1))
+    source = SecretSource(server.api, "ns", "conf", rng=Random(1))
     async with AsyncExitStack() as stack:
         caplog.set_level(logging.INFO)
         await stack.enter_async_context(background(source.run()))
@@ -257,7 +257,7 @@ async def test_a_configuration_in_a_secret_is_followed_and_the_last_good_one_kep
 async def test_a_secret_that_changes_in_its_labels_only_is_no_change(server: KubeApi) -> None:
     one = secret(dump_router_config(config_for()))
     server.secrets.put(one)
-    source = SecretSource(server.api, "conf", rng=Random(1))
+    source = SecretSource(server.api, "ns", "conf", rng=Random(1))
     applied: list[RouterConfig] = []
     async with background(source.run()):
         await source.first()
@@ -270,7 +270,10 @@ async def test_a_secret_that_changes_in_its_labels_only_is_no_change(server: Kub
 
 
 def test_without_a_pods_credentials_the_reason_is_said(tmp_path: Path) -> None:
-    with pytest.raises(CredentialsError, match="KUBERNETES_SERVICE_HOST"):
-        in_cluster({}, tmp_path)
-    with pytest.raises(CredentialsError, match="does the pod mount its token"):
-        in_cluster({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)
+    with pytest.raises(CredentialsError, match="Service host/port is not set"):
+        in_pod({}, tmp_path)
+    address = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    with pytest.raises(CredentialsError, match="a pod that mounts its token"):
+        in_pod(address, tmp_path)
+    with pytest.raises(CredentialsError, match="namespace of this pod is unknown"):
+        namespace_of_pod(tmp_path)

@@ -45,39 +45,39 @@ def test_where_others_have_some_too_fewer_that_wait_may_be_fewer_of_theirs() -> 
 
 def test_half_of_what_began_is_this_routers_where_half_of_what_was_open_is() -> None:
     taken = TakenBack(HeldWork(4, 4, 6), 0.5, (7, 8, 9))
-    assert taken.told(HeldWork(4, 4, 0)).never == {7, 8, 9}
-    assert taken.told(HeldWork(6, 4, 0)).never == {8, 9}
-    assert taken.told(HeldWork(99, 4, 0)).never == set()
+    assert taken.verdict(HeldWork(4, 4, 0)).never == {7, 8, 9}
+    assert taken.verdict(HeldWork(6, 4, 0)).never == {8, 9}
+    assert taken.verdict(HeldWork(99, 4, 0)).never == set()
 
 
 def test_what_may_have_begun_counts_as_begun_and_nothing_is_certain_before_the_replica_noticed() -> (
     None
 ):
     taken = TakenBack(HeldWork(4, 4, 6), 0.4, (7, 8, 9))
-    assert taken.told(HeldWork(5, 4, 0)).never == {8, 9}
-    assert taken.told(HeldWork(6, 4, 6)).never == set()
+    assert taken.verdict(HeldWork(5, 4, 0)).never == {8, 9}
+    assert taken.verdict(HeldWork(6, 4, 6)).never == set()
 
 
 def test_output_that_was_charged_for_what_was_broken_off_is_spread_over_it() -> None:
     taken = TakenBack(HeldWork(4, 4, 6, 1, 100), 1.0, (7, 8, 9))
-    told = taken.told(HeldWork(6, 4, 3, 3, 111))  # eleven tokens, of two
+    told = taken.verdict(HeldWork(6, 4, 3, 3, 111))  # eleven tokens, of two
     assert told == RelocationVerdict({7: Paid(True, 5), 8: Paid(True, 6)}, frozenset({9}))
-    assert taken.told(HeldWork(4, 4, 3, 1, 100)) == RelocationVerdict({}, frozenset({7, 8, 9}))
+    assert taken.verdict(HeldWork(4, 4, 3, 1, 100)) == RelocationVerdict({}, frozenset({7, 8, 9}))
     of_two_routers = TakenBack(HeldWork(4, 4, 6, 1, 100), 0.5, (7, 8, 9))
-    told = of_two_routers.told(HeldWork(6, 4, 0, 3, 111))
+    told = of_two_routers.verdict(HeldWork(6, 4, 0, 3, 111))
     assert told == RelocationVerdict({7: Paid(True, 6)}, frozenset({8, 9}))
 
 
 def test_what_finished_before_the_replica_noticed_has_paid_for_all_of_its_output() -> None:
     taken = TakenBack(HeldWork(4, 4, 6, 1, 100), 1.0, (7, 8, 9))
-    told = taken.told(HeldWork(6, 4, 3, 2, 111))
+    told = taken.verdict(HeldWork(6, 4, 3, 2, 111))
     assert told == RelocationVerdict({7: Paid(True, WHOLE), 8: Paid(True, 11)}, frozenset({9}))
 
 
 def test_one_that_ran_unseen_in_the_place_of_another_began_too() -> None:
     """Taken for waiting, since an older one that waits was taken for running: that one still waits."""
     taken = TakenBack(HeldWork(4, 4, 6), 1.0, (7, 8, 9))
-    assert taken.told(HeldWork(4, 3, 3, 1, 50)) == RelocationVerdict(
+    assert taken.verdict(HeldWork(4, 3, 3, 1, 50)) == RelocationVerdict(
         {7: Paid(True, 50)}, frozenset({8, 9})
     )
 
@@ -108,5 +108,5 @@ def test_what_began_is_counted_exactly_whatever_the_replica_chose_and_when(
     # It notices; then those that it kept are the only ones left, and enter.
     kept = set(requests) - set(numbers)
     admitted = len(began | kept)
-    told = TakenBack(before, 1.0, numbers).told(HeldWork(admitted, 0, 0))
+    told = TakenBack(before, 1.0, numbers).verdict(HeldWork(admitted, 0, 0))
     assert len(told.never) == len(set(numbers) - began)

@@ -19,13 +19,18 @@ from evenkeel_fairshare.ledger import Totals
 from evenkeel_router.api.identity import client_of
 from evenkeel_router.request.totals import RequestTotals
 from evenkeel_router.telemetry.logs import RequestLog
-from evenkeel_router.telemetry.metrics import registry
+from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
-from evenkeel_router.telemetry.snapshot import take
-from prometheus_client import generate_latest
+from evenkeel_router.telemetry.snapshot import router_state
 
 from tests.support.fakes import replicas
 from tests.support.routers import config_for, tenancy
+from tests.support.steps import result_of
+
+
+def shown_by(rooms: Rooms, now_s: float = 0.0) -> adminstate.RouterState:
+    """What `/v1/state` shows."""
+    return decode_state(result_of(router_state(rooms, now_s)))
 
 
 async def test_a_changed_policy_or_block_size_starts_anew_and_the_rest_stays() -> None:
@@ -65,7 +70,7 @@ async def test_everybody_who_was_served_is_shown_declared_or_not() -> None:
         pass
     nobody = client_of(TenantConfig(namespace="ns", name="anonymous"), "anonymous")
     rooms.totals.of(nobody).requests += 1
-    shown = decode_state(encode_state(take(rooms, 5.0)))
+    shown = shown_by(rooms, 5.0)
     first, second = shown.tenants
     assert (first.name, first.weight, first.service) == ("acme", 2, 25.0)
     weights = {client.name: client.weight for client in first.clients}
@@ -74,27 +79,28 @@ async def test_everybody_who_was_served_is_shown_declared_or_not() -> None:
     assert (second.name, second.clients[0].identity) == ("anonymous", "ns/anonymous/anonymous")
 
 
-async def test_those_beyond_the_cap_are_shown_as_one() -> None:
+async def test_clients_beyond_the_cap_are_shown_as_one_of_their_tenant() -> None:
     rooms = Rooms.make(config_for())
     rooms.totals = RequestTotals(rooms.totals.cost, max_clients=1)
     tenant = TenantConfig(namespace="ns", name="t")
-    for name in ("a", "b", "c"):
+    for name in ("other", "b", "c"):
         rooms.totals.of(client_of(tenant, name)).requests += 1
-    shown = take(rooms, 0.0)
+    shown = shown_by(rooms)
     requests = {c.identity: c.requests for tenant in shown.tenants for c in tenant.clients}
-    assert requests["ns/t/a"] == 1
-    assert requests["other"] == 2
-    text = generate_latest(registry(rooms, RequestLog(None))).decode()
-    assert 'request_total{client="other",model_name="llama",tenant="other"} 2.0' in text
+    assert requests["ns/t/other"] == 1
+    assert requests["ns/t/*"] == 2
+    text = "".join(metrics(rooms, RequestLog(None)))
+    assert 'request_total{client="other",model_name="llama",tenant="t"} 1.0' in text
+    assert 'request_total{client="",model_name="llama",tenant="t"} 2.0' in text
 
 
 async def test_histograms_are_cumulative_as_the_text_format_wants_them() -> None:
     rooms = Rooms.make(config_for())
     totals = rooms.totals.of(client_of(TenantConfig(namespace="ns", name="t"), "a"))
     for seconds in (0.005, 0.2, 1000.0):
-        totals.ttft_s.observe(seconds)
-    text = generate_latest(registry(rooms, RequestLog(None))).decode()
-    labels = 'client="a",le="%s",model_name="llama",tenant="t"'
+        totals.ended(seconds, seconds)
+    text = "".join(metrics(rooms, RequestLog(None)))
+    labels = 'le="%s",model_name="llama",tenant="t"'
     bucket = "evenkeel_router_request_ttft_seconds_bucket"
     for bound, want in (("0.01", 1), ("0.25", 2), ("300.0", 2), ("+Inf", 3)):
         assert f"{bucket}{{{labels % bound}}} {want}.0" in text
@@ -131,11 +137,11 @@ async def test_blocks_that_were_taken_back_or_whose_replica_is_gone_are_not_show
         assert ticket is not None
         rooms.replicas.fleet.dispatched(ticket)
         rooms.replicas.fleet.finished(ticket, usage)
-    shown = take(rooms, 0.0)
+    shown = shown_by(rooms)
     assert [replica.prefix_blocks for replica in shown.replicas] == [4, 0]
     assert shown.prefix_blocks == 4
-    text = generate_latest(registry(rooms, RequestLog(None))).decode()
+    text = "".join(metrics(rooms, RequestLog(None)))
     assert 'replica_prefix_blocks{model_name="llama",replica="r0"} 4.0' in text
     assert 'prefix_index_entries{model_name="llama"} 5.0' in text
     rooms.replicas.fleet.lost(members[0])
-    assert take(rooms, 0.0).prefix_blocks == 0
+    assert shown_by(rooms).prefix_blocks == 0

@@ -1,12 +1,14 @@
 """Totals: what is charged to whom."""
 
+import pytest
+from evenkeel_contract.key import ClientKeyError
+from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.identity import Client, client_of
 from evenkeel_router.fleet.replicas import Replicas, ReplicaTotals
 from evenkeel_router.request.totals import (
-    OTHER,
     Histogram,
     RequestTotals,
     TokenRatio,
@@ -18,8 +20,8 @@ from tests.support.fakes import replicas
 from tests.support.routers import config_for
 
 
-def client(name: str) -> Client:
-    return client_of(TenantConfig(namespace="ns", name="t"), name)
+def client(name: str, tenant: str = "t") -> Client:
+    return client_of(TenantConfig(namespace="ns", name=tenant), name)
 
 
 def test_a_value_counts_up_to_its_bound() -> None:
@@ -36,8 +38,8 @@ def test_service_is_what_was_computed_weighted() -> None:
     first, second = ReplicaTotals(), ReplicaTotals()
     assert accounts.settle(totals, first, Usage(100, 60, 10)) == 40 + 20
     assert accounts.settle(totals, second, Usage(10, 0, 0)) == 10
-    assert totals.input_tokens.total == 110
-    assert totals.cached_tokens.total == 60
+    assert totals.input_tokens == 110
+    assert totals.cached_tokens == 60
     assert (first.input_tokens, first.cached_tokens, first.output_tokens) == (100, 60, 10)
     assert second.input_tokens == 10
 
@@ -51,16 +53,49 @@ def test_the_totals_of_a_replica_end_when_it_leaves_the_configuration() -> None:
     assert fleet.totals("r1").requests == 0
 
 
-def test_clients_beyond_the_cap_share_one_account() -> None:
+def test_clients_beyond_the_cap_share_one_account_of_their_tenant() -> None:
     accounts = RequestTotals(LinearCost(), max_clients=2)
     first = accounts.of(client("a"))
     accounts.of(client("b"))
     assert [totals.client for totals in accounts.clients()] == ["a", "b"]
     late = accounts.of(client("c"))
     assert late is accounts.of(client("d"))
+    assert late is not accounts.of(client("e", tenant="u"))
     assert accounts.of(client("a")) is first
-    late.requests += 1
-    assert [totals.client for totals in accounts.clients()] == ["a", "b", OTHER]
+    assert [(totals.tenant, totals.client) for totals in accounts.clients()] == [
+        ("t", "a"),
+        ("t", "b"),
+        ("t", OTHER_CLIENTS),
+        ("u", OTHER_CLIENTS),
+    ]
+
+
+@pytest.mark.parametrize("name", ["other", "*", "%2A", "", "a"])
+def test_no_client_shares_the_account_of_the_other_clients_by_its_name(name: str) -> None:
+    """Names are any text from a trusted proxy; an empty one is refused."""
+    accounts = RequestTotals(LinearCost(), max_clients=1)
+    if not name:
+        with pytest.raises(ClientKeyError):
+            client(name)
+        return
+    named = accounts.of(client(name))
+    others = accounts.of(client("another"))
+    assert named is not others
+    assert named.identity != others.identity
+    assert (named.client, others.client) == (name, OTHER_CLIENTS)
+
+
+def test_distributions_are_kept_by_tenant_and_tenants_beyond_the_cap_share_one() -> None:
+    accounts = RequestTotals(LinearCost(), max_tenants=2)
+    for tenant in ("t", "u", "v", "w"):
+        for name in ("a", "b"):
+            accounts.of(client(name, tenant=tenant)).ended(1.0, 0.5)
+    assert [(one.tenant, sum(one.ttft_s.counts)) for one in accounts.distributions()] == [
+        ("t", 2),
+        ("u", 2),
+        ("", 4),
+    ]
+    assert [totals.tenant for totals in accounts.clients()] == list("ttuuvvww")
 
 
 def test_bytes_per_token_are_learnt_from_what_replicas_report() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from evenkeel_operator.manifests.rules import alert_groups
+from evenkeel_operator.manifests.monitoring import alert_groups
 
+from tests.support.build_contexts import sample_context
 from tests.support.promtool import promtool
-from tests.support.subjects import sample_subject
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -32,7 +32,7 @@ def shipped() -> dict[str, Any]:
     """All groups, as for the sample service and for the chart's defaults."""
     text = (ROOT / "monitoring/alerts/operator.yaml").read_text()
     ours = yaml.safe_load(_filled(text, OPERATOR))["groups"]
-    return {"groups": [*alert_groups(sample_subject("gpu.yaml")), *ours]}
+    return {"groups": [*alert_groups(sample_context("gpu.yaml")), *ours]}
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
@@ -106,7 +106,7 @@ def test_an_alert_fires_when_it_should_and_only_then(name: str, what: str, tmp_p
 def test_prometheus_takes_the_rules_of_any_service(tmp_path: Path) -> None:
     for sample in ("simulator.yaml", "gpu.yaml"):
         path = tmp_path / sample
-        path.write_text(yaml.safe_dump({"groups": alert_groups(sample_subject(sample))}))
+        path.write_text(yaml.safe_dump({"groups": alert_groups(sample_context(sample))}))
         code, said = promtool("check", "rules", path)
         assert code == 0, said
 
@@ -120,7 +120,7 @@ def test_every_alert_leads_to_a_page_and_every_page_is_led_to() -> None:
 def test_every_alert_says_how_bad_it_is_and_whose_it_is() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in ("warning", "critical"), rule["alert"]
-    service = alert_groups(sample_subject("gpu.yaml"))
+    service = alert_groups(sample_context("gpu.yaml"))
     for rule in (rule for group in service for rule in group["rules"]):
         wanted = {"namespace": "team-ml", "service": "llama", "team": "ml"}
         assert wanted.items() <= rule["labels"].items()

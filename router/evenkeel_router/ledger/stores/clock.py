@@ -1,4 +1,4 @@
-"""Time, as the edge tells it to the core: seconds of a clock that never goes back."""
+"""Time as a parameter: seconds of a clock that never goes back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Which store the configuration asks for.
 
-Place in the flow: configuration → **store** → `keeping`. With store Peers there is none: what routers know
-they pull from one another all the time.
+With store Peers there is none: routers pull what they need from each other.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""The seam between the ledger and whatever keeps it beyond this process (design R8).
+"""The seam between the ledger and a store that outlives the process (R8).
 
-Place in the flow: ledger → `keeping` → **store**, and back at the start. A store knows nothing of the ledger but that
-it is a list of deltas, each of which may be merged alone, in any order and any number of times: so a store need
-not lock, and what two routers wrote at the same time is merged when it is read.
-
-The surprising thing: losing a store loses nothing while a replica or a router lives. A store may be away for as long
-as it likes; the router serves on, says so, and writes everything again when it is back.
+A store holds a list of deltas, each of which may be merged alone, in any order and any number of times. So a store needs
+no lock, and what two routers wrote at the same time is merged when it is read. A lost store loses nothing while a
+replica or a router lives: the router serves on, reports the loss, and writes everything again when the store returns.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ class LedgerStore(Protocol):
     """Keeps this router's whole ledger, and gives back what all routers left."""
 
     async def load(self) -> Sequence[LedgerDelta]:
-        """All that is kept, by whomever; empty where nothing is. Raises `StoreError`.
+        """Everything that any router stored; empty where there is nothing. Raises `StoreError`.
 
         Called until it succeeds once, and never again. What is damaged beyond reading is put aside and logged, not
         raised: a router must be able to start.

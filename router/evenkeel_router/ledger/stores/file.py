@@ -1,11 +1,8 @@
-"""A ledger in two files: one whole generation is there whenever the power goes (design R8).
+"""A ledger in two files, one of which is whole whenever the power fails (R8).
 
-Place in the flow: keeping → **file**. A generation is written aside, synced, and renamed over the older of the
-two; then the folder is synced. A header with length and checksum says whether a file is whole, so neither a torn
-write nor a rotten block is taken for a ledger: the other generation is, which is one save older.
-
-The surprising thing: a lock. Two routers on one volume, as while one is replaced by another, would overwrite each
-other's ledgers; the second one waits for the first to end.
+A generation is written aside, synced, and renamed over the older of the two; then the folder is synced. A header with
+length and checksum shows whether a file is whole; a torn write or a bad block falls back to the other generation, which
+is one save older. A lock keeps a second router off the same volume until the first one has ended, as in a rollout.
 """
 
 from __future__ import annotations
@@ -142,7 +139,7 @@ class FileStore:
 
 def _write(path: Path, number: int, parts: Iterable[bytes]) -> None:
     """Write and sync one generation. The header comes last: what it says is known by then."""
-    # For nobody else to read: a ledger names all clients.
+    # Private: a ledger names all clients.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(handle, "wb") as file:
         checksum, length = _checksum(number), 0

@@ -1,11 +1,9 @@
-"""Ledgers in a server that speaks the protocol of Redis: one field per router of one hash (design R8).
+"""Ledgers in a server with the protocol of Redis: one field per router of one hash (R8).
 
-Place in the flow: keeping → **redis**. Reading gives the ledgers of all routers, writing replaces one's own. No
-transaction protects one router from another, since merging is a join and every field has one writer.
-
-The surprising thing: who is gone is told by a counter beside each ledger, which every save raises. A ledger
-whose counter stands still, by this router's clock, and which was merged here is part of this router's own by
-now, and is deleted. If its router lives after all, its next save brings it back. Wall clocks do not occur.
+Reading gives the ledgers of all routers; writing replaces the router's own. No transaction is needed, since merging is a
+join and every field has one writer. A counter beside each ledger rises with every save. A ledger whose counter stands
+still, by this router's clock, and which was merged here belongs to a router that is gone, and is deleted. If that router
+lives after all, its next save brings it back. Wall clocks play no part.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ ANSWER_TIMEOUT_S: Final = 10.0
 GONE_AFTER_S: Final = 120.0
 """Twelve saves that did not come. Too short costs a field that its router writes again, nothing else."""
 KEPT_S: Final = 42 * 24 * 3600
-"""A hash that nobody saves to vanishes after six weeks: folded incarnations are remembered for that long
+"""A hash without saves vanishes after six weeks: folded incarnations are remembered for that long
 (`ledger.closed_totals.MAX_FOLDED`), and an older ledger must not be merged."""
 
 

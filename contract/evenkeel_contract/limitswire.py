@@ -1,0 +1,112 @@
+"""Messages in which routers share out the limits of tenants: `POST /v1/limits` on the admin port.
+
+The question is a `LimitsAsk`, the answer a `LimitsAnswer`. A message is the version, one byte, and MessagePack.
+A part is a fraction of a tenant's limit; a level is a fraction of its burst, or of its concurrent requests.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+LIMITS_PATH: Final = "/v1/limits"
+LIMITS_VERSION: Final = 1
+
+_MOST: Final = 1e12
+Fraction = Annotated[float, msgspec.Meta(ge=-_MOST, le=_MOST)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
+Epoch = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**62)], str]
+"""Number and author of a census. Parts move only between routers in the same epoch."""
+
+
+class LimitWant(msgspec.Struct, frozen=True, array_like=True):
+    """One limit that the asker has demand for."""
+
+    limit: str
+    size: Positive
+    """Burst, or concurrent requests, of the whole limit."""
+    fill_s: Amount
+    """Seconds in which an empty bucket fills; 0 for a limit that does not refill."""
+    demand: Amount
+    part: Fraction
+    need: Amount
+    """Level that waiting requests lack."""
+
+
+class LimitGift(msgspec.Struct, frozen=True, array_like=True):
+    """A part that the answering router no longer has. Its level may be negative: a debt."""
+
+    limit: str
+    part: Fraction
+    level: Fraction
+
+
+class HeldParts(msgspec.Struct, frozen=True, array_like=True):
+    """All parts of one router when it enters an epoch."""
+
+    fresh: bool
+    """Whether this is the first epoch of the router."""
+    default: Fraction
+    """Its part of each limit that is not in `limits`."""
+    limits: dict[str, Fraction]
+
+
+class LimitsAsk(msgspec.Struct, frozen=True, array_like=True):
+    """Asks another router for parts, or, in a census, which parts it has."""
+
+    router: str
+    epoch: Epoch
+    census: bool
+    wants: tuple[LimitWant, ...]
+
+
+class LimitsAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The parts that the answering router gives, or has."""
+
+    router: str
+    epoch: Epoch
+    held: HeldParts | None
+    """Set if this question made the router enter the epoch of a census."""
+    gifts: tuple[LimitGift, ...]
+
+
+class LimitsMessageError(ValueError):
+    """A message that is malformed or of an unknown version."""
+
+
+_VERSION: Final = bytes([LIMITS_VERSION])
+_encoder = msgspec.msgpack.Encoder()
+_ask = msgspec.msgpack.Decoder(LimitsAsk)
+_answer = msgspec.msgpack.Decoder(LimitsAnswer)
+# Beyond its own errors, msgspec lets bad UTF-8 and endless nesting through as they are.
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def encode(message: LimitsAsk | LimitsAnswer) -> bytes:
+    """Encode a question or an answer."""
+    return _VERSION + _encoder.encode(message)
+
+
+def decode_ask(data: bytes) -> LimitsAsk:
+    """Decode a question; raises `LimitsMessageError`."""
+    try:
+        return _ask.decode(_content(data))
+    except _UNREADABLE as error:
+        raise LimitsMessageError(f"the message is not a LimitsAsk: {error}") from error
+
+
+def decode_answer(data: bytes) -> LimitsAnswer:
+    """Decode an answer; raises `LimitsMessageError`."""
+    try:
+        return _answer.decode(_content(data))
+    except _UNREADABLE as error:
+        raise LimitsMessageError(f"the message is not a LimitsAnswer: {error}") from error
+
+
+def _content(data: bytes) -> memoryview:
+    if data[:1] != _VERSION:
+        found = data[0] if data else "missing"
+        raise LimitsMessageError(f"version {found} is not {LIMITS_VERSION}")
+    return memoryview(data)[1:]

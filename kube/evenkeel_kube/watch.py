@@ -1,0 +1,140 @@
+"""Follow the objects of one kind: list them, then watch them until cancelled.
+
+| what happens                                     | what follows                                            |
+|--------------------------------------------------|---------------------------------------------------------|
+| the server ends the watch (timeout, restart)     | watch again from the last resource version              |
+| the connection breaks, or stays silent           | the same, after a wait that doubles (with jitter)       |
+| the resource version expired (410)               | list again; objects that the list lacks are removed     |
+| refused (RBAC), not JSON, an unknown event       | logged once per reason; listed again after the wait     |
+
+The official `Watch` parses events; it has no informer with an asynchronous half, so list, resume and back-off are here.
+While the API server is away the cache stays as it was: routers keep serving, and probe their replicas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Generic
+
+import aiohttp
+from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.watch import Watch
+
+from evenkeel_kube.cache import Cache, Object
+from evenkeel_kube.client import KubeClient
+from evenkeel_kube.errors import ApiError, Unreachable
+
+_log = logging.getLogger(__name__)
+FIRST_WAIT_S: Final = 0.1
+LONGEST_WAIT_S: Final = 10.0
+WATCH_S: Final = 300
+"""Then the API server ends a watch, and the next one resumes."""
+# Bookmarks come every minute: a connection that is silent for longer is dead.
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=30.0, sock_read=100.0)
+_EXPIRED: Final = 410
+
+
+@dataclass(frozen=True, slots=True)
+class Selection(Generic[Object]):
+    """Which objects: a collection of the API, and a selector."""
+
+    kind: type[Object]
+    path: str
+    parameters: Mapping[str, str]
+
+
+class Watcher(Generic[Object]):
+    """One selection, kept up to date."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        selection: Selection[Object],
+        changed: Callable[[], None],
+        *,
+        rng: Random,
+    ) -> None:
+        """`changed` is called after every list and every event that changed an object."""
+        self._client = client
+        self._selection = selection
+        self._changed = changed
+        self._rng = rng
+        self._watch = Watch()
+        self._wait_s = FIRST_WAIT_S
+        self._failure = ""
+        self.cache = Cache(selection.kind)
+        self.synced = False
+        """Whether all objects were listed at least once."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                if not self.cache.resource_version:
+                    await self._list()
+                await self._follow()
+            except (ApiError, ApiException) as error:
+                if error.status == _EXPIRED:
+                    _log.info("listing %s again: %s", self._selection.path, _text(error))
+                else:
+                    self._log_failure(_text(error))
+                self.cache.expire()
+            except (Unreachable, aiohttp.ClientError, OSError) as error:
+                self._log_failure(f"{type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - `Watch` raises no type of its own for what it cannot parse
+                self._log_failure(f"{type(error).__name__}: {error}")
+                self.cache.expire()
+            await asyncio.sleep(self._next_wait_s())
+
+    async def _list(self) -> None:
+        self.cache.replace(
+            await self._client.read(self._selection.path, self._selection.parameters)
+        )
+        self.synced = True
+        self._changed()
+
+    async def _follow(self) -> None:
+        version = self.cache.resource_version
+        # A function without annotations: `Watch` would look for the class of a result that it names.
+        start = lambda **query: self._start(str(query["resource_version"]))
+        async with self._watch as watch:
+            async for event in watch.stream(
+                start, resource_version=version, timeout_seconds=WATCH_S
+            ):
+                changed = self.cache.take(event)
+                self._reset_failure()
+                if changed:
+                    self._changed()
+
+    async def _start(self, resource_version: str) -> aiohttp.ClientResponse:
+        query = {
+            **self._selection.parameters,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(WATCH_S),
+        }
+        return await self._client.stream(self._selection.path, query, _TIMEOUT)
+
+    def _next_wait_s(self) -> float:
+        """Doubles until an event comes, also where the server ends every watch at once."""
+        wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, LONGEST_WAIT_S)
+        return wait_s * self._rng.uniform(0.5, 1.0)
+
+    def _log_failure(self, failure: str) -> None:
+        if failure != self._failure:
+            _log.warning("cannot follow %s: %s", self._selection.path, failure)
+        self._failure = failure
+
+    def _reset_failure(self) -> None:
+        if self._failure:
+            _log.info("following %s again", self._selection.path)
+        self._failure, self._wait_s = "", FIRST_WAIT_S
+
+
+def _text(error: ApiError | ApiException) -> str:
+    return str(error) if isinstance(error, ApiError) else f"{error.status}: {error.reason}"

@@ -1,0 +1,104 @@
+"""Resources that wait for a pass: each at most once, never two passes at a time, failures with a back-off.
+
+Level-triggered: ten events lead to one pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final
+
+from evenkeel_kube.errors import ClusterError
+from prometheus_client import Gauge
+
+from evenkeel_operator import metrics
+from evenkeel_operator.cluster.store import Key
+
+_log = logging.getLogger(__name__)
+
+# What belongs together arrives together: a Deployment's status changes several times within a tenth.
+SETTLE_S: Final = 0.1
+FIRST_RETRY_S: Final = 0.5
+LAST_RETRY_S: Final = 120.0
+
+Pass = Callable[[Key], Awaitable[float | None]]
+"""Makes one pass; how long until the next one is due without any event, in seconds. None: the resource is gone."""
+
+
+class WorkQueue:
+    """A queue of keys by due time."""
+
+    def __init__(self, *, rng: Random, waiting: Gauge = metrics.WAITING) -> None:
+        """`waiting` counts what is due at some time."""
+        self._waiting = waiting
+        self._due_s: dict[Key, float] = {}
+        self._running: set[Key] = set()
+        self._again: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._changed = asyncio.Event()
+        self._rng = rng
+
+    def add(self, key: Key, *, after_s: float = SETTLE_S) -> None:
+        """A pass is due; an earlier one that waits already counts for it."""
+        if key in self._running:
+            self._again.add(key)
+            return
+        due_s = asyncio.get_running_loop().time() + after_s
+        self._due_s[key] = min(due_s, self._due_s.get(key, due_s))
+        self._waiting.set(len(self._due_s))
+        self._changed.set()
+
+    async def work(self, make_pass: Pass) -> None:
+        """Make passes until cancelled. Run as many of these as passes may go on at once."""
+        while True:
+            key = await self._next()
+            try:
+                after_s = await self._attempt(key, make_pass)
+            finally:
+                self._running.discard(key)
+                again = key in self._again
+                self._again.discard(key)
+            if again and key not in self._failures:
+                after_s = SETTLE_S
+            if after_s is not None:
+                self.add(key, after_s=after_s)
+
+    async def _attempt(self, key: Key, make_pass: Pass) -> float | None:
+        try:
+            after_s = await make_pass(key)
+        except ClusterError as error:
+            after_s = self._backoff_s(key)
+            _log.warning("%s: %s; again in %.1f s", key, error, after_s)
+        except Exception:  # noqa: BLE001 - a fault of ours must not end the passes over all others
+            after_s = self._backoff_s(key)
+            _log.exception("%s: a pass failed; again in %.1f s", key, after_s)
+        else:
+            self._failures.pop(key, None)
+        return after_s
+
+    async def _next(self) -> Key:
+        while True:
+            now_s = asyncio.get_running_loop().time()
+            key = min(self._due_s, key=lambda key: self._due_s[key], default=None)
+            if key is not None and self._due_s[key] <= now_s:
+                del self._due_s[key]
+                self._waiting.set(len(self._due_s))
+                self._running.add(key)
+                return key
+            wait_s = None if key is None else self._due_s[key] - now_s
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    def _backoff_s(self, key: Key) -> float:
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(failures, 10))
+        # A cluster that comes back must not meet all of us at once.
+        return wait_s * self._rng.uniform(0.5, 1.0)

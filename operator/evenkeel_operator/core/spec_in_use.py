@@ -1,0 +1,216 @@
+"""Which spec is in use: the newest valid one. And which engine image is pinned.
+
+The spec in use is kept in a ConfigMap of the service, so that it outlives the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+from evenkeel_contract.faults import Fault, show
+from evenkeel_contract.names import GROUP, SERVICE_LABEL
+from evenkeel_contract.spec import FairInferenceService, PodTemplate, Runtime
+from evenkeel_contract.validate import parse_service
+
+from evenkeel_operator.core.defaults import Defaults
+from evenkeel_operator.core.objects import Object
+
+UPGRADE_ANNOTATION: Final = f"{GROUP}/upgrade"
+"""On a FairInferenceService: the operator's version, or `Always`: its default engine image replaces the pinned
+one. Any other value, an older version for instance, has no effect."""
+UPGRADE_ALWAYS: Final = "Always"
+
+OWNED_VARIABLES: Final = ("EVENKEEL_", "POD_", "HF_HOME")
+"""Beginnings of names."""
+
+SPEC_ENTRY: Final = "spec.json"
+PIN_PREFIX: Final = "image."
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What runs."""
+
+    spec: Mapping[str, Any]
+    """As plain data, as it was applied."""
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """Runtime → the engine image of services that name none."""
+
+    def with_pin(self, runtime: Runtime, image: str) -> Accepted:
+        return replace(self, pins={**self.pins, runtime.value: image})
+
+
+@dataclass(frozen=True, slots=True)
+class SpecDecision:
+    """What was found about the wanted spec, and what runs now."""
+
+    faults: tuple[Fault, ...]
+    """Of the wanted spec."""
+    running: FairInferenceService | None
+    """What to build: the wanted spec, or the last good one; None where there never was one."""
+    accepted: Accepted | None
+    is_new: bool = False
+    """The wanted spec is good and not what runs: the cluster may still refuse it."""
+
+    def refused(self, faults: tuple[Fault, ...], before: SpecDecision) -> SpecDecision:
+        """The cluster refused the wanted spec: what ran, runs on."""
+        return replace(before, faults=(*self.faults, *faults), is_new=False)
+
+
+def choose_spec(raw: Object, accepted: Accepted | None, defaults: Defaults) -> SpecDecision:
+    """Read the wanted spec; `raw` is the FairInferenceService."""
+    wanted, faults = parse_service(_without_status(raw))
+    if wanted is not None:
+        faults = tuple(fault for rule in RULES for fault in rule(wanted, defaults))
+    if wanted is None or faults:
+        return replace(last_good(raw, accepted), faults=faults)
+    plain = raw.get("spec") or {}
+    pins = {} if accepted is None else accepted.pins
+    chosen = Accepted(plain, pins)
+    if accepted is None or accepted.spec != plain:
+        return SpecDecision((), wanted, chosen, is_new=True)
+    return SpecDecision((), wanted, chosen)
+
+
+def last_good(raw: Object, accepted: Accepted | None) -> SpecDecision:
+    """What ran before, without a word about what is wanted."""
+    if accepted is None:
+        return SpecDecision((), None, None)
+    before, faults = parse_service(_without_status({**raw, "spec": accepted.spec}))
+    # An operator that is stricter than the one that accepted it: nothing is built, what runs is left alone.
+    return SpecDecision((), None if faults else before, accepted)
+
+
+def engine_image(service: FairInferenceService, accepted: Accepted, defaults: Defaults) -> str:
+    """The image of the engines: the spec's, or the pinned one, or the default where none is pinned yet."""
+    runtime = service.spec.engine.runtime
+    return service.spec.engine.image or pinned(service, accepted, defaults).pins[runtime.value]
+
+
+def available_image(
+    service: FairInferenceService, accepted: Accepted, defaults: Defaults
+) -> str | None:
+    """The operator's default, where another one is pinned."""
+    runtime = service.spec.engine.runtime
+    default = defaults.image(runtime)
+    if service.spec.engine.image is not None or accepted.pins.get(runtime.value) == default:
+        return None
+    return default
+
+
+def pinned(service: FairInferenceService, accepted: Accepted, defaults: Defaults) -> Accepted:
+    """With a pin for the runtime: kept, unless the annotation asks for the operator's default."""
+    runtime = service.spec.engine.runtime
+    upgrade = service.metadata.annotations.get(UPGRADE_ANNOTATION)
+    if runtime.value in accepted.pins and upgrade not in (UPGRADE_ALWAYS, defaults.version):
+        return accepted
+    return accepted.with_pin(runtime, defaults.image(runtime))
+
+
+def read_accepted(config_map: Object | None) -> Accepted | None:
+    """From the ConfigMap; None where there is none, or none that can be read."""
+    data = {} if config_map is None else config_map.get("data") or {}
+    try:
+        spec = msgspec.json.decode(data.get(SPEC_ENTRY, ""))
+    except msgspec.DecodeError:
+        return None
+    pins = {
+        name.removeprefix(PIN_PREFIX): image
+        for name, image in data.items()
+        if name.startswith(PIN_PREFIX)
+    }
+    return Accepted(spec, pins) if isinstance(spec, dict) else None
+
+
+def accepted_data(accepted: Accepted) -> dict[str, str]:
+    """The ConfigMap's data."""
+    spec = msgspec.json.encode(accepted.spec, order="deterministic").decode()
+    return {
+        SPEC_ENTRY: spec,
+        **{f"{PIN_PREFIX}{name}": image for name, image in sorted(accepted.pins.items())},
+    }
+
+
+def _without_status(raw: Object) -> dict[str, Any]:
+    return {key: value for key, value in raw.items() if key != "status"}
+
+
+def prometheus_is_not_allowed(service: FairInferenceService, defaults: Defaults) -> Iterator[Fault]:
+    scaling = service.spec.autoscaling
+    if scaling is None or not defaults.prometheus_urls:
+        return
+    url = scaling.prometheus.url
+    if not may_be_asked(url, defaults):
+        allowed = ", ".join(defaults.prometheus_urls)
+        yield Fault(
+            "spec.autoscaling.prometheus.url",
+            f"{show(url)} is not one that the operator may read; allowed are {allowed}",
+        )
+
+
+def may_be_asked(url: str, defaults: Defaults) -> bool:
+    """Whether the operator may read the Prometheus at this address."""
+    allowed = defaults.prometheus_urls
+    return not allowed or any(_is_below(url, one) for one in allowed)
+
+
+def _is_below(url: str, allowed: str) -> bool:
+    base = allowed.rstrip("/")
+    # Whoever asks walks up at dots: they would lead out of what is allowed.
+    dots = any(part in (".", "..") for part in unquote(url).split("/"))
+    return not dots and (url == base or url.startswith(f"{base}/"))
+
+
+def template_takes_what_is_ours(service: FairInferenceService, _: Defaults) -> Iterator[Fault]:
+    templates = {
+        "engine": service.spec.engine.template,
+        "router": service.spec.router.template,
+    }
+    for component, template in templates.items():
+        yield from _labels(f"spec.{component}.template", template)
+        yield from _containers(f"spec.{component}.template", template, component)
+        yield from _variables(f"spec.{component}.template.spec", template.spec)
+
+
+def _labels(path: str, template: PodTemplate) -> Iterator[Fault]:
+    labels = template.metadata.get("labels")
+    if isinstance(labels, Mapping) and SERVICE_LABEL in labels:
+        yield Fault(f"{path}.metadata.labels", f"must not hold {SERVICE_LABEL}: selectors need it")
+
+
+def _containers(path: str, template: PodTemplate, main: str) -> Iterator[Fault]:
+    containers = template.spec.get("containers")
+    for index, container in enumerate(containers if isinstance(containers, list) else ()):
+        if not isinstance(container, Mapping) or container.get("name") != main:
+            continue
+        yield from _variables(f"{path}.spec.containers[{index}]", container)
+        # Flags that the rest of the spec decides would come in by the back door.
+        for field_, instead in (
+            ("command", None),
+            ("args", "engine.args"),
+            ("image", "engine.image"),
+        ):
+            if field_ in container:
+                hint = f"; use spec.{instead}" if instead and main == "engine" else "; remove it"
+                where = f"{path}.spec.containers[{index}].{field_}"
+                yield Fault(where, f"is set by Evenkeel{hint}")
+
+
+def _variables(path: str, holder: Mapping[str, Any]) -> Iterator[Fault]:
+    """Variables that Evenkeel sets from the rest of the spec."""
+    listed = holder.get("env")
+    for index, entry in enumerate(listed if isinstance(listed, list) else ()):
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        if isinstance(name, str) and name.startswith(OWNED_VARIABLES):
+            yield Fault(f"{path}.env[{index}]", f"{name} is set by Evenkeel; remove it")
+
+
+RULES: Final = (
+    # What only the operator can know, in the order of the document's fields.
+    template_takes_what_is_ours,
+    prometheus_is_not_allowed,
+)

@@ -1,0 +1,62 @@
+"""The pass over one InferenceTenant: it makes no objects, and reports in status whether routers accept its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC
+
+from evenkeel_contract.spec import FairInferenceService
+from evenkeel_contract.validate import parse_service
+
+from evenkeel_operator.cluster.store import TENANT, Key
+from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.status import differs, tenant_status
+from evenkeel_operator.core.tenants import make_roster
+from evenkeel_operator.reconcile import RESYNC_S, Dependencies, status_manifest
+
+
+class TenantPass:
+    """Passes over InferenceTenants."""
+
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._deps = dependencies
+        self._parsed: dict[str, dict[tuple[str, int], FairInferenceService | None]] = {}
+        """Namespace → uid and generation → the service: reading hundreds for every tenant costs most of a pass."""
+
+    async def __call__(self, key: Key) -> float | None:
+        """One pass; when the next is due without any event. Raises `ClusterError`."""
+        dependencies = self._deps
+        # 1. Observe: the tenants of the namespace, their keys, its services.
+        around = await dependencies.observer.neighbours(key.namespace)
+        raw = dependencies.store.named(TENANT, key.namespace).items.get(key.name)
+        if raw is None:
+            return None
+        services = self._parse(key.namespace, await dependencies.observer.services(key.namespace))
+
+        # 2. Judge: faults, keys that are missing or claimed twice.
+        own = next(tenant for tenant in around.tenants if tenant.name == key.name)
+        roster = make_roster(around.tenants, around.secrets)
+
+        # 3. Status.
+        status = tenant_status(
+            raw,
+            tenant=own.resource,
+            faults=own.faults,
+            roster=roster,
+            services=services,
+            now=dependencies.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+        if differs(status, raw):
+            answer = await dependencies.client.apply_status(status_manifest(raw, status))
+            dependencies.store.named(TENANT, key.namespace).put(answer)
+        return RESYNC_S
+
+    def _parse(self, namespace: str, raw: Iterable[Object]) -> list[FairInferenceService]:
+        known, found = self._parsed.get(namespace, {}), {}
+        for item in raw:
+            metadata = item["metadata"]
+            where = (str(metadata["uid"]), int(metadata.get("generation", 0)))
+            plain = {key: value for key, value in item.items() if key != "status"}
+            found[where] = known[where] if where in known else parse_service(plain)[0]
+        self._parsed[namespace] = found
+        return [service for service in found.values() if service is not None]

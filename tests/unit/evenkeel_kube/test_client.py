@@ -1,0 +1,143 @@
+"""Requests to the API server, over real sockets: what is sent, and what its answers become."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pytest
+from aiohttp import web
+from evenkeel_kube.client import KubeClient, connected
+from evenkeel_kube.errors import ApiError, Overloaded, Refused, Unreachable
+
+from tests.support.kube_api import access_to
+
+
+class Kind(NamedTuple):
+    api: str
+    plural: str
+
+
+KINDS = {"Pod": Kind("v1", "pods"), "Deployment": Kind("apps/v1", "deployments")}
+DEPLOYMENT = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "a", "namespace": "ns", "uid": "u"},
+    "spec": {"replicas": None, "selector": {"x": ["y", 1]}},
+}
+
+
+@dataclass
+class Server:
+    """Remembers requests; answers what the test says."""
+
+    port: int = 0
+    status: int = 200
+    answer: bytes = b"{}"
+    asked: list[tuple[str, str, dict[str, str], str, Any]] = field(default_factory=list)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        head = (request.method, request.path, dict(request.query), request.content_type)
+        self.asked.append((*head, json.loads(body) if body else None))
+        return web.Response(status=self.status, body=self.answer)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    found = Server()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", found.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    found.port = runner.addresses[0][1]
+    yield found
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def writes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+async def client(server: Server, writes: list[str]) -> AsyncIterator[KubeClient]:
+    access = access_to(f"http://127.0.0.1:{server.port}")
+    async with connected(access, kinds=KINDS, manager="me", on_write=writes.append) as found:
+        yield found
+
+
+async def test_apply_is_forced_server_side_apply_and_counted(
+    server: Server, client: KubeClient, writes: list[str]
+) -> None:
+    server.answer = b'{"kind": "Deployment"}'
+    assert await client.apply(DEPLOYMENT) == {"kind": "Deployment"}
+    path, manager = "/apis/apps/v1/namespaces/ns/deployments/a", {"fieldManager": "me"}
+    content = "application/apply-patch+yaml"
+    forced = {**manager, "force": "true"}
+    assert server.asked.pop() == ("PATCH", path, forced, content, DEPLOYMENT)
+    await client.apply(DEPLOYMENT, dry_run=True)
+    assert server.asked.pop()[2] == {**forced, "dryRun": "All"}
+    await client.apply_status(DEPLOYMENT)
+    assert server.asked.pop()[1] == f"{path}/status"
+    await client.create(DEPLOYMENT)
+    assert server.asked.pop()[:3] == ("POST", path.removesuffix("/a"), manager)
+    await client.replace(DEPLOYMENT)
+    assert server.asked.pop()[:4] == ("PUT", path, manager, "application/json")
+    await client.delete(DEPLOYMENT)
+    method, where, _, _, options = server.asked.pop()
+    assert (method, where, options["preconditions"]) == ("DELETE", path, {"uid": "u"})
+    assert writes == ["patch", "patch", "patch", "post", "put", "delete"]
+
+
+async def test_a_list_selects_by_label_and_its_items_name_their_kind(
+    server: Server, client: KubeClient, writes: list[str]
+) -> None:
+    server.answer = b'{"items": [{"metadata": {"name": "p"}}]}'
+    found = await client.list_all("Pod", "ns", selector="a=b,c in (d, e)")
+    assert found == [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}]
+    method, path, query, _, body = server.asked.pop()
+    assert (method, path, body) == ("GET", "/api/v1/namespaces/ns/pods", None)
+    assert query == {"labelSelector": "a=b,c in (d, e)"}
+    assert writes == []
+
+
+async def test_an_object_or_an_api_that_is_missing_is_no_error(
+    server: Server, client: KubeClient
+) -> None:
+    server.status = 404
+    assert await client.get("Pod", "ns", "p") is None
+    assert await client.list_all("Pod", "ns") == []
+    assert await client.kinds_of("example.com/v1") == frozenset()
+    await client.delete(DEPLOYMENT)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "want", "message"),
+    [
+        (422, b'{"message": "spec: invalid"}', Refused, "spec: invalid"),
+        (403, b'{"message": "forbidden"}', Refused, "forbidden"),
+        (409, b'{"message": "changed"}', Overloaded, "changed"),
+        (429, b"", Overloaded, "PATCH /apis/apps/v1/namespaces/ns/deployments/a"),
+        (401, b'{"message": "expired"}', Overloaded, "expired"),
+        (500, b'{"message": "failed to create typed patch object (x)"}', Refused, "failed to"),
+        (503, b"<html>a proxy</html>", Overloaded, "<html>a proxy"),
+    ],
+)
+async def test_a_status_becomes_an_error_that_tells_whether_to_try_again(
+    server: Server, client: KubeClient, status: int, answer: bytes, want: type, message: str
+) -> None:
+    server.status, server.answer = status, answer
+    with pytest.raises(ApiError) as caught:
+        await client.apply(DEPLOYMENT)
+    assert (type(caught.value), caught.value.status) == (want, status)
+    assert caught.value.message.startswith(message)
+
+
+async def test_a_server_that_is_away_is_unreachable() -> None:
+    async with connected(access_to("http://127.0.0.1:1"), kinds=KINDS) as client:
+        with pytest.raises(Unreachable, match=r"GET /api/v1/namespaces/ns/pods/p: "):
+            await client.get("Pod", "ns", "p")

@@ -1,0 +1,198 @@
+"""`.importlinter` rejects the imports that it is there to reject: each case plants one in a copy of the packages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = (
+    "fairshare",
+    "contract",
+    "kube",
+    "simulator",
+    "router",
+    "operator",
+    "sglang_plugin",
+    "cli",
+)
+
+
+class Case(NamedTuple):
+    """One import that must not be there."""
+
+    name: str
+    planted: Sequence[tuple[str, str]]
+    """Module and the import that it gains."""
+    want_broken: str
+    """The contract that rejects it."""
+
+
+CASES = (
+    Case(
+        "the algorithms import a component's wire types",
+        [("evenkeel_fairshare.cost", "evenkeel_contract.key")],
+        "layers",
+    ),
+    Case(
+        "the algorithms import a third package",
+        [("evenkeel_fairshare.cost", "msgspec")],
+        "fairshare-is-alone",
+    ),
+    Case(
+        "the contract reads the clock",
+        [("evenkeel_contract.faults", "time")],
+        "pure-cores",
+    ),
+    Case(
+        "the contract imports a component",
+        [("evenkeel_contract.faults", "evenkeel_operator.settings")],
+        "layers",
+    ),
+    Case(
+        "the operator imports the router",
+        [("evenkeel_operator.cluster.observe", "evenkeel_router.app")],
+        "layers",
+    ),
+    Case(
+        "the engine model draws random numbers",
+        [("evenkeel_simulator.engine.model", "random")],
+        "pure-cores",
+    ),
+    Case(
+        "the engine model imports a server",
+        [("evenkeel_simulator.engine.model", "evenkeel_simulator.server.app")],
+        "simulator-layers",
+    ),
+    Case(
+        "the operator's core imports what reads the cluster",
+        [("evenkeel_operator.core.plan", "evenkeel_operator.cluster.observe")],
+        "operator-layers",
+    ),
+    Case(
+        "the operator's core reaches aiohttp through the Kubernetes client",
+        [("evenkeel_operator.core.plan", "evenkeel_kube.client")],
+        "operator-pure",
+    ),
+    Case(
+        "the operator's core reaches a socket through two pure modules",
+        [
+            ("evenkeel_operator.core.status", "evenkeel_operator.manifests.pods"),
+            ("evenkeel_operator.manifests.pods", "evenkeel_contract.faults"),
+            ("evenkeel_contract.faults", "socket"),
+        ],
+        "operator-pure",
+    ),
+    Case(
+        "a builder imports a pass",
+        [("evenkeel_operator.manifests.pods", "evenkeel_operator.reconcile")],
+        "operator-layers",
+    ),
+    Case(
+        "a builder reads the clock",
+        [("evenkeel_operator.manifests.pods", "time")],
+        "operator-pure",
+    ),
+    Case(
+        "the cluster imports the rotation of replicas",
+        [("evenkeel_operator.cluster.apply", "evenkeel_operator.rotation")],
+        "operator-layers",
+    ),
+    Case(
+        "rotation imports activation, its neighbour",
+        [("evenkeel_operator.rotation", "evenkeel_operator.activation")],
+        "operator-layers",
+    ),
+    Case(
+        "the list of objects to build reaches the API server",
+        [("evenkeel_operator.desired", "evenkeel_operator.cluster.observe")],
+        "operator-layers",
+    ),
+    Case(
+        "a new module of the operator has no layer",
+        [("evenkeel_operator.newcomer", "evenkeel_operator.settings")],
+        "operator-layers",
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages' Python files and the contracts."""
+    copied = tmp_path_factory.mktemp("packages")
+    shutil.copy(ROOT / ".importlinter", copied)
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            to = copied / path.relative_to(ROOT)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, to)
+    return copied
+
+
+def test_the_copy_as_it_is_keeps_every_contract(copy: Path) -> None:
+    assert broken_contracts(copy) == set()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_planted_import_breaks_its_contract(copy: Path, case: Case) -> None:
+    with planted(copy, case.planted):
+        broken = broken_contracts(copy, only=case.want_broken)
+    assert broken == {case.want_broken}
+
+
+@contextmanager
+def planted(copy: Path, imports: Sequence[tuple[str, str]]) -> Iterator[None]:
+    """The imports for the time of the context."""
+    before = {path: path.read_text() if path.exists() else None for path in paths_of(copy, imports)}
+    try:
+        for (_, imported), path in zip(imports, before, strict=True):
+            path.write_text(f"{before[path] or ''}\nimport {imported}\n")
+        yield
+    finally:
+        for path, text in before.items():
+            path.unlink() if text is None else path.write_text(text)
+
+
+def paths_of(copy: Path, imports: Sequence[tuple[str, str]]) -> list[Path]:
+    """The files of the modules that gain an import."""
+    found = []
+    for module, _ in imports:
+        package, _, rest = module.partition(".")
+        folder = next(path for path in copy.glob(f"*/{package}") if path.is_dir())
+        found.append(folder / f"{rest.replace('.', '/')}.py")
+    return found
+
+
+def broken_contracts(copy: Path, *, only: str | None = None) -> set[str]:
+    """Identifiers of the contracts that lint-imports reports as broken; with `only`, no other is checked."""
+    limit = () if only is None else (f"--contract={only}",)
+    script = "import sys; from importlinter.cli import lint_imports_command as run; run()"
+    answer = subprocess.run(
+        [sys.executable, "-c", script, "--no-logo", f"--cache-dir={copy / 'cache'}", *limit],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": ":".join(str(copy / name) for name in FOLDERS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Contracts: " in answer.stdout, answer.stdout + answer.stderr
+    lines = " ".join(answer.stdout.split())
+    return {name for name, title in _titles(copy).items() if f"{title} BROKEN" in lines}
+
+
+def _titles(copy: Path) -> dict[str, str]:
+    found, name = {}, ""
+    for line in (copy / ".importlinter").read_text().splitlines():
+        if line.startswith("[importlinter:contract:"):
+            name = line.removeprefix("[importlinter:contract:").rstrip("]")
+        elif line.startswith("name = ") and name:
+            found[name] = line.removeprefix("name = ")
+    return found
