@@ -111,7 +111,9 @@ async def test_the_ledger_of_a_router_that_is_gone_is_taken_over_and_deleted(tmp
         await kept.save(whole(own))
         assert await fields(server) == {"router-2"}
         found = merged(ledger("router-3"), await kept.load())
-        assert content(found)["pages"] == content(full_ledger("gone"))["pages"]
+        assert (
+            content(found)["replica accounts"] == content(full_ledger("gone"))["replica accounts"]
+        )
 
 
 async def test_the_ledger_of_a_router_that_saves_stays(tmp_path: Path):

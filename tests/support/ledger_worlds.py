@@ -48,10 +48,12 @@ def merged(into: Ledger, kept: Iterable[LedgerDelta]) -> Ledger:
 def content(of: Ledger) -> dict[str, object]:
     """All that merging joins, in a form that compares; not the heads, which say only what to ask for."""
     return {
-        "pages": {name: _page(page) for name, page in of.replica_accounts.items()},
-        "book": of.closed_totals.rank,
-        "book clients": _table(of.closed_totals.clients),
-        "book tenants": _table(of.closed_totals.tenants),
+        "replica accounts": {
+            name: _account_of_replica(account) for name, account in of.replica_accounts.items()
+        },
+        "closed totals": of.closed_totals.rank,
+        "closed clients": _table(of.closed_totals.clients),
+        "closed tenants": _table(of.closed_totals.tenants),
         "folded": of.closed_totals.folded,
         "baselines": of.closed_totals.baselines,
         "demand": {router: _table(demand.rates) for router, demand in of._demand.items()},
@@ -59,12 +61,12 @@ def content(of: Ledger) -> dict[str, object]:
     }
 
 
-def _page(page: ReplicaAccount) -> dict[str, object]:
+def _account_of_replica(account: ReplicaAccount) -> dict[str, object]:
     return {
-        "clients": _table(page.clients),
-        "tenants": _table(page.tenants),
-        "accounts": {router: _account(account) for router, account in page.accounts.items()},
-        "closed by": frozenset(page.closed_by),
+        "clients": _table(account.clients),
+        "tenants": _table(account.tenants),
+        "accounts": {router: _account(received) for router, received in account.accounts.items()},
+        "closed by": frozenset(account.closed_by),
     }
 
 

@@ -107,7 +107,6 @@ NOT_YET: Final[Mapping[str, tuple[str, ...]]] = {
     "docs": (
         "docs/design/0001-replica-policies.md",
         "docs/design/0002-fleet-policies.md",
-        "docs/design/0003-hierarchical-counters.md",
         "docs/design/activation.md",
         "docs/design/mutation.md",
         "docs/design/rotation.md",

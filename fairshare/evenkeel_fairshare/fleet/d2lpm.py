@@ -1,7 +1,7 @@
 """D2LPM, the fleet half: a deficit q_{i,w} per client and replica (D2LPM paper, Algorithm 2; design R2).
 
-A request goes to a replica with the longest match of its prefix while its client has credit there, otherwise to the
-least loaded replica where the client has credit. If no routable replica has credit, all of them get quanta of
+While the client has credit at a replica with the longest match of the prefix, the request goes there. Otherwise it
+goes to the least loaded replica where the client has credit. If no routable replica has credit, all of them get quanta of
 Q^w·weight. So a client stays near its prefixes until its credit there is spent, and every replica gets some of its
 work between two refills.
 

@@ -61,7 +61,7 @@ def carried_balance_of_tenant(ledger: Ledger, tenant: str, live: Collection[str]
 def position(ledger: Ledger, client: str, live: Collection[str]) -> float:
     """The carried balance of a client less its deficits at live replicas, divided by its weight.
 
-    Two clients of a tenant are backlogged on all live replicas: then the difference of their positions is the
+    If two clients of a tenant are backlogged on all live replicas, the difference of their positions is the
     difference of their service (docs/design/0003, lemma 2).
     """
     held = sum(

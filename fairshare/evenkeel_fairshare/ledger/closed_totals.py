@@ -78,7 +78,7 @@ class ClosedTotals:
     baselines: frozenset[str] = frozenset()
     """Incarnations older than the first version. Their seeds count only if a known router promised them."""
     given: dict[str, float] = field(default_factory=dict)
-    """By tenant: quanta that a client got if it was always queued on all replicas (R4).
+    """By tenant: the quanta of a client that is always queued on all replicas (R4).
 
     It only rises. It is never too large: quanta that no report shows are left out.
     """

@@ -1,6 +1,6 @@
 """Cuts a prompt into blocks and hashes each block together with all before it.
 
-The hash of block k stands for the whole prefix up to the end of block k, so one dictionary can hold a forest of prefixes
+The hash of block k stands for the whole prefix up to the end of block k. So one dictionary can hold a forest of prefixes
 without pointers. Only whole blocks count: the rest of a prompt is not matched.
 
 The hash is 64 bits wide and not cryptographic. A collision, even a forged one, sends a request to a replica without its
@@ -50,9 +50,9 @@ def token_blocks(tokens: Sequence[int], *, block_tokens: int, seed: int = 0) -> 
 def sglang_blocks(tokens: Sequence[int], *, page_tokens: int) -> list[int]:
     """The hashes of the whole pages of a prompt in SGLang's KV events, unsigned, shortest prefix first.
 
-    Each is the first 8 bytes, big endian, of SHA-256 over the digest of the page before (nothing before the
-    first) and the page's token ids, 32 bits each, little endian (SGLang 0.5.21–0.5.23, `mem_cache/utils.py`:
-    `get_hash_str`, `hash_str_to_int64`). That is the chain of requests without `extra_key`, `cache_salt`
+    Each is the first 8 bytes, big endian, of SHA-256 over the digest of the page before and the page's token
+    ids. The first page has no digest before it, and ids have 32 bits, little endian (SGLang 0.5.21–0.5.23,
+    `mem_cache/utils.py`: `get_hash_str`, `hash_str_to_int64`). That is the chain of requests without `extra_key`, `cache_salt`
     and adapter, and of engines without EAGLE, whose pages are of pairs of tokens.
     """
     if page_tokens < 1:

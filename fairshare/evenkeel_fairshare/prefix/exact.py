@@ -84,7 +84,7 @@ class ExactIndex:
         self._expected.evict(hashes, slot)
 
     def cleared(self, slot: int) -> None:
-        """`slot` holds no blocks: its cache was flushed, or its events have a gap.
+        """`slot` holds no blocks: its cache was flushed, or the facts about it may be wrong.
 
         `synced` does not change. The next block of `slot` causes a sweep of the whole index (0.1 µs per entry).
         """

@@ -8,7 +8,7 @@ used" without links between entries: a hand goes round the entries and removes t
 since its last visit. The blocks of one prompt are stored longest prefix first, so that the hand removes leaves before
 their roots.
 
-Only `insert`, at dispatch, counts as use; a match does not. Useful is a prefix that was computed again.
+Only `insert`, at dispatch, counts as use, because it shows where a prefix is computed. A match does not.
 """
 
 from __future__ import annotations

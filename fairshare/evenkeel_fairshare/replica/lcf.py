@@ -1,6 +1,6 @@
 """Least counter first: VTC without its lift (VTC paper, §5.1), to show why the lift is needed.
 
-The policy counts idle time as a claim to service, so a new or idle client starves the others until it has as much service as
+The policy counts idle time as a claim to service. So a new or idle client starves the others until it has as much service as
 they have. The policy must remember every client.
 """
 

@@ -138,7 +138,7 @@ class Vtc(MeteredPolicy[Counter]):
     def _forget(self) -> None:
         """Bound the memory without a change to any schedule.
 
-        The target of the next lift never falls (Lemma A.1), so an idle client at or below it would return with the
+        The target of the next lift never falls (Lemma A.1). So an idle client at or below it would return with the
         same counter as a new one.
         """
         least = self._queued.find() or self._last

@@ -24,8 +24,8 @@ RECENT: Final = 5
 class PredictedVtc(Vtc):
     """Algorithm 3. A finished request pays the same as under VTC, whatever the prediction.
 
-    The prediction is `Request.expected_output_tokens` where the engine knows it (an oracle), otherwise the mean length of
-    the client's last five, and 0 before the first has ended. `remembered`: number of clients whose lengths are kept.
+    The prediction is `Request.expected_output_tokens` if the engine knows it (an oracle). Otherwise it is the mean length of
+    the client's last five, or 0 before the first has ended. `remembered`: number of clients whose lengths are kept.
     """
 
     name: ClassVar[str] = "VTCPredict"

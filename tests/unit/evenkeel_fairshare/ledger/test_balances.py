@@ -1,4 +1,4 @@
-"""What clients carry, and where a new replica starts them (design R5)."""
+"""Carried balances of clients, and their seeds at new replicas (design R5)."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def left_behind(deficit: float, tenant_deficit: float = 0.0, to: Ledger | None =
     return here
 
 
-def test_a_new_replica_takes_over_what_a_departed_one_left():
+def test_a_new_replica_takes_over_the_balance_of_an_ended_one():
     here = left_behind(-300, -120)
     assert promise(here, ALICE, "new", live=["new"]) == Seed(-300, -120)
     assert carried_balance(here, ALICE, ["new"]) == 0
     assert promise(here, BOB, "new", live=["new"]) == Seed(0, -120), "the tenant was promised that"
 
 
-def test_credit_comes_back():
+def test_a_credit_is_returned():
     assert promise(left_behind(70, 40), ALICE, "new", live=["new"]) == Seed(70, 40)
 
 
-def test_asking_again_changes_nothing():
+def test_a_second_call_returns_the_same_seed():
     here = left_behind(-300)
     first = promise(here, ALICE, "new", live=["new"])
     left_behind(-50, to=here)
     assert promise(here, ALICE, "new", live=["new"]) == first
 
 
-def test_no_replica_takes_more_than_it_could_hold_and_the_next_takes_the_rest():
+def test_a_replica_takes_at_most_its_largest_debt_and_the_next_takes_the_rest():
     here = left_behind(-300)
     left_behind(-300, to=here)
     assert promise(here, ALICE, "new", live=["new"]).client == -500
@@ -53,21 +53,21 @@ def test_no_replica_takes_more_than_it_could_hold_and_the_next_takes_the_rest():
     assert promise(here, ALICE, "last", live=["new", "next", "last"]).client == 0
 
 
-def test_no_replica_gives_back_more_credit_than_a_round():
+def test_a_replica_returns_at_most_one_quantum_of_credit():
     here = left_behind(70)
     left_behind(60, to=here)
     assert promise(here, ALICE, "new", live=["new"]).client == 100
     assert promise(here, ALICE, "next", live=["new", "next"]).client == 30
 
 
-def test_joiners_share_what_is_carried():
+def test_joiners_share_the_carried_balance():
     here = left_behind(-300, -90)
     both = ["new", "next"]
     assert promise(here, ALICE, "new", live=both, joiners=both) == Seed(-150, -45)
     assert promise(here, ALICE, "next", live=both, joiners=both) == Seed(-150, -45)
 
 
-def test_the_seed_that_came_first_is_the_one_that_counts():
+def test_the_first_seed_counts():
     here = left_behind(-300)
     promise(here, ALICE, "new", live=["new"])
     applied = ReplicaRow(ALICE, Totals(), deficit=-200, seed=-200)
@@ -76,7 +76,7 @@ def test_the_seed_that_came_first_is_the_one_that_counts():
     assert promise(here, ALICE, "new", live=["new"]).client == -200
 
 
-def test_what_another_router_promised_is_not_promised_again():
+def test_the_promise_of_another_router_is_not_repeated():
     here, there = left_behind(-300), ledger("b")
     there.merge(here.delta())
     promise(here, ALICE, "new", live=["new", "next"])
@@ -84,7 +84,7 @@ def test_what_another_router_promised_is_not_promised_again():
     assert promise(there, ALICE, "next", live=["new", "next"]).client == 0
 
 
-def test_the_larger_debt_stands_until_the_replica_says_which_promise_came_first():
+def test_the_larger_debt_counts_until_the_replica_reports_its_seed():
     here = ledger("a")
     for router, seed in (("a", -50), ("b", -80)):
         here.replica_accounts.setdefault("new", ledger("x")._account_of("new")).promise(
@@ -98,7 +98,7 @@ def test_seeds_are_whole_tokens_within_the_range():
     assert promise(here, ALICE, "new", live=["new"]).client == -300
 
 
-def test_position_is_what_is_carried_and_what_replicas_hold():
+def test_position_is_the_carried_balance_less_deficits_at_replicas():
     here = left_behind(-300, -40)
     row = ReplicaRow(ALICE, Totals(), deficit=-120, tenant_deficit=25, waiting=1)
     here.observe("alive", since=0, sequence=1, rows=[row])
@@ -106,7 +106,7 @@ def test_position_is_what_is_carried_and_what_replicas_hold():
     assert position_of_tenant(here, "ns/t", ["alive"]) == 40 - 25
 
 
-def test_a_replica_that_was_taken_for_dead_by_mistake_is_alive_again_at_once():
+def test_a_replica_taken_for_dead_by_mistake_counts_again_at_once():
     here = left_behind(-300)
     assert carried_balance(here, ALICE, []) == 300
     assert carried_balance(here, ALICE, ["gone-0"]) == 0

@@ -1,4 +1,4 @@
-"""What a departed incarnation served and what its clients owed there (design R3, R6)."""
+"""Service and final deficits of an ended incarnation (design R3, R6)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def owed(account: ReplicaAccount, rules: CarryRules = RULES) -> dict[str, float]
     return dict(finish(close(account, rules, EqualWeights())).clients)
 
 
-def test_what_is_counted_is_the_larger_of_what_was_reported_and_what_all_received():
+def test_the_larger_of_reported_and_received_service_counts():
     account = reported(row(ALICE, 10, 0))
     assert counted(account, ALICE).service == 10
     account.receive("a", ALICE, totals(7))
@@ -40,17 +40,17 @@ def test_what_is_counted_is_the_larger_of_what_was_reported_and_what_all_receive
     assert counted(account, ALICE).service == 12
 
 
-def test_each_figure_is_counted_by_itself():
+def test_each_figure_counts_by_itself():
     account = reported(ReplicaRow(ALICE, Totals(extend_tokens=9, output_tokens=1)))
     account.receive("a", ALICE, Totals(extend_tokens=2, output_tokens=4))
     assert counted(account, ALICE)[:3] == (9, 0, 4)
 
 
-def test_a_last_deficit_is_what_was_owed():
+def test_a_last_deficit_is_the_balance():
     assert owed(reported(row(ALICE, 1, -40), row(BOB, 1, 60))) == {ALICE: 40, BOB: -60}
 
 
-def test_what_was_seeded_goes_back_if_nothing_happened():
+def test_an_unused_seed_leaves_no_balance():
     account = reported(row(ALICE, 0, -300, seed=-300), row(BOB, 0, 0))
     assert owed(account) == {ALICE: 0, BOB: 0}, "the ledger's own seed and its return cancel out"
 
@@ -61,27 +61,27 @@ def test_service_after_the_last_report_is_owed_too():
     assert owed(account) == {ALICE: 20, BOB: -60}
 
 
-def test_quanta_that_nobody_saw_are_the_fewest_that_explain_what_was_served():
-    """Alice received 990 more: with a debt of 500 at most, she was given 400 meanwhile, and so was Bob."""
+def test_unreported_quanta_are_the_fewest_that_explain_the_service():
+    """Alice received 990 more. Her debt is at most 500, so she got quanta of 400 meanwhile, and so did Bob."""
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
     account.receive("a", ALICE, totals(1000))
     assert owed(account) == {ALICE: 500, BOB: -50}
 
 
-def test_whoever_had_nothing_queued_got_no_quanta():
+def test_a_client_without_a_queue_got_no_quanta():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350)._replace(waiting=0))
     account.receive("a", ALICE, totals(1000))
     assert owed(account) == {ALICE: 500, BOB: 350}
 
 
-def test_no_more_credit_is_left_behind_than_a_deficit_can_hold():
+def test_a_credit_stays_within_the_range_of_deficits():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, 90))
     account.receive("a", ALICE, totals(1000))
     assert owed(account) == {ALICE: 500, BOB: -100}
     assert owed(account, CarryRules(quantum=100, overshoot=500, crash_loss=50))[BOB] == -150
 
 
-def test_whoever_was_never_reported_owes_what_was_received():
+def test_a_client_that_was_never_reported_owes_the_received_service():
     account = ReplicaAccount()
     account.promise("a", ALICE, seed=-70, tenant_seed=-20)
     account.receive("a", ALICE, totals(30))
@@ -90,7 +90,7 @@ def test_whoever_was_never_reported_owes_what_was_received():
     assert closing.tenants == {"ns/t": 30}
 
 
-def test_a_page_without_anybody_leaves_nothing():
+def test_an_account_without_clients_leaves_no_balance():
     assert owed(ReplicaAccount()) == {}
 
 
@@ -110,7 +110,7 @@ def test_quanta_are_by_weight():
     assert closing.clients == {ALICE: 500, BOB: 350 - 400 / 4}
 
 
-def test_tenants_owe_by_themselves():
+def test_tenants_have_their_own_balances():
     account = reported(
         row(ALICE, 10, -40)._replace(tenant_deficit=-200, tenant_seed=-10),
         row(BOB, 10, 60)._replace(tenant_deficit=-200, tenant_seed=-10),
@@ -121,28 +121,28 @@ def test_tenants_owe_by_themselves():
 
 
 class TestDraining:
-    def test_is_reckoned_from_the_mark(self):
-        """Afterwards Alice runs on, everybody leaves, and credit and refills say nothing any more."""
+    def test_balances_start_from_the_mark(self):
+        """After the mark Alice still runs and other clients leave, so later credit and refills do not count."""
         account = reported(row(ALICE, 10, 90), row(BOB, 10, 60))
         account.mark("a")
         account.observe(since=1, sequence=2, rows=[row(ALICE, 40, 0), row(BOB, 10, 0)])
         assert owed(account) == {ALICE: -60, BOB: -60}
 
-    def test_counts_from_the_first_mark_of_a_router(self):
+    def test_only_the_first_mark_of_a_router_counts(self):
         account = reported(row(ALICE, 10, 90))
         account.mark("a")
         account.observe(since=1, sequence=2, rows=[row(ALICE, 40, 0)])
         account.mark("a")
         assert owed(account) == {ALICE: -60}
 
-    def test_is_reckoned_from_the_same_mark_by_all(self):
+    def test_all_routers_use_the_same_mark(self):
         account = reported(row(ALICE, 10, 90))
         account.mark("b")
         account.observe(since=1, sequence=2, rows=[row(ALICE, 40, 80)])
         account.mark("a")
         assert owed(account) == {ALICE: -80}, "the first in the alphabet, whichever came first"
 
-    def test_may_begin_before_anything_was_reported(self):
+    def test_a_mark_may_come_before_the_first_report(self):
         account = ReplicaAccount()
         account.promise("a", ALICE, seed=50, tenant_seed=0)
         account.mark("a")
@@ -153,6 +153,6 @@ class TestDraining:
 @pytest.mark.parametrize(
     "wrong", [{"quantum": 0}, {"overshoot": 0}, {"overshoot": -1}, {"crash_loss": -1}]
 )
-def test_rules_that_describe_no_range_are_refused(wrong):
+def test_rules_without_a_valid_range_are_refused(wrong):
     with pytest.raises(ValueError, match="must be positive"):
         CarryRules(**{"quantum": 1, "overshoot": 1, **wrong})

@@ -1,4 +1,4 @@
-"""Folding departed incarnations into the book, ageing clients out, rival sealers (design R3, R4, R6)."""
+"""Compaction of ended incarnations, ageing out of clients, two writers at once (design R3, R4, R6)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def row(client: str, service: float, *, deficit: float = 0.0, **state: float) ->
     return ReplicaRow(client, totals(service), deficit=deficit, tenant_deficit=deficit, **state)
 
 
-def tell_each_other(*ledgers: Ledger) -> None:
-    """Also of whom they take for members, if nobody told them yet: of one another."""
-    everybody = frozenset(one.router for one in ledgers)
+def exchange(*ledgers: Ledger) -> None:
+    """Merge all ledgers with each other. Ledgers without a member list get one with all of them."""
+    routers = frozenset(one.router for one in ledgers)
     for one in ledgers:
-        one.members = one.members or everybody
+        one.members = one.members or routers
     for _ in range(2):
         for here in ledgers:
             for there in ledgers:
@@ -40,7 +40,7 @@ def one_router(rules: CompactionRules | None = None) -> tuple[Ledger, Compactor]
     return here, Compactor(here, rules)
 
 
-def test_a_lone_router_folds_and_forgets_at_once():
+def test_a_single_router_compacts_and_removes_an_account_at_once():
     here, compactor = one_router()
     report(here, "gone", 1, row(ALICE, 70, deficit=-40), row(BOB, 30, deficit=10))
     here.closed("gone")
@@ -50,174 +50,174 @@ def test_a_lone_router_folds_and_forgets_at_once():
     assert here.served(ALICE).service == 70
     assert carried_balance(here, ALICE, ()) == 40
     assert carried_balance(here, BOB, ()) == -10
-    # Both clients carried the tenant's last deficit; rows of one report agree, here the larger value stands.
+    # Both rows have the tenant's last deficit. Rows of one report agree; here the larger value counts.
     assert carried_balance_of_tenant(here, "ns/t", ()) == -10
 
 
-def test_nothing_to_write_writes_nothing():
+def test_without_changes_no_version_is_written():
     here, compactor = one_router()
     assert not compactor.compact(["only"], live=(), now_s=0)
     assert here.closed_totals.rank == Rank()
 
 
-def test_a_page_waits_until_every_member_closed_it():
+def test_an_account_is_compacted_only_after_every_member_closed_it():
     here, compactor = ledger("a"), None
     compactor = Compactor(here)
     there = ledger("b")
     report(here, "gone", 1, row(ALICE, 1))
-    tell_each_other(here, there)
+    exchange(here, there)
     here.closed("gone")
     compactor.compact(["a", "b"], live=(), now_s=0)
     assert "gone" not in here.closed_totals.folded
     there.received("gone", ALICE, totals(5))
     there.closed("gone")
-    tell_each_other(here, there)
+    exchange(here, there)
     compactor.compact(["a", "b"], live=(), now_s=1)
     assert "gone" in here.closed_totals.folded
     assert here.served(ALICE).service == 5
 
 
-def test_a_page_that_one_router_dropped_does_not_come_back_from_another():
-    """Each drops when it looks, and they do not look at the same moment."""
+def test_an_account_that_one_router_removed_does_not_return_from_another():
+    """Routers remove accounts at different moments."""
     here, there = ledger("a"), ledger("b")
     compactors = {one.router: Compactor(one) for one in (here, there)}
     report(here, "gone", 1, row(ALICE, 5))
-    tell_each_other(here, there)
+    exchange(here, there)
     for one in (here, there):
         one.closed("gone")
-    tell_each_other(here, there)
+    exchange(here, there)
     compactors["a"].compact(["a", "b"], live=(), now_s=0)
-    tell_each_other(here, there)
+    exchange(here, there)
     compactors["a"].collect(["a", "b"])
-    tell_each_other(here, there)
+    exchange(here, there)
     assert (list(here.replica_accounts), list(there.replica_accounts)) == ([], ["gone"])
-    # Further books on the one side change nothing about it.
+    # Later versions at one router do not change this.
     report(here, "alive", 1, row(BOB, 1))
     assert compactors["a"].compact(["a", "b"], live=["alive"], now_s=1)
     here.merge(there.delta(here.digest()))
     assert "gone" not in here.replica_accounts
-    tell_each_other(here, there)
+    exchange(here, there)
     compactors["b"].collect(["a", "b"])
-    tell_each_other(here, there)
+    exchange(here, there)
     assert (list(here.replica_accounts), list(there.replica_accounts)) == (["alive"], ["alive"])
     assert here.served(ALICE) == there.served(ALICE) == totals(5)
 
 
-def test_a_newcomer_is_given_the_page_of_a_book_that_it_does_not_hold():
-    here, newcomer = ledger("a"), ledger("b")
+def test_a_new_router_gets_an_account_of_closed_totals_that_it_lacks():
+    here, new_router = ledger("a"), ledger("b")
     report(here, "gone", 1, row(ALICE, 5))
     here.closed("gone")
     Compactor(here).compact(["a"], live=(), now_s=0)
-    newcomer.merge(next(iter(here.parts(newcomer.digest()))))
-    assert newcomer.served(ALICE) == totals(5)
+    new_router.merge(next(iter(here.parts(new_router.digest()))))
+    assert new_router.served(ALICE) == totals(5)
 
 
-def test_a_live_replica_that_all_gave_up_by_mistake_is_not_folded():
+def test_a_live_replica_that_all_routers_closed_by_mistake_is_not_compacted():
     here, compactor = one_router()
-    report(here, "hasty", 1, row(ALICE, 1))
-    here.closed("hasty")
-    compactor.compact(["only"], live=["hasty"], now_s=0)
-    assert "hasty" not in here.closed_totals.folded
+    report(here, "alive", 1, row(ALICE, 1))
+    here.closed("alive")
+    compactor.compact(["only"], live=["alive"], now_s=0)
+    assert "alive" not in here.closed_totals.folded
 
 
-def test_only_the_first_of_the_members_seals():
+def test_only_the_first_of_the_members_writes():
     here, there = ledger("a"), ledger("b")
-    tell_each_other(here, there)
+    exchange(here, there)
     report(there, "gone", 1, row(ALICE, 1))
     assert not Compactor(there).compact(["a", "b"], live=(), now_s=0)
 
 
-def test_a_newcomer_that_heard_of_nobody_does_not_seal():
-    """It might out-number the books of the others with empty ones of its own."""
-    newcomer = ledger("a")
-    compactor = Compactor(newcomer)
+def test_a_new_router_without_answers_of_members_does_not_write():
+    """Its empty versions could have higher numbers than those of the others."""
+    new_router = ledger("a")
+    compactor = Compactor(new_router)
     for at in range(1, 9):
-        report(newcomer, "alive", at, row(ALICE, at))
+        report(new_router, "alive", at, row(ALICE, at))
         assert not compactor.compact(["a", "b"], live=["alive"], now_s=at)
 
 
-def test_a_newcomer_with_an_old_snapshot_does_not_seal_before_all_know_of_it():
-    """Its snapshot says that all hold the book it holds; that was long ago."""
+def test_a_new_router_with_an_old_snapshot_writes_only_after_all_members_list_it():
+    """According to its old snapshot all members have its version."""
     first, second = ledger("b"), ledger("c")
     report(first, "gone", 1, row(ALICE, 5))
-    tell_each_other(first, second)
+    exchange(first, second)
     snapshot = first.delta()
     first.closed("gone")
     second.closed("gone")
-    tell_each_other(first, second)
+    exchange(first, second)
     compactor = Compactor(first)
     compactor.compact(["b", "c"], live=(), now_s=0)
-    tell_each_other(first, second)
+    exchange(first, second)
     for one in (first, second):
         Compactor(one).collect(["b", "c"])
         assert not one.replica_accounts
-    newcomer = ledger("a")
-    newcomer.merge(snapshot)
-    rival = Compactor(newcomer)
+    new_router = ledger("a")
+    new_router.merge(snapshot)
+    second_writer = Compactor(new_router)
     for at in (1, 2, 3):
-        report(newcomer, "alive", at, row(BOB, at))
-        assert not rival.compact(["a", "b", "c"], live=["alive"], now_s=at)
+        report(new_router, "alive", at, row(BOB, at))
+        assert not second_writer.compact(["a", "b", "c"], live=["alive"], now_s=at)
     for one in (first, second):
         one.members = frozenset("abc")
-    tell_each_other(first, second, newcomer)
-    assert rival.compact(["a", "b", "c"], live=["alive"], now_s=4)
-    for here in (first, second, newcomer):
+    exchange(first, second, new_router)
+    assert second_writer.compact(["a", "b", "c"], live=["alive"], now_s=4)
+    for here in (first, second, new_router):
         assert here.served(ALICE).service == 5
 
 
-def test_a_rival_book_takes_nothing_with_it():
-    """b takes a for gone, folds a page, and before anybody hears of it a writes two books without that page."""
+def test_a_competing_version_loses_no_service():
+    """b takes a for gone and compacts an account. Before any exchange, a writes two versions without it."""
     a, b, c = ledger("a"), ledger("b"), ledger("c")
     report(b, "gone", 1, row(ALICE, 5))
-    tell_each_other(a, b, c)
+    exchange(a, b, c)
     for one in (a, c):
         one.closed("gone")
-    tell_each_other(a, b, c)
+    exchange(a, b, c)
     b.received("gone", ALICE, totals(7))
     b.closed("gone")
-    hasty = Compactor(b)
-    assert hasty.compact(["b", "c"], live=(), now_s=0)
-    hasty.collect(["b", "c"])
+    first_writer = Compactor(b)
+    assert first_writer.compact(["b", "c"], live=(), now_s=0)
+    first_writer.collect(["b", "c"])
     assert b.closed_totals.folded == {"gone": 1}
 
-    rival = Compactor(a)
+    second_writer = Compactor(a)
     for at in (1, 2):
         report(a, "alive", at, row(BOB, at))
-        assert rival.compact(["a", "b", "c"], live=["alive"], now_s=at)
+        assert second_writer.compact(["a", "b", "c"], live=["alive"], now_s=at)
     assert a.closed_totals.rank > b.closed_totals.rank
 
     b.members = frozenset("abc")
-    tell_each_other(a, b, c)
+    exchange(a, b, c)
     assert b.closed_totals.rank == a.closed_totals.rank
     for here in (a, b, c):
         assert here.served(ALICE).service == 7
         here.closed("gone")
-    tell_each_other(a, b, c)
-    assert rival.compact(["a", "b", "c"], live=["alive"], now_s=3)
-    tell_each_other(a, b, c)
+    exchange(a, b, c)
+    assert second_writer.compact(["a", "b", "c"], live=["alive"], now_s=3)
+    exchange(a, b, c)
     for here in (a, b, c):
         Compactor(here).collect(["a", "b", "c"])
         assert "gone" not in here.replica_accounts
         assert here.served(ALICE).service == 7
 
 
-def test_a_page_is_kept_until_every_member_holds_a_book_with_it():
+def test_an_account_is_kept_until_the_closed_totals_of_every_member_contain_it():
     here, there = ledger("a"), ledger("b")
     report(here, "gone", 1, row(ALICE, 1))
-    tell_each_other(here, there)
+    exchange(here, there)
     here.closed("gone")
     there.closed("gone")
-    tell_each_other(here, there)
+    exchange(here, there)
     compactor = Compactor(here)
     compactor.compact(["a", "b"], live=(), now_s=0)
     compactor.collect(["a", "b"])
     assert "gone" in here.replica_accounts
-    tell_each_other(here, there)
+    exchange(here, there)
     compactor.collect(["a", "b"])
     assert "gone" not in here.replica_accounts
 
 
-def test_what_comes_late_for_a_folded_page_changes_nothing():
+def test_a_late_delta_of_a_compacted_account_changes_nothing():
     here, compactor = one_router()
     report(here, "gone", 1, row(ALICE, 5))
     late = here.delta()
@@ -230,7 +230,7 @@ def test_what_comes_late_for_a_folded_page_changes_nothing():
     assert not here.replica_accounts
 
 
-def test_a_follower_takes_a_delta_of_the_book_or_else_the_whole():
+def test_a_follower_gets_a_delta_of_closed_totals_or_all_rows():
     here, compactor = one_router()
     near, far = ledger("near"), ledger("far")
     for at in range(MAX_LINEAGE + 3):
@@ -248,12 +248,12 @@ def test_a_follower_takes_a_delta_of_the_book_or_else_the_whole():
     assert here.delta(far.digest()).closed_totals.base is None
     far.merge(here.delta(far.digest()))
     for follower in (near, far):
-        assert content(follower)["book clients"] == content(here)["book clients"]
-        assert content(follower)["book tenants"] == content(here)["book tenants"]
+        assert content(follower)["closed clients"] == content(here)["closed clients"]
+        assert content(follower)["closed tenants"] == content(here)["closed tenants"]
 
 
 class Debtor:
-    """Alice left owing 40 and has been idle since; Bob is served on, a quantum of 100 at a time."""
+    """Alice left with a debt of 40 and is idle; Bob gets quanta of 100."""
 
     def __init__(self, rules: CompactionRules | None = None) -> None:
         self.ledger, self.compactor = one_router(rules)
@@ -277,21 +277,21 @@ class Debtor:
         return ALICE in self.ledger.closed_totals.clients
 
 
-def test_a_debt_is_kept_until_as_much_was_gone_without():
+def test_a_debt_is_kept_until_the_client_missed_as_much_service():
     world = Debtor(CompactionRules(idle_s=10))
     for now_s in (20, 40, 60):
         world.compact(now_s)
-    assert world.is_known(), "nobody was given anything meanwhile"
+    assert world.is_known(), "no client was served meanwhile"
     assert carried_balance(world.ledger, ALICE, ["alive"]) == 40
     world.bob_served(1)
     world.compact(80)
-    assert world.is_known(), "what was given since the last book may have been given to Alice too"
+    assert world.is_known(), "service since the last version may be Alice's too"
     world.compact(100)
     assert not world.is_known()
     assert carried_balance(world.ledger, ALICE, ["alive"]) == 0
 
 
-def test_what_was_given_to_others_before_does_not_pay():
+def test_service_of_others_before_the_debt_does_not_count():
     world = Debtor.__new__(Debtor)
     world.ledger, world.compactor = one_router(CompactionRules(idle_s=10))
     world.at = 0
@@ -303,7 +303,7 @@ def test_what_was_given_to_others_before_does_not_pay():
     assert world.is_known()
 
 
-def test_whoever_works_between_two_books_did_not_wait():
+def test_a_client_with_work_between_two_versions_is_not_idle():
     world = Debtor(CompactionRules(idle_s=10))
     world.bob_served(1)
     report(world.ledger, "alive", 10, row(ALICE, 1))
@@ -312,7 +312,7 @@ def test_whoever_works_between_two_books_did_not_wait():
     assert world.is_known()
 
 
-def test_whoever_waits_for_ever_is_not_idle():
+def test_a_client_that_waits_is_not_idle():
     world = Debtor(CompactionRules(idle_s=10))
     report(world.ledger, "alive", 10, row(ALICE, 0, waiting=1))
     for quanta in range(1, 5):
@@ -321,21 +321,21 @@ def test_whoever_waits_for_ever_is_not_idle():
     assert world.is_known()
 
 
-def test_a_debt_that_comes_while_idle_was_not_waited_for():
+def test_idle_time_before_a_new_debt_does_not_count():
     world = Debtor(CompactionRules(idle_s=10))
     world.bob_served(1)
     world.compact(20)
     report(world.ledger, "slow", 1, row(ALICE, 1, deficit=-30))
     world.ledger.closed("slow")
-    world.ledger.touched.clear()  # the report is old news: no work since the last book
+    world.ledger.touched.clear()  # the report has no work after the last version
     for now_s in (21, 40, 60):
         world.compact(now_s)
     assert world.is_known()
     assert carried_balance(world.ledger, ALICE, ["alive"]) == 70
 
 
-def test_a_new_weight_gives_nobody_anything():
-    """Bob's debt of 300 is 300 quanta at weight 1 and 75 at weight 4: that is no service."""
+def test_a_new_weight_counts_as_no_service():
+    """Bob's debt of 300 is 300 quanta at weight 1 and 75 at weight 4. The difference is no service."""
     world = Debtor(CompactionRules(idle_s=10))
     report(world.ledger, "alive", 10, row(BOB, 300, deficit=-300, waiting=1))
     world.compact(15)
@@ -354,13 +354,13 @@ class Heavy:
         return 1.0
 
 
-def test_a_new_sealer_goes_on_where_the_last_one_was():
+def test_a_new_compactor_continues_with_new_idle_times():
     world = Debtor(CompactionRules(idle_s=10))
     world.bob_served(1)
     world.compact(20)
     world.compactor = Compactor(world.ledger, CompactionRules(idle_s=10))
     world.compact(21)
-    assert world.is_known(), "the new one has not seen it idle for long"
+    assert world.is_known(), "for the new compactor the client is not idle for long enough"
     world.compact(40)
     assert not world.is_known()
 
@@ -368,11 +368,11 @@ def test_a_new_sealer_goes_on_where_the_last_one_was():
 @pytest.mark.parametrize(
     ("change", "stays"),
     [
-        pytest.param("nothing", False, id="whoever is quits goes"),
-        pytest.param("seeded", True, id="whoever was seeded somewhere alive stays"),
+        pytest.param("nothing", False, id="a client without a debt is removed"),
+        pytest.param("seeded", True, id="a client with a seed at a live replica stays"),
     ],
 )
-def test_clients_are_aged_out_when_they_are_quits(change, stays):
+def test_clients_are_aged_out_once_they_missed_as_much_as_their_debt(change, stays):
     world = Debtor(CompactionRules(idle_s=10))
     world.bob_served(1)
     if change == "seeded":
@@ -384,7 +384,7 @@ def test_clients_are_aged_out_when_they_are_quits(change, stays):
     assert world.is_known() == stays
     if not stays:
         tenant = world.ledger.closed_totals.tenant("ns/t")
-        assert tenant.totals.service == 70, "the tenant keeps what its clients were given"
+        assert tenant.totals.service == 70, "the tenant keeps the service of its clients"
 
 
 def test_too_many_clients_are_aged_out_smallest_debt_first():
@@ -397,7 +397,7 @@ def test_too_many_clients_are_aged_out_smallest_debt_first():
     assert here.closed_totals.tenant("ns/t").totals.service == 3
 
 
-def test_a_client_aged_out_may_come_back_and_followers_agree():
+def test_a_client_that_was_aged_out_may_return_and_followers_agree():
     world = Debtor(CompactionRules(idle_s=10))
     here = world.ledger
     follower = ledger("follower")
@@ -415,14 +415,14 @@ def test_a_client_aged_out_may_come_back_and_followers_agree():
         reader.merge(here.delta(reader.digest()))
         assert reader.served(ALICE).service == 9
         assert carried_balance(reader, ALICE, ["alive"]) == 3
-        assert content(reader)["book clients"] == content(here)["book clients"]
+        assert content(reader)["closed clients"] == content(here)["closed clients"]
 
 
-def test_departed_routers_leave_no_trace_but_their_accounts():
+def test_only_the_accounts_of_ended_routers_are_kept():
     here, there = ledger("a"), ledger("b")
     there.requested({ALICE: 5.0})
     there.received("alive", ALICE, totals(4))
-    tell_each_other(here, there)
+    exchange(here, there)
     assert here.requested_rate(ALICE, ["a", "b"]) == 5
     Compactor(here).collect(["a"])
     assert here.requested_rate(ALICE, ["a", "b"]) == 0
@@ -430,12 +430,12 @@ def test_departed_routers_leave_no_trace_but_their_accounts():
     assert here.served(ALICE).service == 4
 
 
-def test_what_comes_between_two_steps_is_for_the_next_book():
+def test_a_report_between_two_steps_goes_into_the_next_version():
     here, compactor = one_router()
     report(here, "gone", 1, row(ALICE, 70, deficit=-40))
     here.closed("gone")
     steps = compactor.steps(["only"], live=["alive"], now_s=0)
-    while here.touched:  # until it has taken note of what is to be done
+    while here.touched:  # until the compactor has taken the changed clients
         next(steps)
     report(here, "alive", 1, row(BOB, 5, waiting=1))
     assert set(steps) == {None}
@@ -447,7 +447,7 @@ def test_what_comes_between_two_steps_is_for_the_next_book():
     assert not here.touched
 
 
-def test_a_book_that_comes_between_two_steps_wins_and_nothing_is_counted_twice_or_lost():
+def test_another_version_between_two_steps_wins_and_nothing_counts_twice_or_is_lost():
     here, there = ledger("a"), ledger("b")
     for one in (here, there):
         report(one, "gone", 1, row(ALICE, 70, deficit=-40))
@@ -468,7 +468,7 @@ def test_a_book_that_comes_between_two_steps_wins_and_nothing_is_counted_twice_o
     assert carried_balance(here, ALICE, ()) == 40
 
 
-def test_a_seal_that_is_broken_off_leaves_everything_to_the_next():
+def test_an_abandoned_compaction_leaves_all_changes_to_the_next():
     here, compactor = one_router()
     report(here, "gone", 1, row(ALICE, 70, deficit=-40))
     here.closed("gone")

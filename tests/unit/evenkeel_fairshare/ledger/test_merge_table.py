@@ -1,4 +1,4 @@
-"""Adding to a row is joining what it would then hold."""
+"""`add` to a row has the same result as `put` of the sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AMOUNTS = st.lists(
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), AMOUNTS), max_size=12), st.integers(0, 12))
-def test_adding_to_a_row_is_putting_the_row_with_the_sums(
+def test_add_has_the_same_result_as_put_of_the_sums(
     changes: list[tuple[str, list[tuple[int, float]]]], since: int
 ) -> None:
     added, put = MergeTable(totals=TOTALS, state=STATE), MergeTable(totals=TOTALS, state=STATE)
@@ -31,7 +31,7 @@ def test_adding_to_a_row_is_putting_the_row_with_the_sums(
 
 
 @pytest.mark.parametrize("amount", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_not_added(amount: float) -> None:
+def test_amounts_that_are_not_finite_are_refused(amount: float) -> None:
     table = MergeTable(totals=TOTALS, state=STATE)
     with pytest.raises(ValueError, match="not finite"):
         table.add("a", 1.0, [(1, 1.0), (2, amount)])

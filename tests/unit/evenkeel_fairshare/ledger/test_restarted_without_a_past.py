@@ -1,4 +1,4 @@
-"""Where all routers were gone at once, the past is forgiven; seeds from before are neither debt nor credit (R8)."""
+"""After the loss of all routers, old balances are void: older seeds are neither debt nor credit (R8)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def compact(of: Ledger, *live: str) -> None:
 
 
 def past(owed: float) -> Ledger:
-    """A client left a debt at a replica that is gone, and r2 took it over."""
+    """A client left a debt at an ended replica, and r2 took it over."""
     here = ledger("router-a")
     report(here, "gone", deficit=-owed)
     assert promise(here, ALICE, "r2", live=["r2"]) == Seed(-owed, -owed)
@@ -50,7 +50,7 @@ def past(owed: float) -> Ledger:
 
 @pytest.mark.parametrize("seed", [-5000.0, 8000.0])
 @pytest.mark.parametrize("compactions", [0, 1, 2])
-def test_a_seed_from_before_does_not_become_a_debt_of_the_opposite_sign(seed, compactions):
+def test_a_seed_from_before_the_loss_is_no_debt_of_the_opposite_sign(seed, compactions):
     here = ledger("router-b")
     report(here, "r2", deficit=seed, seed=seed)
     for _ in range(compactions):
@@ -58,7 +58,7 @@ def test_a_seed_from_before_does_not_become_a_debt_of_the_opposite_sign(seed, co
     assert promise(here, ALICE, "r3", live=["r2", "r3"]) == Seed(0, 0)
 
 
-def test_what_a_replica_from_before_leaves_is_owed_in_full():
+def test_the_final_deficit_of_a_replica_from_before_the_loss_counts_in_full():
     here = ledger("router-b")
     report(here, "r2", deficit=-300, seed=-5000)
     assert promise(here, ALICE, "r3", live=["r3"]) == Seed(-300, -300)
@@ -66,7 +66,7 @@ def test_what_a_replica_from_before_leaves_is_owed_in_full():
 
 @pytest.mark.parametrize("owed", [5000.0, -8000.0])
 @pytest.mark.parametrize("compactions", [0, 1, 2])
-def test_a_router_that_starts_alone_agrees_with_a_peer_it_meets_later(owed, compactions):
+def test_a_router_that_starts_alone_agrees_with_a_peer_after_their_exchange(owed, compactions):
     there, here = past(owed), ledger("router-b")
     for _ in range(3):
         compact(there, "r2")
@@ -79,10 +79,10 @@ def test_a_router_that_starts_alone_agrees_with_a_peer_it_meets_later(owed, comp
     for one in (here, there):
         assert carried_balance(one, ALICE, ["r2", "r3"]) == 0
         assert carried_balance_of_tenant(one, TENANT, ["r2", "r3"]) == 0
-        assert carried_balance(one, ALICE, ["r3"]) == owed, "r2 leaves what it holds"
+        assert carried_balance(one, ALICE, ["r3"]) == owed, "r2 leaves its final deficit"
 
 
-def test_a_store_that_is_read_late_tells_the_same():
+def test_a_store_that_is_read_late_leads_to_the_same_balances():
     before, here = past(5000), ledger("router-b")
     compact(before, "r2")
     report(here, "r2", deficit=-4000, seed=-5000)
@@ -93,7 +93,7 @@ def test_a_store_that_is_read_late_tells_the_same():
     assert carried_balance(here, ALICE, []) == 4000
 
 
-def test_a_seed_that_a_router_promised_and_could_not_report_counts_where_the_past_is_known():
+def test_a_seed_of_a_crashed_router_counts_in_a_ledger_with_closed_totals():
     here = past(5000)
     report(here, "gone-too", deficit=-700)
     compact(here, "r2")
@@ -102,7 +102,7 @@ def test_a_seed_that_a_router_promised_and_could_not_report_counts_where_the_pas
     assert promise(here, ALICE, "r4", live=["r2", "r3", "r4"]).client == 0
 
 
-def test_incarnations_from_before_are_forgotten_when_they_are_folded():
+def test_baselines_end_when_their_incarnations_are_compacted():
     here = ledger("router-b")
     report(here, "r2", deficit=-300, seed=-5000)
     compact(here, "r2")

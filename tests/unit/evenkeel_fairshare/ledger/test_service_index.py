@@ -23,7 +23,7 @@ def report(to: Ledger, at: int, **served: float) -> None:
 
 
 class TestServiceIndex:
-    def test_only_clients_that_changed_are_looked_at(self):
+    def test_only_changed_clients_are_updated(self):
         here = ledger("only")
         index = ServiceIndex(here)
         report(here, 1, a=50, b=30)
@@ -32,7 +32,7 @@ class TestServiceIndex:
         assert dict(index.refresh()) == {A: 10}
         assert index.clients() == {A: 60, B: 30}
 
-    def test_folding_a_page_moves_no_service(self):
+    def test_compaction_changes_no_service(self):
         here = ledger("only")
         index = ServiceIndex(here)
         report(here, 1, a=50, b=30)
@@ -43,14 +43,14 @@ class TestServiceIndex:
         assert dict(index.refresh()) == {A: 0, B: 0}
         assert index.clients() == {A: 50, B: 30}
 
-    def test_a_ledger_that_already_knows_something_is_taken_over(self):
+    def test_an_index_starts_with_all_clients_of_its_ledger(self):
         here = ledger("only")
         report(here, 1, a=50, b=30)
         index = ServiceIndex(here)
         dict(index.refresh())
         assert index.clients() == {A: 50, B: 30}
 
-    def test_a_look_that_is_cut_short_goes_on_next_time(self):
+    def test_an_abandoned_refresh_continues_at_the_next_call(self):
         here = ledger("only")
         index = ServiceIndex(here)
         report(here, 1, a=50, b=30)
@@ -59,7 +59,7 @@ class TestServiceIndex:
 
 
 class TestDemand:
-    def test_every_router_says_the_same_fleet_wide_figure(self):
+    def test_every_router_has_the_same_sum_over_the_fleet(self):
         here, there = ledger("here"), ledger("there")
         here.requested({A: 30.0})
         there.requested({A: 12.0})
@@ -70,9 +70,9 @@ class TestDemand:
         here.requested({A: 5.0})
         there.merge(here.delta(there.digest()))
         assert there.requested_rate(A, members) == 17
-        assert there.requested_rate(A, ["there"]) == 12, "a router that is gone asks for nothing"
+        assert there.requested_rate(A, ["there"]) == 12, "an ended router does not count"
 
-    def test_a_steady_stream_shows_its_rate_times_its_cost(self):
+    def test_a_steady_stream_has_its_rate_times_its_cost(self):
         meter = DemandMeter(window_s=10)
         for second in range(200):
             for _ in range(3):
@@ -80,12 +80,12 @@ class TestDemand:
                 meter.finished(A, 50.0)
         assert meter.rates(200)[A] == pytest.approx(150, rel=0.06)
 
-    def test_before_anything_finished_a_request_counts_at_the_first_cost(self):
+    def test_before_the_first_end_a_request_counts_with_the_first_cost(self):
         meter = DemandMeter(window_s=10, first_cost=70)
         meter.arrived(A, 0)
         assert meter.rates(0) == {A: 7.0}
 
-    def test_a_client_that_stopped_fades_is_said_to_want_nothing_once_and_is_forgotten(self):
+    def test_a_client_that_stopped_is_reported_once_with_0_and_then_removed(self):
         meter = DemandMeter(window_s=10)
         meter.arrived(A, 0)
         meter.finished(A, 50)
@@ -95,7 +95,9 @@ class TestDemand:
         assert len(meter) == 0
 
     @pytest.mark.parametrize("requests", [1, 100, 100_000])
-    def test_however_much_it_asked_for_a_client_that_stopped_wants_nothing_soon(self, requests):
+    def test_a_client_that_stopped_has_a_rate_of_0_soon_after_any_number_of_requests(
+        self, requests
+    ):
         meter = DemandMeter(window_s=10)
         for _ in range(requests):
             meter.arrived(A, 0)
@@ -104,7 +106,7 @@ class TestDemand:
         assert meter.rates(30) == {A: 0.0}
         assert meter.rates(31) == {}
 
-    def test_what_its_requests_cost_is_known_for_longer(self):
+    def test_the_mean_cost_of_a_client_is_kept_longer_than_its_rate(self):
         meter = DemandMeter(window_s=10, first_cost=1000)
         for _ in range(100):
             meter.arrived(A, 0)
@@ -114,19 +116,19 @@ class TestDemand:
         assert 50 / 10 < meter.rates(45)[A] < 1000 / 10
         assert meter.rates(75) == {A: 0.0}
 
-    def test_a_clock_that_jumps_back_breaks_nothing(self):
+    def test_a_clock_that_jumps_back_is_harmless(self):
         meter = DemandMeter(window_s=10)
         meter.arrived(A, 1e9)
         meter.arrived(A, 0)
         assert meter.rates(1)[A] > 0
         assert meter.rates(200) == {A: 0.0}
 
-    def test_what_finishes_unasked_is_not_remembered(self):
+    def test_the_end_of_an_unknown_request_is_ignored(self):
         meter = DemandMeter()
         meter.finished(A, 5)
         assert meter.rates(0) == {}
 
     @pytest.mark.parametrize("wrong", [{"window_s": 0}, {"first_cost": 0}])
-    def test_meters_that_measure_nothing_are_refused(self, wrong):
+    def test_meters_without_a_window_or_a_first_cost_are_refused(self, wrong):
         with pytest.raises(ValueError, match="must be positive"):
             DemandMeter(**wrong)
