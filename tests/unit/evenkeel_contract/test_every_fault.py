@@ -18,7 +18,7 @@ import pytest
 from evenkeel_contract import constraints, decode, quantities, validate
 from evenkeel_contract.crd import definitions
 from evenkeel_contract.faults import Fault
-from evenkeel_operator.core import accepted
+from evenkeel_operator.core import spec_in_use
 from evenkeel_operator.core.spec_in_use import choose_spec
 
 from tests.support.crd_cases import (
@@ -35,7 +35,7 @@ from tests.support.crd_cases import (
 from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
 from tests.support.operator_lives import DEFAULTS
 
-MODULES: Final = (validate, constraints, decode, quantities, accepted)
+MODULES: Final = (validate, constraints, decode, quantities, spec_in_use)
 MAKERS: Final = frozenset({"Fault", "ValueError", "fault"})
 SCHEMAS: Final = {
     one["spec"]["names"]["kind"]: one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
