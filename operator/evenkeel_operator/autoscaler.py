@@ -23,7 +23,7 @@ from evenkeel_operator.core.conditions import Note
 from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.demand import parts_of
 from evenkeel_operator.core.objects import Ref
-from evenkeel_operator.core.queries import figures, queries
+from evenkeel_operator.core.queries import measurements, queries
 from evenkeel_operator.core.recommendation import Measurements
 from evenkeel_operator.core.scaler import Blind, Decision, State, Terms, started, step
 from evenkeel_operator.core.spec_in_use import may_be_asked
@@ -164,7 +164,7 @@ class Autoscaler:
     async def _figures(self, key: Key, known: _Scaled, source: Source) -> Measurements | Blind:
         asked = queries(key.namespace, key.name, known.inputs.terms.scaling)
         try:
-            return figures(await self._prometheus.ask(source, asked))
+            return measurements(await self._prometheus.ask(source, asked))
         except PrometheusError as error:
             return Blind(error.note)
 

@@ -85,7 +85,7 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
     return found
 
 
-def figures(answers: Answers) -> Measurements | Blind:
+def measurements(answers: Answers) -> Measurements | Blind:
     """The measurements; `Blind` if the service's routers have no recent series."""
     age_s = _one(answers, AGE)
     if age_s is None:

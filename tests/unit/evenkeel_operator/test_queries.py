@@ -11,8 +11,8 @@ import pytest
 import yaml
 from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.quantities import Quantity
-from evenkeel_operator.core.queries import Sample, figures, queries, series_of
-from evenkeel_operator.core.wish import Figures
+from evenkeel_operator.core.queries import Sample, measurements, queries, series_of
+from evenkeel_operator.core.recommendation import Measurements
 
 from tests.support.build_contexts import sample_context
 from tests.support.promtool import promtool
@@ -129,8 +129,8 @@ def test_routers_that_say_the_same_are_not_added_up(tmp_path: Path) -> None:
 
 def test_a_series_without_a_client_is_of_the_tenants_other_clients() -> None:
     answers = {"age": [Sample({}, 1.0)], "asked": [Sample({"tenant": "t"}, 900.0)]}
-    found = figures(answers)
-    assert isinstance(found, Figures)
+    found = measurements(answers)
+    assert isinstance(found, Measurements)
     assert [(one.tenant, one.client) for one in found.asked] == [("t", OTHER_CLIENTS)]
 
 

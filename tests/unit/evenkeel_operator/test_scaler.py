@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.decode import decode
+from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_contract.spec.scaling import Autoscaling
 from evenkeel_operator.core.conditions import Note
@@ -77,7 +78,7 @@ def test_clients_of_a_tenant_have_parts_by_weight() -> None:
 def test_those_without_a_series_of_their_own_count_together_as_the_heaviest() -> None:
     named = (ClientConfig(name="chat", weight=4),)
     parts = parts_of([TenantConfig(namespace="n", name="a", clients=named)])
-    assert demand(parts, Asked("a", "other", 1e9)) == 4.0
+    assert demand(parts, Asked("a", OTHER_CLIENTS, 1e9)) == 4.0
 
 
 FLEET = Fleet(wanted=4, ready=4)
