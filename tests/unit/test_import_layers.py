@@ -121,6 +121,51 @@ CASES = (
         [("evenkeel_operator.newcomer", "evenkeel_operator.settings")],
         "operator-layers",
     ),
+    Case(
+        "the router's transport imports a decision about requests",
+        [("evenkeel_router.transport.bodies", "evenkeel_router.request.admission")],
+        "router-rooms",
+    ),
+    Case(
+        "the router's API imports the ledger",
+        [("evenkeel_router.api.identity", "evenkeel_router.ledger.accounting")],
+        "router-rooms",
+    ),
+    Case(
+        "the router's fleet imports what caches hold",
+        [("evenkeel_router.fleet.health", "evenkeel_router.prefix.kv_events")],
+        "router-rooms",
+    ),
+    Case(
+        "the router's prefixes import the cluster, their neighbour",
+        [("evenkeel_router.prefix.prompt_facts", "evenkeel_router.cluster.endpoints")],
+        "router-rooms",
+    ),
+    Case(
+        "a request of the router imports its telemetry",
+        [("evenkeel_router.request.handlers", "evenkeel_router.telemetry.logs")],
+        "router-rooms",
+    ),
+    Case(
+        "a new room of the router has no layer",
+        [("evenkeel_router.newcomer", "evenkeel_router.settings")],
+        "router-rooms",
+    ),
+    Case(
+        "the router's identities read the clock",
+        [("evenkeel_router.api.identity", "time")],
+        "router-pure",
+    ),
+    Case(
+        "the router's parts of limits log",
+        [("evenkeel_router.ledger.limit_part", "logging")],
+        "router-pure",
+    ),
+    Case(
+        "the router's selection reaches the event loop through the wait queue",
+        [("evenkeel_router.fleet.selection", "evenkeel_router.fleet.wait_queue")],
+        "router-pure",
+    ),
 )
 
 
