@@ -56,7 +56,7 @@ class Scaled:
         found = self.api.get(where, params={"fieldSelector": fields}).raise_for_status().json()
         items = sorted(found["items"], key=lambda item: str(item["eventTime"]))
         texts = (str(item["message"]) for item in items)
-        return [text.removeprefix("from ").replace(" replicas", "") for text in texts]
+        return [text.removeprefix("Replicas changed from ").removesuffix(".") for text in texts]
 
     def wait(self, holds: Callable[[], Any], what: str) -> Any:
         """The first true answer."""

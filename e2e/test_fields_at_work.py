@@ -313,7 +313,7 @@ def test_requests_wait_for_a_replica_as_long_as_they_may(team: Namespace) -> Non
         team.apply(plain)
     for name, limit, waits in (
         ("empty", "queueTimeout", "No replica was ready within"),
-        ("asleep", "activationTimeout", "no replica was ready within"),
+        ("asleep", "activationTimeout", "none was ready within"),
     ):
         condition = "--for=jsonpath={.status.router.readyReplicas}=1"
         team("wait", condition, f"fis/{name}", "--timeout=90s")

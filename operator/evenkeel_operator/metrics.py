@@ -85,8 +85,8 @@ class ServiceCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        wanted = self._family("replicas_wanted", "Desired pods.", "component")
-        ready = self._family("replicas_ready", "Ready pods.", "component")
+        wanted = self._family("replicas_wanted", "Number of pods that the spec asks for.", "component")
+        ready = self._family("replicas_ready", "Number of pods that are ready.", "component")
         condition = self._family(
             "condition",
             "1 for each condition in the status of the service.",

@@ -7,7 +7,7 @@ from evenkeel_simulator.experiments.workload_file import read_spec
 from evenkeel_simulator.server.app import running_server
 
 from bench.gpu.load import burst, shrunk
-from bench.gpu.measuring import Engine, Plan, measure
+from bench.gpu.measuring import Engine, MeasurementPlan, measure
 from bench.gpu.report import Figures
 from bench.gpu.run import WORKLOADS
 from bench.gpu.sending import open_session
@@ -37,7 +37,7 @@ async def test_every_call_is_made_and_finds_what_its_parents_left() -> None:
 
 
 async def test_a_run_ends_with_the_well_behaved_and_tells_what_the_flood_left() -> None:
-    plan = Plan(
+    plan = MeasurementPlan(
         workloads={"judge-s1": shrunk(read_spec(WORKLOADS["judge-s1"]), 16)},
         burst_programs=8,
         load=3.0,

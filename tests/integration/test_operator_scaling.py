@@ -167,17 +167,17 @@ def answering(status: int = 200, text: str = SECRET, **headers: str) -> Handler:
 
 SOME = '{"status":"success","data":{"resultType":"vector","result":[]}'
 ODD = {
-    "an error": (answering(401), "PrometheusError", "answers 401"),
-    "a redirect": (answering(302, Location="/elsewhere"), "PrometheusError", "answers 302"),
-    "no JSON": (answering(), "PrometheusError", "not answer as Prometheus"),
-    "other JSON": (answering(text='{"secret": 1}'), "PrometheusError", "not answer as Prometheus"),
+    "an error": (answering(401), "PrometheusError", "answers with status 401"),
+    "a redirect": (answering(302, Location="/elsewhere"), "PrometheusError", "answers with status 302"),
+    "no JSON": (answering(), "PrometheusError", "not that of a Prometheus"),
+    "other JSON": (answering(text='{"secret": 1}'), "PrometheusError", "not that of a Prometheus"),
     "no number": (
         answering(text=SOME.replace("[]", '[{"metric":{},"value":[1,"x"]}]') + "}"),
         "PrometheusError",
-        "not answer as Prometheus",
+        "not that of a Prometheus",
     ),
-    "a part": (answering(text=SOME + ',"warnings":["a store is away"]}'), "DataPartial", "whole"),
-    "too much": (answering(text="x" * (5 * 2**20)), "PrometheusError", "more than"),
+    "a part": (answering(text=SOME + ',"warnings":["a store is away"]}'), "DataPartial", "incomplete"),
+    "too much": (answering(text="x" * (5 * 2**20)), "PrometheusError", "exceeds"),
 }
 
 

@@ -136,7 +136,7 @@ async def test_a_replica_that_does_not_say_it_is_served_by_text() -> None:
                 "no_tokenizer": 1
             }
             await until(lambda: bool(told.trouble), "the reason")
-            assert told.trouble == "no replica has said what it makes tokens with"
+            assert told.trouble == "no replica has reported its tokenizer"
 
 
 async def test_a_change_to_tokens_mode_and_back_takes_effect_while_requests_run() -> None:
