@@ -8,7 +8,7 @@ from evenkeel_simulator.server.app import running_server
 
 from bench.gpu.load import burst, shrunk
 from bench.gpu.measuring import Engine, MeasurementPlan, measure
-from bench.gpu.report import Figures
+from bench.gpu.report import RunResult
 from bench.gpu.run import WORKLOADS
 from bench.gpu.sending import open_session
 from tests.support.replicas import settings
@@ -45,7 +45,7 @@ async def test_a_run_ends_with_the_well_behaved_and_tells_what_the_flood_left() 
         seed=2,
         vocabulary=VOCABULARY,
     )
-    told: list[Figures] = []
+    told: list[RunResult] = []
     capacities: dict[str, float] = {}
     async with running_server(settings(replica_policy="DLPM", speed=20.0)) as server:
         found = await measure(server.url, "DLPM", plan, capacities=capacities, told=told.append)
