@@ -45,12 +45,12 @@ async def test_a_run_ends_with_the_well_behaved_and_tells_what_the_flood_left() 
         seed=2,
         vocabulary=VOCABULARY,
     )
-    told: list[RunResult] = []
+    results: list[RunResult] = []
     capacities: dict[str, float] = {}
     async with running_server(settings(replica_policy="DLPM", speed=20.0)) as server:
-        found = await measure(server.url, "DLPM", plan, capacities=capacities, told=told.append)
-        again = await measure(server.url, "DLPM", plan, capacities=capacities, told=told.append)
-    assert told == [*found, *again]
+        found = await measure(server.url, "DLPM", plan, capacities=capacities, report=results.append)
+        again = await measure(server.url, "DLPM", plan, capacities=capacities, report=results.append)
+    assert results == [*found, *again]
     (run,) = found
     assert run.programs_per_s == pytest.approx(3 * capacities["judge-s1"])
     assert again[0].capacity_programs_per_s == run.capacity_programs_per_s
