@@ -120,7 +120,7 @@ def main() -> None:
     other = router()
     measure(
         "whole ledger merged by a peer",
-        (other.ledger.merge(from_wire(decode_delta(part))) for part in written),
+        (other.service_ledger.ledger.merge(from_wire(decode_delta(part))) for part in written),
     )
     print(f"    {sum(map(len, written)) / 2**20:.0f} MiB")
 

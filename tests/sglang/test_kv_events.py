@@ -136,8 +136,8 @@ async def test_the_real_engines_cache_is_seen_exactly(start: Callable[..., Engin
 
             # From the beginning, late.
             async with router_of(config_for(replica, prefix=prefix)) as late:
-                await until(lambda: "r0" in late.state.following, "it to be followed")
-                second = late.state.following["r0"]
+                await until(lambda: "r0" in late.rooms.prefixes.followers, "it to be followed")
+                second = late.rooms.prefixes.followers["r0"]
                 await until(lambda: second.sequence >= follower.sequence, "its replay")
                 await serve(late, some, 5)
                 exactly(late, 5)
