@@ -85,7 +85,9 @@ class ServiceCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        wanted = self._family("replicas_wanted", "Number of pods that the spec asks for.", "component")
+        wanted = self._family(
+            "replicas_wanted", "Number of pods that the spec asks for.", "component"
+        )
         ready = self._family("replicas_ready", "Number of pods that are ready.", "component")
         condition = self._family(
             "condition",

@@ -48,8 +48,12 @@ async def test_a_run_ends_with_the_well_behaved_and_tells_what_the_flood_left() 
     results: list[RunResult] = []
     capacities: dict[str, float] = {}
     async with running_server(settings(replica_policy="DLPM", speed=20.0)) as server:
-        found = await measure(server.url, "DLPM", plan, capacities=capacities, report=results.append)
-        again = await measure(server.url, "DLPM", plan, capacities=capacities, report=results.append)
+        found = await measure(
+            server.url, "DLPM", plan, capacities=capacities, report=results.append
+        )
+        again = await measure(
+            server.url, "DLPM", plan, capacities=capacities, report=results.append
+        )
     assert results == [*found, *again]
     (run,) = found
     assert run.programs_per_s == pytest.approx(3 * capacities["judge-s1"])

@@ -168,7 +168,11 @@ def answering(status: int = 200, text: str = SECRET, **headers: str) -> Handler:
 SOME = '{"status":"success","data":{"resultType":"vector","result":[]}'
 ODD = {
     "an error": (answering(401), "PrometheusError", "answers with status 401"),
-    "a redirect": (answering(302, Location="/elsewhere"), "PrometheusError", "answers with status 302"),
+    "a redirect": (
+        answering(302, Location="/elsewhere"),
+        "PrometheusError",
+        "answers with status 302",
+    ),
     "no JSON": (answering(), "PrometheusError", "not that of a Prometheus"),
     "other JSON": (answering(text='{"secret": 1}'), "PrometheusError", "not that of a Prometheus"),
     "no number": (
@@ -176,7 +180,11 @@ ODD = {
         "PrometheusError",
         "not that of a Prometheus",
     ),
-    "a part": (answering(text=SOME + ',"warnings":["a store is away"]}'), "DataPartial", "incomplete"),
+    "a part": (
+        answering(text=SOME + ',"warnings":["a store is away"]}'),
+        "DataPartial",
+        "incomplete",
+    ),
     "too much": (answering(text="x" * (5 * 2**20)), "PrometheusError", "exceeds"),
 }
 
