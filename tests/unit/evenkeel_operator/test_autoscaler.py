@@ -11,7 +11,7 @@ from evenkeel_operator.autoscaler import INTERVAL_S
 from evenkeel_operator.cluster.prometheus import PrometheusError
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.queries import figures, queries
+from evenkeel_operator.core.queries import measurements, queries
 from evenkeel_operator.core.recommendation import Measurements
 from evenkeel_operator.core.scaler import Blind
 
@@ -230,7 +230,7 @@ def test_only_what_is_needed_is_asked() -> None:
     ("given", "reason"), [({}, "NoData"), (answers(age=181.0), "DataStale")], ids=["none", "old"]
 )
 def test_without_anything_recent_nothing_is_known(given: Any, reason: str) -> None:
-    found = figures(given)
+    found = measurements(given)
     assert isinstance(found, Blind)
     assert found.note.reason == reason
 
@@ -239,7 +239,7 @@ def test_what_is_no_number_is_no_figure() -> None:
     odd = answers(
         {("a", "b"): float("inf"), ("a", "c"): 1.0}, queue=float("nan"), seen=float("inf")
     )
-    found = figures(odd)
+    found = measurements(odd)
     assert isinstance(found, Measurements)
     assert [one.client for one in found.asked] == ["c"]
     assert (found.queue_s, found.seen_per_s) == (None, None)
