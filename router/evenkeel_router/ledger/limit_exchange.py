@@ -36,8 +36,8 @@ PAUSE_S: Final = 1.0
 """Longest time for which no request asks again, after no other router had anything free."""
 BUSY_PAUSE_S: Final = 0.1
 """The same where requests in flight are counted: when one ends is not known."""
-RETRY_S: Final = 0.05
-"""Parts on their way between other routers, or a census, take milliseconds; then a question may bring more."""
+RETRIES_S: Final = (0.05, 0.1, 0.2)
+"""Parts on their way between other routers, or a census, take some milliseconds; then a question may bring more."""
 CENSUS_INTERVAL_S: Final = 10.0
 """A part whose message was lost is missing for as long."""
 GONE_AFTER_S: Final = 3.0
@@ -209,14 +209,15 @@ class LimitExchange:
         async with self._one_batch:
             self._batch = None  # requests from now on are in the next one
             await self._gather(batch)
-            lacking = self._lacking(batch)
-            if lacking:
-                await asyncio.sleep(RETRY_S)
+            for retry_s in RETRIES_S:
+                if not (lacking := self._lacking(batch)):
+                    break
+                await asyncio.sleep(retry_s)
                 await self._gather(lacking)
         now_s = self._now()
         for name, need in self._lacking(batch).items():
             wait_s = need.limit.wait_s(1.0, now_s) or BUSY_PAUSE_S
-            self._paused_until_s[name] = now_s + min(PAUSE_S, max(wait_s, RETRY_S))
+            self._paused_until_s[name] = now_s + min(PAUSE_S, max(wait_s, RETRIES_S[0]))
 
     async def _gather(self, batch: Mapping[str, _Need]) -> None:
         needs = {name: need.amount / need.limit.size for name, need in batch.items()}
