@@ -200,7 +200,7 @@ TRANSITIONS: Final[dict[str, tuple[Changes, Changes, str]]] = {
     "a smaller file": (
         {},
         {"spec.router.state.file.size": "512Mi"},
-        "spec.router.state.file.size: Invalid value: size cannot shrink: the volume exists",
+        "spec.router.state.file.size: Invalid value: size cannot shrink while the volume exists",
     ),
 }
 """An object, a change of it, and the refusal of the change."""
