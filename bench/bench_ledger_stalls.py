@@ -16,8 +16,7 @@ from evenkeel_contract.ledgerwire import decode_delta, encode
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import RouterConfig, TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import Compactor
-from evenkeel_router.api.charged import UNPAID
-from evenkeel_router.api.identity import client_of
+from evenkeel_router.api.identity import UNPAID, client_of
 from evenkeel_router.fleet.reports import PIECE
 from evenkeel_router.ledger.exchange import from_wire, to_wire
 from evenkeel_router.telemetry.rooms import Rooms

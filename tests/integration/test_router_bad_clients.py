@@ -24,7 +24,7 @@ from evenkeel_contract.routerconfig import (
     TenantLimits,
 )
 from evenkeel_fairshare.ledger import tenant_of
-from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.api.errors import Outcome
 from evenkeel_router.app import Router
 from evenkeel_router.request.intake import MAX_BUFFERED_BYTES
 from evenkeel_router.transport.server import connections_for

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import LimitsConfig
-from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.api.errors import Outcome
 from evenkeel_router.app import Router
 
 from tests.support import nasty as bad

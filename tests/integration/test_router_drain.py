@@ -12,7 +12,7 @@ import pytest
 from evenkeel_contract.key import decode
 from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.reports import ClientReport
-from evenkeel_router.api.charged import WHOLE
+from evenkeel_router.api.identity import WHOLE
 from evenkeel_router.app import Router, running
 from evenkeel_router.ledger.relocated import HeldWork
 from evenkeel_simulator.engine.config import EngineConfig

@@ -25,8 +25,7 @@ from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_router.api.charged import UNPAID, Paid
-from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.api.identity import UNPAID, Client, Paid, client_of
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine

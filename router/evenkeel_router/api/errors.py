@@ -1,13 +1,80 @@
-"""Errors as clients receive them: OpenAI's error object, so that its clients raise their own exception types."""
+"""How a request can fail, and what the client receives: OpenAI's error object, so that its clients raise their own exceptions.
+
+Each of ten outcomes has a status, an error type and a metric label. The `code` in the body is finer; docs/router.md lists
+the codes. A replica's 4xx gets the same format: SGLang has two of its own, and no code for a prompt that is too long, which
+is recognised by its message.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
+from enum import Enum
 from http import HTTPStatus
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
-from evenkeel_router.api.outcomes import ERROR_TYPE, STATUS, Outcome
+
+class Outcome(Enum):
+    """The value is the metric label."""
+
+    INVALID_REQUEST = "invalid_request"  # invalid bytes, fields or headers
+    UNAUTHENTICATED = "unauthenticated"  # no API key, or an unknown one
+    FORBIDDEN = "forbidden"  # a valid identity that may not use this service
+    NOT_FOUND = "not_found"  # another model, or no such endpoint
+    TOO_LARGE = "too_large"  # the body exceeds maxBodySize
+    RATE_LIMITED = "rate_limited"  # the tenant's or client's own limit
+    CLIENT_GONE = "client_gone"  # it disconnected, or stopped reading; the status is only logged
+    REPLICA_FAILED = (
+        "replica_failed"  # garbage, a broken stream, or 5xx at every replica that was tried
+    )
+    UNAVAILABLE = "unavailable"  # no replica is routable, or the router is full or draining
+    TIMEOUT = "timeout"  # a replica accepted it and sent nothing; never tried again
+
+
+STATUS: Final[Mapping[Outcome, int]] = MappingProxyType(
+    {
+        Outcome.INVALID_REQUEST: 400,
+        Outcome.UNAUTHENTICATED: 401,
+        Outcome.FORBIDDEN: 403,
+        Outcome.NOT_FOUND: 404,
+        Outcome.TOO_LARGE: 413,
+        Outcome.RATE_LIMITED: 429,
+        Outcome.CLIENT_GONE: 499,  # nginx's number, in logs only
+        Outcome.REPLICA_FAILED: 502,
+        Outcome.UNAVAILABLE: 503,
+        Outcome.TIMEOUT: 504,
+    }
+)
+
+OURS: Final = frozenset({Outcome.REPLICA_FAILED, Outcome.UNAVAILABLE, Outcome.TIMEOUT})
+"""Failures of the service, not of the client."""
+
+ERROR_TYPE: Final[Mapping[Outcome, str]] = MappingProxyType(
+    {
+        Outcome.INVALID_REQUEST: "invalid_request_error",
+        Outcome.UNAUTHENTICATED: "authentication_error",
+        Outcome.FORBIDDEN: "permission_error",
+        Outcome.NOT_FOUND: "not_found_error",
+        Outcome.TOO_LARGE: "invalid_request_error",
+        Outcome.RATE_LIMITED: "rate_limit_error",
+        Outcome.CLIENT_GONE: "client_gone",
+        Outcome.REPLICA_FAILED: "server_error",
+        Outcome.UNAVAILABLE: "server_error",
+        Outcome.TIMEOUT: "timeout_error",
+    }
+)
+
+
+def of_status(status: int) -> Outcome:
+    """The outcome of a replica's 4xx."""
+    for outcome, own in STATUS.items():
+        if own == status:
+            return outcome
+    return Outcome.INVALID_REQUEST  # 422 and the like
 
 
 class Refusal(Exception):
@@ -79,3 +146,60 @@ def _error(refusal: Refusal) -> dict[str, object]:
         "param": refusal.param,
         "code": refusal.code,
     }
+
+
+CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
+"""OpenAI's code for a prompt, or a prompt and its `max_tokens`, that the model has no room for."""
+REJECTED: Final = "rejected_by_engine"
+"""The code where the engine names none."""
+
+_TOO_LONG: Final = re.compile(
+    r"longer than the model's context length"  # SGLang's tokenizer manager: the prompt alone
+    r"|exceeds the model's maximum context length"  # the same: with max_tokens
+    r"|exceeds the maximum allowed length"  # SGLang's scheduler
+)
+
+
+class _Error(msgspec.Struct):
+    message: object = None
+    param: object = None
+    code: object = None
+
+
+class _Reply(_Error):
+    """`error` on `/generate` and at OpenAI; all else is SGLang's format on OpenAI's endpoints, and FastAPI's."""
+
+    error: _Error | str | None = None
+    detail: object = None
+
+
+_REPLY: Final = msgspec.json.Decoder(_Reply)
+
+
+def rejected_by_replica(status: int, body: bytes) -> Refusal:
+    """The error of a 4xx with this body. Its code is kept if it is a word, not a number."""
+    error: _Error = _Error()
+    try:
+        reply = _REPLY.decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        pass
+    else:
+        if isinstance(reply.error, _Error):
+            error = reply.error
+        else:
+            error = _Error(reply.error or reply.message or reply.detail, reply.param, reply.code)
+    message = error.message
+    if not isinstance(message, str) or not message:
+        message = f"The replica rejected the request with status {status}."
+    code = error.code if isinstance(error.code, str) and not error.code.isdigit() else ""
+    if not code:
+        code = CONTEXT_LENGTH_EXCEEDED if _TOO_LONG.search(message) else REJECTED
+    param = error.param if isinstance(error.param, str) else None
+    refusal = Refusal(of_status(status), message, code=code, param=param)
+    refusal.status = status
+    return refusal
+
+
+def replica_error_body(status: int, body: bytes) -> bytes:
+    """The body that the client gets for a replica's 4xx."""
+    return error_body(rejected_by_replica(status, body))

@@ -23,9 +23,20 @@ from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.replica.accounts import OTHERS
 from evenkeel_fairshare.tenancy import Weights
 
-from evenkeel_router.api.charged import Paid
-from evenkeel_router.api.errors import Refusal, invalid
-from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.api.errors import Outcome, Refusal, invalid
+
+
+class Paid(NamedTuple):
+    """What a request was charged at replicas that failed it, or that it was taken back from (R11)."""
+
+    input: bool = False
+    output_tokens: int = 0
+
+
+UNPAID: Final = Paid()
+WHOLE: Final = 2**31
+"""More output tokens than any request has."""
+
 
 ANONYMOUS: Final = "anonymous"
 """Tenant and client of all requests without an identity. A tenant of that name sets their weight."""

@@ -18,8 +18,7 @@ from evenkeel_contract.names import CLIENT_KEY_FIELD, GUARDED_FIELDS
 from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api import prompt
-from evenkeel_router.api.errors import Refusal, invalid
-from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.api.errors import Outcome, Refusal, invalid
 
 MAX_CHOICES: Final = 128  # OpenAI's bound of `n`
 MAX_MEMBERS: Final = 4096  # of an object that is encoded again

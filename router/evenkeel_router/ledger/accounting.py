@@ -18,8 +18,7 @@ from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, Totals, promise
 from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING, WAITING
 
-from evenkeel_router.api.charged import WHOLE, Paid
-from evenkeel_router.api.identity import Client
+from evenkeel_router.api.identity import WHOLE, Client, Paid
 from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict
 
 SEEDED_POLICY: Final = "DLPM"

@@ -11,14 +11,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from evenkeel_contract.ledgerwire import LedgerDelta
+from evenkeel_contract.routerconfig import RouterConfig, StateStore
 from evenkeel_fairshare.ledger import Ledger
 
 from evenkeel_router.ledger.exchange import from_wire, to_wire
-from evenkeel_router.ledger.stores.clock import Clock
-from evenkeel_router.ledger.stores.contract import LedgerStore, StoreError
+from evenkeel_router.ledger.stores.contract import Clock, LedgerStore, StoreError
+from evenkeel_router.ledger.stores.file import FileStore
+from evenkeel_router.ledger.stores.redis import RedisStore
 
 _log = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 0.5
@@ -116,3 +119,14 @@ class Persistence:
         if self.trouble is not None:
             _log.info("the ledger's store is back")
         self.trouble = None
+
+
+def store_of(config: RouterConfig, now: Clock) -> LedgerStore | None:
+    """The configured store, not opened yet; none with store Peers: routers pull what they need from each other."""
+    state = config.state
+    if state.store is StateStore.FILE and state.file is not None:
+        return FileStore(Path(state.file))
+    if state.store is StateStore.REDIS and state.redis_url is not None:
+        service = f"{config.namespace}/{config.service}"
+        return RedisStore(state.redis_url, service=service, clock=now)
+    return None

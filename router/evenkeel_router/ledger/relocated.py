@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import NamedTuple
 
-from evenkeel_router.api.charged import WHOLE, Paid
+from evenkeel_router.api.identity import WHOLE, Paid
 
 
 class HeldWork(NamedTuple):

@@ -17,9 +17,9 @@ from evenkeel_contract.reports import ReportError
 from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.fleet.replicas import Replicas
-from evenkeel_router.prefix.agreement import most_reported
 from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
+from evenkeel_router.prefix.tokenised import most_reported
 from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)

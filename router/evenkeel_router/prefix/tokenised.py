@@ -11,7 +11,7 @@ and flag, than a fixed list could name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -97,3 +97,17 @@ class Untokenised:
         """Another tokenizer: what was wrong with the last one is no longer known."""
         self._wrong.clear()
         self.trouble = ""
+
+
+def most_reported(digests: Mapping[str, str], current: str) -> str:
+    """The digest of the tokenizer that most replicas report; of several the current one, else the smallest. Empty: none.
+
+    `digests` is by replica. Replicas differ while a rollout changes the model; the matches at the others are wrong then,
+    which costs cache hits and nothing else.
+    """
+    counts = Counter(digests.values())
+    if not counts:
+        return ""
+    most = max(counts.values())
+    first = [digest for digest, count in counts.items() if count == most]
+    return current if current in first else min(first)

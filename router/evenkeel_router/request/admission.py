@@ -20,12 +20,11 @@ from typing import Final
 
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
 
-from evenkeel_router.api.errors import Refusal
-from evenkeel_router.api.headroom import SHARE_FACTOR, may_hold_more
+from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.identity import Client
-from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.ledger.limit_part import TINY, LimitPart
 from evenkeel_router.ledger.limit_parts import LimitParts
+from evenkeel_router.settings import SHARE_FACTOR, may_hold_more
 
 TopUp = Callable[[LimitPart, float], Awaitable[bool]]
 """Asks other routers for what a request needs of a limit; False if that is in vain."""

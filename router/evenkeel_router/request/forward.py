@@ -27,14 +27,13 @@ from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
 from multidict import istr
 
-from evenkeel_router.api.charged import UNPAID, Paid
+from evenkeel_router.api.identity import UNPAID, Paid
 from evenkeel_router.api.inference import Endpoint, with_client_key
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Ticket
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import refusals
-from evenkeel_router.request.attempt import Attempt
 from evenkeel_router.request.relay import (
     FailedAttempt,
     Relay,
@@ -43,7 +42,7 @@ from evenkeel_router.request.relay import (
     relay_whole,
 )
 from evenkeel_router.request.replica_wait import ReplicaWait
-from evenkeel_router.request.request_state import AdmittedRequest, RequestState
+from evenkeel_router.request.request_state import AdmittedRequest, Attempt, RequestState
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import Answer, Request
 from evenkeel_router.transport.upstream import (

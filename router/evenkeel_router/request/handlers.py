@@ -19,9 +19,8 @@ from evenkeel_contract.names import REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import NOTHING
 from multidict import istr
 
-from evenkeel_router.api.errors import Refusal, error_body, invalid
+from evenkeel_router.api.errors import OURS, Outcome, Refusal, error_body, invalid
 from evenkeel_router.api.inference import Endpoint
-from evenkeel_router.api.outcomes import OURS, Outcome
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.request import refusals
@@ -32,12 +31,13 @@ from evenkeel_router.request.totals import RequestTotals
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.bodies import INVALID_BODY
 from evenkeel_router.transport.client_request import (
+    JSON,
     Answer,
+    CompleteReply,
     HttpSyntaxError,
     Request,
     TransferCodingError,
 )
-from evenkeel_router.transport.replies import JSON, CompleteReply
 
 _log = logging.getLogger(__name__)
 _REQUEST_ID: Final = istr(REQUEST_ID_HEADER)

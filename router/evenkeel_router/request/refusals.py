@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from evenkeel_router.api.errors import Refusal
-from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.api.errors import Outcome, Refusal
 
 RETRY_AFTER_S: Final = 1.0
 AT_ZERO_RETRY_AFTER_S: Final = 10.0

@@ -13,18 +13,14 @@ from typing import TypeAlias
 from evenkeel_contract.names import REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 
-from evenkeel_router.api.errors import Refusal, error_event
-from evenkeel_router.api.event_stream import EventScan
+from evenkeel_router.api.errors import Outcome, Refusal, error_event, of_status, replica_error_body
+from evenkeel_router.api.event_stream import EventScan, GarbageError, of_reply
 from evenkeel_router.api.inference import Endpoint
-from evenkeel_router.api.outcomes import Outcome, of_status
-from evenkeel_router.api.replica_errors import replica_error_body
-from evenkeel_router.api.usage import GarbageError, of_reply
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.selection import Match
 from evenkeel_router.request import refusals
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.transport.client_request import Answer, Request
-from evenkeel_router.transport.replies import JSON, CompleteReply, Stream
+from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
 from evenkeel_router.transport.upstream import BrokenError, Reply, SilenceError
 
 Begun: TypeAlias = Callable[[int], None]

@@ -23,8 +23,7 @@ from typing import Final
 from evenkeel_router.fleet.selection import Fleet
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict, TakenBack
-from evenkeel_router.request.attempt import Attempt
-from evenkeel_router.request.request_state import RequestState
+from evenkeel_router.request.request_state import Attempt, RequestState
 
 _log = logging.getLogger(__name__)
 NOTICE_S: Final = 5.0

@@ -14,8 +14,8 @@ from typing import Final
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import Usage
 
+from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import MAX_CLIENTS, Client, names_of, other_clients
-from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.fleet.replicas import ReplicaTotals
 from evenkeel_router.histogram import Histogram
 

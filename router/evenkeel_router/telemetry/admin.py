@@ -32,8 +32,7 @@ from evenkeel_contract.ledgerwire import (
     frame,
 )
 
-from evenkeel_router.api.errors import Refusal, error_body, invalid
-from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
 from evenkeel_router.ledger.exchange import digest_from_wire, to_wire
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.rooms import Rooms

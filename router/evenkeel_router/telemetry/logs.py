@@ -22,8 +22,8 @@ from typing import IO, Any, Final, NamedTuple
 import msgspec
 from evenkeel_fairshare.fleet.contract import Usage
 
+from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client
-from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.request.request_state import RequestState
 
 FLUSH_INTERVAL_S: Final = 1.0

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.api.errors import Outcome
 from evenkeel_router.fleet.health import FOR_GOOD
 from evenkeel_router.fleet.replicas import Replicas, ReplicaTotals
 from evenkeel_router.histogram import Histogram

@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 
 from multidict import istr
 
-from evenkeel_router.api.errors import Refusal, invalid
-from evenkeel_router.api.headroom import may_hold_more
-from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.settings import may_hold_more
 from evenkeel_router.transport.client_request import HttpSyntaxError, Request
 
 INVALID_BODY: Final = "invalid_body"

@@ -1,4 +1,8 @@
-"""A client's request: its head, and its body as it arrives; and what a handler returns for it."""
+"""A client's request, its head and its body as it arrives; and the answers: written at once, or a stream piece by piece.
+
+Writing never waits. The writer of a stream stops when the hook of `Stream.when_full` is called, and waits for `drain`
+before it writes more. This bounds what the router holds for a client that does not read.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,14 @@ from multidict import CIMultiDict, istr
 
 if TYPE_CHECKING:
     from evenkeel_router.transport.client_connection import ClientConnection
+
+
+import time
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+
+from evenkeel_router.transport.upstream import Sink
 
 MAX_UNREAD_BYTES: Final = 128 * 1024
 """Of a body in a connection's memory, before the connection stops reading from its socket."""
@@ -135,3 +147,129 @@ class Answer(Protocol):
 
     def finish(self) -> None:
         """Write what has not been written yet."""
+
+
+JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+_UNFRAMED: Final = f"content-type: {EVENT_STREAM}\r\ncache-control: no-cache\r\n"
+_CHUNKED: Final = f"{_UNFRAMED}transfer-encoding: chunked\r\n"
+
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus
+}
+
+
+class _Date:
+    """The `Date` header, formatted once a second."""
+
+    second = 0
+    line = ""
+
+
+def _date() -> str:
+    second = int(time.time())
+    if second != _Date.second:
+        _Date.second = second
+        _Date.line = f"date: {formatdate(second, usegmt=True)}\r\n"
+    return _Date.line
+
+
+def _head(
+    status: int, fixed: str, headers: Sequence[tuple[str, str]], *, keep_alive: bool
+) -> bytes:
+    """`fixed`: headers that are lines already."""
+    line = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown\r\n"
+    closing = "" if keep_alive else "connection: close\r\n"
+    head = f"{line}{_date()}{fixed}{closing}"
+    for name, value in headers:
+        head += f"{name}: {value}\r\n"
+    return f"{head}\r\n".encode("latin-1")
+
+
+class CompleteReply:
+    """A complete answer."""
+
+    __slots__ = ("_connection", "_data", "keep_alive")
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        status: int,
+        body: bytes,
+        content_type: str = JSON,
+        headers: Sequence[tuple[str, str]] = (),
+        close: bool = False,
+    ) -> None:
+        """`close`: the connection takes no other request."""
+        self._connection = request.connection
+        self.keep_alive = keep_alive = request.keep_alive and not close
+        fixed = f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
+        head = _head(status, fixed, headers, keep_alive=keep_alive)
+        self._data = head if request.method == "HEAD" else head + body
+
+    def finish(self) -> None:
+        """Write it."""
+        self._connection.write(self._data)
+
+
+class Stream:
+    """An answer of events. HTTP/1.1 gets chunks; HTTP/1.0 gets bytes until the connection ends."""
+
+    __slots__ = ("_chunked", "_connection", "_finished", "_head", "keep_alive")
+
+    def __init__(self, request: Request, *, headers: Sequence[tuple[str, str]] = ()) -> None:
+        self._chunked = request.chunks_allowed
+        self._connection = request.connection
+        self.keep_alive = keep_alive = request.keep_alive and self._chunked
+        self._finished = False
+        fixed = _CHUNKED if self._chunked else _UNFRAMED
+        self._head: bytes | None = _head(200, fixed, headers, keep_alive=keep_alive)
+
+    @property
+    def started(self) -> bool:
+        """Whether anything was sent; the status is fixed from then on."""
+        return self._head is None
+
+    def send(self, events: bytes, last: bool = False) -> None:
+        """Write whole events, and with the `last` the end of the stream; nothing if the client disconnected."""
+        if self._connection.gone:
+            return
+        data = b"%x\r\n%b\r\n" % (len(events), events) if self._chunked else events
+        if self._head is not None:
+            data, self._head = self._head + data, None
+        if last and self._chunked:
+            data, self._finished = data + _LAST_CHUNK, True  # one write to the socket less
+        self._connection.write(data)
+
+    @property
+    def client(self) -> Sink | None:
+        """Takes chunks as they are, once the stream has started; None if it has not, or cannot use chunks."""
+        return self._connection if self._chunked and self.started else None
+
+    def when_full(self, hold: Callable[[], None] | None) -> None:
+        """Call `hold` when the client reads too slowly: when uvloop's 64 KiB and the kernel's buffers are full.
+
+        Set it to None at the end of the stream, because the connection serves other requests after it.
+        """
+        self._connection.on_full = hold
+
+    @property
+    def full(self) -> bool:
+        """Whether the client must read before more is written."""
+        return self._connection.writing_paused
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough."""
+        await self._connection.drain()
+
+    def finish(self) -> None:
+        """The end of the stream, unless `send` wrote it."""
+        if self._chunked and not self._finished:
+            self._finished = True
+            self._connection.write(_LAST_CHUNK)
+
+    def abort(self) -> None:
+        """Drop the client's connection with what it has not read."""
+        self._connection.abort()

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.routerconfig import LimitsConfig, TenantConfig, TenantLimits
-from evenkeel_router.api.errors import Refusal
+from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.identity import Client, client_of
-from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.request.admission import Admission, PartUsedUp
 from hypothesis import given

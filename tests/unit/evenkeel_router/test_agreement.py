@@ -1,7 +1,7 @@
 """Which of the replicas' ways to make tokens is followed."""
 
 import pytest
-from evenkeel_router.prefix.agreement import most_reported
+from evenkeel_router.prefix.tokenised import most_reported
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import httpx
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.app import Router, running
-from evenkeel_router.fleet.backoff import FAILURES, LONGEST_S, Backoff
 from evenkeel_router.fleet.probe import Verdict
+from evenkeel_router.fleet.selection import FAILURES, LONGEST_S, Backoff
 from evenkeel_router.transport.upstream import BrokenError, FakeReply, FakeUpstream, Feed, Outgoing
 
 from tests.support.fakes import FakeProber, replicas

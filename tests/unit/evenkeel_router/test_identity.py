@@ -12,10 +12,16 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_fairshare.ledger import Seed
-from evenkeel_router.api.charged import UNPAID, Paid
-from evenkeel_router.api.errors import Refusal
-from evenkeel_router.api.identity import Claims, Client, Directory, Proxies, tenant_identity
-from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.api.errors import Outcome, Refusal
+from evenkeel_router.api.identity import (
+    UNPAID,
+    Claims,
+    Client,
+    Directory,
+    Paid,
+    Proxies,
+    tenant_identity,
+)
 
 HEADER = "x-evenkeel-client"
 TRUSTED, STRANGER = "10.0.0.7", "203.0.113.9"

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from evenkeel_router.api.errors import Refusal
+from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.inference import (
     MAX_MEMBERS,
     Endpoint,
@@ -13,7 +13,6 @@ from evenkeel_router.api.inference import (
     parse,
     with_client_key,
 )
-from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.api.prompt import MAX_PARTS
 
 LIMITS = Limits(model="m", max_output_tokens=1000)

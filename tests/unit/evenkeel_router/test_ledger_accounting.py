@@ -11,8 +11,7 @@ from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger
-from evenkeel_router.api.charged import UNPAID, WHOLE, Paid
-from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.api.identity import UNPAID, WHOLE, Client, Paid, client_of
 from evenkeel_router.ledger.accounting import Accounting, Booking
 from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict
 

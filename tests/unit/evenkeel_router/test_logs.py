@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.api.outcomes import Outcome
+from evenkeel_router.api.errors import Outcome
 from evenkeel_router.request.request_state import RequestState
 from evenkeel_router.telemetry import logs
 from evenkeel_router.telemetry.logs import JsonFormatter, RequestLog, start_logging

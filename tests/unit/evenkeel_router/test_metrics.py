@@ -11,8 +11,8 @@ from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_fairshare.ledger import Totals
+from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import MAX_CLIENTS, client_of, other_clients
-from evenkeel_router.api.outcomes import Outcome
 from evenkeel_router.histogram import Histogram
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.request.totals import RequestTotals

@@ -3,8 +3,16 @@
 import json
 
 import pytest
-from evenkeel_router.api.errors import Refusal, error_body, error_event, invalid
-from evenkeel_router.api.outcomes import ERROR_TYPE, STATUS, Outcome, of_status
+from evenkeel_router.api.errors import (
+    ERROR_TYPE,
+    STATUS,
+    Outcome,
+    Refusal,
+    error_body,
+    error_event,
+    invalid,
+    of_status,
+)
 
 
 def test_every_outcome_has_a_status_of_its_own_and_a_type() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenkeel_router.api.charged import WHOLE, Paid
+from evenkeel_router.api.identity import WHOLE, Paid
 from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict, TakenBack
 from hypothesis import given
 from hypothesis import strategies as st

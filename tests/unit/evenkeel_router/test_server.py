@@ -14,8 +14,7 @@ from typing import Any
 import evenkeel_router
 import pytest
 from evenkeel_router.transport.client_connection import ClientConnection
-from evenkeel_router.transport.client_request import Answer, Request
-from evenkeel_router.transport.replies import CompleteReply
+from evenkeel_router.transport.client_request import Answer, CompleteReply, Request
 from evenkeel_router.transport.server import TrafficServer
 
 from tests.support.routers import until

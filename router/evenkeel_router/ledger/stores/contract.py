@@ -7,10 +7,13 @@ replica or a router lives: the router serves on, reports the loss, and writes ev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from evenkeel_contract.ledgerwire import LedgerDelta
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds since some moment; the event loop's `time`."""
 
 
 class StoreError(Exception):
