@@ -132,7 +132,10 @@ async def test_the_limit_counts_over_all_routers_while_one_is_killed(routers: in
         assert admitted <= 20 + 10 * elapsed_s + 1
         assert admitted >= 0.5 * 10 * elapsed_s
         left = all_routers[: max(1, routers - 1)]
-        assert sum(part_of(router, "requests") for router in left) == pytest.approx(1.0)
+        await until(  # a part may be on its way between two routers
+            lambda: sum(part_of(router, "requests") for router in left) == pytest.approx(1.0),
+            "the whole limit at the routers that are left",
+        )
 
 
 async def test_tokens_are_settled_at_the_end_of_a_request_also_at_another_router() -> None:

@@ -29,9 +29,8 @@ from evenkeel_router.ledger.limit_parts import LimitParts
 _log = logging.getLogger(__name__)
 INTERVAL_S: Final = 1.0
 """At most: a shorter exchange interval of the configuration counts here, too."""
-ROUND_TIMEOUT_S: Final = 2.0
-TOP_UP_TIMEOUT_S: Final = 0.5
-"""How long a request may wait for parts of other routers."""
+ANSWER_TIMEOUT_S: Final = 2.0
+"""Also how long a request may wait for parts of a router that stopped answering: only once, then it is silent."""
 PAUSE_S: Final = 1.0
 """Longest time for which no request asks again, after no other router had anything free."""
 BUSY_PAUSE_S: Final = 0.1
@@ -126,17 +125,17 @@ class LimitExchange:
             return
         self._standings = {peer: self._standings.get(peer) or _Standing() for peer in peers}
         ask = self._parts.ask(self._now())
-        await asyncio.gather(*(self._ask(peer, ask, ROUND_TIMEOUT_S) for peer in peers))
+        await asyncio.gather(*(self._ask(peer, ask) for peer in peers))
         if self._census_is_due():
             await self._census()
         if self._parts.has_entered:
             self.ready.set()
 
-    async def _ask(self, peer: Peer, ask: LimitsAsk, timeout_s: float) -> LimitsAnswer | None:
+    async def _ask(self, peer: Peer, ask: LimitsAsk) -> LimitsAnswer | None:
         """One question. What it brings is taken, unless it comes too late for the epoch."""
         standing = self._standings.setdefault(peer, _Standing())
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answer = await self._send(peer, ask)
         except ConnectionRefusedError:
             standing.becomes(Contact.REFUSES, self._now())
@@ -179,7 +178,7 @@ class LimitExchange:
     async def _census(self) -> None:
         peers = self._others()
         ask = self._parts.begin_census()
-        answers = await asyncio.gather(*(self._ask(peer, ask, ROUND_TIMEOUT_S) for peer in peers))
+        answers = await asyncio.gather(*(self._ask(peer, ask) for peer in peers))
         given = [answer for answer in answers if answer is not None]
         if len(given) == len(peers) and self._parts.end_census(ask, given, self._now()):
             self._counted = frozenset((self._parts.router, *(each.router for each in given)))
@@ -222,7 +221,7 @@ class LimitExchange:
     async def _gather(self, batch: Mapping[str, _Need]) -> None:
         needs = {name: need.amount / need.limit.size for name, need in batch.items()}
         ask = self._parts.ask(self._now(), needs)
-        await asyncio.gather(*(self._ask(peer, ask, TOP_UP_TIMEOUT_S) for peer in self._others()))
+        await asyncio.gather(*(self._ask(peer, ask) for peer in self._others()))
 
     def _lacking(self, batch: Mapping[str, _Need]) -> dict[str, _Need]:
         """Limits of which not even one request, or token, is free."""
