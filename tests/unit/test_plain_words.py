@@ -100,7 +100,6 @@ RULES: Final[Mapping[str, Rule]] = {
 NOT_YET: Final[Mapping[str, tuple[str, ...]]] = {
     "messages": ("router/",),
     "comments": (
-        "operator/",
         "router/",
         "simulator/",
     ),
