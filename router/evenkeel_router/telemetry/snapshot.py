@@ -25,7 +25,7 @@ from evenkeel_fairshare.ledger.replica_account import (
 
 from evenkeel_router.api.identity import tenant_identity
 from evenkeel_router.fleet.selection import Member
-from evenkeel_router.ledger.fairness import NOBODY
+from evenkeel_router.ledger.fairness import NO_FIGURES
 from evenkeel_router.request.totals import ClientTotals, Distributions
 from evenkeel_router.telemetry.rooms import Rooms
 
@@ -176,7 +176,7 @@ def _tenant(
         weight = weights.get(totals.client, tenant.default_client_weight)
         shown.append(msgspec.Raw(msgspec.json.encode(_client(rooms, totals, weight))))
         yield
-    figures = rooms.service_ledger.fairness.now.tenants.get(tenant_identity(tenant), NOBODY)
+    figures = rooms.service_ledger.fairness.now.tenants.get(tenant_identity(tenant), NO_FIGURES)
     state = adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
@@ -189,7 +189,7 @@ def _tenant(
 
 
 def _client(rooms: Rooms, totals: ClientTotals, weight: int) -> adminstate.ClientState:
-    figures = rooms.service_ledger.fairness.now.clients.get(totals.identity, NOBODY)
+    figures = rooms.service_ledger.fairness.now.clients.get(totals.identity, NO_FIGURES)
     return adminstate.ClientState(
         identity=totals.identity,
         name=totals.client,
