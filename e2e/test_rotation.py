@@ -121,7 +121,7 @@ def test_a_rollout_waits_until_a_router_has_the_new_replica_in_rotation(served: 
 
     (new,) = wait_until(waiting, "the new one to be up")
     wait_until(
-        lambda: all(answer[new]["withheld"] == "draining" for answer in told(served)),
+        lambda: all(answer[new]["unschedulable_reason"] == "draining" for answer in told(served)),
         "both routers to know it",
     )
     assert old in served.pods("one", "engine")

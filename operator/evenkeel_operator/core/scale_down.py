@@ -141,4 +141,4 @@ def _is_held(engine: Engine, answers: Answers, now: datetime) -> bool:
 
 
 def _has_released(answer: ReplicasState, name: str) -> bool:
-    return all(one.withheld in RELEASED for one in answer.replicas if one.name == name)
+    return all(one.unschedulable_reason in RELEASED for one in answer.replicas if one.name == name)

@@ -48,15 +48,13 @@ class View(Protocol):
         """Whether what is kept is all that it holds."""
 
 
-class Standing(Enum):
-    """How far a view can be trusted."""
+class SyncState(Enum):
+    """State of the view of a replica's cache."""
 
     JOINING = "Joining"  # no subscription
-    REPLAYING = "Replaying"  # something may be missing, and was asked for
-    PARTIAL = (
-        "Partial"  # nothing is wrong, but what was stored before the replica's memory is not known
-    )
-    IN_SYNC = "InSync"  # what the replica held after the last batch applied, to the block
+    REPLAYING = "Replaying"  # batches may be missing and were requested
+    PARTIAL = "Partial"  # blocks stored before the first known batch are unknown
+    IN_SYNC = "InSync"  # equals the replica's cache after the last applied batch
 
 
 @dataclass(slots=True)
@@ -120,15 +118,15 @@ class Follower:
         return self._next
 
     @property
-    def standing(self) -> Standing:
-        """How far the view can be trusted."""
+    def sync_state(self) -> SyncState:
+        """State of the view."""
         if self._trouble:
-            return Standing.JOINING
+            return SyncState.JOINING
         if self._missing:
-            return Standing.REPLAYING
+            return SyncState.REPLAYING
         if not self._whole or self._misfits():
-            return Standing.PARTIAL
-        return Standing.IN_SYNC
+            return SyncState.PARTIAL
+        return SyncState.IN_SYNC
 
     @property
     def reason(self) -> str:
@@ -352,7 +350,7 @@ class Follower:
                 self._lacks_nothing()
 
     def _tell(self) -> None:
-        complete = self.standing is Standing.IN_SYNC
+        complete = self.sync_state is SyncState.IN_SYNC
         if complete is not self._reported_complete:
             self._reported_complete = complete
             self._view.synced(complete)

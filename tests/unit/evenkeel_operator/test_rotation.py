@@ -92,7 +92,7 @@ class Routers(FakeRouters):
                 replica(
                     name,
                     in_flight=self._in_flight.get(name, 0),
-                    withheld="draining" if name in marked else "",
+                    unschedulable_reason="draining" if name in marked else "",
                 )
                 for name in pods(self._cluster)
             )
@@ -255,7 +255,7 @@ async def test_a_new_replica_waits_for_a_router_and_its_gate_is_opened_once() ->
     new = put_engine(cluster, "a", ContainersReady="False")
     assert operator.store.see("ADDED", "Pod", new) == frozenset()
     up = put_engine(cluster, "a", ContainersReady="True")
-    routers.answers = [answer(replica("a", withheld="unknown"))]
+    routers.answers = [answer(replica("a", unschedulable_reason="unknown"))]
     assert operator.store.see("MODIFIED", "Pod", up) == {KEY}
     due_s = await operator.make_pass(KEY)
     assert not is_open(cluster, "a")

@@ -105,11 +105,19 @@ def test_it_waits_even_where_no_router_is_ready_until_the_mark_was_looked_at_onc
     assert leave(with_marks("cd")) == ScaleDownStep()
 
 
-LET_GO = answer(replica("a"), replica("c", withheld="draining"), replica("d", withheld="draining"))
-HOLDS_ON = answer(replica("c", withheld="draining"), replica("d"))
+LET_GO = answer(
+    replica("a"),
+    replica("c", unschedulable_reason="draining"),
+    replica("d", unschedulable_reason="draining"),
+)
+HOLDS_ON = answer(replica("c", unschedulable_reason="draining"), replica("d"))
 NEVER_KNEW = answer(replica("a"))
-LEAVES = answer(replica("c", withheld="terminating"), replica("d", withheld="ended"))
-STARTS = answer(replica("c", withheld="starting"), replica("d", withheld="draining"))
+LEAVES = answer(
+    replica("c", unschedulable_reason="terminating"), replica("d", unschedulable_reason="ended")
+)
+STARTS = answer(
+    replica("c", unschedulable_reason="starting"), replica("d", unschedulable_reason="draining")
+)
 ANSWERS: dict[str, tuple[tuple[ReplicasState | None, ...], bool]] = {
     "all let go": ((LET_GO, LET_GO), False),
     "one holds on": ((LET_GO, HOLDS_ON), True),
@@ -133,7 +141,7 @@ def test_it_does_not_wait_for_ever_nor_for_a_clock_that_is_ahead(since: datetime
 
 
 def test_who_was_marked_stays_chosen_whatever_it_does_now() -> None:
-    busy = answer(*(replica(name, in_flight=9, withheld="draining") for name in "ab"))
+    busy = answer(*(replica(name, in_flight=9, unschedulable_reason="draining") for name in "ab"))
     assert leave(with_marks("ab"), busy) == ScaleDownStep()
 
 
@@ -234,7 +242,7 @@ def opened(waits_since: datetime, *answers: ReplicasState | None) -> list[tuple[
 
 
 def test_a_gate_is_opened_once_a_router_sends_there() -> None:
-    held = answer(replica("a", withheld="draining"), replica("b"))
+    held = answer(replica("a", unschedulable_reason="draining"), replica("b"))
     assert opened(LATELY, held, answer(replica("a"))) == [("a", "InRotation")]
     assert opened(LATELY, held, None) == []
 
