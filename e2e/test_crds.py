@@ -346,7 +346,7 @@ def test_scaling_beside_autoscaling_is_refused_by_the_same_rule(
 
 
 @pytest.mark.core
-def test_a_tenants_clients_are_told_apart_by_name_when_two_managers_apply(
+def test_a_tenants_clients_merge_by_name_when_two_managers_apply(
     api: httpx.Client, kubectl: Kubectl
 ) -> None:
     for manager, client in (("one", "chat"), ("two", "batch")):

@@ -1,4 +1,5 @@
-"""The operator on a real API server: what it makes, puts back, leaves alone; alone, in pairs, and many services.
+"""The operator on a real API server: objects that it creates, restores and leaves unchanged; one operator, two
+operators, many services.
 
 It runs beside the cluster (`e2e/operators.py`), with the rights that the chart gives it. The images of its pods are
 not there: nothing here waits for them.
@@ -140,7 +141,7 @@ def test_a_bad_update_leaves_the_running_fleet_untouched(
 
 
 @pytest.mark.core
-def test_every_fault_that_only_the_operator_finds_is_told_and_nothing_is_made(
+def test_faults_that_only_the_operator_finds_are_reported_and_nothing_is_created(
     kubectl: Kubectl, namespace: str, one: Operator
 ) -> None:
     """Those that the API server finds are in `test_crds`."""
@@ -217,7 +218,7 @@ def test_routers_and_engines_may_do_what_they_need_and_no_more(
         user = f"--as=system:serviceaccount:{namespace}:simulated-{component}"
         try:
             return kubectl("-n", namespace, "auth", "can-i", user, *question).strip() == "yes"
-        except KubectlError:  # the answer no is an exit code too
+        except KubectlError:  # the answer "no" is an exit code too
             return False
 
     for verb in ("get", "watch"):
@@ -251,7 +252,7 @@ def test_of_two_operators_one_acts_and_the_other_follows_at_once(
             wait_until(lambda: is_made(kubectl, namespace), "the Service again")
             second.kill()
         with operator(kubeconfig, identity="third") as third:
-            # Nobody gave the lease back: it has to run out.
+            # The Lease was not released: it has to expire.
             wait_until(lambda: "third leads" in third.log.read_text(), "the third one")
             assert third.stop() == 0
 

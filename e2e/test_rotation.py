@@ -1,4 +1,4 @@
-"""Who leaves on a scale-down, and who enters in a rollout: as routers tell it, and so that no request fails."""
+"""Replicas that leave in a scale-down or enter in a rollout, as routers report them, without a failed request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def served(team: Namespace) -> Namespace:
 
 
 def told(team: Namespace) -> list[dict[str, Any]]:
-    """What each router says of the replicas."""
+    """The replicas, as each router reports them."""
     data = team.get("secret", "one-credentials")["data"]["admin-token"]
     headers = {"Authorization": f"Bearer {b64decode(data).decode()}"}
     answers = []
@@ -94,7 +94,7 @@ def test_a_rollout_that_crashes_says_so_at_once_and_ends_with_the_spec(served: N
     assert (amiss["status"], amiss["reason"]) == ("True", "RolloutStuck")
     assert (engines["status"], new in engines["message"]) == ("True", True)
 
-    def tried_again() -> bool:  # and it rests, whatever the container does just now
+    def tried_again() -> bool:  # and it writes nothing in any state of the container
         (container,) = served.pods("one", "engine")[new]["status"]["containerStatuses"]
         assert served.condition("one", "Progressing")["message"] == message
         return bool(container["restartCount"] >= 3)
@@ -111,7 +111,7 @@ def test_a_rollout_waits_until_a_router_has_the_new_replica_in_rotation(served: 
     served("scale", "fis/one", "--replicas=1")
     served.ready("one", replicas=1)
     (old,) = served.pods("one", "engine")
-    # Routers send nothing to pods that are born with the mark.
+    # Routers send no requests to pods that are created with the mark.
     template = {"metadata": {"annotations": {DRAIN: "by-hand"}}}
     served.patch("one", engine={"template": template})
 

@@ -109,7 +109,7 @@ def held(router: Router, name: str = "r0") -> int:
     return router.rooms.replicas.fleet.blocks(member)
 
 
-async def test_what_is_foretold_is_what_replicas_find_under_eviction() -> None:
+async def test_predictions_equal_what_replicas_find_under_eviction() -> None:
     async with fleet(2) as (router, servers):
         await in_sync(router, *servers)
         for number in range(40):
@@ -140,7 +140,7 @@ async def test_a_router_that_comes_late_catches_up_by_replay() -> None:
             assert late.rooms.totals.predictions["exact"].predicted_tokens == foretold > 0
 
 
-async def test_one_that_comes_too_late_is_told_what_the_replica_holds() -> None:
+async def test_a_late_router_gets_the_content_of_the_cache() -> None:
     async with fleet(1, kv_kept_batches=2) as (first, servers):
         for number in range(24):
             await complete(first, f"{number} {WORDS * 4}")
@@ -159,7 +159,7 @@ async def test_one_that_comes_too_late_is_told_what_the_replica_holds() -> None:
             assert foretold.error_tokens.total == 0
 
 
-async def test_more_lost_batches_than_are_kept_are_told_too() -> None:
+async def test_more_lost_batches_than_are_kept_are_recovered_too() -> None:
     async with (
         running_server(publishing(kv_kept_batches=2)) as server,
         leaky(server.kv_events or "") as leak,
@@ -183,7 +183,7 @@ async def test_more_lost_batches_than_are_kept_are_told_too() -> None:
             assert held(router) == server.replica.engine.memory.cache.nodes
 
 
-async def test_one_that_nobody_tells_says_what_it_cannot_know_until_the_cache_is_empty() -> None:
+async def test_a_router_without_the_content_is_partial_until_the_cache_is_empty() -> None:
     async with fleet(1, kv_kept_batches=2) as (first, servers):
         for number in range(6):
             await complete(first, f"{number} {WORDS * 4}")
@@ -238,7 +238,7 @@ async def test_a_replica_that_was_restarted_is_known_from_the_beginning() -> Non
         assert held(router) == second.replica.engine.memory.cache.nodes
 
 
-async def test_events_tell_of_a_restart_that_nobody_else_saw() -> None:
+async def test_events_reveal_a_restart_before_other_signals() -> None:
     async with AsyncExitStack() as stack:
         async with running_server(publishing()) as server:
             silent = replica_of(server, reports=None)

@@ -326,7 +326,7 @@ def test_a_late_subscriber_holds_what_an_early_one_does(
 
 
 @given(st.lists(events, min_size=1, max_size=8), st.integers(1, 3), st.lists(events, max_size=4))
-def test_whoever_comes_too_late_is_exact_once_it_is_told(
+def test_a_late_router_is_exact_once_it_has_the_pages(
     history: list[list[Event]], keeps: int, more: list[list[Event]]
 ) -> None:
     process, view = Process(0, keeps=keeps), Held()

@@ -208,7 +208,7 @@ class Tally:
     ("version", "page_tokens"),
     [(None, PAGE_TOKENS), pytest.param("0.5.21", 1, marks=pytest.mark.slow)],
 )
-async def test_what_is_lost_is_replayed_and_what_is_not_kept_is_told(
+async def test_lost_batches_are_replayed_and_missing_ones_replaced_by_pages(
     start: Callable[..., Engine], free_port: int, version: str | None, page_tokens: int
 ) -> None:
     """Gaps are the only sign of a loss here: nobody looks whether silence hides one."""

@@ -161,7 +161,7 @@ def test_marks_stay_while_the_replica_set_is_about_to_remove_their_pods() -> Non
     assert leave(with_marks("cd"), shrinking=False) == ScaleDownStep()
 
 
-def test_nobody_is_chosen_during_a_rollout_nor_where_all_go_nor_where_somebody_else_asks() -> None:
+def test_no_candidate_is_chosen_in_a_rollout_to_zero_or_for_a_foreign_number() -> None:
     rolling = (*four()[:2], *four(template="u")[2:])
     assert leave(rolling, IDLE) == ScaleDownStep()
     assert leave(four(), IDLE, wanted=0) == ScaleDownStep()
@@ -216,7 +216,7 @@ def test_one_waits_once_its_containers_are_ready_and_nothing_but_the_gate_is_mis
     assert bare.waits_since is None
 
 
-def test_a_mark_is_read_back_and_somebody_elses_word_is_left_alone() -> None:
+def test_a_mark_is_read_back_and_a_foreign_mark_stays() -> None:
     def annotated(annotations: dict[str, str]) -> Engine:
         found = engine_of(pod(metadata={"annotations": annotations}, spec={}))
         assert found is not None

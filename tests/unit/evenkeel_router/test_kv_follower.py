@@ -240,7 +240,7 @@ def late(follower: Follower, held: HeldWork) -> Follower:
     return follower
 
 
-def test_what_the_replica_tells_makes_a_late_view_whole(late: Follower, held: HeldWork) -> None:
+def test_the_pages_of_the_replica_complete_a_late_view(late: Follower, held: HeldWork) -> None:
     assert late.wants_pages
     late.take_over(13, 12.0)
     late.holds([1, 2], 16)
@@ -258,7 +258,7 @@ def test_what_the_replica_tells_makes_a_late_view_whole(late: Follower, held: He
     assert not late.live(batch(13, BlockRemoved([1]), stored(14))), "its bytes are known by now"
 
 
-def test_what_another_process_tells_is_forgotten(late: Follower, held: HeldWork) -> None:
+def test_pages_of_another_process_are_dropped(late: Follower, held: HeldWork) -> None:
     late.take_over(13, 99.0)
     late.holds([1, 2], 16)
     late.taken_over()
@@ -269,7 +269,7 @@ def test_what_another_process_tells_is_forgotten(late: Follower, held: HeldWork)
     assert late.counts.restarts == 0, "nothing says that what is followed was restarted"
 
 
-def test_what_is_told_before_its_last_batch_is_sent_is_asked_for_again(
+def test_pages_older_than_the_last_batch_are_requested_again(
     late: Follower, held: HeldWork
 ) -> None:
     late.take_over(13, 12.0)
@@ -306,7 +306,7 @@ def test_a_replica_that_does_not_tell_is_named(late: Follower) -> None:
     assert late.reason == ""
 
 
-def test_nothing_told_helps_without_room_or_readable_batches(
+def test_pages_do_not_help_without_room_or_readable_batches(
     late: Follower, follower: Follower
 ) -> None:
     late.live(Numbered(11, b"\xc1"))
@@ -317,7 +317,7 @@ def test_nothing_told_helps_without_room_or_readable_batches(
     assert not late.wants_pages
 
 
-def test_a_batch_that_does_not_hold_makes_all_doubtful(follower: Follower, held: HeldWork) -> None:
+def test_an_invalid_batch_makes_the_view_partial(follower: Follower, held: HeldWork) -> None:
     assert not follower.live(Numbered(3, b"\xc1"))
     assert follower.sync_state is SyncState.PARTIAL
     assert follower.reason.startswith("batch 3 is invalid: not a batch of KV events")
