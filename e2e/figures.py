@@ -37,7 +37,9 @@ class Question:
 Says = Callable[[Question], Sequence[Sample]]
 
 
-def told(question: Question, *, namespace: str, service: str, answers: Answers) -> Sequence[Sample]:
+def samples_of(
+    question: Question, *, namespace: str, service: str, answers: Answers
+) -> Sequence[Sample]:
     """The answer to a query about this service; none to any other."""
     sample, _ = parse_service(SCALED)  # with every target, so that every query is possible
     assert sample is not None

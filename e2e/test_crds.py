@@ -377,9 +377,9 @@ def test_samples_apply_once_and_both_kinds_are_in_the_category(kubectl: Kubectl)
 
 @pytest.mark.core
 def test_kubectl_explains_every_field(kubectl: Kubectl) -> None:
-    told = kubectl("explain", "fis.spec.scheduling.clientQuantum")
+    explained = kubectl("explain", "fis.spec.scheduling.clientQuantum")
     assert "Weighted tokens that a client receives per refill within a replica" in " ".join(
-        told.split()
+        explained.split()
     )
 
 

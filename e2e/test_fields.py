@@ -19,7 +19,7 @@ import pytest
 import yaml
 from evenkeel_operator.core.queries import Sample
 
-from e2e.figures import Question, figures, told
+from e2e.figures import Question, figures, samples_of
 from e2e.installed import Namespace, installed
 from e2e.installed import namespace as namespace_of
 from e2e.kubectl import Kubectl
@@ -248,7 +248,7 @@ def says(question: Question) -> Sequence[Sample]:
     turn = next(turn for name, turn in TURNS.items() if NAMES[name] == called[1])
     usual = (question.prefix, question.token) == ("", "redis://prometheus/token")
     found = answers({("ads", "chat"): turn.asks if usual else 2 * turn.asks})
-    return told(question, namespace=TURNS_PLACE, service=called[1], answers=found)
+    return samples_of(question, namespace=TURNS_PLACE, service=called[1], answers=found)
 
 
 TURNS_PLACE: Final = "fields-scaled"

@@ -21,7 +21,7 @@ from evenkeel_contract.adminstate import STATE_PATH, ClientState, RouterState, d
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_operator.core.queries import Sample
 
-from e2e.figures import Question, figures, told
+from e2e.figures import Question, figures, samples_of
 from e2e.installed import Namespace, Stream, request, service
 from e2e.operators import wait_until
 from tests.support.fake_prometheus import answers
@@ -333,7 +333,7 @@ def test_latencies_beyond_their_targets_ask_for_more_replicas(team: Namespace) -
 
     def says(question: Question) -> Sequence[Sample]:
         found = answers({("ads", "anybody"): 1.0}, queue=5.0, ttft=5.0)
-        return told(question, namespace=team.name, service="late", answers=found)
+        return samples_of(question, namespace=team.name, service="late", answers=found)
 
     def wanted() -> int:
         return int(team.get("deploy", "late-engine")["spec"]["replicas"])

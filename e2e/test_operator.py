@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 SERVICES = 200
 
 
-def told(kubectl: Kubectl, namespace: str) -> Any:
+def router_config(kubectl: Kubectl, namespace: str) -> Any:
     data = kubectl.get("-n", namespace, "secret", "simulated-router")["data"]["router.json"]
     return json.loads(b64decode(data))
 
@@ -186,7 +186,7 @@ def test_keys_of_tenants_reach_routers_and_leave_again(
     await_made(kubectl, namespace)
 
     def hashes() -> dict[str, str]:
-        tenants = told(kubectl, namespace)["tenancy"]["tenants"]
+        tenants = router_config(kubectl, namespace)["tenancy"]["tenants"]
         return {key["name"]: key["sha256"] for item in tenants for key in item["apiKeys"]}
 
     keys = ("--from-literal=chat=sk-one-1", "--from-literal=batch=sk-two-2")
@@ -198,13 +198,14 @@ def test_keys_of_tenants_reach_routers_and_leave_again(
     wait_until(lambda: hashes()["chat-1"] != before["chat-1"], "the new key")
     kubectl("-n", namespace, "patch", "itn", "ads", "--type=merge", '-p={"spec": {"weight": 9}}')
     wait_until(
-        lambda: told(kubectl, namespace)["tenancy"]["tenants"][0]["weight"] == 9, "the weight"
+        lambda: router_config(kubectl, namespace)["tenancy"]["tenants"][0]["weight"] == 9,
+        "the weight",
     )
     written = kubectl("-n", namespace, "get", "cm,fis,itn,deploy,events", "-o", "yaml")
-    for place in (written, one.log.read_text(), json.dumps(told(kubectl, namespace))):
+    for place in (written, one.log.read_text(), json.dumps(router_config(kubectl, namespace))):
         assert not any(key in place for key in ("sk-one-1", "sk-two-2", "sk-three-3"))
     kubectl("-n", namespace, "delete", "itn", "ads")
-    wait_until(lambda: not told(kubectl, namespace)["tenancy"]["tenants"], "no tenant")
+    wait_until(lambda: not router_config(kubectl, namespace)["tenancy"]["tenants"], "no tenant")
 
 
 @pytest.mark.core

@@ -27,7 +27,7 @@ def served(team: Namespace) -> Namespace:
     return team
 
 
-def told(team: Namespace) -> list[dict[str, Any]]:
+def reported(team: Namespace) -> list[dict[str, Any]]:
     """The replicas, as each router reports them."""
     data = team.get("secret", "one-credentials")["data"]["admin-token"]
     headers = {"Authorization": f"Bearer {b64decode(data).decode()}"}
@@ -56,7 +56,7 @@ def test_the_busy_one_and_the_warmest_survive_and_no_request_fails(served: Names
             assert client.post("/v1/completions", json=body).status_code == 200
         stream = Stream(client, tokens=3000).started()
         work, blocks = Counter[str](), Counter[str]()
-        for answer in told(served):
+        for answer in reported(served):
             for name, replica in answer.items():
                 work[name] += replica["in_flight"]
                 blocks[name] += replica["prefix_blocks"]
@@ -121,7 +121,9 @@ def test_a_rollout_waits_until_a_router_has_the_new_replica_in_rotation(served: 
 
     (new,) = wait_until(waiting, "the new one to be up")
     wait_until(
-        lambda: all(answer[new]["unschedulable_reason"] == "draining" for answer in told(served)),
+        lambda: all(
+            answer[new]["unschedulable_reason"] == "draining" for answer in reported(served)
+        ),
         "both routers to know it",
     )
     assert old in served.pods("one", "engine")

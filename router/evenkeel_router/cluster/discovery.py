@@ -71,7 +71,7 @@ class KubernetesDiscovery:
             await asyncio.sleep(SETTLE_S)
             self._changed.clear()
             if self._slices.synced and self._pods.synced:
-                self._tell_peers()
+                self._notify_peers()
                 yield endpoints.replicas(
                     self._slices.cache.objects.values(),
                     self._pods.cache.objects,
@@ -80,7 +80,7 @@ class KubernetesDiscovery:
                     api_keys={key.id: key.key for key in self._cluster.api_keys},
                 )
 
-    def _tell_peers(self) -> None:
+    def _notify_peers(self) -> None:
         if self._cluster.peers is None:
             return
         slices = self._slices.cache.objects.values()

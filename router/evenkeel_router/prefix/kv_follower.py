@@ -158,12 +158,12 @@ class Follower:
     def look_for(self, block_tokens: int) -> None:
         """The size of the blocks whose hashes are looked up: those of others are of no use."""
         self._wanted_tokens = block_tokens
-        self._tell()
+        self._notify()
 
     def forgot(self, why: str) -> None:
         """The view lost blocks that the replica holds; it is whole again once the replica holds nothing."""
         self._lacks(why, curable=False)
-        self._tell()
+        self._notify()
 
     def _lacks(self, why: str, *, curable: bool) -> None:
         self._whole, self._lacking, self._curable = False, why, curable
@@ -178,13 +178,13 @@ class Follower:
         self._trouble = ""
         self._missing = True
         self._bound, self._claim = False, None
-        self._tell()
+        self._notify()
 
     def disconnected(self, why: str) -> None:
         """It is not there any more. What is known stays: the next replay shows whether it is still valid."""
         self._trouble = why
         self._missing = True
-        self._tell()
+        self._notify()
 
     def live(self, batch: Numbered) -> bool:
         """A published batch; whether a replay must follow before the next one."""
@@ -202,7 +202,7 @@ class Follower:
             self._bound = self._is_last(batch)
             if not self._bound:
                 self._restarted()
-        self._tell()
+        self._notify()
         return self._missing
 
     # A replay: `ask`, then `replayed` for all that comes, then `ended`
@@ -229,7 +229,7 @@ class Follower:
             if self._next:  # a hole: its sender drops what is read too slowly
                 return False
             self._begin_late(batch)
-        self._tell()
+        self._notify()
         return True
 
     def ended(self) -> bool:
@@ -238,7 +238,7 @@ class Follower:
             self._restarted()
         else:
             self._missing = False
-        self._tell()
+        self._notify()
         return self._missing
 
     def _prove(self, first: Numbered) -> bool:
@@ -278,7 +278,7 @@ class Follower:
         self._missing = True
         self._proven = False
         self.block_tokens = None
-        self._tell()
+        self._notify()
 
     def _begin_late(self, first: Numbered) -> None:
         """The beginning is not kept any more. What is stored from here on is known, and what is removed."""
@@ -296,7 +296,7 @@ class Follower:
         self._unreported_because = ""
         self._next, self._takeover_unix_s = sequence, last_unix_s if sequence else None
         self._lacks("its report of the pages that it holds broke off", curable=True)
-        self._tell()
+        self._notify()
 
     def holds(self, hashes: Sequence[int], page_tokens: int) -> None:
         """Some of its pages, parents first."""
@@ -308,7 +308,7 @@ class Follower:
         """These were all. The replay that must follow shows whether they belong to the process that is followed."""
         self.counts.takeovers += 1
         self._lacks_nothing()
-        self._tell()
+        self._notify()
 
     def not_reported(self, why: str) -> None:
         """The replica does not report the pages that it holds."""
@@ -349,7 +349,7 @@ class Follower:
                 self._view.cleared()
                 self._lacks_nothing()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         complete = self.sync_state is SyncState.IN_SYNC
         if complete is not self._reported_complete:
             self._reported_complete = complete
