@@ -29,13 +29,13 @@ TENANTS = 8
 
 @dataclass(frozen=True)
 class Scenario:
-    """A queue and how much of it the engine takes."""
+    """A queue, and the number of requests that the engine admits."""
 
     name: str
     admitted: int
     quantum: float = 8000.0
     flooder_share: float = 0.0
-    """The part of the queue that belongs to one client, cold and in debt."""
+    """The part of the queue that belongs to one client without cached prefixes and in debt."""
     debt: float = 0.0
 
 

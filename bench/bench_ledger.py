@@ -4,8 +4,9 @@
 
 Every client is known to every replica: 6.4 million rows by default. Steps, in seconds of one core: a router takes in a
 first report of every replica; a new router takes over the whole ledger from it; a second later `changed` clients
-changed at every replica, and both ask the replicas, then each other; one replica departs and is folded into the
-book; a second router takes over the new book. Takes about 7 GiB and two minutes at the default size.
+changed at every replica, and both ask the replicas, then each other; one replica departs and is compacted into the
+closed totals; a second router takes over the new closed totals. Takes about 7 GiB and two minutes at the default
+size.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def row(client: str, served: int) -> ReplicaRow:
 
 
 def over_the_wire(delta: Delta) -> tuple[Delta, int]:
-    """As routers send it, and how many bytes that were."""
+    """The message as routers send it, and its size in bytes."""
     data = ledgerwire.encode(msgspec.convert(delta, LedgerDelta, from_attributes=True))
     return msgspec.convert(decode_delta(data), Delta, from_attributes=True), len(data)
 
@@ -74,7 +75,7 @@ def resident_mib() -> float:
 
 
 def take_in(clients: list[str], replicas: int) -> tuple[Ledger, Ledger]:
-    """Two routers that know everything: one from the replicas, one from the first."""
+    """Two routers with the whole ledger: one from the replicas, one from the first router."""
     total = len(clients) * replicas
     here, there = new_ledger("router-a"), new_ledger("router-b")
     before_mib = resident_mib()
@@ -120,7 +121,9 @@ def a_replica_departs(here: Ledger, there: Ledger, clients: list[str], replicas:
     live = [f"replica-{replica}" for replica in range(1, replicas)]
     members = [here.router, there.router]
     there.members = frozenset(members)
-    here.merge(there.delta(here.digest()))  # one knows of the other, and of the book that it holds
+    here.merge(
+        there.delta(here.digest())
+    )  # each router gets the accounts and closed totals of the other
     sealer = Compactor(here)
     here.touched.clear()
     with timed("taking over as the router that seals", len(clients) * replicas, "rows"):

@@ -1,4 +1,4 @@
-"""How long a router's ledger work holds up its event loop (design R3; docs/design/0003).
+"""How long a router's ledger work blocks its event loop (design R3; docs/design/0003).
 
     python bench/bench_ledger_stalls.py [--clients 10000] [--replicas 64] [--active 500]
 
@@ -45,7 +45,7 @@ def router() -> Rooms:
 
 
 def reports(rooms: Rooms, clients: list[str], replicas: int, at: int) -> Iterator[None]:
-    """Every replica reports; taken in pieces, as the router does."""
+    """Every replica reports; merged in steps, as in the router."""
     told = [
         ClientReport(name, at, at, at, 3.0 * at, 3.0 * at, 1.0 * at, at, -5.0 * at, 1.0, at - 1, 0)
         for name in clients
@@ -96,7 +96,7 @@ def main() -> None:
     for at in (2, 3):
         measure("reports of who is active", reports(rooms, active, arguments.replicas, at))
         measure("figures", figures(float(at)))
-        measure("book", seal(float(at)))
+        measure("closed totals", seal(float(at)))
     rooms.service_ledger.accounting.meets("r0", "another", policy="DLPM", now_s=10.0)
     rooms.service_ledger.accounting.close(20.0, settled=True)
     measure(

@@ -166,7 +166,7 @@ class Stream:
 
 @contextlib.asynccontextmanager
 async def streaming(port: int) -> AsyncIterator[Stream]:
-    """A stream that runs meanwhile."""
+    """A stream in the background."""
     stream = Stream()
     task = asyncio.create_task(stream.read(port))
     try:
@@ -187,7 +187,7 @@ async def measured(
     costs: defaultdict[str, list[float]] = defaultdict(list)
     answers: defaultdict[str, list[int]] = defaultdict(list)
     await fill(arguments, ports[0])
-    await asyncio.sleep(3.0)  # for the ledger's figures
+    await asyncio.sleep(3.0)  # until the ledger's figures are current
     async with streaming(ports[0]) as stream:
         for _ in range(arguments.rounds):
             for kind in KINDS:
@@ -215,7 +215,7 @@ def show(
     costs: dict[str, list[float]],
     answers: dict[str, list[int]],
 ) -> None:
-    """Print the figures; exit if they are checked and too bad."""
+    """Print the figures; exit with an error if a checked figure exceeds its limit."""
     print(f"{arguments.clients} clients of {arguments.tenants} tenants, {arguments.rounds} rounds")
     for kind in KINDS:
         line = (

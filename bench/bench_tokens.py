@@ -37,7 +37,7 @@ CLIENTS = 32
 
 
 class Prompt(NamedTuple):
-    """Who asks, what, and where it lies."""
+    """Client, text and replicas of a prompt."""
 
     client: str
     hashes: Sequence[int]
@@ -45,7 +45,7 @@ class Prompt(NamedTuple):
 
 
 def make_prompts(blocks: int, replicas: int, rng: random.Random) -> list[Prompt]:
-    """As many prompts as make up `blocks` distinct pages; a hash is as good as random."""
+    """Prompts with `blocks` distinct pages in total; hashes are random."""
     system = [[rng.getrandbits(64) for _ in range(SYSTEM_PAGES)] for _ in range(CLIENTS)]
     return [
         Prompt(
@@ -88,7 +88,7 @@ def trained() -> ModelTokenizer:
 
 
 def times_us(times: int, step: Callable[[int], object]) -> list[float]:
-    """Of `step(0)`, `step(1)`, …"""
+    """Durations of `step(0)`, `step(1)`, …"""
     measured = []
     for number in range(times):
         start = time.perf_counter()
@@ -104,7 +104,7 @@ def row(name: str, measured: Sequence[float], peer: Sequence[float] | None = Non
 
 
 def held_rows(pages: int, rng: random.Random) -> list[str]:
-    """What an engine pays so that routers may come late: adding up each batch, and a copy for who asks."""
+    """Cost of an engine for routers that subscribe late: adding up each batch, and one copy per request."""
     held = HeldPages()
     hashes = [rng.getrandbits(64) - 2**63 for _ in range(pages)]
     chunks = [hashes[at : at + 512] for at in range(0, pages, 512)]
@@ -115,7 +115,7 @@ def held_rows(pages: int, rng: random.Random) -> list[str]:
     return [
         row("add up a batch of 512 pages", adding),
         row(f"copy {pages:,} pages", taking),
-        row(f"tell {pages:,} pages, copy included", telling),
+        row(f"report {pages:,} pages, including the copy", telling),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Why the fleet comparison comes out as it does: one thing changed at a time, everything else as fixed.
+"""Causes of the results of the fleet comparison: each variant changes one setting.
 
     python -m bench.fleet_ablation QUESTION [--workload tot-s1] [--seeds 3] [--processes 2]
 
@@ -58,7 +58,7 @@ class VtcOfExtend(Vtc):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What a row changes. None: as the workload or the engine has it."""
+    """Changes of a row. None: the setting of the workload or the engine."""
 
     fleet: str = "D2LPM"
     replica: str = "DLPM"
@@ -131,7 +131,7 @@ QUESTIONS: Mapping[str, Sequence[tuple[str, Variant]]] = {
         ),
         ("VTC", SAME),
     ],
-    # How much do they ask for, and what if VTC found nothing in the cache?
+    # How much do clients request, and what if VTC had no cache hits?
     "load": list(_each(TRIO, [{"load": 0.25}, {"load": 0.4}, {}])),
     # What if reading the KV pool, shared prefixes above all, were cheaper than the profile says?
     "profile": list(_each(TRIO, [{"kv_read": 0.25}, {"kv_read": 0.0}])),

@@ -1,4 +1,4 @@
-"""Chaos takes its time: a scene has twenty minutes. What was measured is written at the end, test by test."""
+"""A scene has twenty minutes. Measurements are printed at the end, test by test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Notes:
-    """Where a scene leaves what it saw."""
+    """The notes of a scene."""
     return Notes(request.node.name, request.config.stash.setdefault(FIGURES, []))
 
 

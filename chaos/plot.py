@@ -18,7 +18,7 @@ PANELS: Final = {
     "test-two-routers-with-a-tenant-each": "ingress 95:5 and 5:95, two routers",
     "test-a-router-restarted-twenty-times-leaves-the-shares-as-they-were": "a router killed 20 times",
     "test-shares-hold-through-a-fleet-that-is-replaced-again-and-again-8-12-0-": "8 replicas replaced",
-    "test-whoever-schemes-gains-less-than-one-bound-8-": "a tenant that schemes: its lead",
+    "test-a-strategic-tenant-gains-less-than-one-bound-8-": "a tenant that schemes: its lead",
 }
 OUTPUT: Final = ROOT / "docs" / "images" / "chaos.png"
 
@@ -27,7 +27,7 @@ DRAINS: Final = OUTPUT.with_name("chaos-drains.png")
 
 
 def main() -> None:
-    """Plot what is there of the four scenes that the documentation shows, or the files named."""
+    """Plot the available curves of the documented scenes, or the given files."""
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 

@@ -1,4 +1,4 @@
-"""Scale events: replicas that come, go, and come back, while everybody is backlogged."""
+"""Scale events: replicas join, leave and return while all clients are backlogged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SKEWED = {"router-0": 95.0, "router-1": 5.0}
 
 
 async def scale_down(on: Scene, name: str) -> None:
-    """As the operator does: routers stop sending there, it finishes what it has, it ends."""
+    """Like the operator: routers stop sending requests, the replica finishes its requests and ends."""
     replica = on.fleet.forget_replica(name)
     await asyncio.sleep(2)  # for routers to read their configuration
     await replica.end()

@@ -1,4 +1,5 @@
-"""SIGSTOP: processes that are there and say nothing. What was asked of them waits or is retried, never lost or doubled."""
+"""SIGSTOP: processes exist and do not respond. Their requests wait or are retried, and are never lost or charged
+twice."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from chaos.rig.notes import Notes
 from chaos.rig.scene import scene
 
 LONG_S = 8.0
-"""Longer than three probes that get no answer."""
+"""Longer than three probes without an answer."""
 
 
 @pytest.mark.core
@@ -24,7 +25,7 @@ async def test_a_frozen_replica_and_a_frozen_router(tmp_path: Path) -> None:
             await on.load.until_done(100)
 
 
-async def test_everybody_freezes_in_turn_for_a_moment(tmp_path: Path, note: Notes) -> None:
+async def test_every_process_freezes_in_turn_for_a_moment(tmp_path: Path, note: Notes) -> None:
     async with scene(tmp_path, replicas=3) as on:
         for _ in range(4):
             for frozen in on.fleet.ever:

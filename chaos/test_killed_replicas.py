@@ -1,4 +1,4 @@
-"""kill -9 of replicas under load: what they served and nobody was told lies where the ledger says it lies."""
+"""kill -9 of replicas under load: their unreported service is within the ledger's bounds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from chaos.rig.notes import Notes
 from chaos.rig.scene import scene
 
 LOST = {"stream"}
-"""A crash loses the streams on the crashed process, and says so in them; all else is retried, and however many crash, what
-only waited there spends none of its attempts."""
+"""A crash ends the streams of the crashed process with an error. All other requests are retried, and a request that
+only waited there uses no attempt."""
 
 
 @pytest.mark.core

@@ -1,4 +1,5 @@
-"""All routers are killed at once, and no store keeps what they knew: the past is forgiven and nobody is charged for it (R8)."""
+"""All routers are killed at once without a store: carried balances begin at 0, and no client is charged for the past
+(R8)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ TENANTS = (f"ns/{GOLD}", f"ns/{BRONZE}")
 
 
 async def seeds(on: Scene, replica: Replica) -> tuple[float, ...]:
-    """What gold and bronze started from at a replica, by its reports."""
+    """The seeds of gold and bronze at a replica, by its reports."""
     async with asyncio.timeout(60):
         while True:
             await on.reader.pull("router-0")

@@ -1,4 +1,4 @@
-"""Stores that die, fall silent or forget everything, and all routers at once: what departed replicas served stays known."""
+"""Stores that fail, hang or lose all data, and all routers at once: the service of departed replicas stays known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.redisserver import needs_redis, redis_server
 
 REFUSED = {"connection", "stream"}
 SAVED_S = 4.0
-"""Several saves, which come once a second here, and a failure's pause between them."""
+"""Several saves, one per second here, with the pause after a failure."""
 
 
 async def scale_down(on: Scene, name: str) -> None:
@@ -40,7 +40,7 @@ async def test_redis_that_loses_everything_and_falls_silent_and_then_every_route
     async with redis_server(tmp_path, append=False) as server:
         state = StateConfig(store=StateStore.REDIS, redis_url=server.url, save_interval_s=1.0)
         async with scene(tmp_path, replicas=3, state=state, may_fail=REFUSED) as on:
-            await scale_down(on, "r0")  # from now on only ledgers know what it served
+            await scale_down(on, "r0")  # from now on only ledgers have its service
             await server.kill()
             await on.load.until_done(60)
             await server.start()

@@ -1,4 +1,4 @@
-"""Routers that are killed and started again: the shares are those of a fleet whose routers live."""
+"""Routers that are killed and restarted: shares are those of a fleet without restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaos.rig.notes import Notes
 from chaos.rig.scene import BRONZE, GOLD, Scene, scene
 
 REFUSED = {"connection", "stream"}
-"""What a client sees of a router that is killed: nobody listens, or its stream breaks off."""
+"""Errors of a client whose router is killed: a refused connection, or a broken stream."""
 RUN_S = 100.0
 
 

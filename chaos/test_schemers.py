@@ -1,6 +1,6 @@
-"""A tenant that times its idling, changes its keys and its clients' names, and hangs up on what it owes.
+"""A tenant that times its idling, changes its keys and its clients' names, and cancels requests when in debt.
 
-What it gains over a tenant that is always backlogged, over any interval, is less than one bound's worth.
+Its gain over a tenant that is always backlogged is less than one bound, over any interval.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def gain(leads: list[float]) -> float:
 
 
 async def scheme(on: Scene, rounds: int) -> None:
-    """Under another name each time: take what there is, hang up, let a replica with its debts be replaced, come back."""
+    """With a new name each time: use the service, cancel, have a replica with debts replaced, return."""
     for number in range(rounds):
         name = f"{SLY}/name-{number}"
         hasty = (0.2, 1.5) if number % 2 else None
@@ -48,7 +48,7 @@ async def scheme(on: Scene, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("rounds", [pytest.param(2, marks=pytest.mark.core), 8])
-async def test_whoever_schemes_gains_less_than_one_bound(
+async def test_a_strategic_tenant_gains_less_than_one_bound(
     tmp_path: Path, note: Notes, rounds: int
 ) -> None:
     tenants = (tenant(HONEST, a=1), tenant(SLY, keyed=1, keys={"keyed": KEYS}))

@@ -13,7 +13,7 @@ from chaos.rig.scene import everybody, stage, under_load
 
 CUT_S = 8.0
 LOST = {"stream", "connection", "timeout", "503", "504"}
-"""What a client sees of a link that is cut: all of it is an answer, and none hangs."""
+"""Errors of a client behind a cut link: each is an answer, and no request hangs."""
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Hours in minutes: memory stays flat while replicas come and go and clients never stop.
 
-`EVENKEEL_SOAK_S` says for how long; four minutes if it says nothing.
+`EVENKEEL_SOAK_S` is the duration; the default is four minutes.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def kubeconfig(
 
 @pytest.fixture
 def one(kubeconfig: Path) -> Iterator[Operator]:
-    """A single operator."""
+    """One operator process."""
     with operator(kubeconfig, identity="one") as found:
         yield found
         assert found.stop() == 0

@@ -1,4 +1,4 @@
-"""The operator, but for a process that ends without a word right after its n-th write (`DIES_AFTER`)."""
+"""The operator in a process that ends right after its n-th write (`DIES_AFTER`), without clean-up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _write = KubeClient._write
 
 async def _dying(self: KubeClient, method: str, path: str, *rest: Any) -> dict[str, Any]:
     answer = await _write(self, method, path, *rest)
-    # The Lease is none of a pass's steps.
+    # Writes of the Lease do not count: they are not part of a pass.
     if "/leases" not in path:
         _Countdown.left -= 1
         if _Countdown.left <= 0:

@@ -1,6 +1,6 @@
-"""A Prometheus that says what a test wants: for scaling decisions that no load on this machine would bring about.
+"""A fake Prometheus with values set by the test, for scaling decisions that no load on this machine causes.
 
-It answers the operator's own queries, by their text, and so also shows that they are asked for the right service. A real
+It answers the operator's own queries by their text, so it also checks that they select the right service. A real
 Prometheus is in `scraping.py`.
 """
 
@@ -25,21 +25,23 @@ from tests.support.crd_cases import SCALED
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One query, and how it came."""
+    """One received query."""
 
     query: str
     prefix: str
-    """Of the path: what `prometheus.url` has after the host."""
+    """Path prefix: the part of `prometheus.url` after the host."""
     token: str | None
-    """Of whoever asks."""
+    """The bearer token of the request."""
 
 
 Says = Callable[[Question], Sequence[Sample]]
 
 
-def told(question: Question, *, namespace: str, service: str, answers: Answers) -> Sequence[Sample]:
+def samples_of(
+    question: Question, *, namespace: str, service: str, answers: Answers
+) -> Sequence[Sample]:
     """The answer to a query about this service; none to any other."""
-    sample, _ = parse_service(SCALED)  # with every target, so that all of this may be asked
+    sample, _ = parse_service(SCALED)  # with every target, so that every query is possible
     assert sample is not None
     assert sample.spec.autoscaling is not None
     asked = queries(namespace, service, sample.spec.autoscaling)
@@ -66,7 +68,7 @@ def figures(says: Says) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: what is asked every 15 s tells nobody anything."""
+            """No log lines for queries every 15 s."""
 
     with ThreadingHTTPServer((host(), 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

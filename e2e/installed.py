@@ -1,6 +1,6 @@
 """Evenkeel as its users have it: the chart installed, services applied, requests through the ingress.
 
-On a cluster of one's own (`E2E_KUBECONFIG`): `E2E_REGISTRY` holds the images, `E2E_INGRESS` is the address of the
+On your own cluster (`E2E_KUBECONFIG`): `E2E_REGISTRY` holds the images, `E2E_INGRESS` is the address of the
 ingress controller.
 """
 
@@ -58,7 +58,7 @@ def program(name: str) -> str:
 
 
 def helm(kubectl: Kubectl, *arguments: str) -> str:
-    """Its output; raises `AssertionError` with what it said."""
+    """Its output; raises `AssertionError` with its error output."""
     command = [program("helm"), f"--kubeconfig={kubectl.kubeconfig}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr.strip()}"
@@ -66,7 +66,7 @@ def helm(kubectl: Kubectl, *arguments: str) -> str:
 
 
 def forget(kubectl: Kubectl) -> None:
-    """Whatever an earlier test left of Evenkeel; the definitions take all services along."""
+    """Remove objects of earlier tests; deleting the definitions deletes all services."""
     if "evenkeel" in helm(kubectl, "--namespace", SYSTEM, "list", "--short", "--all"):
         helm(kubectl, "--namespace", SYSTEM, "uninstall", "evenkeel", "--wait")
     kubectl("delete", "crd", "--ignore-not-found", *DEFINITIONS)
@@ -87,7 +87,7 @@ def installed(kubectl: Kubectl, *values: str, chart: Path = CHART) -> Iterator[N
 
 
 class Namespace:
-    """A team's namespace: what its people do with kubectl, and what its clients see."""
+    """A team's namespace: actions of its users with kubectl, and answers to its clients."""
 
     def __init__(self, kubectl: Kubectl, name: str) -> None:
         self.kubectl = kubectl
@@ -145,12 +145,12 @@ class Namespace:
         )
 
     def condition(self, name: str, type_: str) -> Any:
-        """What the service says under that type."""
+        """The condition of the service with that type."""
         found = self.get("fis", name)["status"]["conditions"]
         return next(item for item in found if item["type"] == type_)
 
     def pods(self, service: str, component: str) -> dict[str, Any]:
-        """Pods that are not leaving, by name."""
+        """Pods that are not being deleted, by name."""
         labels = f"evenkeel.dev/service={service},evenkeel.dev/component={component}"
         items = self.get("pods", "-l", labels)["items"]
         return {
@@ -160,7 +160,7 @@ class Namespace:
         }
 
     def admin_token(self, service: str) -> str:
-        """What opens the admin port of its routers."""
+        """The bearer token of its routers' admin port."""
         data = self.get("secret", f"{service}-router")["data"]["router.json"]
         return str(json.loads(base64.b64decode(data))["state"]["peerToken"])
 
@@ -173,7 +173,7 @@ class Namespace:
         return httpx.Client(base_url=f"http://{ingress()}", headers=headers, timeout=60)
 
     def status(self, service: str, key: str) -> int:
-        """What a short request is answered with."""
+        """The answer to a short request."""
         with self.client(service, key) as client:
             return client.post("/v1/completions", json=request(tokens=2)).status_code
 
@@ -182,13 +182,13 @@ class Namespace:
         routers = len(self.pods(service, "router"))
 
         def all_say_so() -> bool:
-            # The ingress controller takes routers in turn.
+            # The ingress controller uses routers in turn.
             return all(self.status(service, key) == status for _ in range(2 * routers))
 
         wait_until(all_say_so, f"{status} from {service}", timeout_s=within_s)
 
     def python(self, pod: str, code: str) -> str:
-        """What a program in a pod prints."""
+        """The output of a program in a pod."""
         return self("exec", pod, "--", "python3", "-c", code).strip()
 
     @contextmanager
@@ -220,7 +220,7 @@ def service(name: str, *, host: str, replicas: int | None = 1, **spec: Any) -> d
     plain["metadata"]["name"] = name
     plain["spec"] |= {"exposure": {"ingress": {"host": host}}} | spec
     plain["spec"]["engine"]["replicas"] = replicas
-    if replicas is None:  # somebody else decides
+    if replicas is None:  # an autoscaler decides
         del plain["spec"]["engine"]["replicas"]
     return plain
 
@@ -237,7 +237,7 @@ def request(*, tokens: int = 8, stream: bool = False) -> dict[str, Any]:
 
 
 def refused(kubectl: Kubectl, *arguments: str, stdin: str | None = None) -> bool:
-    """Whether RBAC says no. Any other answer, also an error, is not a refusal."""
+    """Whether RBAC refuses the request. Any other answer, also an error, is not a refusal."""
     try:
         kubectl(*arguments, stdin=stdin)
     except KubectlError as error:
@@ -268,7 +268,7 @@ class Stream(threading.Thread):
             self.fault = error
 
     def started(self) -> Stream:
-        """Once the first event is there."""
+        """Wait for the first event."""
         self.start()
         wait_until(lambda: self.events or self.fault, "the first event")
         assert self.fault is None

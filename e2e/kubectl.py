@@ -1,4 +1,4 @@
-"""kubectl as a function: the one way in which tests touch the cluster by hand."""
+"""kubectl as a function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from e2e.rig.layout import CACHE, KUBECONFIG
 
 
 class KubectlError(AssertionError):
-    """kubectl said no; the text is what it said."""
+    """kubectl failed; the text is its error output."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the API server holds of a service, value by value: for tests that change a spec and look at all that came of it.
+"""All objects of a service, value by value, for tests that change a spec and compare all results.
 
 Through `kubectl proxy`, since a look at every kind costs milliseconds this way. In such a namespace no pod starts: what the
 operator makes does not wait for them.
@@ -36,7 +36,7 @@ def prepare(team: Namespace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Those of one namespace."""
+    """The objects of one namespace."""
 
     api: httpx.Client
     namespace: str
@@ -50,7 +50,7 @@ class Objects:
         assert answer.is_success, answer.text
 
     def without_volumes(self, document: Document) -> None:
-        """Until there are none: what comes next gets new ones."""
+        """Wait until there are none, so that the next service gets new ones."""
         answer = self._put(changed(document, WITHOUT_VOLUMES))
         assert answer.is_success, answer.text
         name = document["metadata"]["name"]
@@ -66,7 +66,9 @@ class Objects:
                 whole = {**document, "metadata": {**metadata, "labels": labels}}
                 return self.api.post(path.rpartition("/")[0], json=whole)
             answer = self.api.put(path, json={**found.json(), "spec": document["spec"]})
-            if answer.status_code != httpx.codes.CONFLICT:  # with the operator's word in status
+            if (
+                answer.status_code != httpx.codes.CONFLICT
+            ):  # the operator changed the status meanwhile
                 return answer
 
     def _path(self, kind: str, name: str) -> str:
@@ -74,7 +76,7 @@ class Objects:
         return f"/apis/evenkeel.dev/v1alpha1/namespaces/{self.namespace}/{plural}/{name}"
 
     def service(self, name: str) -> Any:
-        """As it is stored."""
+        """The stored object."""
         return self.api.get(self._path("FairInferenceService", name)).raise_for_status().json()
 
     def is_attended(self, name: str) -> bool:
@@ -98,7 +100,7 @@ class Objects:
         return found
 
     def at_rest(self, name: str) -> dict[Place, Any]:
-        """Once the operator has attended to it and two looks show the same."""
+        """Wait until the operator has made a pass and two reads are equal."""
         wait_until(lambda: self.is_attended(name), f"a pass over {name}")
         before = self.seen(name)
         while True:
@@ -120,7 +122,7 @@ class Objects:
 
 
 def settled(read: Callable[[], Any], want: Any) -> Any:
-    """What is read once it is as wanted, or does not become so."""
+    """Read until the condition is met or the time limit is over; returns the last value."""
     deadline_s = time.monotonic() + SETTLED_S
     found = read()
     while found != want and time.monotonic() < deadline_s:

@@ -1,4 +1,4 @@
-"""Operators as processes beside the cluster, with the rights of the real one and no more.
+"""Operators as processes outside the cluster, with exactly the rights of the real one.
 
 Pods need images; what the operator decides does not. So these tests run it from the source tree, as the
 ServiceAccount that the chart would give it.
@@ -102,12 +102,12 @@ class Operator:
     log: Path
 
     def kill(self) -> None:
-        """As a machine that fails: nothing is given back."""
+        """Kill the process, as a failed machine would: the Lease is not released."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> int:
-        """As a kubelet would: its exit code."""
+        """Stop the process as a kubelet does; returns its exit code."""
         self.process.terminate()
         return self.process.wait(timeout=30)
 
@@ -166,21 +166,21 @@ def _scale(kubectl: Kubectl, item: Any, replicas: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used so far."""
+    """CPU time and memory of a process."""
 
     cpu_s: float
     resident_mib: float
 
 
 def usage(found: Operator) -> Usage:
-    """Of an operator that runs."""
+    """CPU time and memory of a running operator."""
     process = psutil.Process(found.process.pid)
     times = process.cpu_times()
     return Usage(times.user + times.system, process.memory_info().rss / 2**20)
 
 
 def writes_since(position: int) -> list[str]:
-    """What the operator's user has written since a position of the audit log, but for its Lease."""
+    """Writes of the operator's user since a position of the audit log, except those of its Lease."""
     found = []
     with AUDIT_LOG.open() as log:
         log.seek(position)
@@ -200,7 +200,7 @@ def audit_position() -> int:
     return AUDIT_LOG.stat().st_size
 
 
-# A service on the API server, as tests look at it.
+# A service on the API server.
 
 
 def sample(name: str = "simulated", **spec: Any) -> str:
@@ -223,7 +223,7 @@ def made(kubectl: Kubectl, namespace: str, name: str = "simulated") -> set[str]:
 
 
 def is_made(kubectl: Kubectl, namespace: str, name: str = "simulated") -> bool:
-    # It may have been told by now that the images of the pods are not there.
+    # The status may already report that the images of the pods are missing.
     reason = condition(kubectl, namespace, "Progressing", name).get("reason")
     rolls_out = reason in ("RollingOut", "RolloutStuck")
     return rolls_out and len(made(kubectl, namespace, name)) >= 17
@@ -234,7 +234,7 @@ def await_made(kubectl: Kubectl, namespace: str) -> None:
 
 
 def at_rest() -> int:
-    """Wait until nobody has written for five seconds; the position in the audit log."""
+    """Wait until there was no write for five seconds; returns the position in the audit log."""
 
     def silent() -> int | None:
         position = audit_position()

@@ -1,6 +1,6 @@
 """APIs that a cluster may lack, the Prometheus operator's and the Gateway API's: their definitions, for a time.
 
-No controller of theirs runs. So what is made for them is accepted, found and put back, but nobody scrapes or routes.
+Their controllers do not run. So objects are accepted, found and restored, but not scraped or routed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from e2e.rig.definitions import FILES
 
 
 def are_there(kubectl: Kubectl) -> bool:
-    """Whether the cluster has any of them already: then they are somebody else's."""
+    """Whether the cluster already has one of them, which then belongs to another owner."""
     there = kubectl("get", "crd", "-o", "name")
     return any(name in there for name in FILES)
 

@@ -1,7 +1,8 @@
-"""What NetworkPolicies allow, by their rules: for clusters whose network plug-in enforces none. Pure.
+"""Evaluates NetworkPolicies, for clusters whose network plug-in does not enforce them. Pure.
 
 https://kubernetes.io/docs/concepts/services-networking/network-policies/, ingress only: a pod that no policy selects
-takes everything; one that some select takes what any of them allows. A peer without a namespace selector means the
+accepts everything; a selected pod accepts the traffic that any of its policies allows. A peer without a namespace
+selector means the
 policy's own namespace; an empty list of peers, or of ports, means all.
 """
 
@@ -20,7 +21,7 @@ Plain = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """Who sends or takes."""
+    """A sender or receiver."""
 
     namespace: str
     labels: Mapping[str, str]

@@ -22,12 +22,12 @@ _LAST: Final = {"0.1.0": "ac54ab1d65a22aded50dd36d01be9d4efd22d0b1"}
 
 
 class NoHistoryError(Exception):
-    """This clone does not hold a previous version; says why."""
+    """This clone has no previous version; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """A version that was."""
+    """A previous version."""
 
     version: str
     commit: str

@@ -1,4 +1,4 @@
-"""Services that the built-in scaler scales: what they say, and clients that ask them for something in the background."""
+"""Services with the built-in scaler, their status, and clients that send requests in the background."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Scaled:
 
     @property
     def decided(self) -> tuple[int, str]:
-        """How many are wanted, and why."""
+        """Wanted number of replicas, and the reason."""
         found = self.status.get("scaling", {})
         return found.get("desired", -1), found.get("reason", "")
 
@@ -50,7 +50,7 @@ class Scaled:
 
     @property
     def steps(self) -> list[str]:
-        """Every change of the number so far, as events tell it: `1 to 2: Demand`."""
+        """Every change of the number so far, from events: `1 to 2: Demand`."""
         fields = f"reason=Scaled,involvedObject.name={self.name}"
         where = f"/api/v1/namespaces/{self.team.name}/events"
         found = self.api.get(where, params={"fieldSelector": fields}).raise_for_status().json()
@@ -63,7 +63,7 @@ class Scaled:
         return wait_until(holds, f"{self.name}: {what}", timeout_s=PATIENCE_S, every_s=0.5)
 
     def wait_for(self, replicas: int) -> None:
-        """Until so many are wanted and ready."""
+        """Wait until that many replicas are wanted and ready."""
         self.wait(lambda: self.decided[0] == replicas, f"{replicas} to be wanted")
         self.wait(lambda: self.status["readyReplicas"] == replicas, f"{replicas} replicas")
 
@@ -79,8 +79,8 @@ class Scaled:
         return float("inf") if found is None else found
 
     def rest(self, *, least: int, usable: float) -> None:
-        """Wait until what the first requests made of it is over: what they cost is not known before their end, and
-        taken for much. For longer than the window in which its wishes count, nobody has asked for a replica's worth."""
+        """Wait until the first requests have no effect. Their cost is overestimated until they end. Afterwards demand
+        is below one replica for longer than the scale-down window."""
 
         def rests() -> bool:
             return self.demand("40s:2s") < usable and self.decided[0] == least
@@ -96,7 +96,7 @@ def key(tenant: str) -> str:
 def asking(
     one: Scaled, *tenants: str, hands: int = 1, every_s: float = 0.0, tokens: int = 8
 ) -> Iterator[None]:
-    """Requests of each, one after another in as many hands, which must all be answered. With `every_s` all hands send
+    """Each thread sends requests one after another; all must be answered. With `every_s` all hands send
     one at once, and wait for the next time."""
     stop, statuses = threading.Event(), []
 

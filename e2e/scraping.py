@@ -26,7 +26,7 @@ from e2e.rig.layout import HOST_IP
 
 
 def host() -> str:
-    """This machine, as pods see it; skips the test where nobody says."""
+    """The address of this machine for pods; skips the test if it is unknown."""
     if "E2E_KUBECONFIG" in os.environ and "E2E_HOST" not in os.environ:
         pytest.skip("E2E_HOST says how pods reach this machine")
     return os.environ.get("E2E_HOST", HOST_IP)
@@ -49,14 +49,14 @@ def targets(team: Namespace, service: str, proxy: str) -> list[dict[str, Any]]:
 
 
 def configuration() -> dict[str, Any]:
-    """Debian's Prometheus knows no Kubernetes: who is scraped is in a file."""
+    """Debian's Prometheus has no Kubernetes discovery: its targets are in a file."""
     scrape = {"job_name": "routers", "file_sd_configs": [{"files": ["routers.json"]}]}
     return {"global": {"scrape_interval": "2s", "scrape_timeout": "2s"}, "scrape_configs": [scrape]}
 
 
 @dataclass(slots=True)
 class PrometheusServer:
-    """One that can be stopped and started again, with what it has seen."""
+    """A Prometheus that can be stopped and restarted with its data."""
 
     folder: Path
     port: int
@@ -108,7 +108,7 @@ class PrometheusServer:
 
 @contextmanager
 def scraping(folder: Path) -> Iterator[PrometheusServer]:
-    """A Prometheus that scrapes nobody yet."""
+    """A Prometheus without targets."""
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration()))
     with socket.create_server((host(), 0)) as held:
         port = held.getsockname()[1]

@@ -1,7 +1,7 @@
 """The built-in scaler on a real cluster, with a real Prometheus: what makes a service grow and shrink, and how fast.
 
-Each scene takes minutes, most of them waiting: so they are played side by side, each with a service of its own, and
-tests tell how each ended. What a service went through is in its events.
+Each scene takes minutes, mostly waiting. So scenes run in parallel, each with its own service, and tests check the
+results. The events of a service record its changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUICK = {"scaleDown": {"stabilizationWindowSeconds": 20}}
 ONE_BY_ONE = [{"type": "Pods", "value": 1, "periodSeconds": 40}]
 AT_LEISURE = [{"type": "Pods", "value": 1, "periodSeconds": 90}]
 MUCH = "1M"
-"""More than anybody asks for: demand alone wants one replica."""
+"""More than any demand: demand alone recommends one replica."""
 SERVICES: dict[str, dict[str, Any]] = {
     "capped": {
         "maxReplicas": MOST,
@@ -89,7 +89,7 @@ def document(team: Namespace, name: str, url: str) -> dict[str, Any]:
 
 
 def greed(fleet: Fleet) -> None:
-    """It grows by what one client asks for to that client's cap, from below; with many clients, to the most."""
+    """Demand of one client adds replicas up to its cap; demand of many clients adds them up to the maximum."""
     one = fleet["capped"]
     for tenant in TENANTS:
         one.team.answers("capped", key(tenant), 200)
@@ -107,7 +107,7 @@ def greed(fleet: Fleet) -> None:
 
 
 def queue(fleet: Fleet) -> None:
-    """Clients that ask now and then, all at once: demand is small, and requests wait."""
+    """Clients that send bursts at the same times: demand is small, and requests wait."""
     _latency(fleet["queued"], "QueueTime")
 
 
@@ -124,7 +124,7 @@ def _latency(one: Scaled, reason: str) -> None:
 
 
 def learning(fleet: Fleet) -> None:
-    """Without a figure in the spec: nothing is known while nobody waits, and it grows once requests have waited."""
+    """Without `servicePerReplica`: capacity is unknown until requests have waited, and then the service grows."""
     one = fleet["learning"]
     for tenant in TENANTS:
         one.team.answers(one.name, key(tenant), 200)
@@ -157,7 +157,7 @@ def stepwise(fleet: Fleet) -> None:
 
 
 def sleep(fleet: Fleet) -> None:
-    """To zero when nobody asks any more, by what Prometheus says; and back by the next request."""
+    """To zero without demand, by the measurements of Prometheus, and back by the next request."""
     one = fleet["asleep"]
     assert one.decided[0] == 0
     with asking(one, "ads", every_s=2):
@@ -206,11 +206,11 @@ def test_windows_and_policies_bound_how_fast_it_grows_and_shrinks(played: Played
     played[stepwise].result()
 
 
-def test_it_goes_to_zero_when_nobody_asks_and_back_by_the_next_request(played: Played) -> None:
+def test_it_goes_to_zero_without_demand_and_back_by_the_next_request(played: Played) -> None:
     played[sleep].result()
 
 
-def test_without_prometheus_it_holds_and_with_it_it_shrinks_when_nobody_asks(
+def test_without_prometheus_the_number_stays_and_with_it_it_shrinks_without_demand(
     fleet: Fleet, prometheus: PrometheusServer
 ) -> None:
     one = fleet["capped"]
@@ -219,7 +219,7 @@ def test_without_prometheus_it_holds_and_with_it_it_shrinks_when_nobody_asks(
         prometheus.stop()
         wait_until(lambda: one.active == ("False", "PrometheusUnreachable"), "blindness")
     held = len(one.steps)
-    ended_s = time.monotonic() + 4 * LOOK_S  # longer than the window, and nobody asks
+    ended_s = time.monotonic() + 4 * LOOK_S  # longer than the window, without demand
     wait_until(lambda: time.monotonic() > ended_s, "looks")
     assert one.steps[held:] == []
     prometheus.start()

@@ -346,7 +346,7 @@ def test_scaling_beside_autoscaling_is_refused_by_the_same_rule(
 
 
 @pytest.mark.core
-def test_a_tenants_clients_are_told_apart_by_name_when_two_managers_apply(
+def test_a_tenants_clients_merge_by_name_when_two_managers_apply(
     api: httpx.Client, kubectl: Kubectl
 ) -> None:
     for manager, client in (("one", "chat"), ("two", "batch")):
@@ -377,9 +377,9 @@ def test_samples_apply_once_and_both_kinds_are_in_the_category(kubectl: Kubectl)
 
 @pytest.mark.core
 def test_kubectl_explains_every_field(kubectl: Kubectl) -> None:
-    told = kubectl("explain", "fis.spec.scheduling.clientQuantum")
+    explained = kubectl("explain", "fis.spec.scheduling.clientQuantum")
     assert "Weighted tokens that a client receives per refill within a replica" in " ".join(
-        told.split()
+        explained.split()
     )
 
 

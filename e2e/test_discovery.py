@@ -159,7 +159,7 @@ async def following(api: KubeClient) -> AsyncIterator[Router]:
         yield router
 
 
-async def test_replicas_come_are_withheld_and_go_as_the_cluster_says(
+async def test_replicas_join_become_unschedulable_and_leave_as_in_the_cluster(
     access: Configuration, fleet: Fleet
 ) -> None:
     async with connected(access) as api, following(api) as router:

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from evenkeel_operator.core.queries import Sample
 
-from e2e.figures import Question, figures, told
+from e2e.figures import Question, figures, samples_of
 from e2e.installed import Namespace, installed
 from e2e.installed import namespace as namespace_of
 from e2e.kubectl import Kubectl
@@ -38,7 +38,7 @@ WANT: Final[Mapping[str, Mapping[str, list[str]]]] = yaml.safe_load(TABLE.read_t
 
 
 def in_objects(case: Case) -> list[str]:
-    """What is to change but for decisions that follow figures."""
+    """Expected changes, except decisions that follow measurements."""
     return [line for line in WANT[case.kind][case.field] if not line.startswith("Scaler ")]
 
 
@@ -64,7 +64,7 @@ def evenkeel(kubectl: Kubectl) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Stage:
-    """One service and its tenant, which take turns at being otherwise."""
+    """One service and its tenant, which are changed in turn."""
 
     objects: Objects
     known: dict[str, dict[Place, Any]] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Turn:
     start: Changes = field(default_factory=dict)
     """What it is created with, besides `AUTOSCALING`."""
     given: Changes = field(default_factory=dict)
-    """What it gets next, so that it may shrink."""
+    """Demand for the next step, so that it may shrink."""
     asks: float = 40.0
     """Weighted tokens per second of a client: four replicas' worth."""
     want: tuple[int, int] = (4, 8)
@@ -209,7 +209,7 @@ TURNS: Final[Mapping[str, Turn]] = {
     "minReplicas": Turn(then=6, asks=10.0, want=(1, 6)),
     "maxReplicas": Turn(then=3, want=(4, 3)),
     "maxReplicasPerClient": Turn(then="25%", asks=80.0, want=(8, 4)),
-    # Who is asked otherwise is told of twice as much.
+    # Queries with another address or token get twice the demand.
     "prometheus.url": Turn(then="/other"),
     "prometheus.tokenSecretRef.name": Turn(then="other"),
     "prometheus.tokenSecretRef.key": Turn(then="other"),
@@ -248,7 +248,7 @@ def says(question: Question) -> Sequence[Sample]:
     turn = next(turn for name, turn in TURNS.items() if NAMES[name] == called[1])
     usual = (question.prefix, question.token) == ("", "redis://prometheus/token")
     found = answers({("ads", "chat"): turn.asks if usual else 2 * turn.asks})
-    return told(question, namespace=TURNS_PLACE, service=called[1], answers=found)
+    return samples_of(question, namespace=TURNS_PLACE, service=called[1], answers=found)
 
 
 TURNS_PLACE: Final = "fields-scaled"

@@ -1,7 +1,7 @@
-"""What fields of both specs change in what runs: requests that are refused, clients and weights that a router goes by, the
-engine's own word, the scaler's. All objects, field by field, are in `test_fields.py`.
+"""Effects of fields of both specs on running pods: refused requests, clients and weights of a router, the engine's
+answers, the scaler's status. `test_fields.py` has all objects, field by field.
 
-Services of simulated replicas with one router each, so that whoever is asked is the one that was told.
+Services of simulated replicas with one router each, so that the queried router is the configured one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evenkeel_contract.adminstate import STATE_PATH, ClientState, RouterState, d
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_operator.core.queries import Sample
 
-from e2e.figures import Question, figures, told
+from e2e.figures import Question, figures, samples_of
 from e2e.installed import Namespace, Stream, request, service
 from e2e.operators import wait_until
 from tests.support.fake_prometheus import answers
@@ -126,7 +126,7 @@ def test_a_router_refuses_what_is_beyond_its_limits(one: Service) -> None:
         stream = Stream(client, tokens=1000).started()
         one.patch(router={"limits": {"maxConcurrentPerClient": 1}})
         wait_until(lambda: one.says(429, "max_concurrent", BY_KEY), "one request too many")
-        assert one.ask().is_success  # somebody else's
+        assert one.ask().is_success  # another client's request
         one.patch(router={"limits": {"maxConcurrentPerClient": 0}})
         wait_until(lambda: one.ask(BY_KEY).is_success, "the client again")
         tenant(one.team, limits={"maxConcurrent": 1})
@@ -147,7 +147,7 @@ def test_a_tenant_gets_no_more_per_minute_than_its_limits_say(one: Service) -> N
         wait_until(lambda: one.ask(BY_KEY).is_success, "the tenant again")
 
 
-def test_who_is_who_follows_the_spec(one: Service) -> None:
+def test_identities_follow_the_spec(one: Service) -> None:
     one.patch(tenancy={"anonymous": "Reject"})
     wait_until(lambda: one.says(401, "missing_api_key"), "no more anonymous requests")
     named = {"x-evenkeel-client": "ads/talk"}
@@ -241,7 +241,7 @@ def test_the_host_of_the_ingress_follows_the_spec(one: Service) -> None:
         wait_until(lambda: (status(first), status(second)) == (404, 200), "another host")
 
 
-def test_what_an_engine_is_told_it_does(one: Service) -> None:
+def test_engine_settings_take_effect(one: Service) -> None:
     """One rollout for all that starts an engine anew."""
     team = one.team
     profile = team.get("fis", "one")["spec"]["engine"]["args"]
@@ -252,7 +252,7 @@ def test_what_an_engine_is_told_it_does(one: Service) -> None:
             "args": [*profile, "--context-length=2048"],
             "template": {
                 "metadata": {"annotations": {"evenkeel.test/a": "b"}},
-                "spec": {"env": [{"name": "TOLD", "value": "so"}]},
+                "spec": {"env": [{"name": "ADDED", "value": "so"}]},
             },
         },
         scheduling={
@@ -271,7 +271,7 @@ def test_what_an_engine_is_told_it_does(one: Service) -> None:
     assert info["schedule_policy"] == "vtc"
     assert info["context_length"] == 2048
     assert item["metadata"]["annotations"]["evenkeel.test/a"] == "b"
-    assert team.python(pod, "import os; print(os.environ['TOLD'])") == "so"
+    assert team.python(pod, "import os; print(os.environ['ADDED'])") == "so"
     assert "--rejoin=Paper" in team.python(pod, "print(open('/proc/1/cmdline').read())")
     assert one.says(404, "model_not_found", BY_KEY)  # by its old name
     wait_until(lambda: [at.policy for at in one.state().replicas] == ["VTC"], "its policy alone")
@@ -284,7 +284,7 @@ def test_what_an_engine_is_told_it_does(one: Service) -> None:
 
 def _answered(one: Service, headers: Mapping[str, str]) -> Any:
     """The usage of a request to the model by its new name; None where it is refused."""
-    answer = one.ask(headers, prompt="What nobody has asked before", model="another")
+    answer = one.ask(headers, prompt="A prompt that is not cached", model="another")
     return answer.json()["usage"] if answer.is_success else None
 
 
@@ -333,7 +333,7 @@ def test_latencies_beyond_their_targets_ask_for_more_replicas(team: Namespace) -
 
     def says(question: Question) -> Sequence[Sample]:
         found = answers({("ads", "anybody"): 1.0}, queue=5.0, ttft=5.0)
-        return told(question, namespace=team.name, service="late", answers=found)
+        return samples_of(question, namespace=team.name, service="late", answers=found)
 
     def wanted() -> int:
         return int(team.get("deploy", "late-engine")["spec"]["replicas"])

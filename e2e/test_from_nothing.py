@@ -79,7 +79,7 @@ def test_any_openai_client_streams_through_the_ingress(said: str) -> None:
     assert len([text for text in texts if text]) > 16  # as they come, not in one piece
 
 
-def test_a_key_that_nobody_has_is_refused(said: str) -> None:
+def test_an_unknown_key_is_refused(said: str) -> None:
     client = OpenAI(
         base_url=f"http://{ingress()}/v1", api_key="sk-guess", default_headers={"Host": HOST}
     )

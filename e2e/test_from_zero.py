@@ -24,7 +24,7 @@ ASLEEP = {
 
 @pytest.fixture(scope="module")
 def quiet(team: Namespace) -> Namespace:
-    """A tenant, and services `one` and `two` that nobody has asked for anything yet."""
+    """A tenant, and services `one` and `two` without any request yet."""
     team.tenant("ads", KEY)
     for name in ("one", "two"):
         plain = service(name, host=team.host(name), autoscaling=ASLEEP)
@@ -71,7 +71,7 @@ def test_requests_are_held_and_answered_by_the_replica_that_they_bring(quiet: Na
     quiet.ready("one", replicas=1)
     wait_until(lambda: reason(quiet, "one", "Ready") == "Serving", "it to say that it serves")
     assert quiet.status("one", KEY) == 200
-    assert quiet.pods("two", "engine") == {}  # its neighbour sleeps on
+    assert quiet.pods("two", "engine") == {}  # the other service stays at zero
 
 
 def test_so_is_a_stream_though_the_operator_is_another_one_by_then(

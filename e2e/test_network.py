@@ -86,16 +86,14 @@ def test_engines_take_from_the_routers_of_their_service(world: World, port: int)
 
 @pytest.mark.parametrize("source", OTHERS)
 @pytest.mark.parametrize("port", ENGINE_PORTS)
-def test_engines_take_from_nobody_else_but_who_reads_metrics(
-    world: World, source: str, port: int
-) -> None:
+def test_engines_accept_only_routers_and_scrapers(world: World, source: str, port: int) -> None:
     """Without `metrics.scraperNamespaceLabels`, pods of any namespace may read metrics: on the HTTP port, where the
     key is asked for everything else."""
     assert world.may(source, "engine", port) == (port == ENGINE_PORT)
 
 
 @pytest.mark.parametrize("source", OTHERS)
-def test_anybody_may_send_requests_and_nobody_else_sees_the_admin_port(
+def test_any_pod_may_send_requests_and_only_peers_reach_the_admin_port(
     world: World, source: str
 ) -> None:
     assert world.may(source, "router", TRAFFIC_PORT)
@@ -114,7 +112,7 @@ def test_the_operator_takes_probes_and_nothing_else(world: World) -> None:
     assert not world.may("stranger elsewhere", "operator", 8080)
 
 
-def test_a_port_that_nobody_named_is_closed(world: World) -> None:
+def test_an_unlisted_port_is_closed(world: World) -> None:
     for target in ("engine", "router", "operator"):
         assert not world.may("stranger in the namespace", target, 22)
 
@@ -129,7 +127,7 @@ except e.HTTPError as error:
 """
 
 
-def test_an_engine_refuses_who_has_not_its_services_key(world: World, team: Namespace) -> None:
+def test_an_engine_refuses_requests_without_its_services_key(world: World, team: Namespace) -> None:
     """From a router's pod, where every door is open; with a neighbour's key, too."""
     (router,) = list(team.pods("one", "router"))[:1]
     (engine,) = team.pods("one", "engine").values()

@@ -1,4 +1,5 @@
-"""The operator on a real API server: what it makes, puts back, leaves alone; alone, in pairs, and many services.
+"""The operator on a real API server: objects that it creates, restores and leaves unchanged; one operator, two
+operators, many services.
 
 It runs beside the cluster (`e2e/operators.py`), with the rights that the chart gives it. The images of its pods are
 not there: nothing here waits for them.
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 SERVICES = 200
 
 
-def told(kubectl: Kubectl, namespace: str) -> Any:
+def router_config(kubectl: Kubectl, namespace: str) -> Any:
     data = kubectl.get("-n", namespace, "secret", "simulated-router")["data"]["router.json"]
     return json.loads(b64decode(data))
 
@@ -140,7 +141,7 @@ def test_a_bad_update_leaves_the_running_fleet_untouched(
 
 
 @pytest.mark.core
-def test_every_fault_that_only_the_operator_finds_is_told_and_nothing_is_made(
+def test_faults_that_only_the_operator_finds_are_reported_and_nothing_is_created(
     kubectl: Kubectl, namespace: str, one: Operator
 ) -> None:
     """Those that the API server finds are in `test_crds`."""
@@ -185,7 +186,7 @@ def test_keys_of_tenants_reach_routers_and_leave_again(
     await_made(kubectl, namespace)
 
     def hashes() -> dict[str, str]:
-        tenants = told(kubectl, namespace)["tenancy"]["tenants"]
+        tenants = router_config(kubectl, namespace)["tenancy"]["tenants"]
         return {key["name"]: key["sha256"] for item in tenants for key in item["apiKeys"]}
 
     keys = ("--from-literal=chat=sk-one-1", "--from-literal=batch=sk-two-2")
@@ -197,13 +198,14 @@ def test_keys_of_tenants_reach_routers_and_leave_again(
     wait_until(lambda: hashes()["chat-1"] != before["chat-1"], "the new key")
     kubectl("-n", namespace, "patch", "itn", "ads", "--type=merge", '-p={"spec": {"weight": 9}}')
     wait_until(
-        lambda: told(kubectl, namespace)["tenancy"]["tenants"][0]["weight"] == 9, "the weight"
+        lambda: router_config(kubectl, namespace)["tenancy"]["tenants"][0]["weight"] == 9,
+        "the weight",
     )
     written = kubectl("-n", namespace, "get", "cm,fis,itn,deploy,events", "-o", "yaml")
-    for place in (written, one.log.read_text(), json.dumps(told(kubectl, namespace))):
+    for place in (written, one.log.read_text(), json.dumps(router_config(kubectl, namespace))):
         assert not any(key in place for key in ("sk-one-1", "sk-two-2", "sk-three-3"))
     kubectl("-n", namespace, "delete", "itn", "ads")
-    wait_until(lambda: not told(kubectl, namespace)["tenancy"]["tenants"], "no tenant")
+    wait_until(lambda: not router_config(kubectl, namespace)["tenancy"]["tenants"], "no tenant")
 
 
 @pytest.mark.core
@@ -217,7 +219,7 @@ def test_routers_and_engines_may_do_what_they_need_and_no_more(
         user = f"--as=system:serviceaccount:{namespace}:simulated-{component}"
         try:
             return kubectl("-n", namespace, "auth", "can-i", user, *question).strip() == "yes"
-        except KubectlError:  # the answer no is an exit code too
+        except KubectlError:  # the answer "no" is an exit code too
             return False
 
     for verb in ("get", "watch"):
@@ -251,7 +253,7 @@ def test_of_two_operators_one_acts_and_the_other_follows_at_once(
             wait_until(lambda: is_made(kubectl, namespace), "the Service again")
             second.kill()
         with operator(kubeconfig, identity="third") as third:
-            # Nobody gave the lease back: it has to run out.
+            # The Lease was not released: it has to expire.
             wait_until(lambda: "third leads" in third.log.read_text(), "the third one")
             assert third.stop() == 0
 

@@ -1,4 +1,4 @@
-"""The operator, killed after any write, and refused: what is wanted comes to be all the same.
+"""The operator, killed after any write, and with refused writes: it reaches the desired state.
 
 It runs beside the cluster (`e2e/operators.py`), with the rights that the chart gives it. The images of its pods are
 not there: nothing here waits for them.
@@ -30,7 +30,7 @@ from e2e.operators import (
 from e2e.rig.layout import AUDIT_LOG
 
 
-@pytest.mark.timeout(600)  # two dozen lives, one after another
+@pytest.mark.timeout(600)  # two dozen operators, one after another
 def test_an_operator_killed_after_any_write_of_a_pass_is_made_good_by_the_next(
     kubectl: Kubectl, namespace: str, kubeconfig: Path
 ) -> None:
@@ -40,7 +40,7 @@ def test_an_operator_killed_after_any_write_of_a_pass_is_made_good_by_the_next(
         lives += 1
         accepted = "ConfigMap/simulated-accepted" in made(kubectl, namespace)
         name = f"life-{lives}"
-        # Rehearsals are writes too, and are made again until the spec is accepted; from then on, one by one.
+        # Dry runs are writes too, and are repeated until the spec is accepted; later writes come one by one.
         steps = 1 if accepted else lives
         with operator(kubeconfig, identity=name, lease=name, dies_after=steps) as dying:
             assert dying.process.wait(timeout=30) == 9
@@ -54,7 +54,7 @@ def test_a_scale_down_cut_off_after_any_write_ends_with_those_two_gone(
     kubectl: Kubectl, namespace: str, kubeconfig: Path
 ) -> None:
     def engines() -> dict[str, str]:
-        """Pods that are not leaving → the mark of those who are to."""
+        """Pods that are not being deleted → their mark."""
         labels = "evenkeel.dev/service=simulated,evenkeel.dev/component=engine"
         return {
             item["metadata"]["name"]: item["metadata"]
@@ -84,12 +84,12 @@ def test_a_scale_down_cut_off_after_any_write_ends_with_those_two_gone(
     while asked_for() == 4:
         lives += 1
         name = f"shrinking-{lives}"
-        # Until then each life rehearses the new spec again, and rehearsals are writes too.
+        # Until then each operator repeats the dry run of the new spec, and dry runs are writes too.
         steps = 1 if is_accepted() else lives
         with operator(kubeconfig, identity=name, lease=name, dies_after=steps) as dying:
             assert dying.process.wait(timeout=60) == 9
         now = {engine for engine, mark in engines().items() if mark}
-        assert chosen <= now or asked_for() < 4  # who was chosen stays chosen
+        assert chosen <= now or asked_for() < 4  # a candidate stays a candidate
         chosen |= now
     with operator(kubeconfig, identity="closing", lease="closing"):
         wait_until(lambda: len(engines()) == 2, "two engines")
@@ -143,7 +143,7 @@ def test_what_the_cluster_refuses_is_said_and_not_tried_with_every_event(
         kubectl("scale", *engine, "--replicas=9")
         wait_until(
             lambda: condition(kubectl, namespace, "Degraded").get("reason") == "Refused",
-            "the refusal to be told",
+            "the refusal in the status",
         )
         assert "no rollouts today" in condition(kubectl, namespace, "Degraded")["message"]
         for n in range(30):  # each of them leads to a pass

@@ -36,7 +36,7 @@ FOUND_WITHIN_S = 75.0
 
 @pytest.fixture(scope="module")
 def files(kubectl: Kubectl) -> dict[str, Path]:
-    """The definitions; skips where they cannot be had, or are somebody else's already."""
+    """The definitions; skips if they are unavailable, or belong to another owner."""
     if are_there(kubectl):
         pytest.skip("the cluster has these APIs already, and their absence is a part of this")
     try:

@@ -52,8 +52,8 @@ OPERATOR_MUST_NOT = {
     "delete namespaces": ("delete", "namespace", "default"),
     "make roles for the cluster": ("create", "clusterrole", "x", "--verb=get", "--resource=pods"),
     "read other groups' objects": ("get", "jobs"),
-    "take somebody else's lease": ("-n", "kube-system", "get", "leases"),
-    "speak as somebody else": ("create", "token", "one-router"),
+    "take another Lease": ("-n", "kube-system", "get", "leases"),
+    "act as another ServiceAccount": ("create", "token", "one-router"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Who leaves on a scale-down, and who enters in a rollout: as routers tell it, and so that no request fails."""
+"""Replicas that leave in a scale-down or enter in a rollout, as routers report them, without a failed request."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def served(team: Namespace) -> Namespace:
     return team
 
 
-def told(team: Namespace) -> list[dict[str, Any]]:
-    """What each router says of the replicas."""
+def reported(team: Namespace) -> list[dict[str, Any]]:
+    """The replicas, as each router reports them."""
     data = team.get("secret", "one-credentials")["data"]["admin-token"]
     headers = {"Authorization": f"Bearer {b64decode(data).decode()}"}
     answers = []
@@ -56,7 +56,7 @@ def test_the_busy_one_and_the_warmest_survive_and_no_request_fails(served: Names
             assert client.post("/v1/completions", json=body).status_code == 200
         stream = Stream(client, tokens=3000).started()
         work, blocks = Counter[str](), Counter[str]()
-        for answer in told(served):
+        for answer in reported(served):
             for name, replica in answer.items():
                 work[name] += replica["in_flight"]
                 blocks[name] += replica["prefix_blocks"]
@@ -94,7 +94,7 @@ def test_a_rollout_that_crashes_says_so_at_once_and_ends_with_the_spec(served: N
     assert (amiss["status"], amiss["reason"]) == ("True", "RolloutStuck")
     assert (engines["status"], new in engines["message"]) == ("True", True)
 
-    def tried_again() -> bool:  # and it rests, whatever the container does just now
+    def tried_again() -> bool:  # and it writes nothing in any state of the container
         (container,) = served.pods("one", "engine")[new]["status"]["containerStatuses"]
         assert served.condition("one", "Progressing")["message"] == message
         return bool(container["restartCount"] >= 3)
@@ -111,7 +111,7 @@ def test_a_rollout_waits_until_a_router_has_the_new_replica_in_rotation(served: 
     served("scale", "fis/one", "--replicas=1")
     served.ready("one", replicas=1)
     (old,) = served.pods("one", "engine")
-    # Routers send nothing to pods that are born with the mark.
+    # Routers send no requests to pods that are created with the mark.
     template = {"metadata": {"annotations": {DRAIN: "by-hand"}}}
     served.patch("one", engine={"template": template})
 
@@ -121,7 +121,9 @@ def test_a_rollout_waits_until_a_router_has_the_new_replica_in_rotation(served: 
 
     (new,) = wait_until(waiting, "the new one to be up")
     wait_until(
-        lambda: all(answer[new]["withheld"] == "draining" for answer in told(served)),
+        lambda: all(
+            answer[new]["unschedulable_reason"] == "draining" for answer in reported(served)
+        ),
         "both routers to know it",
     )
     assert old in served.pods("one", "engine")

@@ -1,7 +1,7 @@
 """The real engine in pods: SGLang with the plug-in, on the CPU, behind routers and ingress.
 
 Its image is made from the environment of `make sglang` and holds a tiny model with random weights; the pod runs on
-the one node that has the image, with a GPU that is none.
+the one node that has the image, with a fake GPU.
 """
 
 from __future__ import annotations

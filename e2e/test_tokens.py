@@ -1,4 +1,4 @@
-"""Tokens mode on a cluster: replicas tell the router their tokenizer and their events, and hits are foretold to the token."""
+"""Tokens mode on a cluster: replicas send their tokenizer and events, and the router predicts hits exactly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def samples(team: Namespace, router: str) -> Samples:
     return found
 
 
-def test_a_conversation_is_foretold_to_the_token_by_its_replicas_own_events(
+def test_a_conversation_is_predicted_exactly_by_its_replicas_events(
     team: Namespace,
 ) -> None:
     team.tenant("ads", KEY)

@@ -66,7 +66,7 @@ def operator_image(kubectl: Kubectl) -> str:
 
 
 def engines(team: Namespace) -> dict[str, tuple[str, int]]:
-    """Pods that are not leaving: who they are, and how often they were started again."""
+    """Pods that are not being deleted, with their uids and restarts."""
     return {
         name: (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
         for name, pod in team.pods("one", "engine").items()
@@ -154,12 +154,12 @@ def test_a_rollback_restarts_no_engine_and_cuts_no_stream(
         assert stream.is_alive()
     assert engines(live) == before
     assert served(kubectl) == of_the_release(kubectl) < api
-    live("scale", "fis/one", "--replicas=3")  # the old operator is at work
+    live("scale", "fis/one", "--replicas=3")  # the old operator runs
     live.ready("one", replicas=3)
     assert before.items() < engines(live).items()
 
 
-def test_the_newer_engine_is_told_and_taken_when_asked_for(
+def test_the_newer_engine_is_reported_and_used_on_request(
     live: Namespace, kubectl: Kubectl, previous: Previous
 ) -> None:
     old = engines(live)

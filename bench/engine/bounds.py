@@ -61,11 +61,11 @@ class Range:
 
 @dataclass(slots=True)
 class Found:
-    """What the reports of a run showed."""
+    """The results of a run's reports."""
 
     samples: int = 0
     identities: int = 0
-    """How many were looked at, all of them exact (or `check` raises)."""
+    """Number of checked reports, all of them exact (otherwise `check` raises)."""
     remainders: dict[str, float] = field(default_factory=dict)
     """Of W + q by the quantum, the same in every sample."""
     requests: int = 0
@@ -78,7 +78,7 @@ class Found:
     retractions: int = 0
 
     def check(self, sample: Mapping[str, ClientReport]) -> None:
-        """Look at one report; raises `AssertionError` where an identity does not hold."""
+        """Check one report; raises `AssertionError` if an identity is broken."""
         waiting = [name for name in CLIENTS if name in sample and sample[name].waiting]
         if len(waiting) < len(CLIENTS):
             return  # before the start or after the end
@@ -100,14 +100,14 @@ class Found:
         self.gaps.setdefault(", ".join(TENANTS), Range()).add(big - small)
 
     def _identity(self, name: str, whole: float, quantum: float) -> None:
-        # What a client had forfeited before all waited is in the first remainder.
+        # Credit that a client lost before all clients waited is in the first remainder.
         began = self.remainders.setdefault(name, whole % quantum)
         assert whole % quantum == began, f"{name}: W + q is {whole}, not {began} + k·{quantum}"
         self.identities += 1
         self.refills[name] = whole / quantum
 
     def bounds(self) -> dict[str, float]:
-        """Theorem 4.1 for each of the pairs, who may have come while the engine warmed up."""
+        """Theorem 4.1 for each pair of clients, which may have arrived while the engine warmed up."""
         overshoot = dlpm_overshoot(
             max_input_tokens=PREFIX_TOKENS + MOST_TAIL_TOKENS + MOST_OUTPUT_TOKENS,  # once more
             memory_tokens=self.resident_tokens,
@@ -126,7 +126,7 @@ class Found:
 
 
 async def contend(engine: Engine, reports_port: int, *, for_s: float) -> Found:
-    """Keep all clients waiting for that long, and check every report."""
+    """Keep all clients backlogged for that time, and check every report."""
     found = Found()
     end_s = time.monotonic() + for_s
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -155,7 +155,7 @@ async def contend(engine: Engine, reports_port: int, *, for_s: float) -> Found:
             await watch()
         finally:
             for task in senders:
-                task.cancel()  # what is under way is not waited for
+                task.cancel()  # requests in flight are not awaited
             ended = await asyncio.gather(*senders, return_exceptions=True)
         failed = [error for error in ended if isinstance(error, Exception)]
         if failed:
@@ -170,7 +170,7 @@ def _ask(name: str, prefix: list[int], rng: random.Random) -> dict[str, Any]:
     output_tokens = rng.randrange(1, MOST_OUTPUT_TOKENS + 1)
     weights = (TENANTS[f"ns/{tenant}"], CLIENTS[name])
     body = ask(client, prefix + tail, output_tokens=output_tokens, tenant=tenant, weights=weights)
-    # Free to bet on early ends that do not come, so that requests are taken out again.
+    # The engine assumes early ends that do not come, so it retracts requests.
     body["sampling_params"] |= {"ignore_eos": False, "min_new_tokens": output_tokens}
     final_tokens = PREFIX_TOKENS + len(tail) + output_tokens
     return body | {"rid": f"{client}-{rng.getrandbits(64):x}-{final_tokens}"}
@@ -206,7 +206,7 @@ def resident(trace: Path) -> tuple[int, int]:
 
 
 def run(minutes: float, folder: Path) -> Found:
-    """One engine, for that long; raises `AssertionError` where an identity or a bound does not hold."""
+    """Run one engine for that time; raises `AssertionError` if an identity or a bound is broken."""
     trace, port = folder / "trace", unused_port()
     engine = Engine(
         *("--schedule-policy", "dlpm", "--max-total-tokens", str(POOL_TOKENS)),
@@ -227,7 +227,7 @@ def run(minutes: float, folder: Path) -> Found:
 
 
 def table(found: Found) -> str:
-    """For the documents."""
+    """A table for the documents."""
     lines = ["| pair | largest gap over any interval | bound | |", "|---|---:|---:|---:|"]
     for pair, bound in found.bounds().items():
         width = found.gaps[pair].width
@@ -236,7 +236,7 @@ def table(found: Found) -> str:
 
 
 def main() -> None:
-    """Run, print and write down what was found."""
+    """Run, print and write the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

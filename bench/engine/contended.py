@@ -39,7 +39,7 @@ UPSTREAM = ("fcfs", "lpm")
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client that keeps `outstanding` requests under way until it has sent all."""
+    """A client that keeps `outstanding` requests in flight until it has sent all."""
 
     requests: int
     outstanding: int
@@ -64,7 +64,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run of the modest client showed; times of its requests only."""
+    """Results of one run of the light client; times of its requests only."""
 
     policy: str
     flooded: bool
@@ -75,13 +75,13 @@ class Run:
     mean_s: float
     p99_s: float
     hit_rate: float
-    """Of all input tokens of the run, the flooder's included."""
+    """Share of all input tokens of the run, including the heavy client's."""
     during_flood: int
     """How many of its requests ended before the flooder's last one."""
 
 
 def p99(values: Sequence[float]) -> float:
-    """The value that 99 of 100 are not above."""
+    """The 99th percentile."""
     return sorted(values)[-(-99 * len(values) // 100) - 1]
 
 
@@ -91,7 +91,7 @@ async def send(
     outstanding: int,
     answered: asyncio.Event | None = None,
 ) -> list[float]:
-    """Keep so many under way; the seconds that each took. `answered` is set with the first answer."""
+    """Keep that many requests in flight; returns the seconds of each. `answered` is set at the first answer."""
     waiting = iter(asks)
     times_s: list[float] = []
 
@@ -144,7 +144,7 @@ def summary(
     flooded: bool,
     policy: str,
 ) -> Run:
-    """Of the modest client's ways; what was cached is of all."""
+    """Figures of the light client's requests; the hit rate is of all requests."""
     steps = [way.steps for way in modest.values()]
     cpu_ms = [way.cpu_ms for way in modest.values()]
     all_ways = [*modest.values(), *flooder.values()]
@@ -165,7 +165,7 @@ def summary(
 
 
 def measured(policy: str, workload: dict[str, Any], rounds: int) -> list[Run]:
-    """Alone and flooded in turns, on one engine."""
+    """Runs alone and with the flood in turns, on one engine."""
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace"
         settings = {"EVENKEEL_CLIENT_QUANTUM": str(workload["quantum"])}

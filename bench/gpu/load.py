@@ -1,4 +1,4 @@
-"""What is sent: a workload of the fleet's experiments, at the rate that one engine is to be loaded with. Pure.
+"""The load: a workload of the fleet's experiments, at a rate for one engine. Pure.
 
 The rates of the files are meant for simulated
 fleets. Of them only the ratio between clients is kept: how much an engine manages is measured first, everything at
@@ -54,7 +54,7 @@ def paced(
 
 
 def longest_call(programs: list[Program]) -> int:
-    """Tokens of the longest context, input and output: what an engine must be able to hold."""
+    """Tokens of the longest context, input and output, which an engine must be able to serve."""
     return max(
         call.input_tokens + call.output_tokens for program in programs for call in program.calls
     )

@@ -21,12 +21,12 @@ _LOOK_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementPlan:
-    """What is measured."""
+    """Settings of a measurement."""
 
     workloads: Mapping[str, WorkloadSpec]
     burst_programs: int
     load: float
-    """Arrivals, in multiples of what the engine manages."""
+    """Arrival rate, in multiples of the engine's throughput."""
     duration_s: float
     seed: int
     vocabulary: int
@@ -44,7 +44,7 @@ class Engine:
     async def run(
         self, name: str, programs: Sequence[Program], *, over: Callable[[Run], bool]
     ) -> tuple[Run, float]:
-        """Send all until all have ended or it is `over`; (what came, seconds). The cache is empty at first."""
+        """Send all until all have ended or it is `over`; returns (records, seconds). The cache is empty at first."""
         await clear(self.session, self.url)
         began_s = time.monotonic()
         run = Run(

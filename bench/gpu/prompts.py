@@ -38,7 +38,7 @@ class Prompts:
         return ids
 
     def answered(self, number: int, input_ids: Sequence[int], output_ids: Sequence[int]) -> None:
-        """What came of a call."""
+        """The result of a call."""
         self._said[number] = [*input_ids, *output_ids]
 
 

@@ -43,16 +43,16 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     programs_per_s: float
     """That arrived, over all clients."""
     capacity_programs_per_s: float
-    """That the engine managed when all were due at once."""
+    """Throughput of the engine when all requests were due at once."""
     well_behaved: WellBehaved | None
     """None where none of their requests finished."""
     unfinished: dict[str, int]
-    """Requests under way when it was cut, by client: those of the flood are not waited for."""
+    """Requests in flight at the end, by client; requests of the flood are not awaited."""
     summary: Summary
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """What `figures.json` holds."""
+    """Content of `figures.json`."""
 
     engine: str
     """SGLang's version."""

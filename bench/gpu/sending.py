@@ -33,7 +33,7 @@ class Run:
 
     url: str
     name: str
-    """Clients of different runs are different clients: accounts of an earlier one are none of theirs."""
+    """Clients of different runs have different names, so that no run uses accounts of an earlier one."""
     vocabulary: int
     session: aiohttp.ClientSession
     now_s: Callable[[], float]
@@ -135,10 +135,10 @@ async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def clear(session: aiohttp.ClientSession, url: str) -> None:
-    """Leave the engine as it began: nothing runs, nothing is cached."""
+    """Reset the engine: no running requests, an empty cache."""
     async with session.post(f"{url}/abort_request", json={"rid": "", "abort_all": True}) as done:
         done.raise_for_status()
-    while True:  # it refuses to forget what still runs
+    while True:  # it refuses a flush while requests run
         async with session.post(f"{url}/flush_cache") as flushed:
             if flushed.status == 200:
                 return

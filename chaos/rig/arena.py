@@ -2,8 +2,8 @@
 
     with arena(folder) as fleet:  replicas and routers come (`add_…`), go (`remove_…`), die (`Child`)
 
-Ports are chosen once, so that whoever is started again is found where it was. Whatever happens inside, no process
-is left behind.
+Ports are chosen once, so that a restarted process has the same address. All processes are ended, also after a
+failure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MODEL: Final = "chaos"
 TOKEN: Final = "chaos-admin"
 NAMESPACE: Final = "ns"
 QUANTUM: Final = 500
-"""Q^u: small beside what is served in a run, so that shares show within seconds."""
+"""Q^u: small relative to the service of a run, so that shares are visible within seconds."""
 POOL_TOKENS: Final = 4000
 """KV pool of a replica: about 24 requests of the load run together, the others queue."""
 REQUEST_TOKENS: Final = 256
@@ -77,7 +77,7 @@ class Replica(Child):
         )
 
     def incarnation(self) -> str:
-        """Of the process that runs now; empty until it served anything."""
+        """Incarnation of the current process; empty until it has served a request."""
         found = testimony(self.truth(self.starts))
         return found.incarnation if found is not None else ""
 
@@ -113,12 +113,12 @@ class Arena:
     tenants: tuple[TenantConfig, ...]
     state: StateConfig = field(default_factory=StateConfig)
     replicas: dict[str, Replica] = field(default_factory=dict)
-    """Those that routers are told of."""
+    """The replicas in the routers' configuration."""
     routers: dict[str, Router] = field(default_factory=dict)
     ever: list[Child] = field(default_factory=list)
     """Every process that was ever added."""
     most_replicas: int = 0
-    """W: the most that lived at the same time."""
+    """W: the largest number of replicas at the same time."""
 
     @property
     def urls(self) -> dict[str, str]:
@@ -127,7 +127,7 @@ class Arena:
 
     @property
     def churn(self) -> Churn:
-        """What the bounds ask for."""
+        """The inputs of the bounds."""
         return Churn(
             replicas=self.most_replicas,
             overshoot=OVERSHOOT,
@@ -138,7 +138,7 @@ class Arena:
     async def add_replica(
         self, name: str = "", *, place: Place | None = None, speed: float = 1.0
     ) -> Replica:
-        """Start a replica, and tell the routers."""
+        """Start a replica, and add it to the routers' configuration."""
         place = place or Place()
         name = name or f"r{sum(isinstance(child, Replica) for child in self.ever)}"
         port, reports_port = _ports(place, 2)
@@ -155,7 +155,7 @@ class Arena:
         return replica
 
     def forget_replica(self, name: str) -> Replica:
-        """Tell the routers that a replica is to go; it runs on until it is ended."""
+        """Remove a replica from the routers' configuration; it runs until it is ended."""
         replica = self.replicas.pop(name)
         self.configure()
         return replica
@@ -163,7 +163,7 @@ class Arena:
     async def add_router(
         self, *, place: Place | None = None, environment: dict[str, str] | None = None, **state: Any
     ) -> Router:
-        """Start a router. `state`: what of its `StateConfig` is its own."""
+        """Start a router. `state` has the router's own fields of `StateConfig`."""
         place, name = place or Place(), f"router-{len(self.routers)}"
         traffic, probe, admin = _ports(place, 3)
         listen = ListenConfig(
@@ -189,7 +189,7 @@ class Arena:
             aside.rename(router.config_file)
 
     def truth(self) -> dict[str, Testimony]:
-        """What every incarnation that ever was charged."""
+        """The charges of every incarnation, past and present."""
         found = {}
         for replica in self.ever:
             if isinstance(replica, Replica):

@@ -17,12 +17,12 @@ import psutil
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("fairshare", "contract", "kube", "simulator", "router", "cli", "")
-PATIENCE_S: Final = 120.0  # for what should happen at once on a busy machine; never a measurement
+PATIENCE_S: Final = 120.0  # for steps that are fast on an idle machine; never a measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process runs: an address, and what stands before its command line."""
+    """Place of a process: its address, and the prefix of its command line."""
 
     host: str = "127.0.0.1"
     prefix: tuple[str, ...] = ()
@@ -86,18 +86,18 @@ class Child(ABC):
         await self._end(signal.SIGKILL)
 
     async def end(self) -> None:
-        """Ask it to finish what it has."""
+        """Send SIGTERM: the process finishes its requests."""
         await self._end(signal.SIGTERM)
 
     def freeze(self) -> None:
-        """SIGSTOP: there, and silent."""
+        """SIGSTOP: the process exists and does not respond."""
         self._send(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self._send(signal.SIGCONT)
 
     def memory_bytes(self) -> int:
-        """What it holds now."""
+        """Its resident memory."""
         return int(psutil.Process(self.pid).memory_info().rss)
 
     def tail(self, lines: int = 15) -> str:

@@ -1,6 +1,6 @@
 """Clocks that jump, by libfaketime: a process believes a file that says how far its wall clock is off.
 
-The monotonic clock is left alone: systems do not let it jump, and what must not jump is measured by it.
+The monotonic clock does not change: systems do not let it jump, and durations use it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class WallClock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For the process."""
+        """Environment of the process."""
         return {
             "LD_PRELOAD": str(_LIBRARY),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_CACHE_DURATION": "1",  # seconds; to look at every call would take all the time
+            "FAKETIME_CACHE_DURATION": "1",  # seconds; reading the file at every call would take all the time
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",
         }
 
     def jump(self, offset_s: int) -> None:
-        """From now on it is off by so much."""
+        """Set the offset of the clock from now on."""
         aside = self._file.with_suffix(".new")
         aside.write_text(f"{offset_s:+d}s\n")
         aside.rename(self._file)

@@ -1,7 +1,7 @@
-"""Clients that always want more: each keeps a fixed number of requests open, over all routers, as told.
+"""Backlogged clients: each keeps a fixed number of requests open, over all routers.
 
-Requests go out as streams of chat completions. A router that does not answer is what a load balancer would
-see: the request goes to another one after a moment, and is counted. Every request must end; `stop` waits for all.
+Requests go out as streams of chat completions. If a router does not answer, the client acts as a load balancer: it
+sends the request to another router after a pause, and counts it. Every request must end; `stop` waits for all.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ OUTPUT_TOKENS: Final = 32
 REQUEST_COST: Final = REQUEST_TOKENS + 2.0 * OUTPUT_TOKENS  # at most
 EXHAUSTED: Final = "502"
 """A request that failed at as many replicas as it may be tried at."""
-_PAUSE_S: Final = 0.05  # after a failure: a load balancer does not hammer either
+_PAUSE_S: Final = 0.05  # after a failure, like a load balancer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Who sends, how much, and where."""
+    """One client: its name, load and routers."""
 
     name: str
     """`tenant/client`."""
     open: int = 40
     """Requests open at any time."""
     ingress: Mapping[str, float] = field(default_factory=dict)
-    """By router: how much of the requests arrives there; all alike where nothing is said."""
+    """Router → its part of the requests; equal parts if empty."""
     patience_s: tuple[float, float] | None = None
-    """Gives each request up after a time between these; None: never."""
+    """Cancels each request after a time between these; None: never."""
     keys: tuple[str, ...] = ()
     """API keys that it sends in turn, instead of its name."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """How a client's requests went."""
+    """Results of a client's requests."""
 
     done: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     given_up: int = 0
     cost: float = 0.0
-    """Of what was done, by what the client was told: input that was not cached, and twice the output."""
+    """Service by the usage in the answers: uncached input, plus twice the output."""
     longest_s: float = 0.0
 
     @property
     def unfinished(self) -> int:
-        """Requests whose cost nobody told the client."""
+        """Requests without usage in the answer."""
         return self.given_up + self.failed.total()
 
 
@@ -82,7 +82,7 @@ class Load:
             ]
 
     def change(self, name: str, **changes: object) -> None:
-        """From its next requests on a client does otherwise; not how many it keeps open."""
+        """Change a client's settings from its next requests on, except the number of open requests."""
         self._clients[name] = replace(self._clients[name], **changes)  # type: ignore[arg-type]
 
     async def stop(self, *names: str) -> None:
@@ -94,7 +94,7 @@ class Load:
         assert not hanging, f"{len(hanging)} requests hang"
 
     async def drop(self, name: str) -> None:
-        """A client hangs up on everything it has open."""
+        """Cancel all open requests of a client."""
         self._clients.pop(name)
         tasks = self._tasks.pop(name)
         self.tallies[name].given_up += len(tasks)
@@ -152,7 +152,7 @@ class Load:
         return {"x-evenkeel-client": client.name}
 
     def _prompt(self) -> str:
-        # Never the same twice: what is cached would cost nothing, and shares would depend on luck.
+        # Every prompt is new: cached input has no cost, and shares would depend on chance.
         return f"{self._rng.getrandbits(4 * PROMPT_CHARS):0{PROMPT_CHARS}x}"
 
 
@@ -160,7 +160,7 @@ class Load:
 async def open_load(
     fleet: Arena, *, rng: random.Random, now: Callable[[], float]
 ) -> AsyncIterator[Load]:
-    """Nobody sends yet. Routers may come meanwhile."""
+    """A load without clients yet. Routers may be added meanwhile."""
     async with open_session() as session:
         sender = Sender(url="", model=MODEL, session=session, now=now, headers_of=lambda _: {})
         load = Load(fleet, sender, rng)

@@ -3,7 +3,7 @@
     bridge in the root namespace (10.213.x.1) ─ veth ─ namespace (10.213.x.n), one for each process
 
 Slow is a token bucket at both ends of a link, lossy and cut are packets dropped inside the namespace: no connection
-is told that anything is wrong. Everything is deleted at the end, whatever happens.
+gets an error. Everything is deleted at the end, also after a failure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Network:
         return Place(f"{self._subnet}.{number}", inside)
 
     def slow(self, place: Place, *, kbit_per_s: int, loss_percent: int) -> None:
-        """What goes to and from a place queues behind so little, and is lost in part."""
+        """Limit the rate of a link in both directions, and drop a part of the packets."""
         rate = ("tbf", "rate", f"{kbit_per_s}kbit", "burst", "16kbit", "latency", "2s")
         for *tc, device in self._ends(place):
             _run(*tc, "qdisc", "replace", "dev", device, "root", *rate)
@@ -53,14 +53,14 @@ class Network:
         self._drop(place, *chance)
 
     def cut(self, place: Place) -> None:
-        """Nothing comes or goes, and nobody is told."""
+        """Drop all packets; no process gets an error."""
         self._drop(place)
 
     def mend(self, place: Place) -> None:
-        """As new."""
+        """Restore the link."""
         _run(*place.prefix, "iptables", "-F")
         for *tc, device in self._ends(place):
-            # Where nothing was slow there is nothing to delete.
+            # Without a limit there is no queue to delete.
             subprocess.run(
                 [*tc, "qdisc", "del", "dev", device, "root"], check=False, capture_output=True
             )
@@ -86,7 +86,7 @@ class Network:
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """An empty network; skips the test where there can be none."""
+    """An empty network; skips the test if the machine cannot create one."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if os.getuid() != 0 or missing:
         pytest.skip(f"network namespaces need root and {', '.join(_TOOLS)}")

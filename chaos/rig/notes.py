@@ -1,4 +1,4 @@
-"""What a run leaves for people: sentences for its summary, and curves in `out/chaos` for `python -m chaos.plot`."""
+"""Output of a run: sentences for its summary, and curves in `out/chaos` for `python -m chaos.plot`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Notes:
         self._sentences.append(f"{self._scene}: {sentence}")
 
     def keep(self, times_s: Sequence[float], leads: Sequence[float], *, bound: float) -> None:
-        """A curve, for whoever plots."""
+        """Save a curve for plots."""
         FOLDER.mkdir(parents=True, exist_ok=True)
         began_s = [time_s - times_s[0] for time_s in times_s]
         curve = Curve(self._scene, began_s, list(leads), bound)
@@ -43,5 +43,5 @@ class Notes:
 
 
 def curve_of(path: Path) -> Curve:
-    """A curve as it was kept."""
+    """A saved curve."""
     return msgspec.json.decode(path.read_bytes(), type=Curve)

@@ -1,7 +1,7 @@
-"""What routers' ledgers say, pulled as a peer pulls them; and what must be true of them.
+"""The routers' ledgers, pulled as a peer pulls them, and the checks of their content.
 
-A `Reader` keeps one copy per router process, merged from deltas, and forgets no page: so it still knows what was
-said of an incarnation when routers have folded it into their books.
+A `Reader` keeps one copy per router process, merged from deltas, with all replica accounts. So it still has the
+account of an incarnation after routers have compacted it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ RULES: Final = CarryRules(
 PULL_INTERVAL_S: Final = 0.5
 ROUNDING: Final = 1e-6
 ESTIMATE_ERROR: Final = 0.005
-"""Of what nobody said: a request that broke off, or was given up, has an input estimated by its prompt's length."""
+"""Tolerance for requests without usage: the input of a broken or cancelled request is estimated by its prompt's
+length."""
 SETTLE_S: Final = PATIENCE_S
 
 
@@ -55,12 +56,12 @@ class Reader:
         self._fleet = fleet
         self._client = client
         self.uncomputed: Callable[[str], float] = lambda client: 0.0
-        """What a client may have paid for and nobody computed: input of requests that were given up in vain."""
+        """Largest charge without computed tokens: input of cancelled requests."""
         self.copies: dict[str, Copy] = {}
         """By router, of its process that runs now or ran last."""
 
     async def pull(self, name: str) -> bool:
-        """Bring one copy up to date; whether its router answered."""
+        """Update one copy; returns whether its router answered."""
         router = self._fleet.routers[name]
         if not router.alive:
             return False
@@ -84,16 +85,16 @@ class Reader:
         return True
 
     async def follow(self) -> None:
-        """Pull from everybody until cancelled, so that no page is folded away unseen."""
+        """Pull from all routers until cancelled, so that every account is read before it is compacted."""
         while True:
             for name in list(self._fleet.routers):
                 await self.pull(name)
             await asyncio.sleep(PULL_INTERVAL_S)
 
     async def settled(self) -> None:
-        """Wait until every router's ledger holds; fails with what does not after a while.
+        """Wait until every router's ledger is correct; fails with the differences after a time limit.
 
-        The load must have ended. Routers hear from replicas once a second, and from one another.
+        The load must have ended. Replicas report to routers once a second, and routers exchange ledgers.
         """
         faults = ["nothing was pulled yet"]
         with suppress(TimeoutError):
@@ -105,7 +106,7 @@ class Reader:
         assert not faults, "\n".join(faults[:12])
 
     def faults(self) -> list[str]:
-        """What does not hold of the ledgers as pulled, by the truth that replicas left."""
+        """Differences between the pulled ledgers and the charges that replicas recorded."""
         truth, living = self._fleet.truth(), self._fleet.living()
         faults = []
         for name in self._fleet.routers:
@@ -119,7 +120,7 @@ class Reader:
         return faults + self._disagreements()
 
     async def pages_of(self, router: str) -> int:
-        """Incarnations that a router keeps pages of."""
+        """Incarnations whose accounts are open at a router."""
         empty = Ledger("newcomer", rules=RULES)
         assert await self._ask(self._fleet.routers[router], empty)
         return len(empty.replica_accounts)
@@ -130,7 +131,7 @@ class Reader:
         return {client: ledger.served(client).service for client in ledger.clients()}
 
     def _sum_faults(self, ledger: Ledger, truth: Collection[Testimony]) -> list[str]:
-        """Pages in a book say what they said before, once; and nobody pays for more than was computed."""
+        """Closed totals contain each account exactly once, and no client paid for more tokens than were computed."""
         faults = []
         for client in ledger.clients():
             pages = sum(

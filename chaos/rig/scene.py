@@ -1,8 +1,8 @@
-"""A scene: a fleet under load that somebody watches, and what must hold when the curtain falls.
+"""A scene: a fleet under load with its measurements, and the checks at its end.
 
-async with scene(folder, replicas=3, routers=2) as on:   # everybody is backlogged
-    …mischief…
-# every answer came, every ledger holds, and nothing failed but what the scene allows
+async with scene(folder, replicas=3, routers=2) as on:   # all clients are backlogged
+    …faults…
+# every answer has arrived, every ledger is correct, and only allowed requests failed
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WARM_REQUESTS: Final = 100
 
 @dataclass(slots=True)
 class Shares:
-    """What a pair of tenants were served over their weights, as replicas testify, over time."""
+    """Service over weight of two tenants, by the replicas' records, over time."""
 
     fleet: Arena
     pair: tuple[str, str]
@@ -59,13 +59,13 @@ class Shares:
             await asyncio.sleep(SAMPLE_S)
 
     def gap(self) -> float:
-        """The widest over any interval."""
+        """The largest gap over any interval."""
         return max(self.leads) - min(self.leads)
 
 
 @dataclass(slots=True)
 class Scene:
-    """What a test acts on."""
+    """The objects of a scene."""
 
     fleet: Arena
     load: Load
@@ -94,7 +94,7 @@ class Scene:
 
 def everybody(ingress: dict[str, float] | None = None) -> list[Client]:
     """One client of either tenant."""
-    # By the weights as far as it goes, so that both are queued at every replica and nobody waits for ever.
+    # Roughly by the weights, so that both are queued at every replica and no request waits indefinitely.
     opened = {GOLD: 100, BRONZE: 40}
     return [Client(name=f"{name}/a", open=opened[name], ingress=ingress or {}) for name in WEIGHTS]
 
@@ -107,7 +107,7 @@ async def stage(
     state: StateConfig | None = None,
     seed: int = 1,
 ) -> AsyncIterator[Scene]:
-    """A fleet without anybody in it yet."""
+    """An empty fleet."""
     named = tenants or tuple(tenant(name, weight, a=1) for name, weight in WEIGHTS.items())
     async with (
         arena(folder, *named, state=state) as fleet,
@@ -141,7 +141,7 @@ async def under_load(
     may_fail: Collection[str] = (),
     past_is_lost: bool = False,
 ) -> AsyncIterator[None]:
-    """Everybody sends inside. Afterwards every answer has come and every ledger holds.
+    """All clients send inside. Afterwards every answer has arrived and every ledger is correct.
 
     `past_is_lost`: ledgers are not checked, since no router knows all that was served.
     """
@@ -173,7 +173,7 @@ async def scene(
     state: StateConfig | None = None,
     past_is_lost: bool = False,
 ) -> AsyncIterator[Scene]:
-    """The usual: gold and bronze, 4 to 1, both backlogged everywhere."""
+    """The default scene: gold and bronze, 4 to 1, both backlogged everywhere."""
     async with stage(folder, state=state) as on:
         for _ in range(replicas):
             await on.fleet.add_replica()

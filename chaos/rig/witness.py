@@ -1,10 +1,10 @@
-"""A simulated replica that leaves a witness: what it charged each client is in a file before anybody hears of it.
+"""A simulated replica that records its charges: they are in a file before any router receives them.
 
     python -m chaos.rig.witness FILE [flag of evenkeel_simulator.server …]
 
 Everything is the simulator's own code. Whenever its engine starts a step, and before its event loop does anything
-else, the totals are written over the file's begin; the page cache keeps them, however the process ends. So
-the truth about a process that was killed is known, which nobody in the fleet can know.
+else, the totals are written over the file's begin; the page cache keeps them, however the process ends. So the
+charges of a killed process are known exactly, also those that no router received.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class Testimony(msgspec.Struct):
-    """What one process charged."""
+    """The charges of one process."""
 
     incarnation: str
     service: dict[str, float]
     """By client: h as charged, before any weight."""
     computed: dict[str, float]
-    """By client: h of all that was computed, what nobody is charged for included (R11)."""
+    """By client: h of all computed tokens, including uncharged ones (R11)."""
 
 
 def testimony(path: Path) -> Testimony | None:
-    """What a process left behind; None if it never got as far as serving."""
+    """The record of a process; None if it never served a request."""
     data = path.read_bytes() if path.exists() else b""
     if len(data) < _LENGTH.size:
         return None
@@ -42,7 +42,7 @@ def testimony(path: Path) -> Testimony | None:
 
 
 def main() -> int:
-    """Serve, with the truth in the first argument."""
+    """Serve; the first argument is the file of the record."""
     handle = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     publish = Replica._publish
 

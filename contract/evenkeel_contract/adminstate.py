@@ -87,7 +87,7 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     joined: bool = False
     """Whether the replica has joined: its process runs and the router can reach it."""
     routable: bool = False
-    withheld: str = ""
+    unschedulable_reason: str = ""
     """Why this router sends no new requests there (`draining`, `terminating`, …); empty if it may."""
     in_flight: int = 0
     """Requests of this router at the replica (s_w)."""
@@ -104,7 +104,7 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     running: int = 0
     report_age_s: float | None = None
-    kv_standing: str = ""
+    kv_state: str = ""
     """State of the view of its cache: `InSync`, `Partial`, `Replaying`, `Joining`; empty if there is no view."""
     kv_reason: str = ""
     """Why the view is not in sync."""
@@ -145,9 +145,9 @@ class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
 
     router: str = ""
     """This router's incarnation."""
-    book: int = 0
-    """Number of the current closed totals."""
-    pages: int = 0
+    closed_totals_version: int = 0
+    """Version of the closed totals; it grows each time that accounts are compacted."""
+    open_accounts: int = 0
     """Replica accounts that are not in the closed totals yet."""
     clients: int = 0
     store: str = ""

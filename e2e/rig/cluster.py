@@ -136,7 +136,7 @@ def _start(programs: Path) -> None:
 
 
 def _furnish(programs: Path) -> None:
-    """GPUs that are none, name service, ingress; then wait until all of it runs."""
+    """Start fake GPUs, name service and ingress; wait until all of them run."""
     kubectl = (programs / "kubectl", f"--kubeconfig={KUBECONFIG}")
     wait_for("ready nodes", lambda: _nodes_are_ready(programs), timeout_s=120)
     capacity = f'{{"status": {{"capacity": {{"nvidia.com/gpu": "{_GPUS_PER_NODE}"}}}}}}'

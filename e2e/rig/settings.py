@@ -97,7 +97,7 @@ def kubelet(node: Node, *, pki: Path) -> str:
             "tlsPrivateKeyFile": str(pki / f"{node.name}.key"),
             "volumePluginDir": "/run/kubelet-plugins",
             # Shares of a disk that this cluster does not have to itself: a machine that is 85 % full is no reason
-            # to evict pods, nor to remove images that nobody can pull again.
+            # to evict pods, or to remove images that cannot be pulled again.
             "evictionHard": {
                 "memory.available": "100Mi",
                 "nodefs.available": "1Gi",
@@ -135,7 +135,7 @@ def kube_proxy(node: Node, *, kubeconfig: Path) -> str:
 
 
 def audit_policy() -> str:
-    """Who asked for what; bodies are left out. Tests count an operator's writes by it."""
+    """Audit policy: user and resource of each request, without bodies. Tests count an operator's writes by it."""
     return json.dumps(
         {
             "apiVersion": "audit.k8s.io/v1",

@@ -1,7 +1,7 @@
 """Objects of one kind, kept up to date by a list and the events of a watch. Pure.
 
-Only the declared fields of an object are kept. Every event carries a resource version, bookmarks and DELETED too: a
-watch that is resumed starts from the last one, or deletions would come twice.
+Only the declared fields of an object are kept. Every event carries a resource version, including bookmarks and
+DELETED. A resumed watch starts from the last version, so no deletion is delivered twice.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Cache(Generic[Object]):
         """Where a watch resumes; empty: list first."""
 
     def replace(self, listed: Mapping[str, Any]) -> None:
-        """All objects, from a list; the others are gone. Raises `WatchError`."""
+        """Replace all objects by those of a list. Raises `WatchError`."""
         found = _converted(listed, _List)
         objects = (_converted(item, self._kind) for item in found.items or ())
         self.objects = {one.metadata.name: one for one in objects}
         self.resource_version = found.metadata.resource_version
 
     def take(self, event: Any) -> bool:
-        """An event of a watch. Whether an object changed; raises `WatchError`."""
+        """Apply an event of a watch. Returns whether an object changed; raises `WatchError`."""
         if not isinstance(event, dict):
             raise WatchError(f"not an event: {str(event)[:100]!r}")
         kind, item = event.get("type"), event.get("raw_object")

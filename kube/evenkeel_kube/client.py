@@ -1,7 +1,7 @@
 """Requests to the API server. Objects stay plain data: builders make it and comparisons read it.
 
-`apply` is the only write of objects. It creates and changes alike (server-side apply), and removes what an earlier
-apply of ours set and this one does not.
+`apply` is the only write of objects. It creates and changes alike (server-side apply), and removes fields that an
+earlier apply set and this one does not.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class KubeClient:
         return [{**head, **item} for item in found.get("items") or ()]
 
     async def apply(self, manifest: Object, *, dry_run: bool = False) -> Object:
-        """Make the object match the manifest; the answer is the whole object. A dry run changes nothing."""
+        """Make the object match the manifest; returns the whole object. A dry run changes nothing."""
         query = {"fieldManager": self._manager, "force": "true"}
         if dry_run:
             query["dryRun"] = "All"
@@ -90,12 +90,12 @@ class KubeClient:
         return await self._write("PATCH", path, query, manifest, _APPLY)
 
     async def create(self, manifest: Object) -> Object:
-        """Create; `Overloaded` with status 409 where it exists."""
+        """Create; raises `Overloaded` with status 409 if the object exists."""
         path = self._path(manifest["kind"], manifest["metadata"]["namespace"])
         return await self._write("POST", path, {"fieldManager": self._manager}, manifest)
 
     async def replace(self, manifest: Object) -> Object:
-        """Replace exactly the version that was read; `Overloaded` with status 409 where it changed."""
+        """Replace exactly the version that was read; raises `Overloaded` with status 409 if it changed."""
         query = {"fieldManager": self._manager}
         return await self._write("PUT", self._path_of(manifest), query, manifest)
 
@@ -199,7 +199,7 @@ async def connected(
     on_write: Callable[[str], None] = lambda method: None,
 ) -> AsyncIterator[KubeClient]:
     """A client for the time of the context."""
-    Configuration.set_default(configuration)  # what `Watch` makes its own client of
+    Configuration.set_default(configuration)  # `Watch` makes its own client from it
     async with ApiClient(configuration) as api:
         yield KubeClient(api, kinds=kinds, manager=manager, on_write=on_write)
 

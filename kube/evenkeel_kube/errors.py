@@ -18,7 +18,7 @@ _MALFORMED: Final = "failed to create typed patch object"
 
 
 class ClusterError(Exception):
-    """The API server cannot be used; the message is for people."""
+    """The API server cannot be used; the message is for users."""
 
 
 class CredentialsError(ClusterError):

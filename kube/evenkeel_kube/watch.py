@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 10.0
 WATCH_S: Final = 300
-"""Then the API server ends a watch, and the next one resumes."""
+"""The API server ends a watch after this time, and the next watch resumes."""
 # Bookmarks come every minute: a connection that is silent for longer is dead.
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, connect=30.0, sock_read=100.0)
 _EXPIRED: Final = 410

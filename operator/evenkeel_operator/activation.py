@@ -24,7 +24,7 @@ from evenkeel_operator.cluster.store import Key
 
 _log = logging.getLogger(__name__)
 
-# After an answer that is no news: a router that is about to end gives them at once.
+# Pause after an answer without a change: a terminating router answers at once.
 PAUSE_S: Final = 0.5
 FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 30.0
@@ -36,7 +36,7 @@ class _Followed:
 
     token: str
     look: asyncio.Event = field(default_factory=asyncio.Event)
-    """Its routers may be others."""
+    """Its routers may have changed."""
     waiting: dict[str, bool] = field(default_factory=dict)
     """Router address → whether requests wait there for the first replica."""
     task: asyncio.Task[None] | None = None
@@ -52,7 +52,7 @@ class Activations:
     def __init__(
         self, observer: Observer, routers: Routers, *, on_news: Callable[[Key], None]
     ) -> None:
-        """`on_news`: a service is wanted, or is not any more."""
+        """`on_news` is called when requests begin or cease to wait for a service."""
         self._observer = observer
         self._routers = routers
         self._on_news = on_news
@@ -64,7 +64,7 @@ class Activations:
         return followed is not None and followed.wanted
 
     def follow(self, key: Key, *, token: str) -> None:
-        """No engine of it is ready. After every pass that finds so: its routers may be others than before."""
+        """Called after every pass that finds no ready engine, since the routers may have changed."""
         known = self._followed.get(key)
         if known is not None and known.token == token:
             known.look.set()
@@ -74,13 +74,13 @@ class Activations:
         self._begin(key, followed)
 
     def leave(self, key: Key) -> None:
-        """An engine of it is ready, it is gone, or it must not be started for a request."""
+        """An engine is ready, the service is deleted, or a request must not start it."""
         followed = self._followed.pop(key, None)
         if followed is not None and followed.task is not None:
             followed.task.cancel()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         for key, followed in self._followed.items():
             if followed.task is None or followed.task.done():
                 self._begin(key, followed)
@@ -99,7 +99,7 @@ class Activations:
         followed.task.add_done_callback(_report)
 
     async def _follow(self, key: Key, followed: _Followed) -> None:
-        """Have one open question at each ready router."""
+        """Keep one open request to each ready router."""
         asking: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
@@ -117,10 +117,10 @@ class Activations:
                 task.cancel()
             await asyncio.gather(*asking.values(), return_exceptions=True)
 
-    # Beside the passes.
+    # Runs concurrently with passes.
 
     async def _addresses(self, key: Key) -> set[str]:
-        """Of the routers that are ready."""
+        """Addresses of the ready routers."""
         wait_s = FIRST_RETRY_S
         while True:
             try:
@@ -131,7 +131,7 @@ class Activations:
                 wait_s = min(2 * wait_s, LAST_RETRY_S)
 
     async def _ask(self, key: Key, followed: _Followed, address: str) -> None:
-        """Ask one router, for as long as it is there."""
+        """Poll one router for as long as it exists."""
         wait_s = FIRST_RETRY_S
         while True:
             known = followed.waiting.get(address, False)

@@ -43,7 +43,7 @@ from evenkeel_operator.tenant_pass import TenantPass
 
 _log = logging.getLogger(__name__)
 
-# Optional APIs change when a person installs them; a minute is soon enough.
+# Optional APIs change only when an administrator installs them.
 APIS_INTERVAL_S: Final = 60.0
 WATCH_AGAIN_S: Final = 1.0
 SECRET_BYTES: Final = 32

@@ -32,17 +32,17 @@ from evenkeel_operator.core.workload import workload
 _log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 15.0
-"""Between two looks, as the HorizontalPodAutoscaler's."""
+"""Interval between queries, equal to that of the HorizontalPodAutoscaler."""
 NOT_YET: Final = Blind(Note(reasons.NO_DATA_YET, "This operator has not queried Prometheus yet."))
 
 
 @dataclass(frozen=True, slots=True)
 class _ScalingInputs:
-    """What the last pass knows of a service."""
+    """What the last pass knew about a service."""
 
     terms: Terms
     source: Source | Blind
-    """Blind: why it may not, or cannot, be asked."""
+    """`Blind`: the reason why Prometheus cannot be queried."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Autoscaler:
         wake: Callable[[Key], None],
         look_at: Callable[[Key], None],
     ) -> None:
-        """`wake`: a pass is due; `look_at`: the service is new, or reads elsewhere: `look` is due."""
+        """`wake` requests a pass. `look_at` requests a call of `look`: the service or its Prometheus is new."""
         self._prometheus = prometheus
         self._observer = observer
         self._defaults = defaults
@@ -83,7 +83,7 @@ class Autoscaler:
         *,
         activation: bool = False,
     ) -> Decision | None:
-        """The decision as of now about the service that runs; None where it is not to be scaled.
+        """The current decision for a service; None if it is not to be scaled.
 
         `activation`: requests wait for its first replica. Raises `ClusterError`.
         """
@@ -112,7 +112,7 @@ class Autoscaler:
     def _decided(self, key: Key, inputs: _ScalingInputs, *, live: int) -> Decision:
         known = self._services.get(key)
         if known is None or known.inputs.source != inputs.source:
-            # Another Prometheus may show something else: until it does, nothing is known.
+            # Measurements of another Prometheus do not count.
             state = started(live, now_s=self._monotonic_s()) if known is None else known.state
             seen = inputs.source if isinstance(inputs.source, Blind) else NOT_YET
             self._services[key] = self._stepped(state, inputs, seen)
@@ -139,7 +139,7 @@ class Autoscaler:
         return Source(spec.url, token)
 
     def forget(self, key: Key) -> None:
-        """It is not to be scaled any more."""
+        """The service is no longer to be scaled."""
         self._services.pop(key, None)
 
     async def look(self, key: Key) -> float | None:
@@ -152,7 +152,7 @@ class Autoscaler:
         known = self._services.get(key)
         if known is None:
             return None
-        if known.inputs.source == source:  # else this is another one's answer
+        if known.inputs.source == source:  # otherwise another Prometheus answered
             after = self._stepped(known.state, known.inputs, seen)
             self._services[key] = after
             if after.decision != known.decision:

@@ -44,7 +44,7 @@ MAX_CONFIG_BYTES: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Everything that the objects depend on."""
+    """All inputs of the objects."""
 
     service: FairInferenceService
     uid: str
@@ -73,7 +73,7 @@ class Desired:
 
 
 def desired(given: Inputs) -> Desired:
-    """Everything of one service. Equal input, equal objects."""
+    """All objects of one service. Equal input gives equal objects."""
     owner = Owner(given.service.metadata.name, given.service.metadata.namespace, given.uid)
     accepted = pinned(given.service, given.accepted, given.defaults)
     config = dump_router_config(router_config_of(given))

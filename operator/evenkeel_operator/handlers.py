@@ -16,17 +16,17 @@ from evenkeel_operator.cluster.store import NODE, POD, SCALER, SERVICE, TENANT
 from evenkeel_operator.core.objects import KINDS, Object
 
 OnEvent = Callable[[str | None, str, Object], None]
-"""Event (None: it was there already), kind, object."""
+"""Event (None: initial listing), kind, object."""
 OnEnd = Callable[[], Awaitable[None]]
 
-# The server ends a watch after some minutes anyway; ours end first, so that a dead connection is noticed.
+# Shorter than the server's timeout, so that a dead connection is detected.
 WATCH_S: Final = 300
 
 
 def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
     """Handlers for both resources, for Secrets, autoscalers, nodes and pods, and for everything that is made.
 
-    `on_end`: watching ends. What else has tasks stops then: kopf takes them for its own, and would wait 5 s for them.
+    `on_end` is called when watching ends and must stop all other tasks. kopf would wait 5 s for them.
     """
     found = kopf.OperatorRegistry()
     kopf.on.login(registry=found)(kopf.login_via_client)

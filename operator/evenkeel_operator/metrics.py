@@ -57,7 +57,7 @@ class ServiceSample:
     """The state of a service at its last pass."""
 
     replicas: Mapping[str, tuple[int, int]]
-    """By component: wanted, ready."""
+    """Component → (wanted, ready) pods."""
     conditions: tuple[tuple[str, str, str], ...]
     """Type, status, reason."""
 
@@ -74,11 +74,11 @@ class ServiceCollector(Collector):
         self._services: dict[tuple[str, str], ServiceSample] = {}
 
     def found(self, namespace: str, name: str, figures: ServiceSample) -> None:
-        """A pass is over."""
+        """Count a finished pass."""
         self._services[namespace, name] = figures
 
     def gone(self, namespace: str, name: str) -> None:
-        """The service is."""
+        """The service is deleted."""
         self._services.pop((namespace, name), None)
 
     def describe(self) -> Iterable[Metric]:

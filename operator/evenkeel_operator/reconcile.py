@@ -56,8 +56,8 @@ from evenkeel_operator.rotation import Attended, Rotation
 
 _log = logging.getLogger(__name__)
 
-# No watch reports why pods are not ready, so they are listed: first after this time, then after as long as the
-# rollout has lasted so far.
+# No watch reports why pods are not ready, so they are listed: first after this time, then each time the duration of
+# the rollout has doubled.
 UNSETTLED_S: Final = 15.0
 # Watches miss deletions while they are down, so everything is listed again this often.
 RESYNC_S: Final = 900.0
@@ -81,7 +81,7 @@ class Dependencies:
     clock: Clock
     monotonic_s: Callable[[], float]
     fresh: Callable[[], str]
-    """A new secret, from a good source of chance."""
+    """Returns a new random secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ class ServicePass:
         wanted: int,
         pods: Sequence[Object] | None = None,
     ) -> Workload:
-        """`pods`: if they were listed already."""
+        """`pods`: the pods, if they were already listed."""
         deployment = self._deps.store.children(key).items.get(Ref("Deployment", name))
         found = workload(deployment, wanted=wanted)
         if deployment is None or found.settled:
@@ -344,7 +344,7 @@ class ServicePass:
 
 
 def status_manifest(raw: Object, status: dict[str, Any]) -> dict[str, Any]:
-    """What is applied to `/status`."""
+    """The manifest for `/status`."""
     metadata = {"name": raw["metadata"]["name"], "namespace": raw["metadata"]["namespace"]}
     return {"apiVersion": API_VERSION, "kind": raw["kind"], "metadata": metadata, "status": status}
 
@@ -369,7 +369,7 @@ def _wakes(spec_decision: SpecDecision) -> bool:
 
 
 def _all_use(engines: Object | None, key_id: str) -> bool:
-    """Whether every engine runs with the key."""
+    """Whether every engine uses the key."""
     if engines is None:
         return True
     spec = engines["spec"]

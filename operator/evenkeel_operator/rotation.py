@@ -59,7 +59,7 @@ class Attended:
     pods: Sequence[Object] | None = None
     """The engines' pods, if they were listed."""
     again_s: float | None = None
-    """When to look again without any event."""
+    """Seconds until the next pass without an event."""
     notes: tuple[Note, ...] = ()
     blocked: Note | None = None
     """Why new engines do not become ready although their containers are."""
@@ -130,7 +130,7 @@ class Rotation:
             notes=tuple(notes),
             blocked=overdue(engines, self._clock()),
         )
-        if not leave.wait or notes:  # a fleet that may not be marked shrinks all the same
+        if not leave.wait or notes:  # marks that the API server refuses do not prevent a scale-down
             return found
         return replace(found, wanted=_with(wanted, larger), again_s=LETTING_GO_S)
 
@@ -156,7 +156,7 @@ class Rotation:
     async def _write(
         self, write: Callable[[Object], Any], key: Key, manifest: Manifest
     ) -> list[Note]:
-        """A refusal is a note: its service runs on without it."""
+        """A refusal becomes a note; the service continues."""
         try:
             self._store.see("MODIFIED", "Pod", await write(manifest))
         except Refused as error:
@@ -187,8 +187,8 @@ def _with(wanted: Desired, manifest: Manifest) -> Desired:
 
 
 def _head(key: Key, engine: Engine, annotations: dict[str, str] | None = None) -> Manifest:
-    """Of a pod to be applied. Its uid keeps the write from a namesake; what an earlier mark had set and this one does
-    not goes, and annotations of others stay."""
+    """The manifest of a pod to apply. The uid prevents a write to a newer pod of the same name. Fields of an earlier mark
+    that this one lacks are removed; foreign annotations stay."""
     metadata: Manifest = {"name": engine.name, "namespace": key.namespace, "uid": engine.uid}
     if annotations:
         metadata["annotations"] = annotations

@@ -32,12 +32,12 @@ class Settings:
     probe_port: int = 8081
     """`/livez`, `/readyz`, `/metrics`. 0: the system chooses."""
     workers: int = 4
-    """Passes at a time. They wait for the API server most of the time."""
+    """Number of parallel passes. They mostly wait for the API server."""
     log_level: str = "info"
 
 
 def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Settings from the command line; exits with status 2 and a sentence on a fault."""
+    """Settings from the command line; exits with status 2 and a message if an argument is invalid."""
     parser = _parser()
     flags = parser.parse_args(arguments)
     namespace = flags.namespace or environment.get("POD_NAMESPACE")

@@ -1,4 +1,4 @@
-"""The pass over one InferenceTenant: it makes no objects, and reports in status whether routers accept its keys."""
+"""The pass over one InferenceTenant. It creates no objects; it reports in status whether routers accept the keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TenantPass:
         """Namespace → uid and generation → the service: reading hundreds for every tenant costs most of a pass."""
 
     async def __call__(self, key: Key) -> float | None:
-        """One pass; when the next is due without any event. Raises `ClusterError`."""
+        """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`."""
         dependencies = self._deps
         # 1. Observe: the tenants of the namespace, their keys, its services.
         around = await dependencies.observer.neighbours(key.namespace)

@@ -190,7 +190,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("case", ODD)
-async def test_what_is_no_answer_is_told_by_its_kind_alone(case: str) -> None:
+async def test_an_unusable_answer_is_reported_by_its_kind_alone(case: str) -> None:
     handler, reason, words = ODD[case]
     async with served(handler) as url:
         note = (await refused(url)).note

@@ -127,7 +127,7 @@ async def test_the_admin_port_shows_clients_replicas_and_credit() -> None:
     assert state.fleet_policy == "D2LPM"
 
 
-async def test_the_admin_port_shows_the_replicas_alone_to_whoever_has_the_token() -> None:
+async def test_the_admin_port_shows_the_replicas_alone_with_the_token() -> None:
     async with fleet(2) as (router, _), client_of(router, **AUTH) as client:
         await client.post("/v1/completions", json=completion())
         url = f"http://127.0.0.1:{router.admin_port}"

@@ -71,7 +71,7 @@ async def wanted(router: Router, known: bool | None = None, **headers: str) -> b
     return decode_activation(answer.content).wanted
 
 
-async def test_requests_are_held_told_of_and_served_by_the_first_replica() -> None:
+async def test_requests_are_held_reported_and_served_by_the_first_replica() -> None:
     async with at_zero() as (router, client):
         probes = f"http://127.0.0.1:{router.probe_port}"
         assert (await client.get(f"{probes}/readyz")).status_code == 200
@@ -136,7 +136,7 @@ async def test_a_client_that_hangs_up_while_it_is_held_wants_nothing_any_more() 
         assert not router.rooms.intake.admission.running
 
 
-async def test_who_is_held_in_vain_is_told_why_and_when_to_come_again() -> None:
+async def test_a_request_held_in_vain_gets_the_reason_and_retry_after() -> None:
     limits = LimitsConfig(queue_timeout_s=0.001, activation_timeout_s=0.1)
     async with at_zero(limits) as (router, client):
         answer = await ask(client)
@@ -186,7 +186,7 @@ async def test_two_clients_leave_the_waiting_room_in_turns() -> None:
     assert [key.client for key in keys] == ["chat", "anonymous", "chat", "chat"]
 
 
-async def test_only_who_has_the_token_may_ask_and_only_for_what_there_is() -> None:
+async def test_activation_needs_the_token_and_a_known_path() -> None:
     async with at_zero() as (router, client):
         url = f"http://127.0.0.1:{router.admin_port}/v1/activation"
         answer = await client.get(url, params={"wanted": "maybe"})
@@ -199,7 +199,7 @@ async def test_only_who_has_the_token_may_ask_and_only_for_what_there_is() -> No
         assert not await wanted(router, Authorization="Bearer token")
 
 
-async def test_a_router_that_ends_lets_nobody_ask_on() -> None:
+async def test_a_router_that_ends_closes_the_poll() -> None:
     async with at_zero() as (router, _):
         asked = asyncio.create_task(wanted(router, False))
         await until(lambda: router.rooms.replicas.activation.asked, "somebody to ask")

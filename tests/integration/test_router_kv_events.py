@@ -17,7 +17,7 @@ from evenkeel_contract.routerconfig import (
     ReplicaConfig,
 )
 from evenkeel_router.app import Router, running
-from evenkeel_router.prefix.kv_follower import Follower, Standing
+from evenkeel_router.prefix.kv_follower import Follower, SyncState
 from evenkeel_simulator.server.app import RunningServer, running_server
 
 from tests.support.leaks import leaky
@@ -79,7 +79,7 @@ async def in_sync(router: Router, *servers: RunningServer) -> None:
 
     def all_applied() -> bool:
         return all(
-            follower.standing is Standing.IN_SYNC and follower.sequence == published(server)
+            follower.sync_state is SyncState.IN_SYNC and follower.sequence == published(server)
             for server, follower in zip(
                 servers, map(router.rooms.prefixes.followers.__getitem__, names), strict=True
             )
@@ -109,7 +109,7 @@ def held(router: Router, name: str = "r0") -> int:
     return router.rooms.replicas.fleet.blocks(member)
 
 
-async def test_what_is_foretold_is_what_replicas_find_under_eviction() -> None:
+async def test_predictions_equal_what_replicas_find_under_eviction() -> None:
     async with fleet(2) as (router, servers):
         await in_sync(router, *servers)
         for number in range(40):
@@ -140,7 +140,7 @@ async def test_a_router_that_comes_late_catches_up_by_replay() -> None:
             assert late.rooms.totals.predictions["exact"].predicted_tokens == foretold > 0
 
 
-async def test_one_that_comes_too_late_is_told_what_the_replica_holds() -> None:
+async def test_a_late_router_gets_the_content_of_the_cache() -> None:
     async with fleet(1, kv_kept_batches=2) as (first, servers):
         for number in range(24):
             await complete(first, f"{number} {WORDS * 4}")
@@ -159,7 +159,7 @@ async def test_one_that_comes_too_late_is_told_what_the_replica_holds() -> None:
             assert foretold.error_tokens.total == 0
 
 
-async def test_more_lost_batches_than_are_kept_are_told_too() -> None:
+async def test_more_lost_batches_than_are_kept_are_recovered_too() -> None:
     async with (
         running_server(publishing(kv_kept_batches=2)) as server,
         leaky(server.kv_events or "") as leak,
@@ -183,14 +183,14 @@ async def test_more_lost_batches_than_are_kept_are_told_too() -> None:
             assert held(router) == server.replica.engine.memory.cache.nodes
 
 
-async def test_one_that_nobody_tells_says_what_it_cannot_know_until_the_cache_is_empty() -> None:
+async def test_a_router_without_the_content_is_partial_until_the_cache_is_empty() -> None:
     async with fleet(1, kv_kept_batches=2) as (first, servers):
         for number in range(6):
             await complete(first, f"{number} {WORDS * 4}")
         await in_sync(first, *servers)
         async with router_for(replica_of(servers[0], reports=None)) as late:
             follower = follower_of(late)
-            await until(lambda: follower.standing is Standing.PARTIAL, "what it can know")
+            await until(lambda: follower.sync_state is SyncState.PARTIAL, "what it can know")
             kept_from = published(servers[0]) - 2
             why = (
                 f"its batches before number {kept_from} are not kept any more, "
@@ -205,7 +205,7 @@ async def test_one_that_nobody_tells_says_what_it_cannot_know_until_the_cache_is
                 probe = f"http://127.0.0.1:{late.probe_port}/metrics"
                 page = (await plain.get(probe)).text
                 assert (await plain.post(f"{servers[0].url}/flush_cache")).status_code == 200
-            assert (shown.kv_standing, shown.kv_reason) == ("Partial", why)
+            assert (shown.kv_state, shown.kv_reason) == ("Partial", why)
             labels = f'model_name="{MODEL}",replica="r0"'
             assert f"evenkeel_router_replica_kv_in_sync{{{labels}}} 0.0" in page
             await in_sync(late, *servers)
@@ -238,7 +238,7 @@ async def test_a_replica_that_was_restarted_is_known_from_the_beginning() -> Non
         assert held(router) == second.replica.engine.memory.cache.nodes
 
 
-async def test_events_tell_of_a_restart_that_nobody_else_saw() -> None:
+async def test_events_reveal_a_restart_before_other_signals() -> None:
     async with AsyncExitStack() as stack:
         async with running_server(publishing()) as server:
             silent = replica_of(server, reports=None)
@@ -283,7 +283,7 @@ async def test_batches_that_were_lost_are_replayed() -> None:
             await until(lambda: bool(router.rooms.prefixes.followers), "it to be followed")
             follower = follower_of(router)
             while not leak.lost:
-                leak.loses = follower.standing is Standing.IN_SYNC and follower.sequence > 0
+                leak.loses = follower.sync_state is SyncState.IN_SYNC and follower.sequence > 0
                 await complete(router, f"{published(server)} {WORDS * 3}")
             assert follower.sequence < published(server)
             gaps = follower.counts.gaps
@@ -318,7 +318,7 @@ async def test_an_index_without_room_for_all_says_so() -> None:
             follower = follower_of(router)
             for number in range(6):
                 await complete(router, f"{number} {WORDS * 8}")
-            await until(lambda: follower.standing is Standing.PARTIAL, "what it cannot know")
+            await until(lambda: follower.sync_state is SyncState.PARTIAL, "what it cannot know")
             assert follower.reason.endswith("prefix.maxBlocks is too small")
             async with httpx.AsyncClient() as plain:
                 assert (await plain.post(f"{server.url}/flush_cache")).status_code == 200
@@ -362,4 +362,4 @@ async def test_a_replica_that_publishes_none_is_estimated_and_the_admin_port_say
         async with httpx.AsyncClient() as plain:
             state = await plain.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
         (shown,) = decode_state(state.content).replicas
-        assert (shown.kv_standing, shown.kv_reason) == ("", "it publishes no KV events")
+        assert (shown.kv_state, shown.kv_reason) == ("", "it publishes no KV events")

@@ -86,7 +86,7 @@ def settled(*routers: Router) -> bool:
     return agree(*routers) and not any(page.clients.cell(CHAT, RUNNING) for page in pages)
 
 
-async def test_two_routers_agree_whoever_got_the_requests() -> None:
+async def test_two_routers_agree_wherever_requests_arrive() -> None:
     async with running_server(simulated()) as server, pair(replica_of(server)) as (one, two):
         for n in range(3):
             await ask(one, prompt=f"prompt {n}")
@@ -208,7 +208,7 @@ async def test_a_router_on_its_own_list_is_no_peer() -> None:
         )
 
 
-async def test_only_who_has_the_token_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_a_peer_with_the_token_gets_an_answer(caplog: pytest.LogCaptureFixture) -> None:
     async with pair(admin_token_sha256=sha256("secret"), state=state(token="secret")) as (one, two):
         one.rooms.service_ledger.ledger.observe(
             "r", since=0, sequence=1, rows=[ReplicaRow(CHAT, Totals(service=1.0))]

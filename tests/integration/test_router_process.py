@@ -300,7 +300,7 @@ async def test_a_changed_configuration_is_applied_and_a_faulty_one_is_not(tmp_pa
         url, body = f"{running.url}/v1/completions", {"model": MODEL, "prompt": "x"}
         assert (await client.post(url, json=body)).status_code == 200
         path.write_bytes(b'{"namespace": "ns", "service": "svc", "model": "", "replica": []}')
-        line = await running.line("the configuration does not hold")
+        line = await running.line("invalid configuration")
         assert "model" in line["message"]
         faults = (await running.state(client)).config_faults
         assert any("replica" in fault for fault in faults)

@@ -66,7 +66,7 @@ async def test_the_routers_count_of_tokens_is_the_replicas() -> None:
             assert not router.rooms.prefixes.untokenised.distrusts(kind)
 
 
-async def test_what_is_foretold_of_a_repeated_prompt_is_what_the_replica_finds() -> None:
+async def test_the_prediction_for_a_repeated_prompt_is_exact() -> None:
     async with tokens_fleet() as (router, _), client_of(router) as client:
         for _ in range(3):
             await usage(client, "/v1/completions", prompt=STORY)

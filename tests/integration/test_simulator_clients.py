@@ -103,7 +103,7 @@ async def test_a_router_that_asks_again_hears_only_news(
     assert len(complete_one.clients) == 2
 
 
-async def test_a_question_that_is_none_gets_no_answer_and_harms_nobody(
+async def test_an_invalid_question_gets_no_answer_and_does_no_harm(
     server: RunningServer, client: httpx.AsyncClient, router: zmq.asyncio.Socket
 ) -> None:
     await complete(client, ALICE.encode())

@@ -176,7 +176,7 @@ async def test_a_crowd_that_comes_and_goes_leaves_nothing_behind(policy: str) ->
 # Clients that dawdle
 
 
-async def test_a_reader_that_does_not_read_holds_nobody_up_and_misses_nothing() -> None:
+async def test_a_slow_reader_delays_no_other_and_misses_nothing() -> None:
     # `/generate` repeats the text so far: all events together are far larger than any socket's buffer.
     tokens = 4000
     body = {
@@ -206,7 +206,7 @@ async def test_a_reader_that_does_not_read_holds_nobody_up_and_misses_nothing() 
     assert last["meta_info"]["completion_tokens"] == len(last["output_ids"]) == tokens
 
 
-async def test_a_connection_that_sends_half_a_body_and_goes_harms_nobody(
+async def test_a_connection_that_breaks_in_the_body_does_no_harm(
     server: RunningServer, client: httpx.AsyncClient
 ) -> None:
     whole = post_bytes("/v1/completions", json.dumps(SHORT).encode())
@@ -404,7 +404,7 @@ async def test_pausing_in_place_freezes_and_continuing_goes_on(
     assert (await client.get("/ready")).status_code == 200
 
 
-async def test_pausing_ends_what_runs_unless_told_otherwise(
+async def test_pausing_ends_running_requests_by_default(
     server: RunningServer, client: httpx.AsyncClient
 ) -> None:
     running = asyncio.create_task(client.post("/v1/completions", json=ENDLESS))
@@ -414,7 +414,7 @@ async def test_pausing_ends_what_runs_unless_told_otherwise(
     assert (await client.post("/pause_generation", json={"mode": "x"})).status_code == 400
 
 
-async def test_an_engine_that_dies_leaves_nobody_waiting(
+async def test_an_engine_that_dies_leaves_no_request_waiting(
     server: RunningServer, client: httpx.AsyncClient
 ) -> None:
     asking = asyncio.create_task(client.post("/v1/completions", json=ENDLESS))

@@ -164,7 +164,7 @@ async def test_echo_puts_the_prompt_first(client: httpx.AsyncClient) -> None:
     assert "".join(p["choices"][0]["text"] for p in parts) == whole["choices"][0]["text"]
 
 
-async def test_usage_can_be_told_in_every_event(client: httpx.AsyncClient) -> None:
+async def test_every_event_can_contain_usage(client: httpx.AsyncClient) -> None:
     parts = await stream(
         client,
         "/v1/completions",

@@ -131,7 +131,7 @@ async def test_the_ledger_of_a_router_that_saves_stays(tmp_path: Path):
         assert await fields(server) == {"one", "two"}
 
 
-async def test_what_nobody_merged_is_never_deleted(tmp_path: Path):
+async def test_an_entry_that_was_not_merged_is_never_deleted(tmp_path: Path):
     clock = Clock()
     async with redis_server(tmp_path) as server, store(server, clock) as kept:
         assert await kept.load() == []

@@ -22,7 +22,7 @@ from evenkeel_contract.kvevents import (
     Numbered,
     encode_batch,
 )
-from evenkeel_router.prefix.kv_follower import Follower, Standing
+from evenkeel_router.prefix.kv_follower import Follower, SyncState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -253,10 +253,10 @@ class Following(RuleBasedStateMachine):
     @invariant()
     def a_claim_is_true(self) -> None:
         """In sync: what is held is what one process held after that very batch, to the block. Else no more than that."""
-        in_sync = self.follower.standing is Standing.IN_SYNC
+        in_sync = self.follower.sync_state is SyncState.IN_SYNC
         assert self.held.claims is in_sync
         assert bool(self.follower.reason) is not in_sync
-        if self.follower.standing in (Standing.IN_SYNC, Standing.PARTIAL):
+        if self.follower.sync_state in (SyncState.IN_SYNC, SyncState.PARTIAL):
             held, sequence = self.held.blocks, self.follower.sequence
             truths = [
                 process.state_before(sequence)
@@ -278,13 +278,13 @@ class Following(RuleBasedStateMachine):
         self.catch_up()
         assert self.follower.sequence == len(self.now.states)
         assert self.held.blocks <= self.now.blocks
-        in_sync = self.follower.standing is Standing.IN_SYNC
+        in_sync = self.follower.sync_state is SyncState.IN_SYNC
         assert self.follower.wants_pages is not in_sync
         if not in_sync:
             self.told = self.now.pages.take()
             self.takes_over(to_the_end=True)
             self.catch_up()
-        assert self.follower.standing is Standing.IN_SYNC
+        assert self.follower.sync_state is SyncState.IN_SYNC
         assert self.held.blocks == self.now.blocks
 
     def catch_up(self) -> None:
@@ -326,7 +326,7 @@ def test_a_late_subscriber_holds_what_an_early_one_does(
 
 
 @given(st.lists(events, min_size=1, max_size=8), st.integers(1, 3), st.lists(events, max_size=4))
-def test_whoever_comes_too_late_is_exact_once_it_is_told(
+def test_a_late_router_is_exact_once_it_has_the_pages(
     history: list[list[Event]], keeps: int, more: list[list[Event]]
 ) -> None:
     process, view = Process(0, keeps=keeps), Held()

@@ -50,7 +50,7 @@ def removed(engines: tuple[Engine, ...], marked: set[str], count: int) -> set[st
 
 
 @given(engine_lists, loads, st.integers(1, 8))
-def test_the_replica_set_removes_whom_the_operator_chose(
+def test_the_replica_set_removes_the_candidates(
     engines: tuple[Engine, ...], loads: list[tuple[int, int]], wanted: int
 ) -> None:
     said = answer(

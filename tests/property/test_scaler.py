@@ -130,7 +130,7 @@ gaps = st.sampled_from([1.0, 15.0, 16.0, 61.0, 299.0, 900.0])
     st.integers(0, 60),
     st.lists(st.tuples(gaps, figures_of(askers) | BLIND, st.integers(0, 60), st.booleans())),
 )
-def test_the_number_is_never_outside_the_bounds_and_who_waits_is_never_left_at_zero(
+def test_the_number_stays_in_bounds_and_waiting_requests_never_stay_at_zero(
     scaling: Autoscaling,
     shares: Parts,
     live: int,
@@ -163,7 +163,7 @@ def test_without_data_the_number_stays(scaling: Autoscaling, live: int, looks: l
     parts,
     st.lists(st.tuples(gaps, figures_of(askers), st.integers(0, 60)), min_size=1),
 )
-def test_clients_never_make_the_fleet_grow_beyond_the_caps_of_those_who_asked(
+def test_the_fleet_never_grows_beyond_the_caps_of_clients_with_demand(
     scaling: Autoscaling, shares: Parts, looks: list[tuple[float, Measurements, int]]
 ) -> None:
     """Nor does their latency, though bursts count as within their share."""
@@ -276,7 +276,7 @@ class Naive:
     st.integers(0, 60),
     st.lists(st.tuples(gaps, st.integers(0, 60)), min_size=1, max_size=30),
 )
-def test_wishes_become_numbers_as_in_autoscaling_v2(
+def test_recommendations_become_numbers_as_in_autoscaling_v2(
     scaling: Autoscaling, live: int, looks: list[tuple[float, int]]
 ) -> None:
     naive = Naive(scaling, live)

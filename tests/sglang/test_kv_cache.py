@@ -16,7 +16,7 @@ from evenkeel_fairshare.prefix.blocks import sglang_blocks
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.prefix.kv_events import KvEvents
-from evenkeel_router.prefix.kv_follower import Follower, Standing
+from evenkeel_router.prefix.kv_follower import Follower, SyncState
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.telemetry.rooms import Rooms
 
@@ -130,7 +130,7 @@ def grow(rng: random.Random, prompts: list[list[int]]) -> list[int]:
 
 async def applied(follower: Follower, published: int) -> None:
     await until(
-        lambda: follower.standing is Standing.IN_SYNC and follower.sequence == published,
+        lambda: follower.sync_state is SyncState.IN_SYNC and follower.sequence == published,
         f"{published} batches",
     )
 
@@ -181,7 +181,7 @@ async def test_who_comes_too_late_foresees_no_more_than_there_is(
         async with following(real.replica) as (rooms, _):
             follower = rooms.prefixes.followers["r0"]
             await until(lambda: follower.sequence == published, "its replay")
-            await until(lambda: follower.standing is Standing.PARTIAL, "its standing")
+            await until(lambda: follower.sync_state is SyncState.PARTIAL, "its state")
             assert follower.reason.startswith("its batches before number 7 are not kept any more")
             for prompt in prompts:
                 assert foreseen(rooms, prompt) <= await real.do("match", prompt)

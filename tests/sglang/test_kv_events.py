@@ -19,7 +19,7 @@ from evenkeel_fairshare.fleet.contract import ReplicaSet
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 from evenkeel_router.app import Router
 from evenkeel_router.fleet.selection import Member
-from evenkeel_router.prefix.kv_follower import Standing
+from evenkeel_router.prefix.kv_follower import SyncState
 
 from tests.sglang.engine import Engine, ask, engine_environment, tokens, unused_port
 from tests.support.leaks import Leak, leaky
@@ -61,7 +61,7 @@ async def told(router: Router, path: list[int]) -> None:
 
     def all_there() -> bool:
         held = router.rooms.replicas.fleet.index.match(pages, there).blocks
-        return follower.standing is Standing.IN_SYNC and held == len(pages)
+        return follower.sync_state is SyncState.IN_SYNC and held == len(pages)
 
     await until(all_there, f"the events of a request: {follower.reason}")
 
@@ -122,7 +122,7 @@ async def test_the_real_engines_cache_is_seen_exactly(start: Callable[..., Engin
         async with router_of(config) as router:
             await until(lambda: "r0" in router.rooms.prefixes.followers, "it to be followed")
             follower = router.rooms.prefixes.followers["r0"]
-            await until(lambda: follower.standing is Standing.IN_SYNC, "sync")
+            await until(lambda: follower.sync_state is SyncState.IN_SYNC, "sync")
 
             # Under eviction.
             await serve(router, some, 40)
@@ -208,7 +208,7 @@ class Tally:
     ("version", "page_tokens"),
     [(None, PAGE_TOKENS), pytest.param("0.5.21", 1, marks=pytest.mark.slow)],
 )
-async def test_what_is_lost_is_replayed_and_what_is_not_kept_is_told(
+async def test_lost_batches_are_replayed_and_missing_ones_replaced_by_pages(
     start: Callable[..., Engine], free_port: int, version: str | None, page_tokens: int
 ) -> None:
     """Gaps are the only sign of a loss here: nobody looks whether silence hides one."""
@@ -234,7 +234,9 @@ async def test_what_is_lost_is_replayed_and_what_is_not_kept_is_told(
             await until(lambda: "r0" in router.rooms.prefixes.followers, "it to be followed")
             follower = router.rooms.prefixes.followers["r0"]
             counts = follower.counts
-            await until(lambda: follower.standing is Standing.IN_SYNC, "what it holds to be told")
+            await until(
+                lambda: follower.sync_state is SyncState.IN_SYNC, "what it holds to be told"
+            )
             assert counts.takeovers == 1
             assert follower.sequence > KEPT_BATCHES
             tally = Tally(router)
@@ -329,4 +331,4 @@ def _was_told(router: Router) -> bool:
 
 
 def _in_sync(router: Router) -> bool:
-    return router.rooms.prefixes.followers["r0"].standing is Standing.IN_SYNC
+    return router.rooms.prefixes.followers["r0"].sync_state is SyncState.IN_SYNC

@@ -30,7 +30,7 @@ PATIENCE_S = 300.0
 """Two engines on two busy cores."""
 ASKED, RUN = 80, 4
 INPUT, OUTPUT = 24, 300
-NOBODY = ClientReport(CHAT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_REPORT = ClientReport(CHAT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 async def ask(http: httpx.AsyncClient, prompt: Sequence[int], *, stream: bool) -> dict[str, int]:
@@ -56,7 +56,7 @@ async def ask(http: httpx.AsyncClient, prompt: Sequence[int], *, stream: bool) -
 
 def idle(ports: Sequence[int]) -> bool:
     """Whether engines report that nothing waits and nothing runs."""
-    rows = [clients_of(port).get(CHAT, NOBODY) for port in ports]
+    rows = [clients_of(port).get(CHAT, NO_REPORT) for port in ports]
     return not any(row.waiting or row.running for row in rows)
 
 
@@ -123,7 +123,7 @@ async def test_what_waits_at_a_real_engine_goes_elsewhere_and_everything_is_paid
 
         # Nothing was lost: who was not moved was answered where it was, whatever else ran there for nobody.
         await until(lambda: idle(ports), "two engines with nothing to do")
-        left, stayed = (clients_of(port).get(CHAT, NOBODY) for port in ports)
+        left, stayed = (clients_of(port).get(CHAT, NO_REPORT) for port in ports)
         _log.info(
             "%d moved; the engine that left: %s, the other: %s", totals.relocations, left, stayed
         )

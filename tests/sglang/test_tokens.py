@@ -152,7 +152,7 @@ def test_prompts_and_chats_have_the_engines_token_ids(
             assert tokenizer.chat(prompt_of(chat)) == got, chat
 
 
-async def test_the_router_foretells_what_the_engine_finds_cached(
+async def test_the_router_predicts_what_the_engine_finds_cached(
     start: Start, tmp_path: Path
 ) -> None:
     model = model_folder(tmp_path / "model", TEMPLATE)
@@ -181,7 +181,7 @@ async def test_the_router_foretells_what_the_engine_finds_cached(
         assert not router.rooms.prefixes.untokenised.distrusts("chat")
 
 
-async def test_the_engine_tells_the_router_what_it_makes_tokens_with(
+async def test_the_engine_sends_its_tokenizer_to_the_router(
     start: Start, tmp_path: Path, free_port: int
 ) -> None:
     model = model_folder(tmp_path / "model", TEMPLATE)

@@ -54,15 +54,20 @@ def answer(*replicas: ReplicaState) -> ReplicasState:
 
 
 def replica(
-    name: str, *, withheld: str = "", in_flight: int = 0, running: int = 0, blocks: int = 0
+    name: str,
+    *,
+    unschedulable_reason: str = "",
+    in_flight: int = 0,
+    running: int = 0,
+    blocks: int = 0,
 ) -> ReplicaState:
     """What a router says of one replica."""
     return ReplicaState(
         name=name,
         url=f"http://{name}:30000",
         joined=True,
-        routable=not withheld,
-        withheld=withheld,
+        routable=not unschedulable_reason,
+        unschedulable_reason=unschedulable_reason,
         in_flight=in_flight,
         running=running,
         prefix_blocks=blocks,

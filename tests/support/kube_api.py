@@ -34,14 +34,14 @@ class Collection:
 
     def put(self, one: Plain) -> None:
         name = one["metadata"]["name"]
-        self._tell("MODIFIED" if name in self.objects else "ADDED", one)
+        self._notify("MODIFIED" if name in self.objects else "ADDED", one)
         self.objects[name] = one
 
     def delete(self, name: str) -> None:
-        self._tell("DELETED", self.objects.pop(name))
+        self._notify("DELETED", self.objects.pop(name))
 
     def bookmark(self) -> None:
-        self._tell("BOOKMARK", {"metadata": {}})
+        self._notify("BOOKMARK", {"metadata": {}})
 
     def fail(self, code: int) -> None:
         """An error event, after which the server ends the watches."""
@@ -56,7 +56,7 @@ class Collection:
     def hang_up(self) -> None:
         self._say(None)
 
-    def _tell(self, kind: str, one: Plain) -> None:
+    def _notify(self, kind: str, one: Plain) -> None:
         self.version += 1
         one["metadata"]["resourceVersion"] = str(self.version)
         event = {"type": kind, "object": json.loads(json.dumps(one))}

@@ -1,7 +1,6 @@
 """Texts that users and contributors read are in plain words, and the names in docs exist.
 
-`tests/support/plain_words.py` has the rules. A path in `NOT_YET` may still break a rule, and must: remove it from the
-list once its texts are rewritten.
+`tests/support/plain_words.py` has the rules.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from tests.support.plain_words import (
 
 PYTHON: Final = tuple(
     f"{folder}/**/*.py"
-    for folder in ("cli", "contract", "crds", "fairshare", "kube", "monitoring", "operator", "router", "sglang_plugin",
-                   "simulator")
+    for folder in ("bench", "chaos", "cli", "contract", "crds", "e2e", "fairshare", "kube", "monitoring", "operator", "router",
+                   "sglang_plugin", "simulator")
 )  # fmt: skip
 DOCS: Final = ("*.md", "docs/**/*.md", "charts/*.md", "bench/**/*.md", "chaos/*.md", "e2e/*.md")
 HISTORY: Final = "CHANGELOG.md"
@@ -97,24 +96,6 @@ RULES: Final[Mapping[str, Rule]] = {
     rule.__name__: rule
     for rule in (messages, comments, shipped_files, docs, names_in_docs, command_line_help)
 }
-NOT_YET: Final[Mapping[str, tuple[str, ...]]] = {
-    "messages": ("router/",),
-    "comments": (
-        "operator/",
-        "router/",
-        "simulator/",
-    ),
-    "docs": (
-        "docs/design/0001-replica-policies.md",
-        "docs/design/0002-fleet-policies.md",
-        "docs/design/activation.md",
-        "docs/design/mutation.md",
-        "docs/design/rotation.md",
-        "docs/design/scaling.md",
-        "docs/operator.md",
-        "docs/sglang.md",
-    ),
-}
 
 
 @cache
@@ -124,15 +105,8 @@ def findings(name: str) -> tuple[Finding, ...]:
 
 @pytest.mark.parametrize("name", RULES)
 def test_texts_follow_the_rules_of_plain_words(name: str) -> None:
-    found = [str(one) for one in findings(name) if not one.path.startswith(NOT_YET.get(name, ()))]
+    found = [str(one) for one in findings(name)]
     assert found == []
-
-
-@pytest.mark.parametrize(
-    ("name", "path"), [(n, path) for n, paths in NOT_YET.items() for path in paths]
-)
-def test_a_path_that_follows_a_rule_leaves_the_list(name: str, path: str) -> None:
-    assert any(one.path.startswith(path) for one in findings(name)), f"{path} follows {name} now"
 
 
 CRD_FIELDS: Final = {

@@ -44,7 +44,7 @@ def _fairness(view: View) -> Text:
         f"lead {fleet.lead_s:.1f} s",
         f"Jain {fleet.jain:.3f}",
         f"bound ratio {fleet.bound_ratio:.2f}",
-        f"ledger version {view.ledger.book}, {view.ledger.pages} open replica accounts",
+        f"closed totals version {view.ledger.closed_totals_version}, {view.ledger.open_accounts} open replica accounts",
     ]
     if view.peers:
         words.append(f"{sum(not peer.trouble for peer in view.peers)} of {len(view.peers)} peers")

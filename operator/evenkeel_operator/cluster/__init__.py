@@ -1,1 +1,1 @@
-"""The edge to the cluster: reading, writing, electing."""
+"""Access to the cluster: reading, writing, leader election."""

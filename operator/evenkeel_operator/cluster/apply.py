@@ -1,7 +1,7 @@
 """Carry out a plan: the only place that writes objects of a service.
 
 A new object is looked up before it is applied. Server-side apply would take over any object of the same name, and
-that object may belong to someone else.
+that object may belong to another owner.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from evenkeel_operator.core.plan import (
     seal,
 )
 
-# Quotas and policies are changed by people: those who look, within seconds; the others when they have time.
+# Quotas and policies are changed by hand, sometimes within seconds and sometimes much later.
 FIRST_RETRY_S: Final = 5.0
 LAST_RETRY_S: Final = 300.0
 
@@ -40,7 +40,7 @@ class Refusal:
     """One answer."""
 
     what: str
-    """Which write it was: another one of the same object may do better."""
+    """Digest of the write: another write of the same object may succeed."""
     message: str
     attempts: int
     due_s: float
@@ -56,7 +56,7 @@ class Refusals:
         self._known: dict[Key, dict[Ref, Refusal]] = {}
 
     def pending(self, key: Key, ref: Ref, what: str) -> Refusal | None:
-        """The last answer to the very same write, where it is too early to try again."""
+        """The last answer to the same write, if it is too early to try again."""
         found = self._known.get(key, {}).get(ref)
         waits = found is not None and found.what == what and self._now_s() < found.due_s
         return found if waits else None
@@ -67,7 +67,7 @@ class Refusals:
         before = known.get(ref)
         attempts = 1 if before is None or before.what != what else before.attempts + 1
         wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempts - 1, 10))
-        # What one policy refuses of all services must not come back all at once.
+        # One policy may refuse writes of all services: spread their retries.
         due_s = self._now_s() + wait_s * self._rng.uniform(0.5, 1.0)
         known[ref] = Refusal(what, message, attempts, due_s)
         return known[ref]
@@ -77,7 +77,7 @@ class Refusals:
         return max(0.0, refusal.due_s - self._now_s())
 
     def keep(self, key: Key, refs: Collection[Ref]) -> None:
-        """Forget what concerns other objects: nothing is to be written there any more."""
+        """Remove the refusals of all other objects: the plan does not write them any more."""
         kept = {ref: one for ref, one in self._known.pop(key, {}).items() if ref in refs}
         if kept:
             self._known[key] = kept
@@ -97,7 +97,7 @@ class ApplyResult:
     reverted: list[Change] = field(default_factory=list)
     """Foreign changes that were reverted."""
     again_s: float | None = None
-    """When something that was refused is due again, seconds from now."""
+    """Seconds until the first refused write is due again."""
 
     def refused(self, ref: Ref, message: str, *, again_s: float) -> None:
         """The API server refused this write, now or earlier."""
@@ -115,7 +115,7 @@ class Applier:
         self._residue: dict[Key, dict[Ref, frozenset[Difference]]] = {}
 
     def residue(self, key: Key) -> dict[Ref, frozenset[Difference]]:
-        """What the server spells in its own way, for `make_plan`."""
+        """Fields that the server normalises, for `make_plan`."""
         return self._residue.get(key, {})
 
     def forget(self, key: Key) -> None:
@@ -124,8 +124,8 @@ class Applier:
         self._refusals.keep(key, ())
 
     async def carry_out(self, key: Key, plan: Plan, *, owner_uid: str) -> ApplyResult:
-        """Apply, then delete. What the API server refuses is noted, and the rest goes on; raises `ClusterError`
-        where a later attempt may do better."""
+        """Apply, then delete. A refusal is noted, and the other writes continue. Raises `ClusterError` if a later
+        attempt may succeed."""
         outcome = ApplyResult()
         # A write that is no longer pending starts again with the shortest wait.
         self._refusals.keep(key, {change.ref for change in plan.apply})
@@ -148,7 +148,7 @@ class Applier:
         return outcome
 
     async def dry_run(self, manifests: Iterable[Manifest], *, namespace: str) -> tuple[Fault, ...]:
-        """What the API server would refuse of a new spec: nothing is changed. Raises `ClusterError`."""
+        """Refusals of the API server in a dry run of a new spec. Raises `ClusterError`."""
         faults = []
         for manifest in manifests:
             if manifest["kind"] not in DRY_RUN_KINDS:
@@ -174,9 +174,7 @@ class Applier:
         self._store.children(key).put(answer)
         residue = left_over(manifest, answer)
         self._residue.setdefault(key, {})[ref] = residue
-        if not residue.issuperset(
-            change.foreign
-        ):  # else it was the server's own spelling all along
+        if not residue.issuperset(change.foreign):  # otherwise the server normalised it before
             outcome.reverted.append(change)
 
     async def _is_taken(self, key: Key, ref: Ref, owner_uid: str) -> bool:
@@ -185,7 +183,7 @@ class Applier:
 
 
 def _field_of(manifest: Manifest) -> str:
-    """The part of the spec that an object is mostly made of."""
+    """The part of the spec from which most of an object is built."""
     kind, name = manifest["kind"], str(manifest["metadata"]["name"])
     if kind in ("Ingress", "HTTPRoute"):
         return "spec.exposure"

@@ -14,7 +14,7 @@ from evenkeel_operator.core.objects import Object
 from evenkeel_operator.manifests.context import MANAGER
 
 _log = logging.getLogger(__name__)
-_MAX_MESSAGE: Final = 1024  # what the API server takes
+_MAX_MESSAGE: Final = 1024  # characters, the limit of the API server
 
 
 async def emit(

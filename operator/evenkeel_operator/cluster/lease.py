@@ -1,4 +1,4 @@
-"""A Lease elects one of several operators: the holder that it names, as long as the holder renews it.
+"""Leader election: the leader is the holder that the Lease names, as long as the holder renews it.
 
 As in client-go, a candidate measures the lease's time by its own monotonic clock, from when it saw the Lease change.
 docs/design/kubernetes-client.md says why this is not the elector of the official client.
@@ -28,9 +28,9 @@ class LeaseTiming:
     """As client-go's defaults."""
 
     duration_s: float = 15.0
-    """How long others wait after the last renewal."""
+    """How long other candidates wait after the last renewal."""
     renew_deadline_s: float = 10.0
-    """How long the holder tries before it stops acting; below the duration, so that two never act."""
+    """How long the holder tries to renew before it stops; below the duration, so that there is one leader at most."""
     retry_s: float = 2.0
 
 
@@ -57,7 +57,7 @@ class Lease:
         """The record as it was last seen to change, and when, on our own clock."""
 
     async def acquire(self) -> None:
-        """Return once this candidate is the leader."""
+        """Returns once this candidate is the leader."""
         while not await self._attempt():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(self._timing.retry_s)
         _log.info("%s leads", self._identity)
@@ -68,7 +68,7 @@ class Lease:
         renewed_s = loop.time()
         while (deadline_s := renewed_s + self._timing.renew_deadline_s) > loop.time():
             try:
-                # The whole time is bounded: an attempt that hangs must not outlive the lease.
+                # The total time is bounded: an attempt that hangs must not outlast the Lease.
                 async with asyncio.timeout_at(deadline_s):
                     await asyncio.sleep(self._timing.retry_s)
                     if await self._attempt():
@@ -88,7 +88,7 @@ class Lease:
             _log.warning("cannot release the lease, it will expire: %s", error)
 
     async def _attempt(self) -> bool:
-        """Whether the lease is ours now."""
+        """Whether this candidate holds the Lease now."""
         try:
             lease = await self._client.get(KIND, self._namespace, self._name)
             if lease is None:
@@ -97,7 +97,9 @@ class Lease:
             if not self._may_take(lease):
                 return False
             await self._client.replace(self._taken(lease))
-        except ClusterError as error:  # another candidate was quicker, or the server is away
+        except (
+            ClusterError
+        ) as error:  # another candidate was faster, or the API server is unreachable
             _log.debug("the lease was not taken: %s", error)
             return False
         return True

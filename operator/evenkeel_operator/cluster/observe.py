@@ -31,7 +31,7 @@ from evenkeel_operator.core.tenants import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One service and all that concerns it."""
+    """One service and all objects that concern it."""
 
     raw: Object
     """The FairInferenceService."""
@@ -106,7 +106,7 @@ class Observer:
         return await self._all(SERVICE, namespace)
 
     async def list_again(self) -> None:
-        """List and read everything again that is not some service's own: watches may have missed an end."""
+        """List and read again all objects that belong to no service: watches may have missed deletions."""
         for namespace in sorted(self._store.namespaces()):
             for kind in (SERVICE, TENANT, SCALER):
                 await self._list(kind, namespace)
@@ -114,20 +114,20 @@ class Observer:
             await self._read_secret(namespace, name)
 
     async def redis_url(self, service: FairInferenceService) -> str | None:
-        """The address of store Redis; None where it is not used, or its Secret is not there."""
+        """The address of store Redis; None if it is not used or its Secret is missing."""
         redis = service.spec.router.state.redis
         if redis is None:
             return None
         return await self.entry(service.metadata.namespace, redis.url_secret_ref)
 
     async def pods(self, key: Key, component: str) -> list[Object]:
-        """The pods of a component; asked only while something is not as it should be."""
+        """The pods of a component; listed only while the component is not ready."""
         assert component in (ENGINE_COMPONENT, ROUTER_COMPONENT)
         selector = f"{SERVICE_LABEL}={key.name},{COMPONENT_LABEL}={component}"
         return await self._client.list_all("Pod", key.namespace, selector=selector)
 
     async def look_at_apis(self) -> bool:
-        """Ask which optional APIs there are; whether that changed."""
+        """Discover the optional APIs; returns whether they changed."""
         before = self.apis
         found: set[str] = set()
         for api in sorted({KINDS[kind].api for kind in OPTIONAL_KINDS}):
@@ -171,8 +171,8 @@ class Observer:
         self._store.remember_secret(namespace, name, secret, asked=asked)
 
     async def entry(self, namespace: str, ref: SecretKeyRef) -> str | None:
-        """What a Secret holds, without white space at both ends; None where it does not."""
-        # Looked at through its hash too, so that a change of it is an event that concerns the service.
+        """The value of a Secret's entry, without white space at both ends; None if it is missing."""
+        # Remember its hash, so that a change of the Secret triggers a pass.
         await self._hashes(namespace, ref.name)
         secret = await self._client.get("Secret", namespace, ref.name)
         encoded = ((secret or {}).get("data") or {}).get(ref.key)

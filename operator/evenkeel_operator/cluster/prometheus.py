@@ -24,7 +24,7 @@ from evenkeel_operator.core.queries import Answers, Sample
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 10.0
-"""For all queries of one look: less than there is between two."""
+"""For all queries of one step; shorter than the interval between steps."""
 MAX_ANSWER_BYTES: Final = 4 * 2**20
 """A thousand clients take 200 KiB."""
 
@@ -47,7 +47,7 @@ class Source:
 
 
 class Prometheus(Protocol):
-    """The one seam to it."""
+    """The only access to Prometheus; tests replace it."""
 
     async def ask(self, source: Source, queries: Mapping[str, str]) -> Answers:
         """All of them, or `PrometheusError`."""
@@ -78,8 +78,8 @@ class HttpPrometheus:
 
     async def ask(self, source: Source, queries: Mapping[str, str]) -> Answers:
         try:
-            # One after the other. A TaskGroup would be quicker by milliseconds that nobody waits for; one that fails
-            # inside a timeout leaves its task half cancelled on Python 3.11.2, and with it all looks to come.
+            # Sequential. A TaskGroup saves only milliseconds. On Python 3.11.2, one that fails inside a timeout
+            # leaves its task half cancelled, and later queries fail.
             async with asyncio.timeout(TIMEOUT_S):
                 return {name: await self._query(source, query) for name, query in queries.items()}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -117,7 +117,7 @@ def _read(body: bytes) -> tuple[Sample, ...]:
     try:
         answer = _decoder.decode(body)
         samples = tuple(Sample(one.metric, float(one.value[1])) for one in answer.data.result)
-    except ValueError as error:  # msgspec's errors are some
+    except ValueError as error:  # errors of msgspec are subclasses
         message = "The answer from prometheus.url is not that of a Prometheus."
         raise PrometheusError(reasons.NO_ANSWER, message) from error
     if answer.warnings:
@@ -128,7 +128,7 @@ def _read(body: bytes) -> tuple[Sample, ...]:
 
 @asynccontextmanager
 async def prometheus() -> AsyncIterator[HttpPrometheus]:
-    """For the time of the context. No cookies, no proxies, no redirects: what is allowed is what is asked."""
+    """For the time of the context. Without cookies, proxies and redirects, only allowed addresses are queried."""
     connector = aiohttp.TCPConnector(limit=32)
     jar = aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(connector=connector, cookie_jar=jar) as session:

@@ -1,6 +1,6 @@
 """The admin ports of a service's routers: `GET /v1/replicas` and `GET /v1/activation`.
 
-Each router is asked at its pod's address: a Service would answer for one of them.
+Each router is queried at its pod's address; a Service would select one of them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from evenkeel_operator.core.objects import Object
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 2.0
-"""They answer within milliseconds, or are not there."""
+"""Routers answer within milliseconds."""
 POLL_S: Final = ACTIVATION_POLL_S + 10
 
 
 class Routers(Protocol):
-    """The one seam to routers."""
+    """The only access to routers; tests replace it."""
 
     async def ask(self, pods: Iterable[Object], *, token: str) -> Sequence[ReplicasState | None]:
-        """Every ready one of these pods; None for one that does not answer."""
+        """The replicas of every ready router among these pods; None for a router that does not answer."""
 
     async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
-        """Whether requests wait for a first replica, once it is not as `known`, or after a while; None: no answer."""
+        """Whether requests wait for a first replica. Returns when that differs from `known` or after a timeout; None:
+        no answer."""
 
 
 class HttpRouters:
@@ -48,7 +49,7 @@ class HttpRouters:
     def __init__(
         self, session: aiohttp.ClientSession, polls: aiohttp.ClientSession, *, port: int
     ) -> None:
-        """`polls`: for questions that are open for long."""
+        """`polls` is the session for long polls."""
         self._session = session
         self._polls = polls
         self._port = port
@@ -97,10 +98,10 @@ async def _get(session: aiohttp.ClientSession, url: str, token: str) -> bytes | 
 @asynccontextmanager
 async def reached(*, port: int = ADMIN_PORT) -> AsyncIterator[HttpRouters]:
     """Routers, for the time of the context."""
-    # A session for short talks with ever other pods: connections are not worth keeping.
+    # Pods change, so connections are not kept.
     connector = aiohttp.TCPConnector(limit=32, force_close=True)
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    # One that holds as many open questions as services at zero have routers.
+    # One long poll per router of each service at zero.
     many = aiohttp.TCPConnector(limit=0)
     patience = aiohttp.ClientTimeout(total=POLL_S, sock_connect=TIMEOUT_S)
     async with (
@@ -111,12 +112,12 @@ async def reached(*, port: int = ADMIN_PORT) -> AsyncIterator[HttpRouters]:
 
 
 def addresses_of_ready(pods: Iterable[Object]) -> list[str]:
-    """Of those of these pods that are ready, and stay."""
+    """The addresses of the ready pods that are not being deleted."""
     return [address for pod in pods if (address := _address_if_ready(pod))]
 
 
 def _address_if_ready(pod: Object) -> str:
-    """Empty where it is not ready, or leaves."""
+    """Empty if the pod is not ready or is being deleted."""
     status = pod.get("status") or {}
     conditions = {item["type"]: item["status"] for item in status.get("conditions") or ()}
     if "deletionTimestamp" in pod["metadata"] or conditions.get("Ready") != "True":

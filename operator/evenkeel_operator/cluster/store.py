@@ -1,7 +1,7 @@
-"""What the operator knows of the cluster: a cache that watches keep up to date. No I/O.
+"""A cache of the cluster's objects, kept up to date by watches. No I/O.
 
 The cache may be wrong: a watch that starts again does not report deletions in between. So everything is listed again
-at intervals, and carrying out a plan twice does no harm.
+at intervals. A plan can be executed twice without harm.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class ObjectTable(Generic[_Id]):
 
     @property
     def items(self) -> Mapping[_Id, Object]:
-        """All of them, as far as is known: all that there are once `is_listed`."""
+        """The known objects; complete once `is_listed`."""
         return dict(self._items)
 
     def begin(self) -> None:
-        """A list was asked for."""
+        """A list was requested."""
         self._meanwhile = []
 
     def finish(self, listed: Iterable[Object]) -> None:
-        """The list is there."""
+        """The list has arrived."""
         self._items = {self._id_of(item): slim(item) for item in listed}
         for gone, item in self._meanwhile or ():
             self._put(item, gone=gone)
@@ -47,36 +47,36 @@ class ObjectTable(Generic[_Id]):
         self.is_listed = True
 
     def put(self, item: Object) -> None:
-        """An answer of the API server to our own write, or to a question."""
+        """An object that the API server returned for a read or a write."""
         self.see(item, gone=False)
 
     def see(self, item: Object, *, gone: bool) -> tuple[bool, Object | None]:
-        """An event: whether it is news, and what was known before."""
+        """Apply an event. Returns whether it is newer than the known object, and the object known before."""
         if self._meanwhile is not None:
             self._meanwhile.append((gone, item))
         known = self._items.get(self._id_of(item))
         return self._put(item, gone=gone), known
 
     def drop(self, id_: _Id) -> None:
-        """We deleted it ourselves."""
+        """The operator deleted the object."""
         self._items.pop(id_, None)
 
     def _put(self, item: Object, *, gone: bool) -> bool:
         id_ = self._id_of(item)
         known = self._items.get(id_)
         if gone:
-            # A namesake that was made since stays.
+            # A newer object of the same name stays.
             if known is not None and version_of(known) <= version_of(item):
                 del self._items[id_]
             return True
         if known is not None and version_of(known) >= version_of(item):
-            return False  # the echo of our own write, or an old tale
+            return False  # the event of an own write, or an old event
         self._items[id_] = slim(item)
         return True
 
 
 def slim(item: Object) -> dict[str, Any]:
-    """Without what is never read here and makes up half of an object."""
+    """Without the managed fields, which are half of an object and are never read."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     return {**item, "metadata": metadata}
 
@@ -116,25 +116,26 @@ class Hashes:
 
 
 class Store:
-    """Services, tenants, scalers, what was made for services, and hashes of the keys that tenants name."""
+    """Services, tenants, scalers, generated objects, and hashes of the keys that tenants name."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[str, str], ObjectTable[str]] = {}
         self._children: dict[Key, ObjectTable[Ref]] = {}
         self._hashes: dict[tuple[str, str], Hashes] = {}
         self.cordoned: set[str] = set()
-        """Nodes that take nothing new."""
+        """Cordoned nodes."""
         self._pods: dict[Key, dict[str, int]] = {}
         """Service → engine pods that wait for routers or are marked → their versions."""
         self._broken: set[tuple[str, str]] = set()
-        """Namespaces and names of pods of which a container ended or cannot start: no Deployment tells of these."""
+        """Namespaces and names of pods of which a container ended or cannot start; the Deployment does not report
+        these."""
 
     def named(self, kind: str, namespace: str) -> ObjectTable[str]:
         """All services, tenants or scalers of a namespace, by name."""
         return self._tables.setdefault((kind, namespace), ObjectTable(_name_of))
 
     def children(self, key: Key) -> ObjectTable[Ref]:
-        """What was made for a service."""
+        """The generated objects of a service."""
         return self._children.setdefault(key, ObjectTable(ref_of))
 
     def keys(self, kind: str, namespace: str) -> frozenset[Key]:
@@ -165,13 +166,13 @@ class Store:
         return None if found is None or found.version < 0 else found
 
     def expect_secret(self, namespace: str, name: str) -> int:
-        """The Secret is about to be read: from now on its events count. Pass the result to `remember_secret`."""
+        """Call before the Secret is read: its events count from now on. Pass the result to `remember_secret`."""
         return self._hashes.setdefault((namespace, name), Hashes(-1, None)).version
 
     def remember_secret(
         self, namespace: str, name: str, item: Object | None, *, asked: int
     ) -> None:
-        """It was read; an event that came meanwhile wins."""
+        """Store the result of a read, unless an event arrived in the meantime."""
         if self._hashes[namespace, name].version == asked:
             entries = None if item is None else hash_entries(item)
             version = max(asked, 0) if item is None else version_of(item)
@@ -182,17 +183,17 @@ class Store:
         return frozenset(self._hashes)
 
     def namespaces(self) -> frozenset[str]:
-        """Those in which there was ever a service or a tenant."""
+        """Namespaces that had a service or a tenant at any time."""
         return frozenset(namespace for _, namespace in self._tables)
 
     # Pods.
 
     def pods_to_look_at(self, key: Key) -> Mapping[str, int]:
-        """Engine pods about which something may have to be done. To be handed back after they were looked at."""
+        """Engine pods that a pass may have to write to. Call `looked_at_pods` afterwards."""
         return dict(self._pods.get(key, {}))
 
     def looked_at_pods(self, key: Key, noted: Mapping[str, int], *, still: Collection[str]) -> None:
-        """They were listed after `noted` was asked for; what an event added since then stays."""
+        """Remove the pods of `noted`, which were listed since; pods that later events added stay."""
         known = self._pods.get(key, {})
         past = {n for n, version in noted.items() if known.get(n) == version and n not in still}
         self._pods[key] = {name: known.get(name, 0) for name in (known.keys() - past) | set(still)}
@@ -202,7 +203,7 @@ class Store:
     # Events.
 
     def see(self, event: str | None, kind: str, item: Object) -> frozenset[Key]:
-        """An object appeared, changed, or (`DELETED`) vanished; the resources that this concerns."""
+        """Apply an event of an object. Returns the resources that need a pass."""
         gone = event == "DELETED"
         if kind == NODE:
             return self._see_node(item, gone=gone)
@@ -220,7 +221,7 @@ class Store:
         return frozenset(found)
 
     def _see_node(self, item: Object, *, gone: bool) -> frozenset[Key]:
-        """Its status changes all the time; whether it is cordoned hardly ever."""
+        """The status of a node changes often; whether it is cordoned changes rarely."""
         name = _name_of(item)
         cordoned = not gone and bool((item.get("spec") or {}).get("unschedulable"))
         if cordoned == (name in self.cordoned):
@@ -229,7 +230,7 @@ class Store:
         return self.all_services()
 
     def _see_pod(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
-        """It changes often; whether something may have to be done about it hardly ever."""
+        """Pods change often; most changes need no pass."""
         key = Key(SERVICE, namespace, labels_of(item).get(SERVICE_LABEL, ""))
         engine = None if gone else engine_of(item)
         pods = self._pods.setdefault(key, {})
@@ -249,14 +250,14 @@ class Store:
         self, kind: str, namespace: str, item: Object, *, gone: bool
     ) -> frozenset[Key]:
         own = Key(kind, namespace, _name_of(item))
-        # What is no news to the table may be some to its own pass: a list that another pass asked for was quicker.
+        # An event that is old for the table may still need a pass: a list of another pass may have been faster.
         _, known = self.named(kind, namespace).see(item, gone=gone)
         if gone:
             self._children.pop(own, None)
         elif known is not None and _intent(known) == _intent(item):
             return frozenset({own})
-        # A tenant names its services, a service configures its routers with tenants; and of two tenants that claim a
-        # key, the other one may be rid of its rival.
+        # A tenant names its services, a service configures its routers with tenants; and if two tenants claimed a
+        # key, the change of one may resolve the conflict.
         others = self.keys(SERVICE, namespace) if kind == TENANT else frozenset()
         return frozenset({own, *others, *self.keys(TENANT, namespace)})
 

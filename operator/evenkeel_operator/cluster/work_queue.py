@@ -1,4 +1,4 @@
-"""Resources that wait for a pass: each at most once, never two passes at a time, failures with a back-off.
+"""Resources that wait for a pass. Each is queued at most once and has at most one pass at a time; failures back off.
 
 Level-triggered: ten events lead to one pass.
 """
@@ -19,20 +19,20 @@ from evenkeel_operator.cluster.store import Key
 
 _log = logging.getLogger(__name__)
 
-# What belongs together arrives together: a Deployment's status changes several times within a tenth.
+# Related events arrive together: a Deployment's status changes several times within 0.1 s.
 SETTLE_S: Final = 0.1
 FIRST_RETRY_S: Final = 0.5
 LAST_RETRY_S: Final = 120.0
 
 Pass = Callable[[Key], Awaitable[float | None]]
-"""Makes one pass; how long until the next one is due without any event, in seconds. None: the resource is gone."""
+"""Makes one pass. Returns the seconds until the next pass without an event; None: the resource is deleted."""
 
 
 class WorkQueue:
     """A queue of keys by due time."""
 
     def __init__(self, *, rng: Random, waiting: Gauge = metrics.WAITING) -> None:
-        """`waiting` counts what is due at some time."""
+        """`waiting` counts the resources with a pass that is due now or later."""
         self._waiting = waiting
         self._due_s: dict[Key, float] = {}
         self._running: set[Key] = set()
@@ -42,7 +42,7 @@ class WorkQueue:
         self._rng = rng
 
     def add(self, key: Key, *, after_s: float = SETTLE_S) -> None:
-        """A pass is due; an earlier one that waits already counts for it."""
+        """Request a pass, unless an earlier one is already queued."""
         if key in self._running:
             self._again.add(key)
             return
@@ -52,7 +52,7 @@ class WorkQueue:
         self._changed.set()
 
     async def work(self, make_pass: Pass) -> None:
-        """Make passes until cancelled. Run as many of these as passes may go on at once."""
+        """Make passes until cancelled. Run one such task per parallel pass."""
         while True:
             key = await self._next()
             try:
@@ -100,5 +100,5 @@ class WorkQueue:
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(failures, 10))
-        # A cluster that comes back must not meet all of us at once.
+        # Spread the retries after an outage of the API server.
         return wait_s * self._rng.uniform(0.5, 1.0)

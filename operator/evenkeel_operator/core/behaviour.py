@@ -41,12 +41,12 @@ class Change:
 
     at_s: float
     by: int
-    """Above 0: more."""
+    """Above 0: added replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What windows and periods look back at, oldest first."""
+    """Earlier recommendations and changes that windows and periods use, oldest first."""
 
     recommendations: tuple[PastRecommendation, ...] = ()
     changes: tuple[Change, ...] = ()
@@ -79,7 +79,7 @@ def apply_behavior(
 
 
 def _remembered(scaling: Autoscaling, history: History, newest: PastRecommendation) -> History:
-    """With the newest, without what no window or period reaches any more."""
+    """Adds the newest entry and removes entries older than all windows and periods."""
     rules = (scaling.behavior.scale_up, scaling.behavior.scale_down)
     window_s = max(one.stabilization_window_seconds for one in rules)
     period_s = max(policy.period_seconds for one in rules for policy in one.policies)
@@ -91,7 +91,8 @@ def _remembered(scaling: Autoscaling, history: History, newest: PastRecommendati
 def _stabilised(
     scaling: Autoscaling, history: History, *, present: int, now_s: float
 ) -> Recommendation:
-    """The present number, limited by the lowest recommendation of one window and the highest of the other.
+    """The present number, limited by the lowest recommendation of the scale-up window and the highest of the
+    scale-down window.
 
     Equal recommendations: the newest gives the reason.
     """
@@ -110,7 +111,7 @@ def _stabilised(
         return lowest
     if present > highest.replicas:
         return highest
-    # The number stays: recommended so, or the windows disagree on the direction.
+    # The number stays: it is recommended, or the windows disagree on the direction.
     same = next(
         (recommendation for recommendation in down if recommendation.replicas == present), None
     )
@@ -171,7 +172,7 @@ def _lowest(rules: ScaleDownRules, history: History, present: int, now_s: float)
     allowed = []
     for policy in rules.policies:
         before = _before(history, present, policy, now_s)
-        # Cut off, as an int is in Go: also towards 0 where a policy takes more than all.
+        # Truncated like an int in Go, also towards 0 if a policy removes more than all replicas.
         percent = int(before * (100 - policy.value) / 100)
         pods = before - policy.value
         allowed.append(percent if policy.type is ScalingPolicyType.PERCENT else pods)
@@ -184,6 +185,6 @@ def _selected(allowed: Iterable[int], *, most: bool) -> int:
 
 
 def _before(history: History, present: int, policy: ScalingPolicy, now_s: float) -> int:
-    """How many there were when the policy's period began."""
+    """Number of replicas when the policy's period began."""
     changes = (one.by for one in history.changes if one.at_s > now_s - policy.period_seconds)
     return present - sum(changes)

@@ -1,6 +1,6 @@
 """The conditions of a FairInferenceService, each with a reason and a message (design §3). Pure.
 
-Messages hold no times, and no counts that change at rest: a status that differs is a write.
+Messages contain no times and no counts that change at rest, since every change of the status is a write.
 """
 
 from __future__ import annotations

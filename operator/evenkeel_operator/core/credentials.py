@@ -1,7 +1,7 @@
 """What the operator generates: the engines' keys and the routers' admin token, and how they are exchanged.
 
-A rotation keeps the old engine key until no engine asks for it any more: routers know both meanwhile, and each
-engine's pod says by a label which one it asks for. No request fails.
+A rotation keeps the old engine key until no engine uses it. Meanwhile routers have both keys, and a label of each
+engine pod names the key it uses. No request fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from evenkeel_contract.routerconfig import RouterConfig
 from evenkeel_operator.core.objects import Object, annotations_of
 
 ROTATE_ANNOTATION: Final = f"{GROUP}/rotate"
-"""On a FairInferenceService: a new value asks for new keys. On the Secret: the value that it was made for."""
+"""On a FairInferenceService: a new value requests new keys. On the Secret: the value for which its keys were
+generated."""
 CURRENT_ANNOTATION: Final = f"{GROUP}/engine-key"
 TOKEN_ENTRY: Final = "admin-token"
 KEY_PREFIX: Final = "engine-key-"
@@ -32,19 +33,19 @@ class EngineKey:
 
     @property
     def id(self) -> str:
-        """Tells keys apart without giving them away: 32 of 256 bits of a hash."""
+        """Distinguishes keys without revealing them: 32 of 256 bits of a hash."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What is in the Secret."""
+    """The contents of the Secret."""
 
     admin_token: str
     engine_keys: tuple[EngineKey, ...]
-    """The last one is what engines are started with."""
+    """Engines are started with the last key."""
     rotation: str = ""
-    """The annotation's value that they were made for."""
+    """The annotation's value for which they were generated."""
 
     def __repr__(self) -> str:
         return f"Credentials(engine_keys={[key.id for key in self.engine_keys]})"
@@ -65,11 +66,11 @@ def next_credentials(
     old_keys_are_in_use: bool,
     fresh: Callable[[], str],
 ) -> Credentials:
-    """What shall be in the Secret: what is there, unless nothing is, or a rotation was asked for."""
+    """The Secret's wanted contents: the present ones, unless they are missing or a rotation was requested."""
     if stored is None:
         return Credentials(fresh(), (EngineKey(fresh()),), rotation)
     if rotation != stored.rotation:
-        # Of a rotation during a rotation, engines with the oldest key would be cut off: keep all.
+        # A second rotation during a rotation keeps all keys: engines may still use the oldest one.
         keys = (*stored.engine_keys, EngineKey(fresh()))
         return Credentials(fresh(), keys, rotation)
     if len(stored.engine_keys) > 1 and not old_keys_are_in_use:

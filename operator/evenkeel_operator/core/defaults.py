@@ -10,12 +10,12 @@ from evenkeel_contract.spec import Runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitoring:
-    """How the platform's Prometheus finds what is made for it."""
+    """How the platform's Prometheus selects the generated monitors and rules."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
-    """On every PodMonitor and PrometheusRule: by these it selects them."""
+    """Labels on every PodMonitor and PrometheusRule, for the Prometheus selector."""
     runbooks: str = "docs/runbooks"
-    """Where alerts send people: an address before the page's name."""
+    """Base URL of runbooks; the page's name is appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,8 @@ class Defaults:
     operator_namespace: str | None = None
     monitoring: Monitoring = field(default_factory=Monitoring)
     prometheus_urls: tuple[str, ...] = ()
-    """Beginnings of the addresses that a scaler may read; empty: any. The operator reads them with its own
-    network position, so a tenant could otherwise have it ask anything."""
+    """Beginnings of the addresses that a scaler may read; empty: any. Otherwise a tenant could make the operator
+    query any address that only the operator can reach."""
 
     def image(self, runtime: Runtime) -> str:
         """The default engine image."""

@@ -15,11 +15,11 @@ from evenkeel_contract.routerconfig import TenantConfig
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one client asks of all routers together: r_i."""
+    """The demand of one client at all routers together: r_i."""
 
     tenant: str
     client: str
-    """`OTHER_CLIENTS`: all those of the tenant that have no figure of their own."""
+    """`OTHER_CLIENTS` stands for the tenant's clients without a series of their own."""
     service_per_s: float
     """Weighted tokens per second."""
 
@@ -29,20 +29,20 @@ class _Tenant:
     part: float
     """Its weight over the heaviest tenant's: above 0, at most 1."""
     default: float
-    """Part of the tenant's for a client that it does not name."""
+    """Share of the tenant's weight for a client that the tenant does not name."""
     clients: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Relative weights: what part of `maxReplicasPerClient` counts for whom. None is above 1."""
+    """Relative weights: the part of `maxReplicasPerClient` for each client, at most 1."""
 
     tenants: Mapping[str, _Tenant] = field(default_factory=dict)
     stranger: float = 1.0
     """For a tenant that has no weight of its own: the anonymous one, or one that is gone."""
 
     def client(self, tenant: str, client: str) -> float:
-        """Of a client. Those that share one figure count together as the heaviest: there are many of them."""
+        """The weight of a client. Clients that share a series count as the heaviest of them."""
         known = self.tenants.get(tenant)
         if known is None:
             return self.stranger
@@ -52,7 +52,7 @@ class Parts:
 
 
 def parts_of(tenants: Iterable[TenantConfig]) -> Parts:
-    """From the weights that routers go by."""
+    """From the weights that routers use."""
     listed = list(tenants)
     heaviest = max((float(tenant.weight) for tenant in listed), default=1.0)
     return Parts(
@@ -77,13 +77,13 @@ class Demand:
     replicas: float
     """Σ min(r_i, cap_i)."""
     ceiling: float
-    """Σ cap_i of those who ask for anything: whatever the reason, they make the fleet grow no further."""
+    """Σ cap_i of the clients with demand: the limit of every recommendation to grow."""
 
 
 def demand_of(
     asked: Iterable[Asked], parts: Parts, *, usable_per_s: float, cap_replicas: float
 ) -> Demand:
-    """`usable_per_s`: what one replica may be counted on for; `cap_replicas`: `maxReplicasPerClient`, of weight 1."""
+    """`usable_per_s` is the usable capacity of a replica; `cap_replicas` is `maxReplicasPerClient`, for weight 1."""
     found = [
         (one.service_per_s / usable_per_s, cap_replicas * parts.client(one.tenant, one.client))
         for one in asked

@@ -18,55 +18,55 @@ from evenkeel_operator.core.objects import Object, annotations_of, labels_of
 from evenkeel_operator.core.pod_failures import has_ended
 
 COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
-"""By which a ReplicaSet chooses among pods that are equally ready: the lowest goes first; absent is 0."""
+"""A ReplicaSet first deletes the pod with the lowest cost among equally ready pods; absent is 0."""
 COST_OF_CANDIDATES: Final = "-1000000007"
-"""Lower than what anybody would give by hand; by it a mark of ours is known."""
+"""Lower than any cost set by hand; identifies marks of the operator."""
 MARK_PREFIX: Final = "scale-down since "
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """That the operator chose it to leave."""
+    """The operator chose the pod as a scale-down candidate."""
 
     since: datetime | None
-    """None if it was drained by hand before: the time is unknown."""
+    """None if the pod was drained by hand before, since the time is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One engine pod that lives."""
+    """One engine pod that is not being deleted."""
 
     name: str
     uid: str
     node: str = ""
     """Empty: none yet."""
     template: str = ""
-    """Of which ReplicaSet it is."""
+    """Its ReplicaSet."""
     running: bool = False
     ready: bool = False
     """As Kubernetes counts it: containers and gates."""
     waits_since: datetime | None = None
-    """Since when its containers are ready, where nothing but the gate InRotation is missing."""
+    """Time at which its containers became ready, if only the gate InRotation is missing."""
     drained_by_hand: bool = False
     """Drained by hand: a mark that is not the operator's."""
     mark: Mark | None = None
 
     @property
     def needs_a_look(self) -> bool:
-        """Whether something may have to be done about it, though its Deployment is at rest."""
+        """Whether a pass may have to write to the pod although its Deployment is at rest."""
         return self.waits_since is not None or self.mark is not None
 
 
 def engines_of(pods: Iterable[Object]) -> tuple[Engine, ...]:
-    """Those that live, by name."""
+    """Pods that are not being deleted, by name."""
     found = (engine_of(pod) for pod in pods)
     alive = (engine for engine in found if engine is not None)
     return tuple(sorted(alive, key=lambda engine: engine.name))
 
 
 def engine_of(pod: Object) -> Engine | None:
-    """None where it is no engine, or on its way out."""
+    """None if it is no engine, or is being deleted."""
     status: Mapping[str, Any] = pod.get("status") or {}
     if has_ended(pod) or labels_of(pod).get(COMPONENT_LABEL) != ENGINE_COMPONENT:
         return None
@@ -97,7 +97,7 @@ def _waits_since(pod: Object, conditions: Mapping[str, Mapping[str, Any]]) -> da
         return None
     if _holds(conditions.get(IN_ROTATION_GATE)):
         return None
-    # Without a time it has been waiting for long enough.
+    # Without a time it counts as having waited long enough.
     return _time(str(containers.get("lastTransitionTime", ""))) or datetime.min.replace(tzinfo=UTC)
 
 

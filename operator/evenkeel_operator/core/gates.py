@@ -1,7 +1,7 @@
 """The readiness gate `evenkeel.dev/InRotation`: a rollout waits until a router has the new replica in rotation.
 
-Routers judge replicas by their containers' readiness, so the two do not wait for each other. A gate is opened once and
-never closed: following every probe would mean writes at rest.
+Routers judge replicas by their containers' readiness, so the two do not wait for each other. A gate is opened once
+and never closed. Closing it after a failed probe would cause writes at rest.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def openings(engines: Iterable[Engine], answers: Answers, now: datetime) -> Iter
 
 
 def look_again_s(engines: Iterable[Engine], now: datetime) -> float | None:
-    """When to ask routers again about waiting replicas: often at first. None: no replica waits."""
+    """Seconds until routers are queried again about waiting replicas, often at first. None: no replica waits."""
     ages = [(now - engine.waits_since).total_seconds() for engine in engines if engine.waits_since]
     return min(LONGEST_WAIT_S, max(1.0, min(ages) / 10)) if ages else None
 
 
 def overdue(engines: Iterable[Engine], now: datetime) -> Note | None:
-    """Replicas that no router takes although their containers are ready: no other condition shows them."""
+    """Replicas that no router uses although their containers are ready; no other condition shows them."""
     names = [
         engine.name
         for engine in engines

@@ -1,4 +1,4 @@
-"""Objects of the cluster as plain data, and the few questions that are asked of them all."""
+"""Objects of the cluster as plain data, and functions that apply to all kinds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from evenkeel_contract.names import API_VERSION
 
 Object = Mapping[str, Any]
-"""An object as the API server gave it. Never changed."""
+"""An object as the API server returned it. Never modified."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,7 +38,7 @@ class Kind:
         return self.api.rpartition("/")[0]
 
 
-# Every kind of object that the operator makes. The first column of RBAC, watches and clean-up.
+# Every kind of object that the operator creates. RBAC, watches and clean-up use it.
 KINDS: Final[Mapping[str, Kind]] = {
     "ConfigMap": Kind("v1", "configmaps"),
     "Secret": Kind("v1", "secrets"),
@@ -69,7 +69,7 @@ _OPTIONAL_GROUPS: Final = ("gateway.networking.k8s.io", "monitoring.coreos.com")
 OPTIONAL_KINDS: Final = frozenset(
     kind for kind, where in KINDS.items() if where.group in _OPTIONAL_GROUPS
 )
-"""Kinds that a cluster may lack: one by one, since it may have an old version of a group, or a part of it."""
+"""Kinds that a cluster may lack. Listed one by one, since a cluster may have only part of a group or an old version."""
 
 
 def ref_of(item: Object) -> Ref:
@@ -94,7 +94,7 @@ def annotations_of(item: Object) -> Mapping[str, str]:
 
 
 def entry_of(secret: Object | None, key: str) -> bytes | None:
-    """One entry; None where it is absent, or no base64."""
+    """One entry; None if it is missing or not base64."""
     encoded = ((secret or {}).get("data") or {}).get(key)
     if not isinstance(encoded, str):
         return None

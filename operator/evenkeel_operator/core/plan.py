@@ -14,7 +14,7 @@ from evenkeel_contract.quantities import Quantity
 
 from evenkeel_operator.core.objects import Object, Ref, annotations_of, is_controlled_by, ref_of
 
-# Associative lists of Kubernetes (`x-kubernetes-list-map-keys`) that our objects hold.
+# Associative lists of Kubernetes (`x-kubernetes-list-map-keys`) in the generated objects.
 LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "containers": ("name",),
     "initContainers": ("name",),
@@ -35,7 +35,7 @@ _SINGLE_QUANTITIES: Final = frozenset({"sizeLimit", "storage", "divisor"})
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field that is not as wanted."""
+    """One field that differs from the manifest."""
 
     path: str
     wanted: str
@@ -46,7 +46,7 @@ class Difference:
 
 
 def differences(wanted: Any, found: Any, path: str = "") -> Iterator[Difference]:
-    """Every field of `wanted` that `found` lacks or has otherwise."""
+    """Every field of `wanted` that is missing or different in `found`."""
     if isinstance(wanted, Mapping):
         yield from _in_mapping(wanted, found, path)
     elif isinstance(wanted, list):
@@ -99,7 +99,7 @@ def _key_of(path: str, entries: Sequence[Any]) -> str | None:
 
 
 def _is_empty(value: Any) -> bool:
-    """What a server leaves out when it writes an object."""
+    """Values that the API server omits."""
     return value is None or value in ({}, [], "")
 
 
@@ -124,8 +124,8 @@ def _shown(value: Any, path: str) -> str:
 Manifest = dict[str, Any]
 
 DIGEST_ANNOTATION: Final = f"{GROUP}/digest"
-"""Of what was wanted when the object was applied. It tells a field that is wanted no more, which a comparison
-with what is wanted cannot see, from one that somebody else added."""
+"""Digest of the manifest at the last apply. It distinguishes a removed field of the manifest from a field that
+another manager added."""
 
 _SHOWN: Final = 3  # differences that a reason names
 
@@ -136,7 +136,7 @@ class Change:
 
     manifest: Manifest
     new: bool
-    """It did not exist; the applier checks that no foreign object has its name."""
+    """The object does not exist; the applier checks that no foreign object has its name."""
     foreign: tuple[Difference, ...] = ()
     """Foreign changes; empty if the manifest itself changed."""
 
@@ -146,7 +146,7 @@ class Change:
 
     @property
     def why(self) -> str:
-        """For people."""
+        """Text for log lines."""
         if self.new:
             return f"{self.ref}: absent"
         shown = "; ".join(str(found) for found in self.foreign[:_SHOWN])
@@ -156,20 +156,20 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write, in this order: first all that is to be there, then what is to be there no more."""
+    """The writes, in this order: first all applies, then all deletions."""
 
     apply: tuple[Change, ...] = ()
     delete: tuple[Object, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything is as wanted."""
+        """Whether the cluster matches the manifests."""
         return not self.apply and not self.delete
 
 
 Residue = Mapping[Ref, frozenset[Difference]]
-"""Differences that were left after an object had been applied, since its digest was this: the server, or a
-webhook, spells the field in its own way. To apply again would change nothing and never end."""
+"""Digest → differences that remained after the apply. The API server or a webhook normalises these fields, so another
+apply would change nothing."""
 
 
 def make_plan(
@@ -199,7 +199,7 @@ def make_plan(
 
 
 def was_meant(manifest: Manifest, live: Object) -> bool:
-    """Whether the object was last applied as exactly this, whatever others made of it since."""
+    """Whether the last apply of the object had this manifest, regardless of later foreign changes."""
     sealed = seal(manifest)["metadata"]["annotations"][DIGEST_ANNOTATION]
     return bool(annotations_of(live).get(DIGEST_ANNOTATION) == sealed)
 
@@ -224,5 +224,5 @@ def _change(sealed: Manifest, found: Object | None, known: frozenset[Difference]
 
 
 def left_over(applied: Manifest, answer: Object) -> frozenset[Difference]:
-    """What still differs right after applying: the server's own spelling."""
+    """Differences right after an apply: fields that the server normalises."""
     return frozenset(differences(applied, answer))

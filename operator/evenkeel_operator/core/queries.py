@@ -22,13 +22,13 @@ from evenkeel_operator.core.recommendation import Measurements
 from evenkeel_operator.core.scaler import Blind
 
 STALE_S: Final = 180.0
-"""Three scrapes of one a minute. What routers say changes within seconds."""
+"""Three scrapes at one a minute. The metrics of routers change within seconds."""
 RATE: Final = "2m"
-"""Two scrapes of one a minute, and a minute of what routers mean by demand."""
+"""Two scrapes at one a minute, plus the minute over which routers average demand."""
 LEARNING: Final = "[3h:1m]"
-"""What capacity is learnt from: long enough for a quiet hour, short enough to forget last night's model."""
+"""Window for measured capacity: longer than a quiet hour, short enough to exclude yesterday's model."""
 LEARNT_PART: Final = 0.95
-"""Of that time, not all of it: a router that reads its ledger again may show more than was done for a minute."""
+"""Quantile of the window, not its maximum: a router that restores its ledger may report too much for a minute."""
 
 AGE, ASKED, IN_FLIGHT = "age", "asked", "inFlight"
 SEEN, SATURATED = "seen", "saturated"
@@ -63,20 +63,20 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
     }
     targets = scaling.targets
     if targets.service_per_replica is None:
-        # The least of all routers: one that starts and reads its ledger bit by bit jumps up.
+        # The minimum over routers: the counter of a starting router jumps while it restores its ledger.
         total = f"evenkeel_router_tenant_service_total{{{of}}}"
         served = f"sum(min by (tenant) (rate({total}[{RATE}])))"
         live = f"count(max by (replica) (evenkeel_router_replica_routable{{{of}}}) == 1)"
-        # Not at every moment: a batch that is all prefilled leaves nobody waiting until its first request ends.
+        # Not at every sample: while a full batch decodes, no request waits until the first one ends.
         waiting = f"(evenkeel_router_fleet_backlogged_clients{{{of}}} > bool 0)[{RATE}:10s]"
         waits = f"max(avg_over_time({waiting})) >= 0.5"
-        # A rate over more time than there are figures is too small: a new fleet would take its replicas for weak.
+        # A rate over a window longer than the data is too small, and would underestimate the capacity of a new fleet.
         each = f"{served} / {live} > 0 and count({total} offset {RATE})"
         found[SEEN] = f"quantile_over_time({LEARNT_PART}, ({each}){LEARNING})"
         found[SATURATED] = f"quantile_over_time({LEARNT_PART}, ({each} and {waits}){LEARNING})"
     share = "evenkeel_router_within_share_ttft_seconds"
     if targets.queue_time is not None:
-        # Little's law: how many wait, over how many are begun per second.
+        # Little's law: waiting requests divided by requests started per second.
         waiting = f"max(avg_over_time(evenkeel_router_within_share_waiting{{{of}}}[{RATE}]))"
         found[QUEUE] = f"{waiting} / sum(rate({share}_count{{{of}}}[{RATE}]))"
     if targets.ttft_p95 is not None:
@@ -112,7 +112,7 @@ def measurements(answers: Answers) -> Measurements | Blind:
 
 
 def _one(answers: Answers, name: str) -> float | None:
-    """The only sample; None without one, or where it is no number (nothing over nothing)."""
+    """The only sample; None without a sample or if it is NaN (0 / 0)."""
     found = next(iter(answers.get(name, ())), None)
     return None if found is None or math.isnan(found.value) else found.value
 

@@ -4,7 +4,7 @@ The highest of several recommendations counts: demand over usable capacity, queu
 they exceed their targets, and one replica while requests are served or wait.
 
 Demand adds replicas only if capacity is known: configured, or measured while requests waited. A replica's throughput
-without waiting requests is a lower bound. It is good enough to shrink by, but not to grow by.
+without waiting requests is a lower bound. It suffices to remove replicas, not to add any.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOLERANCE: Final = 0.1
 STEEPEST: Final = 2.0
 """By which factor exceeded latency grows the fleet at most: waiting times rise much faster than load does."""
 _ROUNDING: Final = 1e-9
-"""8 replicas' worth of demand is 8 replicas, however it was added up."""
+"""Tolerance of floating-point sums: a demand of 8 replicas gives 8 replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Fleet:
     wanted: int
     """What was decided last."""
     ready: int
-    """Those that take requests: others are no capacity yet."""
+    """Replicas that take requests; the others are no capacity yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def recommend(
         else Recommendation(0, reasons.DEMAND)
     )
     if per_replica is None:
-        # Nothing was ever served: who asks is served by what is there.
+        # Nothing was served yet: keep the present replicas.
         return Recommendation(max(1, fleet.wanted), reasons.LEARNING) if asks else least
     demand = demand_of(
         seen.asked,
@@ -93,7 +93,7 @@ def _capacity(scaling: Autoscaling, seen: Measurements) -> float | None:
     given = scaling.targets.service_per_replica
     if given is not None:
         return float(given.value)
-    # Both are what a replica did, so neither is more than it can do.
+    # Both were measured, so neither exceeds the capacity of a replica.
     learnt = max(seen.saturated_per_s or 0.0, seen.seen_per_s or 0.0)
     return learnt if learnt > 0 else None
 
@@ -111,10 +111,10 @@ def _by_demand(replicas: float, wanted: int) -> Recommendation:
 def _by_latency(
     scaling: Autoscaling, seen: Measurements, demand: Demand, fleet: Fleet
 ) -> tuple[Recommendation, ...]:
-    """A floor for each target that is exceeded: more than are ready by as much as it is, never fewer than are wanted.
+    """A minimum for each exceeded target: ready replicas times the excess, never below the present number.
 
-    By the ready ones, so that it does not grow on while new ones load their weights. Nor beyond what those who ask may
-    make the fleet grow to: short bursts of one client count as within its share.
+    It uses ready replicas, so that the number does not grow further while new replicas load weights. The caps of the
+    clients with demand limit it too, since short bursts of a client count as within its share.
     """
     targets = scaling.targets
     ceiling = ceil(demand.ceiling - _ROUNDING)

@@ -3,7 +3,7 @@
 Marks are annotations of pods, so the next operator continues where this one stops.
 
 A ReplicaSet removes pods in an order of its own, in which readiness counts before the deletion cost that we set. The
-order here begins with the ReplicaSet's, or it would delete other pods than the marked ones.
+order here begins with the same criteria. Otherwise the ReplicaSet would delete pods that are not marked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RELEASED: Final = frozenset({"draining", "terminating", "ended"})
 """Why a router sends nothing there, for good (`evenkeel_router/cluster/endpoints.py`)."""
 
 Answers = Sequence[ReplicasState | None]
-"""Of every router that is ready; None: it did not answer."""
+"""Report of every ready router; None: it did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Loss:
     requests: int = 0
     """In flight, at all routers."""
     blocks: int = 0
-    """Of prompts that routers count on being cached there."""
+    """Prompt tokens that routers expect in the replica's cache."""
 
 
 NOTHING: Final = Loss()
@@ -50,7 +50,7 @@ NOTHING: Final = Loss()
 
 @dataclass(frozen=True, slots=True)
 class ScaleDownStep:
-    """What is to be done."""
+    """The result of the decision."""
 
     mark: tuple[Engine, ...] = ()
     unmark: tuple[Engine, ...] = ()
@@ -84,11 +84,11 @@ def next_step(
     cordoned: Collection[str],
     now: datetime,
 ) -> ScaleDownStep:
-    """`shrinking`: the Deployment is still asked for more than `wanted`, by ourselves."""
+    """`shrinking`: `spec.replicas` of the Deployment is still above `wanted`, set by the operator."""
     surplus = max(0, len(engines) - wanted)
     chosen = choose_candidates(engines, surplus, known=losses(answers), cordoned=cordoned)
     unmark = tuple(engine for engine in engines if engine.mark and engine not in chosen)
-    # During a rollout the Deployment shares the loss out among its ReplicaSets, and when all go none is chosen.
+    # During a rollout the Deployment distributes the removal over its ReplicaSets. A shrink to 0 needs no choice.
     of_one_kind = len({engine.template for engine in engines}) == 1
     if not (shrinking and wanted and chosen and of_one_kind):
         return ScaleDownStep(unmark=unmark)
@@ -109,12 +109,12 @@ def choose_candidates(
             bool(engine.node),
             engine.running,
             engine.ready,
-            # … whom routers have let go of already, …
+            # … already out of rotation, …
             engine.mark is None,
             not engine.drained_by_hand,
-            # … who has to leave its node anyway, …
+            # … on a cordoned node, …
             engine.node not in cordoned,
-            # … and what it does. Work is what clients wait for; a cache can be filled again.
+            # … and its load. Requests in flight count before cached tokens, which can be computed again.
             loss.requests,
             loss.blocks,
             engine.name,
@@ -126,19 +126,19 @@ def choose_candidates(
 def marked(engine: Engine, now: datetime) -> dict[str, str]:
     """The annotations of a candidate."""
     cost = {COST_ANNOTATION: COST_OF_CANDIDATES}
-    if engine.drained_by_hand:  # routers know already, and the mark is not ours
+    if engine.drained_by_hand:  # it is already unschedulable, and the mark is not the operator's
         return cost
     return {DRAIN_ANNOTATION: f"{MARK_PREFIX}{now.strftime(TIME_FORMAT)}", **cost}
 
 
 def _is_held(engine: Engine, answers: Answers, now: datetime) -> bool:
-    """Whether a router may still send there."""
+    """Whether a router may still send requests to the candidate."""
     since = engine.mark.since if engine.mark else None
-    # Also where the clock that wrote the mark is ahead of ours.
+    # Holds also if the clock that wrote the mark is ahead.
     if since is None or abs(now - since) >= PATIENCE:
         return False
     return not all(answer is not None and _has_released(answer, engine.name) for answer in answers)
 
 
 def _has_released(answer: ReplicasState, name: str) -> bool:
-    return all(one.withheld in RELEASED for one in answer.replicas if one.name == name)
+    return all(one.unschedulable_reason in RELEASED for one in answer.replicas if one.name == name)

@@ -33,7 +33,7 @@ class Terms:
     ready: int = 0
     """Replicas that take requests."""
     activation: bool = False
-    """Requests wait for a replica, and there is none: at least one is wanted, at once and whatever else is known."""
+    """Requests wait and there is no replica: at least one is started at once, regardless of measurements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the next step needs of earlier steps."""
+    """State that the next step needs."""
 
     replicas: int
     history: History = field(default_factory=History)
@@ -88,7 +88,7 @@ def step(
 
 
 def _note(scaling: Autoscaling, recommendation: Recommendation) -> Note:
-    """Messages without values that change by the minute; metrics have those."""
+    """Messages without changing values, which metrics report."""
     if recommendation.reason == reasons.LEARNING:
         return Note(
             reasons.LEARNING,

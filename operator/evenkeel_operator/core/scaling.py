@@ -21,7 +21,7 @@ class Scaling:
     replicas: int
     note: Note
     decision: Decision | None = None
-    """Of the built-in scaler, where there is one for the service."""
+    """Decision of the built-in scaler, if the service uses it."""
 
 
 def foreign_scalers(service: str, scalers: Iterable[Object]) -> Iterator[Note]:
@@ -54,8 +54,8 @@ def decide(spec: ServiceSpec | None, decision: Decision | None = None) -> Scalin
 def surged(scaling: Scaling, pods: Iterable[Object], cordoned: Collection[str]) -> Scaling:
     """One more replica while the only one runs on a cordoned node.
 
-    Its budget allows no eviction while it is the only one; with a second one ready it does, and once it is gone the
-    recommendation ends.
+    Its PodDisruptionBudget allows no eviction of the only replica. A second ready replica permits it; after the
+    eviction the recommendation ends.
     """
     if scaling.replicas != 1:
         return scaling

@@ -33,7 +33,7 @@ PIN_PREFIX: Final = "image."
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What runs."""
+    """The spec that is in use."""
 
     spec: Mapping[str, Any]
     """As plain data, as it was applied."""
@@ -46,18 +46,18 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class SpecDecision:
-    """What was found about the wanted spec, and what runs now."""
+    """The result of reading the wanted spec, and the spec in use."""
 
     faults: tuple[Fault, ...]
     """Of the wanted spec."""
     running: FairInferenceService | None
-    """What to build: the wanted spec, or the last good one; None where there never was one."""
+    """The spec to build: the wanted one, or the last valid one; None if there is no valid one."""
     accepted: Accepted | None
     is_new: bool = False
-    """The wanted spec is good and not what runs: the cluster may still refuse it."""
+    """The wanted spec is valid and not yet in use: the API server may still refuse it."""
 
     def refused(self, faults: tuple[Fault, ...], before: SpecDecision) -> SpecDecision:
-        """The cluster refused the wanted spec: what ran, runs on."""
+        """The API server refused the wanted spec: the spec in use stays."""
         return replace(before, faults=(*self.faults, *faults), is_new=False)
 
 
@@ -77,11 +77,11 @@ def choose_spec(raw: Object, accepted: Accepted | None, defaults: Defaults) -> S
 
 
 def last_good(raw: Object, accepted: Accepted | None) -> SpecDecision:
-    """What ran before, without a word about what is wanted."""
+    """The spec in use, without a result for the wanted spec."""
     if accepted is None:
         return SpecDecision((), None, None)
     before, faults = parse_service(_without_status({**raw, "spec": accepted.spec}))
-    # An operator that is stricter than the one that accepted it: nothing is built, what runs is left alone.
+    # This operator is stricter than the one that accepted the spec: it builds and changes nothing.
     return SpecDecision((), None if faults else before, accepted)
 
 
@@ -94,7 +94,7 @@ def engine_image(service: FairInferenceService, accepted: Accepted, defaults: De
 def available_image(
     service: FairInferenceService, accepted: Accepted, defaults: Defaults
 ) -> str | None:
-    """The operator's default, where another one is pinned."""
+    """The operator's default image, if another one is pinned."""
     runtime = service.spec.engine.runtime
     default = defaults.image(runtime)
     if service.spec.engine.image is not None or accepted.pins.get(runtime.value) == default:
@@ -160,7 +160,7 @@ def may_be_asked(url: str, defaults: Defaults) -> bool:
 
 def _is_below(url: str, allowed: str) -> bool:
     base = allowed.rstrip("/")
-    # Whoever asks walks up at dots: they would lead out of what is allowed.
+    # `..` in a path would lead out of the allowed prefix.
     dots = any(part in (".", "..") for part in unquote(url).split("/"))
     return not dots and (url == base or url.startswith(f"{base}/"))
 
@@ -188,7 +188,7 @@ def _containers(path: str, template: PodTemplate, main: str) -> Iterator[Fault]:
         if not isinstance(container, Mapping) or container.get("name") != main:
             continue
         yield from _variables(f"{path}.spec.containers[{index}]", container)
-        # Flags that the rest of the spec decides would come in by the back door.
+        # The spec has fields for these; a flag would override them.
         for field_, instead in (
             ("command", None),
             ("args", "engine.args"),
@@ -210,7 +210,7 @@ def _variables(path: str, holder: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 RULES: Final = (
-    # What only the operator can know, in the order of the document's fields.
+    # Faults that only the operator can find, in the order of the document's fields.
     template_takes_what_is_ours,
     prometheus_is_not_allowed,
 )

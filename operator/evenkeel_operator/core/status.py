@@ -67,7 +67,7 @@ def service_status(
 
 
 def _scaling_status(decision: Decision, raw: Object, *, now: str) -> ScalingStatus:
-    """The time is kept in the status itself, as conditions keep theirs; the first number is no change."""
+    """The status keeps the time of the change, as conditions do. The first number is no change."""
     plain = (raw.get("status") or {}).get("scaling")
     before, faults = salvage(ScalingStatus, plain) if plain else (None, ())
     if before is None or faults:

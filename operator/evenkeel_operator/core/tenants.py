@@ -53,7 +53,7 @@ def secrets_named_by(tenants: Iterable[Tenant]) -> frozenset[str]:
 def hash_entries(secret: Object) -> dict[str, str]:
     """Entry → SHA-256 of its key. The key itself is not kept.
 
-    White space at both ends is no part of a key: `echo key > file` leaves a line break that no client sends.
+    White space at both ends is not part of a key: `echo key > file` adds a line break that clients do not send.
     """
     found = {}
     for name, encoded in (secret.get("data") or {}).items():
@@ -73,13 +73,13 @@ class Roster:
     tenants: tuple[InferenceTenant, ...]
     hashes: KeyHashes
     clashing: frozenset[tuple[str, str]]
-    """(tenant, key) of keys that are the same as another one: left out of `hashes`."""
+    """(tenant, key) of duplicate keys, which `hashes` omits."""
     missing: frozenset[tuple[str, str]]
-    """(tenant, key) of keys whose Secret or entry is not there."""
+    """(tenant, key) of keys whose Secret or entry is missing."""
 
 
 def make_roster(tenants: Sequence[Tenant], secrets: SecretHashes) -> Roster:
-    """All good tenants of a namespace with the hashes of their keys."""
+    """All valid tenants of a namespace with the hashes of their keys."""
     good = tuple(tenant.resource for tenant in tenants if tenant.resource is not None)
     claims = {
         (item.metadata.name, key.name): (
@@ -115,7 +115,7 @@ def keep_faulty(
     kept = [
         item
         for item in known
-        # A good tenant may hold the key by now: then the old entry would make it two identities.
+        # A valid tenant may have the key now; the old entry would map one key to two tenants.
         if item.name in faulty and taken.isdisjoint(key.sha256 for key in item.api_keys)
     ]
     return tuple(sorted((*config.tenancy.tenants, *kept), key=lambda item: item.name))

@@ -25,10 +25,10 @@ class Workload:
     wanted: int
     exists: bool = False
     pods: int = 0
-    """That there are, old ones of a rollout included."""
+    """All existing pods, including old ones of a rollout."""
     ready: int = 0
     settled: bool = False
-    """No rollout is going on: all pods are of the newest kind, and no others are left."""
+    """No rollout is in progress: all pods are of the newest revision."""
     failure: PodFailure | None = None
     """Of any pod, or of the Deployment."""
     stuck: PodFailure | None = None
@@ -61,9 +61,9 @@ def workload(deployment: Object | None, *, wanted: int, pods: Sequence[Object] =
 
 
 def _stuck(deployment: Object, pods: Sequence[Object], *, current: bool) -> PodFailure | None:
-    """Found long before the Deployment's deadline, which must be longer than weights take to load."""
+    """Found long before the Deployment's deadline, which must exceed the time to load weights."""
     done = _conditions(deployment).get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
-    if done and current:  # what a pod has now, no rollout brought
+    if done and current:  # a failure that no rollout caused
         return None
     alive = [pod for pod in pods if not has_ended(pod)]
     newest = max(alive, key=_made, default=None)
@@ -76,7 +76,7 @@ def _made(pod: Object) -> str:
 
 
 def _template(pod: Object) -> str:
-    """Which ReplicaSet it is of."""
+    """The name of its ReplicaSet."""
     return labels_of(pod).get("pod-template-hash", "")
 
 

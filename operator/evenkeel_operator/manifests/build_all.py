@@ -28,9 +28,9 @@ from evenkeel_operator.manifests.storage import cache_claim, state_claim
 
 
 def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
-    """All objects but the generated keys (`core/credentials`). Equal input, equal objects."""
+    """All objects except the generated keys (`core/credentials`). Equal input gives equal objects."""
     wanted = (
-        # What pods need before they start, …
+        # Objects that pods need at their start, …
         engine_account(context),
         router_account(context),
         router_role(context),

@@ -29,20 +29,20 @@ from evenkeel_contract.spec import Model, Runtime, ServiceSpec
 
 SGLANG_COMMAND: Final = ("python3", "-m", SGLANG_MODULE)
 CACHE_PATH: Final = "/models/cache"
-"""Where files that are fetched go: `spec.model.cache`, or a directory of the pod."""
+"""Directory for downloaded files: `spec.model.cache`, or a directory of the pod."""
 CLAIM_PATH: Final = "/models/claim"
 """Where the volume of a `pvc://` source is mounted."""
 
 
 def engine_arguments(spec: ServiceSpec, *, key_env: str) -> Iterator[str]:
-    """All arguments, as `--flag=value`; the key is expanded by the kubelet, so that no spec shows it."""
+    """All arguments as `--flag=value`. The kubelet expands the key, so the pod spec does not contain it."""
     sglang = spec.engine.runtime is Runtime.SGLANG
     yield from _sglang(spec) if sglang else _simulator(spec)
     yield "--host=0.0.0.0"
     yield f"--port={ENGINE_PORT}"
     yield f"--api-key=$({key_env})"
     yield f"--page-size={PAGE_SIZE}"
-    # Last, so that of a flag given twice the spec's counts; those above are refused in it.
+    # Last, so that a flag of the spec overrides a default; the flags above are refused in the spec.
     yield from spec.engine.args
 
 
@@ -70,7 +70,7 @@ def environment(spec: ServiceSpec) -> dict[str, str]:
 
 
 def model_path(model: Model) -> str:
-    """What SGLang loads: a repository's name, or a path in the container."""
+    """The model for SGLang: a repository's name, or a path in the container."""
     found = hub_name(model) or file_path(model)
     if found is not None:
         return found

@@ -14,14 +14,14 @@ from evenkeel_operator.core.defaults import Monitoring
 Manifest = dict[str, Any]
 """One object of Kubernetes, as it is sent to the API server."""
 
-# How long a terminating replica or router may finish its work, if `spec.autoscaling` is not set.
-# Five minutes outlast nearly every answer of a chat.
+# How long a terminating replica or router may finish its work, if `spec.autoscaling` is not set. Nearly every chat
+# answer takes less than five minutes.
 DEFAULT_DRAIN_S: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The FairInferenceService that everything generated goes with."""
+    """The FairInferenceService that owns the generated objects."""
 
     name: str
     namespace: str
@@ -42,7 +42,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """Which images run."""
+    """The images of the pods."""
 
     engine: str
     router: str
@@ -53,7 +53,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKeyRef:
-    """The key that engines ask for: where it is, never what it is."""
+    """Reference to the key that engines require; never its value."""
 
     secret: str
     entry: str
@@ -77,7 +77,7 @@ class BuildContext:
     scrapers: Mapping[str, str] = field(default_factory=dict)
     """Labels of the namespaces whose pods may read metrics; empty: those of every namespace."""
     operator_namespace: str | None = None
-    """Whose pods may reach the routers' admin port; None: only the routers themselves."""
+    """Namespace whose pods may reach the routers' admin port; None: only the routers themselves."""
 
     @property
     def name(self) -> str:

@@ -37,7 +37,7 @@ from evenkeel_operator.manifests.storage import model_mounts, model_volumes
 
 KEY_ENV: Final = "EVENKEEL_ENGINE_KEY"
 
-# Fetching and loading the weights of the largest models takes the better part of an hour on slow storage.
+# Downloading and loading the largest models takes most of an hour on slow storage.
 START_PERIOD_S: Final = 5
 START_ATTEMPTS: Final = 1080
 PROGRESS_DEADLINE_S: Final = START_PERIOD_S * START_ATTEMPTS + 600
@@ -51,7 +51,7 @@ PORTS: Final = {
 
 
 def engine_deployment(context: BuildContext, *, replicas: int) -> Manifest:
-    """The replicas. `replicas` is given: from the spec, or from the scaler."""
+    """The Deployment of the replicas. `replicas` comes from the spec or the scaler."""
     match = selector(context.owner, ENGINE_COMPONENT)
     pod = pod_template(
         context,
@@ -109,8 +109,8 @@ def engine_service(context: BuildContext) -> Manifest:
 def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
     return {
         "serviceAccountName": engine_name(context.name),
-        "automountServiceAccountToken": False,  # an engine has no business with the API server
-        "enableServiceLinks": False,  # SERVICE_PORT of a neighbour would become its setting
+        "automountServiceAccountToken": False,  # an engine does not use the API server
+        "enableServiceLinks": False,  # otherwise variables of other Services could become settings
         "terminationGracePeriodSeconds": context.drain_s + LEAVE_ROTATION_S + EXIT_MARGIN_S,
         "readinessGates": GATES,
         "securityContext": POD_SECURITY,
@@ -140,8 +140,8 @@ def _container(context: BuildContext) -> Manifest:
         "readinessProbe": probe(
             "/ready", HTTP_PORT_NAME, periodSeconds=2, timeoutSeconds=5, failureThreshold=2
         ),
-        # `/health` is the only one that notices a scheduler that hangs. Two minutes of patience: a long
-        # prefill answers late.
+        # Only `/health` detects a scheduler that hangs. It may fail for two minutes: a long prefill delays the
+        # answer.
         "livenessProbe": probe(
             "/health", HTTP_PORT_NAME, periodSeconds=30, timeoutSeconds=20, failureThreshold=4
         ),
@@ -180,7 +180,7 @@ def _environment(context: BuildContext) -> list[Manifest]:
 
 
 def _resources(context: BuildContext) -> Manifest:
-    """GPUs, and little else: what a model needs of the host only its owner knows (`engine.template`)."""
+    """GPUs and small defaults; `engine.template` sets the CPU and memory that a model needs."""
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return {"requests": {"cpu": "50m", "memory": "128Mi"}}
     gpu = context.spec.engine.gpu

@@ -1,4 +1,4 @@
-"""The way in from outside: an Ingress or an HTTPRoute, with timeouts that let a stream live."""
+"""Access from outside the cluster: an Ingress or an HTTPRoute, with timeouts for long streams."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def http_route(context: BuildContext) -> Manifest | None:
                         "weight": 1,
                     }
                 ],
-                # 0s: none. The router bounds queueing, first token and silence itself.
+                # 0s: no timeout. The router limits queueing, time to first token and silence.
                 "timeouts": {"request": "0s", "backendRequest": "0s"},
             }
         ],
@@ -81,7 +81,7 @@ def _annotations(context: BuildContext) -> dict[str, str]:
         f"{nginx}/proxy-send-timeout": str(silence_s),
         f"{nginx}/proxy-body-size": str(limits.max_body_size.whole),
         f"{nginx}/proxy-buffering": "off",
-        f"{nginx}/proxy-next-upstream": "off",  # the router retries, and knows when it may
+        f"{nginx}/proxy-next-upstream": "off",  # the router decides about retries
         "haproxy-ingress.github.io/timeout-server": f"{silence_s}s",
         "haproxy.org/timeout-server": f"{silence_s}s",
     }

@@ -37,7 +37,7 @@ def pod_monitors(context: BuildContext) -> list[Manifest]:
 
 
 def with_selection_labels(found: Manifest, context: BuildContext) -> Manifest:
-    """With the labels by which the platform's Prometheus selects what it reads; ours stay what they are."""
+    """Adds the labels of the platform's Prometheus selector; generated labels win."""
     found["metadata"]["labels"] = {**context.monitoring.labels, **found["metadata"]["labels"]}
     return found
 
@@ -66,8 +66,8 @@ _PLACE: Final = re.compile(r"@\{(\w+)\}")
 
 _HOUR_S: Final = 3600.0
 _MONTH_S: Final = 720 * _HOUR_S
-# How fast the budget burns, and over which part of a month that is looked at (SRE workbook, chapter 5): 2 % of the
-# budget in an hour, 5 % in six, then 10 % in one day and in three.
+# Burn rates of the error budget and their windows (SRE workbook, chapter 5): 2 % of the budget in an hour, 5 % in six,
+# then 10 % in one day and in three.
 BURNING: Final = ((14.4, _HOUR_S), (6.0, 6 * _HOUR_S), (3.0, 24 * _HOUR_S), (1.0, 72 * _HOUR_S))
 _SHORT_PART: Final = 12
 # Rates need a few scrapes, which come once a minute at worst.
@@ -76,11 +76,11 @@ _LEAST_LONG_S: Final = 900.0
 _LATE_S: Final = 300.0
 """How long a replica may exceed its drain timeout before an alert fires."""
 _NEARLY_ALL: Final = 0.9
-"""A budget of a fifth cannot burn fourteen times as fast: where nine of ten miss, it burns as fast as it can."""
+"""Largest ratio of failed requests in an alert: with a budget of 20 %, a burn rate of 14.4 is impossible."""
 
 
 def prometheus_rule(context: BuildContext) -> Manifest | None:
-    """The alerts of the service; None where the cluster has no API for them."""
+    """The alerts of the service; None if the cluster lacks their API."""
     if "PrometheusRule" not in context.apis:
         return None
     found = manifest(
@@ -125,7 +125,7 @@ def _values(context: BuildContext) -> Iterator[tuple[str, str]]:
     namespace, name = context.namespace, context.name
     yield "of", series_of(namespace, name)
     yield "operator", f'service_namespace="{namespace}",service_name="{name}"'
-    # What the Prometheus operator calls the scrapes of a PodMonitor.
+    # The job name that the Prometheus operator gives to a PodMonitor.
     yield "routers", f"{namespace}/{router_name(name)}"
     yield "engines", f"{namespace}/{engine_name(name)}"
     yield "drained_by", _span(context.drain_s + _LATE_S)

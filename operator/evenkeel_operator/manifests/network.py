@@ -1,4 +1,4 @@
-"""Who may talk to whom, and how many may be evicted at once."""
+"""NetworkPolicies and PodDisruptionBudgets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest
 def engine_policy(context: BuildContext) -> Manifest:
     """Into engines: the service's routers; scrapers to the HTTP port, whose metrics need no key.
 
-    Ingress only: where an engine fetches its model from is its owner's to say.
+    No egress rule: the source of the model is the owner's decision.
     """
     found = _head(context, "NetworkPolicy", ENGINE_COMPONENT)
     routers = {"podSelector": {"matchLabels": selector(context.owner, ROUTER_COMPONENT)}}
@@ -41,7 +41,7 @@ def engine_policy(context: BuildContext) -> Manifest:
 
 
 def router_policy(context: BuildContext) -> Manifest:
-    """Into routers: anybody to the traffic port; scrapers to the probes; peers, and the operator, to admin."""
+    """Into routers: all pods to the traffic port; scrapers to the probes; peers and the operator to the admin port."""
     found = _head(context, "NetworkPolicy", ROUTER_COMPONENT)
     peers: list[Manifest] = [
         {"podSelector": {"matchLabels": selector(context.owner, ROUTER_COMPONENT)}}
@@ -68,7 +68,7 @@ def router_policy(context: BuildContext) -> Manifest:
 
 
 def engine_budget(context: BuildContext, *, replicas: int) -> Manifest:
-    """One replica at a time; the only one not at all (design §6: the operator surges first)."""
+    """At most one replica at a time; never the only one (design §6: the operator surges first)."""
     found = _budget(context, ENGINE_COMPONENT)
     found["spec"]["maxUnavailable"] = 1 if replicas > 1 else 0
     return found
@@ -85,7 +85,7 @@ def _budget(context: BuildContext, component: str) -> Manifest:
     found = _head(context, "PodDisruptionBudget", component)
     found["spec"] = {
         "selector": {"matchLabels": selector(context.owner, component)},
-        # A replica that is broken anyway must not keep its node from being drained.
+        # A replica that is not ready must not block the drain of its node.
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
     return found

@@ -1,4 +1,4 @@
-"""What pods of engines and routers have in common: security, and the template of the spec laid over."""
+"""Common parts of engine and router pods: security settings, and the merge of the spec's template."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evenkeel_contract.spec import PodTemplate
 
 from evenkeel_operator.manifests.context import BuildContext, Manifest, labels
 
-# List → the field that tells its entries apart; where several could, the first that all entries have.
+# List → the field that identifies its entries; of several candidates, the first that all entries have.
 MERGE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "containers": ("name",),
     "initContainers": ("name",),
@@ -25,12 +25,12 @@ MERGE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "readinessGates": ("conditionType",),
 }
 APPENDED: Final = frozenset({"tolerations", "envFrom"})
-# Their entries are unions (a value or a source of one): one of each laid together would be refused.
+# Their entries are unions (a value or a source). The API server refuses an entry with both.
 WHOLE: Final = frozenset({"env", "volumes", "volumeMounts", "volumeDevices"})
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`; neither is changed."""
+    """`base` with the values of `over`; neither is modified."""
     merged = dict(base)
     for key, value in over.items():
         if value is None:
@@ -69,10 +69,10 @@ def _key_of(name: str, entries: Sequence[Any]) -> str | None:
 
 
 USER_ID: Final = 65532
-"""`nonroot` of the images; any other id would do as well."""
+"""`nonroot` of the images; any other id works too."""
 
-# Endpoints, routers and ingress controllers learn within about a second that a pod is going; until then they
-# may still send to it. Kept in the pod, before SIGTERM.
+# Endpoints, routers and ingress controllers need about a second to see that a pod terminates. The preStop hook delays
+# SIGTERM for as long.
 LEAVE_ROTATION_S: Final = 5
 # Between the last answer and the end of the process.
 EXIT_MARGIN_S: Final = 25
@@ -93,7 +93,7 @@ CONTAINER_SECURITY: Final[Manifest] = {
 }
 PRE_STOP: Final[Manifest] = {"preStop": {"sleep": {"seconds": LEAVE_ROTATION_S}}}
 
-# Fields of a container that a template may give beside the pod's own: they are meant for the main container.
+# Container fields that a template may set at pod level; they apply to the main container.
 CONTAINER_FIELDS: Final = ("env", "envFrom", "resources", "volumeMounts")
 
 
@@ -103,7 +103,7 @@ def probe(path: str, port: str, **timing: int) -> Manifest:
 
 
 def spread(match: dict[str, str]) -> list[Manifest]:
-    """Rather on different nodes, so that one node's end is not the end of all."""
+    """Preferred spread over nodes, so that the loss of one node does not remove all pods."""
     return [
         {
             "maxSkew": 1,
@@ -122,7 +122,7 @@ def pod_template(
     overlay: PodTemplate,
     extra_labels: Manifest,
 ) -> Manifest:
-    """The pod template of a component; labels of ours win over the overlay's, since selectors need them."""
+    """The pod template of a component. Generated labels win over the template's, since selectors need them."""
     if context.images.pull_secrets:
         pod = {**pod, "imagePullSecrets": [{"name": name} for name in context.images.pull_secrets]}
     template = merge({"metadata": {}, "spec": pod}, _overlay(overlay, main=component))

@@ -1,4 +1,4 @@
-"""What the operator keeps for itself: the ConfigMap with the spec in use, and the Secret with generated keys."""
+"""Records of the operator: the ConfigMap with the spec in use, and the Secret with generated keys."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def credentials_secret(owner: Owner, credentials: Credentials) -> Manifest:
 
 
 def engine_key_ref(owner: Owner, credentials: Credentials) -> EngineKeyRef:
-    """What the engines' pods refer to."""
+    """The reference to the key in engine pods."""
     current = credentials.current.id
     return EngineKeyRef(
         secret=credentials_name(owner.name), entry=f"{KEY_PREFIX}{current}", id=current

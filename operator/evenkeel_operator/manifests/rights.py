@@ -1,7 +1,7 @@
-"""What the operator itself may ask of the API server: the rules of its ClusterRole. The chart holds the same.
+"""The rules of the operator's ClusterRole; the chart has the same rules.
 
-Least of all that works: every verb here is one that some pass needs. What routers may do is in here too, since the
-API server lets nobody give away rights that he has not.
+Every verb is needed by a pass. The rights of routers are included, since the API server lets the operator grant only
+rights that it has.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def cluster_rules() -> list[Manifest]:
     return [
         _rule(GROUP, resources, READ),
         _rule(GROUP, [f"{name}/status" for name in resources], ["patch"]),
-        # To be named in `blockOwnerDeletion` of what is made.
+        # For `blockOwnerDeletion` of generated objects.
         _rule(GROUP, ["fairinferenceservices/finalizers"], ["update"]),
         *(_rule(group, sorted(names), _OWN) for group, names in sorted(by_group.items())),
-        # To mark who is to leave, and to open the gate of who may enter.
+        # To mark scale-down candidates, and to open readiness gates.
         _rule("", ["pods"], [*READ, "patch"]),
         _rule("", ["pods/status"], ["patch"]),
         _rule("discovery.k8s.io", ["endpointslices"], READ),
         _rule("autoscaling", ["horizontalpodautoscalers"], READ),
         _rule("", ["events"], ["create"]),
         _rule("", ["nodes"], READ),
-        # kopf looks at what there is to be watched.
+        # kopf lists the resources that it can watch.
         _rule("", ["namespaces"], READ),
         _rule("apiextensions.k8s.io", ["customresourcedefinitions"], READ),
     ]

@@ -39,7 +39,7 @@ PORTS: Final = {
     ADMIN_PORT_NAME: ADMIN_PORT,
 }
 SERVICE_PORT: Final = 80
-"""What clients in the cluster use: `http://<service>-router.<namespace>`."""
+"""Address for clients in the cluster: `http://<service>-router.<namespace>`."""
 
 
 def router_deployment(context: BuildContext) -> Manifest:
@@ -59,7 +59,7 @@ def router_deployment(context: BuildContext) -> Manifest:
         "replicas": router.count,
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": match},
-        # A second router could not mount the first one's volume, let alone write its file.
+        # A second router cannot mount the volume of the first one.
         "strategy": {"type": "Recreate"}
         if on_a_volume
         else {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
@@ -88,7 +88,8 @@ def router_service(context: BuildContext) -> Manifest:
 
 
 def router_peers_service(context: BuildContext) -> Manifest:
-    """By which routers find each other, also before they are ready: a router that starts needs the ledger."""
+    """Routers find each other by this Service. It includes routers that are not ready, since a starting router reads
+    the ledger of its peers."""
     found = _head(context, "v1", "Service", router_peers_name(context.name))
     found["spec"] = {
         "type": "ClusterIP",

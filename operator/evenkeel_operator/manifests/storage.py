@@ -16,7 +16,7 @@ _DEFAULT_STATE_SIZE: Final = "1Gi"
 
 
 def cache_claim(context: BuildContext) -> Manifest | None:
-    """The volume that keeps the model's files, where the spec asks for one."""
+    """The volume for the model's files, if the spec sets one."""
     cache = context.spec.model.cache
     if cache is None:
         return None
@@ -72,7 +72,7 @@ def model_volumes(context: BuildContext) -> list[Manifest]:
 
 
 def model_mounts(context: BuildContext) -> list[Manifest]:
-    """Where an engine's container sees them."""
+    """The mounts of an engine's container."""
     mounts: list[Manifest] = [{"name": "tmp", "mountPath": "/tmp"}]
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return mounts

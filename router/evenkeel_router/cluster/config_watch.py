@@ -2,7 +2,7 @@
 one stays in use (design §3).
 
 Content is compared, not times. A mounted ConfigMap changes by swapping a symbolic link, and an editor may write in
-several steps: half a file does not parse, and the next look sees the rest.
+several steps: half a file does not parse, and the next check reads the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ConfigSource(Protocol):
     """Where a running router's configuration comes from."""
 
     async def watch(self, apply: Apply, complain: Complain) -> None:
-        """Hand over what changes, until cancelled; no faults where the newest one holds."""
+        """Pass on changes until cancelled; no faults if the newest configuration is valid."""
 
 
 def load(path: Path) -> tuple[RouterConfig | None, tuple[Fault, ...], bytes]:
@@ -49,10 +49,10 @@ def _content(path: Path) -> bytes:
 
 
 class FileSource:
-    """A file, looked at again and again."""
+    """A file, checked at intervals."""
 
     def __init__(self, path: Path, last: bytes, *, interval_s: float = 1.0) -> None:
-        """`last` is what runs now."""
+        """`last` is the content in use."""
         self._path = path
         self._last = last
         self._interval_s = interval_s
@@ -74,7 +74,7 @@ def hand_over(loaded: Loaded, apply: Apply, complain: Complain) -> None:
     messages = tuple(str(fault) for fault in faults)
     complain(messages)
     if config is None:
-        _log.error("the configuration does not hold; the last good one runs on: %s", messages)
+        _log.error("invalid configuration, the last valid one stays in use: %s", messages)
         return
     apply(config)
     _log.info("the configuration changed")

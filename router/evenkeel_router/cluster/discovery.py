@@ -1,7 +1,7 @@
 """The replicas and peers of a router on Kubernetes: EndpointSlices of both headless Services, and the engines' pods.
 
-Changes are collected for a few milliseconds. A rollout changes a pod and its slice in quick succession; to handle one
-without the other would be to act on a state that never existed.
+Changes are collected for a few milliseconds. A rollout changes a pod and its slice in quick succession; handling one
+without the other would act on a state that never existed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from evenkeel_router.ledger.contacts import Peer
 
 _log = logging.getLogger(__name__)
 SETTLE_S: Final = 0.01
-"""Events that belong together come within milliseconds."""
+"""Related events arrive within milliseconds."""
 
 
 class KubernetesDiscovery:
@@ -40,7 +40,7 @@ class KubernetesDiscovery:
         found_peers: Callable[[Sequence[Peer]], None],
         rng: Random,
     ) -> None:
-        """`own_name` is this router's pod; `found_peers` is told of the others whenever they change."""
+        """`own_name` is this router's pod; `found_peers` is called with the other routers whenever they change."""
         self._cluster = cluster
         self._own_name = own_name
         self._found_peers = found_peers
@@ -51,13 +51,13 @@ class KubernetesDiscovery:
         self._pods = Watcher(client, _pods_of(config), changed, rng=rng)
 
     async def run(self) -> None:
-        """Keep both watches, until cancelled."""
+        """Run both watches until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._slices.run())
             group.create_task(self._pods.run())
 
     def update(self, config: RouterConfig) -> None:
-        """A changed key of the replicas; other Services would be another fleet, for another router."""
+        """Use changed keys of the replicas. The Services must not change, since they identify the fleet."""
         cluster = config.cluster
         if cluster is None or _services(cluster) != _services(self._cluster):
             _log.warning("a changed `cluster` takes effect when the router restarts")
@@ -71,7 +71,7 @@ class KubernetesDiscovery:
             await asyncio.sleep(SETTLE_S)
             self._changed.clear()
             if self._slices.synced and self._pods.synced:
-                self._tell_peers()
+                self._notify_peers()
                 yield endpoints.replicas(
                     self._slices.cache.objects.values(),
                     self._pods.cache.objects,
@@ -80,7 +80,7 @@ class KubernetesDiscovery:
                     api_keys={key.id: key.key for key in self._cluster.api_keys},
                 )
 
-    def _tell_peers(self) -> None:
+    def _notify_peers(self) -> None:
         if self._cluster.peers is None:
             return
         slices = self._slices.cache.objects.values()

@@ -37,21 +37,21 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class PodStatus(msgspec.Struct, frozen=True):
-    """What kubelet says of a pod."""
+    """The pod's status as the kubelet reports it."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] | None = None
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """A pod, as far as it is read."""
+    """The fields of a pod that are read."""
 
     metadata: Metadata = Metadata()
     status: PodStatus = PodStatus()
 
 
 class TargetRef(msgspec.Struct, frozen=True):
-    """What an endpoint stands for."""
+    """The object that an endpoint represents."""
 
     kind: str = ""
     name: str = ""
@@ -59,7 +59,7 @@ class TargetRef(msgspec.Struct, frozen=True):
 
 
 class EndpointConditions(msgspec.Struct, frozen=True):
-    """Absent means unknown, which is to be read as false."""
+    """Absent means unknown and counts as false."""
 
     terminating: bool | None = None
 
@@ -80,7 +80,7 @@ class EndpointPort(msgspec.Struct, frozen=True):
 
 
 class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
-    """A slice, as far as it is read."""
+    """The fields of a slice that are read."""
 
     metadata: Metadata = Metadata()
     address_type: str = "IPv4"
@@ -105,9 +105,9 @@ def replicas(
     api_key: str | None,
     api_keys: Mapping[str, str] | None = None,
 ) -> tuple[DiscoveredReplica, ...]:
-    """The replicas behind a Service, by name. One that nobody listens for (no HTTP port) is left out.
+    """The replicas behind a Service, by name. A slice without an HTTP port is skipped.
 
-    `api_keys` are keys by id: the label of a pod says which it asks for; `api_key` is for the others.
+    `api_keys` are keys by id, which a pod's label names; `api_key` is for pods without this label.
     """
     found: dict[str, DiscoveredReplica] = {}
     for slice_, endpoint, target in _of_pods(slices, service):
@@ -137,7 +137,7 @@ def _key_id(pod: Pod | None) -> str:
 
 
 def peers(slices: Iterable[EndpointSlice], *, service: str, own_name: str) -> tuple[Peer, ...]:
-    """The other routers behind a Service, by name; those that are not ready yet, or not any more, too."""
+    """The other routers behind a Service, by name, including those that are not ready."""
     found: dict[str, Peer] = {}
     for slice_, endpoint, target in _of_pods(slices, service):
         port = slice_.port(ADMIN_PORT_NAME)
@@ -148,7 +148,7 @@ def peers(slices: Iterable[EndpointSlice], *, service: str, own_name: str) -> tu
 
 
 def unschedulable(endpoint: Endpoint, target: TargetRef, pod: Pod | None) -> str:
-    """The first reason to send nothing there; empty where there is none."""
+    """The first reason to send no new requests to the endpoint; empty if there is none."""
     return next((why for why, holds in _REASONS if holds(endpoint, target, pod or _NO_POD)), "")
 
 
@@ -157,7 +157,7 @@ _Rule = Callable[[Endpoint, TargetRef, Pod], bool]
 
 
 def _is_unknown(endpoint: Endpoint, target: TargetRef, pod: Pod) -> bool:
-    """Slices and pods come by two watches: the other may be behind, or a name have a new bearer."""
+    """Slices and pods come from two watches: one may be behind, or a new pod may have the name of an old one."""
     return pod.metadata.uid != target.uid
 
 
@@ -178,11 +178,11 @@ def _containers_are_not_ready(endpoint: Endpoint, target: TargetRef, pod: Pod) -
 
 
 _REASONS: Final[Sequence[tuple[str, _Rule]]] = (
-    ("unknown", _is_unknown),  # nothing below can be told
+    ("unknown", _is_unknown),  # no other rule can be checked
     (TERMINATING, _is_terminating),  # never comes back
-    ("ended", _has_ended),  # evicted, say; never comes back either
-    ("draining", _is_draining),  # the operator's wish, while all is well with it
-    ("starting", _containers_are_not_ready),  # or failing: kubelet does not tell apart
+    ("ended", _has_ended),  # for example evicted; never comes back either
+    ("draining", _is_draining),  # marked by the operator, otherwise healthy
+    ("starting", _containers_are_not_ready),  # or failing: the kubelet does not distinguish them
 )
 
 
@@ -199,5 +199,5 @@ def _of_pods(
 
 
 def _host(slice_: EndpointSlice, endpoint: Endpoint) -> str:
-    address = endpoint.addresses[0]  # consumers of the API are told to use the first only
+    address = endpoint.addresses[0]  # the API requires consumers to use only the first
     return f"[{address}]" if slice_.address_type == "IPv6" else address

@@ -1,6 +1,6 @@
 """Reload the configuration when the Secret that holds it changes.
 
-Content is compared: a Secret gets a new version also where only a label changes.
+Content is compared, since a Secret gets a new version even if only a label changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 class SecretSource:
-    """A Secret that is watched. `first` and `watch` see its content only while `run` runs."""
+    """A watched Secret. `first` and `watch` see its content only while `run` is active."""
 
     def __init__(self, client: KubeClient, namespace: str, name: str, *, rng: Random) -> None:
         self._name = name

@@ -65,9 +65,9 @@ class Activation:
         wanted = self.holds and len(self._room) > 0
         if wanted != self.wanted:
             self.wanted = wanted
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()  # wakes the polls that wait now, …
         self._news.clear()  # … and none that comes later
         if self.wanted:

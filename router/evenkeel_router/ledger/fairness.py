@@ -1,9 +1,10 @@
-"""What each client was served against what it was owed, in the whole fleet (design §7).
+"""Service and owed service of each client, over the whole fleet (design §7).
 
 Every router computes the same from the same ledger: aggregate over routers by maximum. While several clients are backlogged, each is owed
 its share of what they received together; a client that is not backlogged is owed what it received.
 
-The values are computed in steps, with requests served in between, and replaced as a whole: a large fleet takes longer than any request may wait.
+The values are computed in steps and replaced as a whole. Requests are served between steps, since a large fleet takes
+longer than a request may wait.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
 from evenkeel_router.ledger.weights import ConfiguredWeights
 
 WINDOW_S: Final = 60.0
-"""What shares are compared over: the time of a few long requests."""
+"""Window over which shares are compared: the duration of a few long requests."""
 AS_OWED: Final = 0.8
-"""Who waited most of the window and was given this part of what it was owed got its share, and asked for more: whose
-requests wait through its own doing. What is missing to 1 is what measuring over a minute may be wrong by."""
+"""A client that was backlogged for most of the window and received this part of its owed service counts as beyond its
+share: it causes its own waiting. The difference to 1 is the tolerance of a window of one minute."""
 SERVICE: Final = ""
 """The level whose members are the tenants; a tenant is the level of its clients."""
 STRIDE: Final = 20
-"""Clients to look at between two moments in which requests may be served."""
+"""Clients per step; requests may be served between steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +39,14 @@ class MemberFigures:
     """A client or a tenant."""
 
     service: float = 0.0
-    """What it was given, weighted tokens, since ever."""
+    """Service in weighted tokens, in total."""
     owed: float = 0.0
-    """What it was owed, likewise; before this router came, what it was given."""
+    """Owed service in weighted tokens, in total; equal to service before this router started."""
     requested_per_s: float = 0.0
-    """What it asks for, weighted tokens per second."""
+    """Requested service, weighted tokens per second."""
     lead_s: float = 0.0
-    """How far it is ahead of the least served backlogged member of its level, in seconds of fair service of that
-    level; 0 for whom is not backlogged, since it takes nothing from anybody."""
+    """Lead over the least served backlogged member of its level, in seconds of fair service of that level. 0 for a
+    member that is not backlogged, since it takes no service from others."""
     backlogged: bool = False
 
     def __add__(self, other: MemberFigures) -> MemberFigures:
@@ -53,12 +54,12 @@ class MemberFigures:
             service=self.service + other.service,
             owed=self.owed + other.owed,
             requested_per_s=self.requested_per_s + other.requested_per_s,
-            lead_s=other.lead_s if self is NOBODY else max(self.lead_s, other.lead_s),
+            lead_s=other.lead_s if self is NO_FIGURES else max(self.lead_s, other.lead_s),
             backlogged=self.backlogged or other.backlogged,
         )
 
 
-NOBODY: Final = MemberFigures()
+NO_FIGURES: Final = MemberFigures()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +67,24 @@ class FleetFigures:
     """The whole fleet."""
 
     clients: Mapping[str, MemberFigures] = field(default_factory=dict)
-    """By identity; the clients of a tenant without an entry of their own share that of `other_clients`."""
+    """By identity; clients without an entry share the entry `other_clients` of their tenant."""
     tenants: Mapping[str, MemberFigures] = field(default_factory=dict)
     window_s: float = 0.0
-    """What share error, Jain's index and rates are over."""
+    """Window of share error, Jain's index and rates."""
     share_error: float = 0.0
-    """How much less than owed the worst treated client got while it was backlogged, as a fraction."""
+    """Largest shortfall of a backlogged client, as a fraction of its owed service."""
     lead_s: float = 0.0
-    """The most over the least served backlogged member, the worst of all levels, in seconds of fair service."""
+    """Lead of the most over the least served backlogged member, largest of all levels, in seconds of fair service."""
     jain: float = 1.0
-    """Of given over owed, of those who were backlogged for at least half of the window."""
+    """Jain's index of service over owed service, for clients backlogged for at least half of the window."""
     bound_ratio: float = 0.0
-    """Difference of position of clients backlogged everywhere over what the theorem allows; above 1 something is broken."""
+    """Largest difference between clients backlogged at all replicas, over its proven bound; above 1 is a fault."""
     backlogged: int = 0
     """Clients with a request that waits at a replica."""
     beyond_share: frozenset[str] = frozenset()
-    """Clients that asked for more than their share, and were given that: theirs is no objective of ours."""
+    """Clients that received their share and requested more. Latency objectives exclude them."""
     waiting_within_share: float = 0.0
-    """Requests of all others that wait at replicas."""
+    """Waiting requests of all other clients at replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,9 @@ class _Moment:
     waiting: frozenset[str]
     """Clients that were backlogged."""
     competed: Mapping[str, tuple[float, float]]
-    """Of clients that were backlogged now and at the moment before: what they were owed, and given, since then."""
+    """Client → (owed service, service) since the previous moment, for clients backlogged at both."""
     total: float
-    """Given to the whole fleet until now."""
+    """Service of the whole fleet until now."""
 
 
 @dataclass(slots=True)
@@ -107,7 +108,7 @@ class _Competed:
 
 
 class Fairness:
-    """Figures of one router's ledger, brought up to date by `steps`."""
+    """Fairness figures of one router's ledger, updated by `steps`."""
 
     def __init__(
         self, ledger: Ledger, *, window_s: float = WINDOW_S, max_clients: int = MAX_CLIENTS
@@ -120,7 +121,7 @@ class Fairness:
         self._max_clients = max_clients
         self._owed: defaultdict[str, float] = defaultdict(float)
         self._ahead: dict[str, float] = {}
-        """Of clients and tenants: given less owed while backlogged, over the weight."""
+        """Client or tenant → (service − owed service while backlogged) / weight."""
         self._moments: deque[_Moment] = deque()
         self._competed: defaultdict[str, _Competed] = defaultdict(_Competed)
         self._total = 0.0
@@ -128,13 +129,14 @@ class Fairness:
 
     @property
     def known(self) -> int:
-        """Clients that were given anything and are not aged out."""
+        """Clients with service that are not aged out."""
         return len(self._served.clients())
 
     def steps(
         self, alive: Collection[str], weights: ConfiguredWeights, now_s: float
     ) -> Iterator[None]:
-        """Compute `now` anew; do something else at every step. `alive`: incarnations taken for alive."""
+        """Compute `now` in steps; the caller may serve requests between them. `alive`: incarnations that count as
+        alive."""
         self._most_alive = max(self._most_alive, len(alive))
         grown: dict[str, float] = {}
         for client, more in self._served.refresh():
@@ -162,7 +164,7 @@ class Fairness:
     def _owe(
         self, grown: Mapping[str, float], waiting: Collection[str], weights: ConfiguredWeights
     ) -> dict[str, tuple[float, float]]:
-        """What was given since the last time, as it should have been given."""
+        """Divide the service since the last moment by shares. Returns client → (owed service, service)."""
         before = self._moments[-1].waiting if self._moments else ()
         shares = weights.shares(client for client in waiting if client in before)
         together = sum(grown.get(client, 0.0) for client in shares)
@@ -175,7 +177,7 @@ class Fairness:
         for client, more in grown.items():
             if client not in competed:
                 self._owed[client] += more
-            if client not in self._served.clients():  # aged out, or never given anything
+            if client not in self._served.clients():  # aged out, or without service
                 del self._owed[client]
                 self._ahead.pop(client, None)
         self._total += sum(grown.values())
@@ -197,19 +199,19 @@ class Fairness:
         for name, before_ahead in self._ahead.items():
             members = levels.get(tenant_of(name) if name.count("/") > 1 else SERVICE, {})
             if name not in members:
-                # What it is ahead is worked off by what the others are given. It is owed nothing for this time (R4).
+                # Service of the others reduces the lead of an idle member, which is owed nothing for this time (R4).
                 least = min((given for _, given in members.values()), default=0.0)
                 if before_ahead > least:
                     ahead[name] = before_ahead - least
         for members in levels.values():
-            # Who comes is lifted to the least of those that were there (R4).
+            # A new member starts at the least value of the members that were there (R4).
             level = min((self._ahead[name] for name in members if name in self._ahead), default=0.0)
             for name, (owed, given) in members.items():
                 ahead[name] = self._ahead.get(name, level) + given - owed
         self._ahead = ahead
 
     def _remember(self, moment: _Moment) -> None:
-        """The window moves on."""
+        """Advance the window."""
         self._moments.append(moment)
         for client, (owed, given) in moment.competed.items():
             sums = self._competed[client]
@@ -218,7 +220,7 @@ class Fairness:
             sums.times += 1
         while len(self._moments) > 2 and moment.at_s - self._moments[1].at_s >= self._window_s:
             self._moments.popleft()
-            # What the oldest moment says happened before it, so before the window.
+            # The figures of the oldest moment belong to the time before it, so before the window.
             for client, (owed, given) in self._moments[0].competed.items():
                 sums = self._competed[client]
                 sums.owed -= owed
@@ -228,7 +230,7 @@ class Fairness:
                     del self._competed[client]
 
     def _ratios(self) -> dict[str, float]:
-        """Given over owed, of each client that competed for at least half of the window."""
+        """Service over owed service of each client that was backlogged for at least half of the window."""
         least = (len(self._moments) - 1) / 2
         return {
             client: max(0.0, sums.given / sums.owed)
@@ -259,7 +261,8 @@ class Fairness:
     def _leads(
         self, waiting: Collection[str], weights: ConfiguredWeights, rate: float
     ) -> Generator[None, None, dict[str, float]]:
-        """Seconds by backlogged client and tenant: a lead, times the weights that share the level's rate, over it."""
+        """Backlogged client or tenant → lead in seconds: its lead times the active weights of the level, over the
+        level's rate."""
         beside: defaultdict[str, float] = defaultdict(float)
         for client in waiting:
             beside[tenant_of(client)] += weights.client(client)
@@ -297,7 +300,7 @@ class Fairness:
                 backlogged=client in waiting,
             )
             name = client if client in named else other_clients(tenant_of(client))
-            found[name] = found.get(name, NOBODY) + own
+            found[name] = found.get(name, NO_FIGURES) + own
             if n % (5 * STRIDE) == 0:
                 yield
         return found
@@ -305,11 +308,13 @@ class Fairness:
     def _tenants(
         self, clients: Mapping[str, MemberFigures], leads: Mapping[str, float]
     ) -> dict[str, MemberFigures]:
-        found: dict[str, MemberFigures] = dict.fromkeys(self._ledger.closed_totals.tenants, NOBODY)
+        found: dict[str, MemberFigures] = dict.fromkeys(
+            self._ledger.closed_totals.tenants, NO_FIGURES
+        )
         for client, own in clients.items():
             tenant = tenant_of(client)
-            found[tenant] = found.get(tenant, NOBODY) + own
-        # The book has what was given to clients that were aged out since.
+            found[tenant] = found.get(tenant, NO_FIGURES) + own
+        # The closed totals include clients that have aged out since.
         return {
             tenant: replace(
                 own,
@@ -323,7 +328,7 @@ class Fairness:
     def _bound_ratio(
         self, everywhere: Collection[str], alive: Collection[str]
     ) -> Generator[None, None, float]:
-        """The largest of all levels: difference of position over what theorem 2 allows."""
+        """The largest difference over its bound in theorem 2, over all levels."""
         ledger, rules = self._ledger, self._ledger.rules
         churn = Churn(
             replicas=self._most_alive,

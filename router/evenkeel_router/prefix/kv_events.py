@@ -35,7 +35,7 @@ from zmq.utils.monitor import parse_monitor_message
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Fleet, Member
-from evenkeel_router.prefix.kv_follower import Follower, Standing
+from evenkeel_router.prefix.kv_follower import Follower, SyncState
 from evenkeel_router.prefix.kv_pages import pages_wanted
 from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
@@ -197,7 +197,7 @@ class KvEvents:
             _log.info(
                 "KV events of replica %s: %s %s",
                 replica.name,
-                follower.standing.value,
+                follower.sync_state.value,
                 follower.reason,
             )
             watching = asyncio.create_task(_broken(monitor))
@@ -240,7 +240,7 @@ class KvEvents:
 
     async def _take_over(self, parts: Sequence[PagesPart], slot: _Slot, follower: Follower) -> None:
         """What the replica holds, unless the follower has come to know it meanwhile."""
-        if follower.standing is Standing.IN_SYNC:
+        if follower.sync_state is SyncState.IN_SYNC:
             return
         follower.take_over(parts[0].sequence, parts[0].last_unix_s)
         for part in parts:

@@ -48,15 +48,13 @@ class View(Protocol):
         """Whether what is kept is all that it holds."""
 
 
-class Standing(Enum):
-    """How far a view can be trusted."""
+class SyncState(Enum):
+    """State of the view of a replica's cache."""
 
     JOINING = "Joining"  # no subscription
-    REPLAYING = "Replaying"  # something may be missing, and was asked for
-    PARTIAL = (
-        "Partial"  # nothing is wrong, but what was stored before the replica's memory is not known
-    )
-    IN_SYNC = "InSync"  # what the replica held after the last batch applied, to the block
+    REPLAYING = "Replaying"  # batches may be missing and were requested
+    PARTIAL = "Partial"  # blocks stored before the first known batch are unknown
+    IN_SYNC = "InSync"  # equals the replica's cache after the last applied batch
 
 
 @dataclass(slots=True)
@@ -120,15 +118,15 @@ class Follower:
         return self._next
 
     @property
-    def standing(self) -> Standing:
-        """How far the view can be trusted."""
+    def sync_state(self) -> SyncState:
+        """State of the view."""
         if self._trouble:
-            return Standing.JOINING
+            return SyncState.JOINING
         if self._missing:
-            return Standing.REPLAYING
+            return SyncState.REPLAYING
         if not self._whole or self._misfits():
-            return Standing.PARTIAL
-        return Standing.IN_SYNC
+            return SyncState.PARTIAL
+        return SyncState.IN_SYNC
 
     @property
     def reason(self) -> str:
@@ -160,12 +158,12 @@ class Follower:
     def look_for(self, block_tokens: int) -> None:
         """The size of the blocks whose hashes are looked up: those of others are of no use."""
         self._wanted_tokens = block_tokens
-        self._tell()
+        self._notify()
 
     def forgot(self, why: str) -> None:
         """The view lost blocks that the replica holds; it is whole again once the replica holds nothing."""
         self._lacks(why, curable=False)
-        self._tell()
+        self._notify()
 
     def _lacks(self, why: str, *, curable: bool) -> None:
         self._whole, self._lacking, self._curable = False, why, curable
@@ -180,13 +178,13 @@ class Follower:
         self._trouble = ""
         self._missing = True
         self._bound, self._claim = False, None
-        self._tell()
+        self._notify()
 
     def disconnected(self, why: str) -> None:
         """It is not there any more. What is known stays: the next replay shows whether it is still valid."""
         self._trouble = why
         self._missing = True
-        self._tell()
+        self._notify()
 
     def live(self, batch: Numbered) -> bool:
         """A published batch; whether a replay must follow before the next one."""
@@ -204,7 +202,7 @@ class Follower:
             self._bound = self._is_last(batch)
             if not self._bound:
                 self._restarted()
-        self._tell()
+        self._notify()
         return self._missing
 
     # A replay: `ask`, then `replayed` for all that comes, then `ended`
@@ -231,7 +229,7 @@ class Follower:
             if self._next:  # a hole: its sender drops what is read too slowly
                 return False
             self._begin_late(batch)
-        self._tell()
+        self._notify()
         return True
 
     def ended(self) -> bool:
@@ -240,7 +238,7 @@ class Follower:
             self._restarted()
         else:
             self._missing = False
-        self._tell()
+        self._notify()
         return self._missing
 
     def _prove(self, first: Numbered) -> bool:
@@ -280,7 +278,7 @@ class Follower:
         self._missing = True
         self._proven = False
         self.block_tokens = None
-        self._tell()
+        self._notify()
 
     def _begin_late(self, first: Numbered) -> None:
         """The beginning is not kept any more. What is stored from here on is known, and what is removed."""
@@ -298,7 +296,7 @@ class Follower:
         self._unreported_because = ""
         self._next, self._takeover_unix_s = sequence, last_unix_s if sequence else None
         self._lacks("its report of the pages that it holds broke off", curable=True)
-        self._tell()
+        self._notify()
 
     def holds(self, hashes: Sequence[int], page_tokens: int) -> None:
         """Some of its pages, parents first."""
@@ -310,7 +308,7 @@ class Follower:
         """These were all. The replay that must follow shows whether they belong to the process that is followed."""
         self.counts.takeovers += 1
         self._lacks_nothing()
-        self._tell()
+        self._notify()
 
     def not_reported(self, why: str) -> None:
         """The replica does not report the pages that it holds."""
@@ -351,8 +349,8 @@ class Follower:
                 self._view.cleared()
                 self._lacks_nothing()
 
-    def _tell(self) -> None:
-        complete = self.standing is Standing.IN_SYNC
+    def _notify(self) -> None:
+        complete = self.sync_state is SyncState.IN_SYNC
         if complete is not self._reported_complete:
             self._reported_complete = complete
             self._view.synced(complete)

@@ -15,7 +15,7 @@ from evenkeel_router.api.errors import Outcome
 from evenkeel_router.fleet.health import FOR_GOOD
 from evenkeel_router.fleet.replicas import Replicas, ReplicaTotals
 from evenkeel_router.histogram import Histogram
-from evenkeel_router.prefix.kv_follower import Counts, Follower, Standing
+from evenkeel_router.prefix.kv_follower import Counts, Follower, SyncState
 from evenkeel_router.request.totals import ClientTotals, Distributions, RequestTotals
 from evenkeel_router.telemetry.exposition import Lines, counter, gauge, histogram, labels, summary
 from evenkeel_router.telemetry.fairness_metrics import fairness_metrics, ledger_metrics
@@ -189,15 +189,15 @@ def kv_metrics(model: str, followers: Mapping[str, Follower]) -> Lines:
     yield from gauge(
         "replica_kv_in_sync",
         "1 if the router's view of the replica's cache is exact.",
-        ((own, one.standing is Standing.IN_SYNC) for own, one in listed),
+        ((own, one.sync_state is SyncState.IN_SYNC) for own, one in listed),
     )
     yield from gauge(
-        "replica_kv_standing",
+        "replica_kv_state",
         "1 for the current state of the router's view of the replica's cache, else 0.",
         (
-            (f"{own},{labels(standing=state.value)}", one.standing is state)
+            (f"{own},{labels(state=state.value)}", one.sync_state is state)
             for own, one in listed
-            for state in Standing
+            for state in SyncState
         ),
     )
     now_s = time.time()

@@ -25,7 +25,7 @@ from evenkeel_fairshare.ledger.replica_account import (
 
 from evenkeel_router.api.identity import tenant_identity
 from evenkeel_router.fleet.selection import Member
-from evenkeel_router.ledger.fairness import NOBODY
+from evenkeel_router.ledger.fairness import NO_FIGURES
 from evenkeel_router.request.totals import ClientTotals, Distributions
 from evenkeel_router.telemetry.rooms import Rooms
 
@@ -92,7 +92,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         url=rooms.replicas.configured[member.name].url,
         joined=member.joined,
         routable=member.routable,
-        withheld=member.unschedulable,
+        unschedulable_reason=member.unschedulable,
         in_flight=rooms.replicas.fleet.load(member),
         requests=totals.requests,
         failures=totals.failures,
@@ -105,7 +105,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         waiting=_sum(page, WAITING),
         running=_sum(page, RUNNING),
         report_age_s=now_s - seen.received_s if seen is not None else None,
-        kv_standing=follower.standing.value if follower is not None else "",
+        kv_state=follower.sync_state.value if follower is not None else "",
         kv_reason=follower.reason if follower is not None else _why_not_followed(rooms, member),
         kv_sequence=follower.sequence if follower is not None else 0,
         kv_gaps=follower.counts.gaps if follower is not None else 0,
@@ -176,7 +176,7 @@ def _tenant(
         weight = weights.get(totals.client, tenant.default_client_weight)
         shown.append(msgspec.Raw(msgspec.json.encode(_client(rooms, totals, weight))))
         yield
-    figures = rooms.service_ledger.fairness.now.tenants.get(tenant_identity(tenant), NOBODY)
+    figures = rooms.service_ledger.fairness.now.tenants.get(tenant_identity(tenant), NO_FIGURES)
     state = adminstate.TenantState(
         namespace=tenant.namespace,
         name=tenant.name,
@@ -189,7 +189,7 @@ def _tenant(
 
 
 def _client(rooms: Rooms, totals: ClientTotals, weight: int) -> adminstate.ClientState:
-    figures = rooms.service_ledger.fairness.now.clients.get(totals.identity, NOBODY)
+    figures = rooms.service_ledger.fairness.now.clients.get(totals.identity, NO_FIGURES)
     return adminstate.ClientState(
         identity=totals.identity,
         name=totals.client,
@@ -226,8 +226,8 @@ def _ledger(rooms: Rooms) -> adminstate.LedgerState:
     ledger = rooms.service_ledger.ledger
     return adminstate.LedgerState(
         router=ledger.router,
-        book=ledger.closed_totals.rank.height,
-        pages=sum(1 for _ in ledger.open_accounts()),
+        closed_totals_version=ledger.closed_totals.rank.height,
+        open_accounts=sum(1 for _ in ledger.open_accounts()),
         clients=rooms.service_ledger.fairness.known,
         store=rooms.settings.config.state.store.value,
         store_trouble=rooms.service_ledger.store_trouble,

@@ -17,7 +17,7 @@ from evenkeel_simulator.engine.config import AdmissionMaker, AdmissionRule
 from evenkeel_simulator.engine.request import EngineRequest
 
 MAX_CLIPPED_TOKENS = 4096
-"""SGLang counts no more than this of a request's `max_new_tokens` when it estimates."""
+"""SGLang's estimate counts at most this much of a request's `max_new_tokens`."""
 
 
 class Admission(Protocol):
@@ -26,16 +26,16 @@ class Admission(Protocol):
     def begin(self, batch: Collection[EngineRequest]) -> None: ...
 
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
-        """Whether the candidate enters now. It alone in an empty engine must fit."""
+        """Whether the candidate may enter now. In an empty engine it must fit alone."""
 
     def admit(self, request: EngineRequest) -> None:
         """The candidate entered; its extend tokens have left `available`."""
 
     def decoded(self, steps: int) -> None:
-        """Decode steps went by."""
+        """Called after decode steps."""
 
     def retracted(self, remaining: Collection[EngineRequest]) -> None:
-        """Memory ran out; these stayed."""
+        """Called after memory ran out, with the requests that were not retracted."""
 
 
 class Reservation:
@@ -57,11 +57,11 @@ class Reservation:
         """Nothing to estimate."""
 
     def retracted(self, remaining: Collection[EngineRequest]) -> None:
-        """Does not happen: what was admitted has its memory."""
+        """Does not happen: admitted requests have their memory reserved."""
 
 
 class SGLangAdmission:
-    """Bets that requests stop early: of what the batch might still produce, only a ratio is set aside.
+    """Assumes that requests stop early: only a ratio of the batch's possible output is reserved.
 
     The ratio falls from `INITIAL` to `LEAST` over `DECAY_STEPS` decode steps without a retraction, and after
     one is set to what the remaining batch has shown to need (SGLang's `new_token_ratio`, v0.3 and newer).
@@ -74,7 +74,7 @@ class SGLangAdmission:
     RETRACT_STEPS = 20
     """Decode steps that the remaining requests are expected to need, after a retraction."""
     MARGIN_TOKENS = 1
-    """Kept back for each newcomer of a pass (a page, in SGLang: of one token)."""
+    """Reserved for each request admitted in a pass (SGLang: a page, of one token)."""
 
     def __init__(self) -> None:
         self._start = self.INITIAL
@@ -84,7 +84,7 @@ class SGLangAdmission:
 
     @property
     def new_token_ratio(self) -> float:
-        """Share of the possible output that is set aside. A function of the step count, so that many steps
+        """Share of the possible output that is reserved. A function of the step count, so that many steps
         at once give the very number that single ones give."""
         decay = (self.INITIAL - self.LEAST) / self.DECAY_STEPS
         return max(self.LEAST, self._start - decay * self._steps)

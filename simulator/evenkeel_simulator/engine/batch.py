@@ -17,7 +17,7 @@ from evenkeel_simulator.engine.request import EngineRequest, State
 
 @runtime_checkable
 class ChargesByPass(Protocol):
-    """A policy that keeps accounts by forward passes instead of tokens (`laboratory.vtc_artifact`)."""
+    """A policy that charges by forward passes instead of tokens (`laboratory.vtc_artifact`)."""
 
     def forwarded(self, batch: Sequence[EngineRequest], *, prefill: bool, finished: bool) -> None:
         """A prefill pass or a decode pass over `batch` ended; `finished`: whether it was the last one for some of
@@ -30,7 +30,7 @@ class Batch:
     def __init__(self) -> None:
         self.requests: dict[EngineRequest, None] = {}
         self.kv_tokens = 0
-        """Context tokens of all: what a decode step reads."""
+        """Context tokens of all requests, which a decode step reads."""
         self._steps = 0
         """Decode steps so far."""
         self._ends: list[tuple[int, int, EngineRequest]] = []
@@ -51,7 +51,7 @@ class Batch:
         if request.paid_output_tokens:
             self._paid[request] = None
         self.kv_tokens += request.context_tokens
-        # A request that was retracted comes back with another serial, which makes its old entry stale.
+        # A retracted request returns with another serial, so its old entry is stale.
         self._serial += 1
         request.entry = self._serial
         heappush(self._ends, (self._steps + request.remaining_tokens, self._serial, request))
@@ -89,7 +89,7 @@ class Batch:
         return self._ends[0][0] - self._steps
 
     def pop_ended(self) -> list[EngineRequest]:
-        """Those that have produced their last token; they are still in the batch, but returned only once."""
+        """Requests that have produced their last token. They are still in the batch, but returned only once."""
         ended = []
         while self._ends and self._ends[0][0] <= self._steps:
             entry = heappop(self._ends)

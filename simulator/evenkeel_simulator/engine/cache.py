@@ -22,7 +22,7 @@ class Segment(NamedTuple):
 
 
 def chain(block: int, segment: Segment) -> int:
-    """Hash of a path that goes on from `block` (0 at the root) with `segment`; 64 bits, not negative."""
+    """Hash of the path of `block` (0 at the root) extended by `segment`; 64 bits, not negative."""
     return hash((block, segment)) & 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -36,7 +36,7 @@ class Node:
         self.parent = parent
         self.children: dict[Segment, Node] = {}
         self.access = access
-        """Tick of the last use; the true one is the greatest over the subtree (see `RadixCache._remove`)."""
+        """Tick of the last use; the exact value is the maximum over the subtree (see `RadixCache._remove`)."""
         self.locks = 0
         """Running requests that end here, plus children that are locked."""
         self.alive = True
@@ -53,10 +53,10 @@ class Seeker(Protocol):
     def prompt(self) -> Sequence[Segment]: ...
     @property
     def most_matched_tokens(self) -> int:
-        """What may be matched at most: one token at least is always computed."""
+        """Most tokens that may match: at least one token is always computed."""
 
     node: Node | None
-    """The deepest match; None while it does not follow."""
+    """The deepest match; None while the prompt does not follow the cache."""
     depth: int
     """Segments matched."""
     path_tokens: int
@@ -69,7 +69,7 @@ class CacheObserver(Protocol):
     """Gets notice of what the cache stores and drops, for KV events and for a router's index."""
 
     def stored(self, nodes: Sequence[Node]) -> None:
-        """A chain, top down; the first one's `parent` was there before."""
+        """Stored a chain, top down; the parent of the first node already existed."""
 
     def removed(self, node: Node) -> None: ...
 
@@ -189,7 +189,7 @@ class RadixCache:
             self._park(seeker, self._walk(seeker.prompt, child, seeker.depth + 1, tokens))
 
     def lock(self, node: Node) -> None:
-        """A running request uses the path down to `node`: it stays. Counts as a use."""
+        """Protect the path down to `node` for a running request. Counts as a use."""
         self._tick += 1
         node.access = self._tick
         while True:
@@ -227,7 +227,7 @@ class RadixCache:
         return freed
 
     def clear(self) -> bool:
-        """Drop everything, if nothing is locked; whether it was done."""
+        """Drop everything if nothing is locked. Returns whether it did."""
         if self.evictable != self.tokens:
             return False
         observer, self.observer = self.observer, None  # one event for all, as SGLang's
@@ -244,8 +244,8 @@ class RadixCache:
         self.nodes -= 1
         self.tokens -= node.segment.tokens
         self.evictable -= node.segment.tokens
-        # Using a node uses its ancestors. Writing that down only now, when the parent may become a leaf,
-        # gives the same order as touching the whole path each time.
+        # Using a node uses its ancestors. The parent is updated only when it may become a leaf. The order is the same
+        # as with an update of the whole path at each use.
         parent.access = max(parent.access, node.access)
         if node.parked is not None:
             self._retreat_parked(node, parent)
@@ -268,7 +268,7 @@ class RadixCache:
             group.update(seekers)
 
     def _offer(self, node: Node) -> None:
-        """Put a node up for eviction if it is an unused leaf."""
+        """Make a node a candidate for eviction if it is an unused leaf."""
         if node.locks or node.children:
             return
         heap = self._idle if node.parked is None else self._wanted
@@ -290,7 +290,7 @@ class RadixCache:
 
 
 def _is_candidate(entry: tuple[int, int, Node], *, wanted: bool) -> bool:
-    """Whether a heap's entry is still true: a free leaf, last used then, (not) waited for."""
+    """Whether a heap entry is current: an unlocked leaf with the same last use and the same waiting prompts."""
     access, _, node = entry
     return (
         node.alive

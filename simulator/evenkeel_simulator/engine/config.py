@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class AdmissionRule(Enum):
-    """How the KV pool is promised; see `admission`."""
+    """How the KV pool is reserved; see `admission`."""
 
     RESERVATION = "reservation"
     SGLANG = "sglang"
 
 
 AdmissionMaker = Callable[[int], "Admission"]
-"""Makes a rule for a KV pool of so many tokens."""
+"""Creates a rule for a KV pool of this size, in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class EngineConfig:
     admission: AdmissionRule | AdmissionMaker = AdmissionRule.SGLANG
     """A rule of its own for experiments (`laboratory.vtc_artifact`)."""
     max_running: int = 4096
-    """Requests in the batch at most (`--max-running-requests`)."""
+    """Most requests in the batch (`--max-running-requests`)."""
     prefill_tokens: int | None = 8192
-    """Tokens that one iteration prefills at most; longer prompts are chunked. None: no bound, no chunks."""
+    """Most tokens that one iteration prefills; longer prompts are chunked. None: no limit and no chunks."""
     mixed: bool = False
     """Decode in the same iteration as a prefill (`--enable-mixed-chunk`), instead of waiting for it."""
     prefix_cache: bool = True
@@ -42,10 +42,10 @@ class EngineConfig:
     more than 32 tokens that it lacks as well. SGLang (0.4 and newer) moves such a request to the end of the
     queue instead, and only if it has no more than 32 tokens cached."""
     decode_steps_between_passes: int = 0
-    """Decode steps after a prefill before the queue is looked at again. SGLang: 0; the VTC artifact: 10."""
+    """Decode steps between a prefill and the next pass over the queue. SGLang: 0; the VTC artifact: 10."""
     retry_when_full: bool = False
-    """Look at the queue before every step even after memory did not suffice. SGLang waits until a request
-    ends (`batch_is_full`); the VTC artifact tries."""
+    """Make a pass before every step even if memory did not suffice. SGLang waits until a request ends
+    (`batch_is_full`); the VTC artifact does not."""
 
     def __post_init__(self) -> None:
         for name in ("kv_tokens", "max_running", "prefill_tokens"):

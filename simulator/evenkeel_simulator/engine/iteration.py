@@ -18,7 +18,7 @@ MS = 1e-3
 
 @dataclass(slots=True)
 class Iteration:
-    """What the engine is busy with from `start_s` to `end_s`."""
+    """The work of the engine from `start_s` to `end_s`."""
 
     start_s: float
     end_s: float
@@ -40,7 +40,8 @@ class Iteration:
     batch: int = 0
 
     def advance(self, now_s: float) -> int:
-        """Decode steps that ended by `now_s` since the last call; the last planned one is left to `finish`."""
+        """Decode steps that ended by `now_s` since the last call, without the last planned one, which `finish`
+        applies."""
         steps = 0
         while self.done + steps < self.steps - 1:
             end_s = self.clock_s + (self.step_s + self.kv_token_s * self.kv_tokens)
@@ -53,7 +54,7 @@ class Iteration:
         return steps
 
     def truncate(self) -> None:
-        """End with the decode step that is under way."""
+        """End after the current decode step."""
         if self.steps > self.done + 1:
             self.steps = self.done + 1
             self.end_s = self.clock_s + (self.step_s + self.kv_token_s * self.kv_tokens)

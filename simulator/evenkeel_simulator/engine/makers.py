@@ -13,13 +13,13 @@ WORTH_WAITING_TOKENS = 32
 
 
 class Makers:
-    """Requests in prefill by where they go on from the cache: (deepest match, first segment lacking)."""
+    """Requests in prefill by (deepest match, first missing segment)."""
 
     def __init__(self) -> None:
         self._makers: dict[tuple[Node, Segment], EngineRequest] = {}
 
     def update(self, request: EngineRequest) -> None:
-        """`request` entered prefill, got further, or left it."""
+        """Called when `request` enters prefill, progresses in it or leaves it."""
         if request.making is not None and self._makers.get(request.making) is request:
             del self._makers[request.making]
         request.making = None
@@ -29,7 +29,7 @@ class Makers:
             self._makers.setdefault(request.making, request)
 
     def work_for(self, request: EngineRequest) -> bool:
-        """Whether another request computes so much of what `request` lacks that it should wait."""
+        """Whether another request computes enough of the missing prefix that `request` should wait."""
         if request.depth >= len(request.prompt):
             return False
         assert request.node is not None

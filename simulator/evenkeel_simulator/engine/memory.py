@@ -1,11 +1,11 @@
-"""The KV pool: what the cache holds, what requests hold by themselves, and what is free.
+"""The KV pool: tokens in the cache, private tokens of requests, and free tokens.
 
 Invariant, after every call: cache.tokens + private = capacity - free, and available >= 0. A request in the batch
 locks the path of its cached prefix and holds the rest of its context privately; as its prefill proceeds,
 whole segments move from private to the cache, where an equal one that is there already makes the copy free.
 
-Memory that is taken need not be free yet. A pass only promises memory, and the cache is evicted when a forward pass
-writes to it. So a request that enters late in a pass still finds its prefix, as in SGLang.
+A pass only reserves memory; the cache is evicted when a forward pass writes to it. So a request that enters late in a
+pass still finds its prefix, as in SGLang.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Memory:
 
     @property
     def free(self) -> int:
-        """Negative by what is promised and still to be evicted."""
+        """Negative by the reserved tokens that are still to be evicted."""
         return self.capacity - self.cache.tokens - self.private
 
     @property
     def available(self) -> int:
-        """Free, or free once asked for."""
+        """Free and evictable tokens."""
         return self.capacity - self.cache.tokens - self.private + self.cache.evictable
 
     def claim(self, request: EngineRequest) -> int:
-        """Match and lock the request's cached prefix; the tokens that are left to compute (>= 1).
+        """Match and lock the request's cached prefix. Returns the tokens to compute (>= 1).
 
         Sets `node`, `depth`, `path_tokens`, `matched_tokens`. Undone by `unclaim`.
         """
@@ -48,29 +48,29 @@ class Memory:
         return request.context_tokens - request.matched_tokens
 
     def unclaim(self, request: EngineRequest) -> None:
-        """Give the locked prefix up."""
+        """Release the locked prefix."""
         assert request.node is not None
         self.cache.unlock(request.node)
         request.node = None
 
     def take(self, request: EngineRequest, tokens: int) -> None:
-        """Promise a request pool tokens; the caller has seen that they are available."""
+        """Reserve pool tokens for a request; the caller has checked that they are available."""
         request.private_tokens += tokens
         self.private += tokens
 
     def grow(self, tokens: int) -> None:
-        """The running batch takes `tokens` more among them; see `EngineRequest.held_tokens`."""
+        """The running batch takes `tokens` more in total; see `EngineRequest.held_tokens`."""
         self.make_free(tokens)
         self.private += tokens
 
     def make_free(self, tokens: int) -> None:
-        """Evict until `tokens` are free (0: what was promised is); the caller has seen that they are available."""
+        """Evict until `tokens` are free (0: the reserved ones); the caller has checked that they are available."""
         if tokens > self.free:
             self.cache.evict(tokens - self.free)
             assert self.free >= tokens, "the KV pool is over-committed"
 
     def store(self, request: EngineRequest, computed_tokens: int) -> None:
-        """The first `computed_tokens` of the input are there: cache the whole segments among them."""
+        """The first `computed_tokens` of the input are computed: cache the whole segments among them."""
         if not self._prefix_cache:
             return
         fresh: list[Segment] = []
@@ -87,15 +87,16 @@ class Memory:
             request.path_tokens = end
 
     def settle(self, request: EngineRequest, held_tokens: int) -> None:
-        """Let go of private tokens beyond `held_tokens`: what was computed although the cache had it."""
+        """Free private tokens beyond `held_tokens`, which were computed although the cache had them."""
         self._give(request, request.private_tokens - held_tokens)
 
     def release(self, request: EngineRequest, *, keep: bool) -> None:
-        """The request leaves the batch; `keep` caches its prompt and output, else only what was stored."""
+        """The request leaves the batch. With `keep`, its prompt and output are cached; otherwise only stored segments
+        stay."""
         request.private_tokens = request.held_tokens
         if keep and self._prefix_cache:
             fresh = self._fresh(request)
-            # The last token of an output was never fed back, and its segment holds it all the same.
+            # The last output token was never computed as input, but its segment includes it.
             lacking = sum([segment.tokens for segment in fresh]) - request.private_tokens
             if fresh and lacking <= self.available:
                 self._give(request, request.private_tokens)
@@ -107,7 +108,7 @@ class Memory:
 
     @staticmethod
     def _fresh(request: EngineRequest) -> list[Segment]:
-        """What the cache is to keep of a request below its path."""
+        """The segments below the request's path that the cache keeps."""
         retained, depth = request.retained(), request.depth
         if tuple(retained[:depth]) != tuple(request.prompt[:depth]):
             return []

@@ -58,7 +58,7 @@ class Engine:
         self._prefilling: dict[EngineRequest, None] = {}
         self._batch = Batch()
         self._makers = Makers() if config.share_in_batch and self._follows else None
-        self._full = False  # memory did not suffice, and none was released since
+        self._full = False  # memory did not suffice, and none has been released since
         self._steps_since_prefill = 0
         self._iteration: Iteration | None = None
 
@@ -66,7 +66,7 @@ class Engine:
 
     @property
     def busy_until_s(self) -> float | None:
-        """When the iteration under way ends; None between iterations. `submit` and `abort` may lower it."""
+        """End of the current iteration; None between iterations. `submit` and `abort` may lower it."""
         return None if self._iteration is None else self._iteration.end_s
 
     @property
@@ -76,7 +76,7 @@ class Engine:
 
     @property
     def accounts(self) -> Accounts:
-        """What every client was served, up to the last step applied."""
+        """Service of every client, up to the last applied step."""
         for request in self._batch:
             self._accounts.settle(request)
         return self._accounts
@@ -86,7 +86,7 @@ class Engine:
         return self._requests.get(request_id)
 
     def running(self) -> Iterable[EngineRequest]:
-        """Every request in the batch, those in prefill included."""
+        """Every request in the batch, including those in prefill."""
         yield from self._prefilling
         yield from self._batch
 
@@ -125,7 +125,7 @@ class Engine:
         return Arrival.QUEUED
 
     def abort(self, request_id: str, now_s: float) -> EngineRequest | None:
-        """End a request wherever it is; None if there is none of that id (any more)."""
+        """End a request in any state; None if there is none with this id."""
         request = self._requests.get(request_id)
         if request is not None:
             self._catch_up(now_s)
@@ -145,7 +145,7 @@ class Engine:
         return self.finish()
 
     def start(self, now_s: float, until_s: float = inf) -> float | None:
-        """Begin an iteration and say when it ends; None if there is nothing to do.
+        """Begin an iteration. Returns its end; None if there is nothing to do.
 
         No decode step after the first starts at or after `until_s`.
         """
@@ -171,7 +171,7 @@ class Engine:
         return iteration.end_s
 
     def finish(self) -> Step:
-        """Apply the iteration under way, at its end."""
+        """Apply the current iteration at its end."""
         iteration = self._iteration
         assert iteration is not None, "no iteration is under way"
         self._iteration = None
@@ -215,7 +215,7 @@ class Engine:
         left = budget - sum([request.pending_tokens for request in self._prefilling])
         admitted = self._admit(now_s, left) if left > 0 and self._pass_is_due() else []
         chunks: list[tuple[EngineRequest, int]] = []
-        for request in self._prefilling:  # what was begun comes first
+        for request in self._prefilling:  # started prefills come first
             if budget > 0:
                 chunks.append((request, min(budget, request.pending_tokens)))
                 budget -= chunks[-1][1]
@@ -239,7 +239,7 @@ class Engine:
                         admissions.send(outcome)
                         break
                 elif outcome is AdmissionResult.NO_ROOM:
-                    # SGLang notes it at the batch that runs; the one that this pass makes knows nothing of it.
+                    # SGLang records this in the running batch; the batch of this pass does not have it.
                     self._full = len(self._batch) > 0
                 request = admissions.send(outcome)
         except StopIteration:
@@ -282,7 +282,7 @@ class Engine:
         if self.config.mixed and self._batch:
             retracted += self._make_room(now_s)
             batch = len(self._batch)
-        # What this iteration computes needs its memory now; later chunks need theirs later.
+        # This iteration needs memory for its own tokens only; later chunks need theirs later.
         later = sum([r.pending_tokens for r in self._prefilling]) - sum([n for _, n in chunks])
         self.memory.make_free(-later)
         duration_s = self._speed.prefill(
@@ -336,7 +336,7 @@ class Engine:
         return max(1, steps)
 
     def _catch_up(self, now_s: float) -> None:
-        """Apply the decode steps that are over, so that what comes now finds the state of now."""
+        """Apply the decode steps that have ended, so that the caller sees the current state."""
         if self._iteration is not None:
             self._decode(self._iteration.advance(now_s))
 
@@ -362,7 +362,7 @@ class Engine:
                 break
             self._retract(request, now_s)
             retracted.append(request)
-            # What comes next is made free at once, where that takes nothing but the cache.
+            # Free the memory of the next step at once if evicting from the cache suffices.
             room = SGLangAdmission.RETRACT_STEPS * len(self._batch)
             self.memory.make_free(min(room, self.memory.available))
         self._rule.retracted(self._batch.requests)
@@ -376,7 +376,7 @@ class Engine:
         return victims
 
     def _retract(self, request: EngineRequest, now_s: float) -> None:
-        """Back to the queue, its output kept and its KV given up: it is computed again (R11)."""
+        """Return a request to the queue. Its output stays, its KV is dropped and computed again (R11)."""
         self._leave_batch(request, keep=False)
         request.state = State.WAITING
         request.retractions += 1
@@ -388,7 +388,7 @@ class Engine:
         if request.state is State.WAITING:
             self.memory.cache.unfollow(request)
         else:
-            # An abort leaves its work in the cache as an end does, once the prompt is complete.
+            # After an abort the work stays in the cache, as after an end, if the prompt is complete.
             self._leave_batch(request, keep=request.state is State.RUNNING)
         if state is State.ABORTED and request.admitted_s is not None:
             self._accounts.aborted(request)

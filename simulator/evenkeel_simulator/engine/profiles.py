@@ -1,4 +1,4 @@
-"""What an iteration takes on a given GPU and model (COST_MODEL.md).
+"""Duration of an iteration on a given GPU and model (COST_MODEL.md).
 
     prefill(batch) = P0 + P1·Σ extend + P2·Σ extend·context      decode step = D0 + D1·batch + D2·KV tokens read
 
@@ -94,7 +94,7 @@ PROFILES: Mapping[str, CostProfile] = MappingProxyType(
 
 
 def decode_profile(text: bytes | str) -> CostProfile:
-    """Read a profile of one's own from JSON; raises `ProfileError` naming the field."""
+    """Read a custom profile from JSON; raises `ProfileError` naming the field."""
     try:
         return msgspec.json.decode(text, type=CostProfile)
     except msgspec.MsgspecError as error:

@@ -1,4 +1,4 @@
-"""One request as the engine sees it: what a policy knows, plus its prompt, its true length and its times."""
+"""One request as the engine sees it: the fields of a policy, and its prompt, true length and times."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class EngineRequest(Request):
-    """A request with its prompt and the output it is going to produce. `Engine.submit` takes it over."""
+    """A request with its prompt and its future output. `Engine.submit` takes ownership."""
 
     prompt: Sequence[Segment] = ()
     """The part of the input that can be shared. `input_tokens` beyond its sum (a partial page at the end)
     are computed and never cached."""
     target_output_tokens: int = 1
-    """How many tokens it produces before it ends; from 1 to `max_output_tokens`. No fair policy sees it."""
+    """Number of output tokens, from 1 to `max_output_tokens`. No fair policy reads it."""
     fixed_length: bool = False
-    """It is known to produce all of `max_output_tokens` (`ignore_eos`): SGLang does not bet on an early end."""
+    """The request produces exactly `max_output_tokens` (`ignore_eos`), so SGLang expects no early end."""
     output_key: Hashable = None
     """Key under which the output is cached below the prompt as one segment; None: it is not cached."""
 
@@ -54,12 +54,12 @@ class EngineRequest(Request):
     entry: int = 0
     """Serial in the batch's list of ends."""
     making: tuple[Node, Segment] | None = None
-    """While it is in prefill: where it goes on from the cache, for others to wait for."""
+    """In prefill: the place in the cache that it extends, for which other requests may wait."""
     admitted_s: float | None = None
     """First admission."""
     first_token_s: float | None = None
     finished_s: float | None = None
-    """End, by whatever cause."""
+    """Time of its end, for any reason."""
     cached_tokens: int = 0
     """Input tokens found in the cache at the first admission: `usage.prompt_tokens_details`."""
     computed_tokens: int = 0
@@ -92,7 +92,7 @@ class EngineRequest(Request):
 
     @property
     def reserved_tokens(self) -> int:
-        """Output tokens that it might still produce, for all the scheduler knows."""
+        """Most output tokens that the scheduler must expect."""
         return self.max_output_tokens - self.output_tokens
 
     def enter(self, extend_tokens: int, now_s: float) -> None:
@@ -111,7 +111,7 @@ class EngineRequest(Request):
             self.first_token_s = now_s
 
     def retained(self) -> Sequence[Segment]:
-        """What the cache keeps of it at its end: prompt and output. Override to cut into pages.
+        """Segments that the cache keeps at its end: prompt and output. Override to cut into pages.
 
         Must begin with the prompt and hold no more than the context."""
         if self.output_key is None or not self.output_tokens:

@@ -41,7 +41,7 @@ from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
 
 MAX_REPLICAS: Final = 1024
-"""Beyond it, a number of replicas is a slip of the finger."""
+"""A larger number of replicas is taken for a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class _Run:
         self.program = program
         self.client = client
         self.blockers = [len(call.after) for call in program.calls]
-        """By call: how many of those that it comes after have not ended."""
+        """By call: number of its predecessors that have not ended."""
         self.children: list[list[int]] = [[] for _ in program.calls]
         for number, call in enumerate(program.calls):
             for parent in call.after:
@@ -76,7 +76,7 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _FleetRequest(EngineRequest):
-    """A call on its way."""
+    """A dispatched call."""
 
     run: _Run = field(kw_only=True)
     number: int = field(kw_only=True)
@@ -120,7 +120,7 @@ class Fleet:
         for slot in range(config.replicas):
             self.policy.joined(slot)
         self._ends: list[tuple[float, int]] = []
-        """(end of an iteration, slot); stale where the engine's own end is another by now."""
+        """(end of an iteration, slot); stale if the engine's end has changed since."""
         self._idle: dict[int, None] = {}
         """Slots whose engine is between iterations and may have work."""
 
@@ -282,7 +282,7 @@ class Fleet:
 
 @contextmanager
 def _no_cycle_collection() -> Iterator[None]:
-    """A run makes no cycles (a test holds it to that); looking for them takes an eighth of its time."""
+    """A run creates no reference cycles (tested); the garbage collector would take an eighth of its time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -302,7 +302,7 @@ def _in_order(programs: Iterable[Program]) -> Iterator[Program]:
 
 
 def path_blocks(prompt: Sequence[Segment]) -> list[int]:
-    """The hashes by which the cache's nodes on this path are known (`Node.block`)."""
+    """The hashes of the cache's nodes on this path (`Node.block`)."""
     blocks = []
     block = 0
     for segment in prompt:

@@ -26,7 +26,7 @@ Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """What all kinds of programs have in common."""
+    """Common fields of all programs."""
 
     def calls(self, program: str, client: str, rng: Random) -> tuple[Call, ...]:
         """The calls of a program; `program` is unique in the workload."""

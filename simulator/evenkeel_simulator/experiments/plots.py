@@ -25,7 +25,8 @@ POINTS = 200
 def plot_run(
     records: Sequence[Record], summary: Summary, folder: Path, *, title: str
 ) -> list[Path]:
-    """Write `service.png` and `latency.png`; their paths. A run that served no request leaves none, old or new."""
+    """Write `service.png` and `latency.png`; returns their paths. A run without a served request removes old files
+    and writes none."""
     paths = [folder / "service.png", folder / "latency.png"]
     if not summary.finished:
         for path in paths:
@@ -38,7 +39,7 @@ def plot_run(
 
 
 def client_colours(summary: Summary) -> dict[str, str]:
-    """A colour for each of the clients that asked for most; the others share a grey."""
+    """A colour for each of the clients with the highest demand; the others are grey."""
     by_demand = sorted(summary.clients, key=lambda name: -summary.clients[name].requested)
     colours = dict.fromkeys(summary.clients, REST)
     colours.update(zip(by_demand, COLOURS, strict=False))
@@ -53,7 +54,7 @@ def _order(colours: Mapping[str, str]) -> list[str]:
 
 
 def tidy(axes: Axes, *, title: str, x: str, y: str) -> None:
-    """What all axes share: few lines, quiet grid, named units."""
+    """Common style of all axes: few lines, light grid, named units."""
     axes.set_title(title, loc="left", fontsize=10, color="#222222")
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)

@@ -1,4 +1,4 @@
-"""What a run leaves behind: one record per request, and its CSV form (`requests.csv`)."""
+"""The records of a run, one per request, and their CSV form (`requests.csv`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a user names to a fleet: policies by name, their parameters, one profile, one engine's rules."""
+"""Builds a fleet from names: policies, their parameters, a profile, and the engine's rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from evenkeel_simulator.laboratory.vtc_artifact import artifact_config
 
 
 class SetupError(ValueError):
-    """A name or a number that no fleet can be made of; the message names the field and what there is."""
+    """An invalid name or number; the message names the field and the valid values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def engine_config(
     max_running: int | None = None,
     share_in_batch: bool = True,
 ) -> EngineConfig:
-    """SGLang's defaults with what is given instead; raises `SetupError`."""
+    """SGLang's defaults with the given replacements; raises `SetupError`."""
     rules = {rule.value: rule for rule in AdmissionRule}
     default = EngineConfig(share_in_batch=share_in_batch)
     try:

@@ -41,7 +41,7 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
     service: float
     """Weighted tokens computed: extend + 2·output."""
     requested: float
-    """Weighted tokens asked for: input + 2·output."""
+    """Requested weighted tokens: input + 2·output."""
     hit_rate: float
     ttft_p50_s: float | None
     ttft_p99_s: float | None
@@ -82,14 +82,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def summarise(
     records: Collection[Record], makespan_s: float, *, duration_s: float = 0.0
 ) -> Summary:
-    """All figures of a run. `duration_s`: how long requests were to arrive, if longer than any did."""
+    """All figures of a run. `duration_s`: planned duration of arrivals, if longer than the actual one."""
     finished = [record for record in records if record.status == "finished"]
     completions = [_completion(record) for record in finished]
     spans = spread(completions)
     tokens = sum(record.input_tokens + record.output_tokens for record in finished)
     output = sum(record.output_tokens for record in finished)
     times_s = [makespan_s * tick / TICKS for tick in range(1, TICKS + 1)]
-    # A client that got nothing counts in Jain's index, unless no replica could ever serve it.
+    # A client without service counts in Jain's index, unless no replica could ever serve it.
     clients = {record.client for record in records if record.status != "refused"}
     return Summary(
         requests=len(records),

@@ -48,7 +48,7 @@ class Row:
     client: str | None
     """By the trace; a Mooncake trace names none."""
     session: str
-    """What belongs together: the session if there is one, else the client, else the line."""
+    """Group of the request: its session, otherwise its client, otherwise its line."""
     arrival_s: float
     input_tokens: int
     output_tokens: int
@@ -80,7 +80,7 @@ def read_trace(path: Path) -> list[Row]:
 
 
 class _Faults:
-    """What is wrong with a trace: the first faults in words, and how many there are."""
+    """The faults of a trace: the first ones in words, and their number."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,7 +88,7 @@ class _Faults:
         self._first: list[str] = []
 
     def note(self, line: int, message: str) -> None:
-        """One more; it does not stop the reading."""
+        """Record a fault; reading continues."""
         self.count += 1
         if len(self._first) < SHOWN_FAULTS:
             self._first.append(f"{self.path}, line {line}: {message}")
@@ -107,7 +107,7 @@ class _Faults:
 def _read(path: Path) -> str:
     try:
         data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":  # by its magic number: names lie
+        if data[:2] == b"\x1f\x8b":  # by its magic number, since names may be wrong
             data = gzip.decompress(data)
         return data.decode("utf-8-sig")
     except (OSError, EOFError, zlib.error) as error:
@@ -158,7 +158,7 @@ def _csv_row(values: dict[str, str | None], line: int, faults: _Faults) -> Row |
         output_tokens=parse("output_tokens", int, 1),
         hash_ids=parse("hash_ids", _integers, []) if values.get("hash_ids") else [],
     )
-    echoes = faults.count > before  # of what stands in for a field that could not be read
+    echoes = faults.count > before  # faults of replaced values
     return _checked(row, faults, ("arrival_s", "input_tokens", "output_tokens"), blocks=not echoes)
 
 
@@ -194,7 +194,7 @@ def _jsonl(text: str, faults: _Faults) -> Iterator[Row | None]:
 
 
 def _checked(row: Row, faults: _Faults, names: tuple[str, str, str], *, blocks: bool) -> Row | None:
-    """The row, if an engine could make sense of it; `names` are those of the file.
+    """The row if its values are valid for an engine; `names` are those of the file.
 
     `blocks`: check the number of hash ids too.
     """
@@ -263,7 +263,7 @@ def programs(
 
 
 def _segments(row: Row) -> tuple[Segment, ...]:
-    """One segment per block; the last one holds what is left."""
+    """One segment per block; the last one has the remaining tokens."""
     last = len(row.hash_ids) - 1
     rest = row.input_tokens - last * BLOCK_TOKENS
     return tuple(

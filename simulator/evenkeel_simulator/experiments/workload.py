@@ -22,15 +22,15 @@ class Call:
 
     input_tokens: int
     output_tokens: int
-    """What it produces, by force."""
+    """Output tokens that it produces."""
     max_output_tokens: int
-    """The most it may produce, by the request."""
+    """Most output tokens that the request allows."""
     prompt: tuple[Segment, ...] = ()
     """The part of the input that can be shared; see `EngineRequest.prompt`."""
     output_key: Hashable = None
     """Key of the output in the cache; only where `prompt` is all of the input."""
     after: tuple[int, ...] = ()
-    """Places in `Program.calls` of the calls that must have ended; all of them before this one's."""
+    """Indices in `Program.calls` of the calls that must end first; all smaller than its own."""
 
     @property
     def output(self) -> Segment:
@@ -45,7 +45,7 @@ class Program:
     id: str
     client: str
     arrival_s: float
-    """When the calls that come after no other are sent."""
+    """Time at which the calls without predecessors are sent."""
     calls: tuple[Call, ...]
 
 
@@ -61,7 +61,7 @@ class Client:
 
     @property
     def weight(self) -> float:
-        """What a flat fleet policy takes for the client's weight."""
+        """The client's weight in a flat fleet policy."""
         return self.client_weight * self.tenant_weight
 
 
@@ -76,7 +76,7 @@ class Workload:
     size: int | None = None
     """Requests in all, for progress bars; None where it is not known beforehand."""
     duration_s: float = 0.0
-    """How long programs may arrive; 0 where only their arrivals say it."""
+    """Planned duration of arrivals; 0 if only the arrivals define it."""
 
     def client(self, name: str) -> Client:
         return self.clients.get(name) or Client(name, tenant_of(name))

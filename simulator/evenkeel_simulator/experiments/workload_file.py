@@ -1,6 +1,6 @@
 """Workloads as data: a YAML file with clients, their programs and rates, and the fleet (`bench/workloads/`).
 
-A spec either describes clients whose programs are generated, or names a trace and how its sessions are dealt out to
+A spec either describes clients whose programs are generated, or names a trace and the assignment of its sessions to
 clients.
 """
 
@@ -38,7 +38,7 @@ class ClientSpec(_Struct, frozen=True, kw_only=True):
     count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
     weight: Annotated[int, msgspec.Meta(ge=1)] = 1
     misbehaves: bool = False
-    """Asks for more than its share; left out of the figures for well-behaved clients."""
+    """Requests more than its share; excluded from the figures of well-behaved clients."""
 
     def names(self) -> list[str]:
         return (
@@ -71,11 +71,11 @@ class WorkloadSpec(_Struct, frozen=True, kw_only=True):
     """A workload and the fleet it is meant for."""
 
     about: str
-    """Where its numbers come from."""
+    """Source of its numbers."""
     profile: str
     replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_REPLICAS)] = 1
     duration_s: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 600.0
-    """Programs arrive for so long."""
+    """Duration of arrivals."""
     kv_tokens: int | None = None
     clients: tuple[ClientSpec, ...] = ()
     trace: TraceSpec | None = None

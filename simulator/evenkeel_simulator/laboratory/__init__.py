@@ -1,4 +1,4 @@
-"""What only experiments and tests use: the papers' literal rules, their tables, and the theorems as functions.
+"""Code for experiments and tests only: the papers' literal rules, their tables, and the theorems as functions.
 
 No product code imports it: engines and images ship the policies that a fleet runs, `evenkeel_fairshare`. The simulator's
 experiments add these to them (`policies`).

@@ -32,7 +32,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A request that ended well. Seconds from the start of the run."""
+    """A finished request. Times are seconds from the start of the run."""
 
     client: str
     arrival_s: float
@@ -49,7 +49,7 @@ def linear_price(input_tokens: int, output_tokens: int) -> float:
 
 
 def price_of(cost: Cost) -> Price:
-    """What a cost function charges a whole request (without h(0, 0), which is not charged)."""
+    """The cost of a whole request (without h(0, 0), which is not charged)."""
     return lambda input_tokens, output_tokens: (
         cost.input_cost(input_tokens) + cost.output_cost(input_tokens, 0, output_tokens)
     )
@@ -100,9 +100,9 @@ def accumulated_difference(spans: Iterable[Span], times_s: Sequence[float]) -> l
 
 
 def all_active(completions: Iterable[Completion]) -> Window | None:
-    """When every client was there: from the last first arrival to the first last end (ALGORITHMS A10).
+    """Time in which all clients are active: from the latest first arrival to the earliest last end (ALGORITHMS A10).
 
-    None where no such time is. Jain's index of the D2LPM paper is taken over it.
+    None if there is no such time. Jain's index of the D2LPM paper is taken over it.
     """
     first: dict[str, float] = {}
     last: dict[str, float] = {}

@@ -23,7 +23,7 @@ from evenkeel_simulator.server.metrics import EngineMetrics
 from evenkeel_simulator.server.served import Finish, FinishType, ServedRequest
 
 MAX_LAG_S: Final = 0.25
-"""Wall clock. A process that had to wait for a processor makes up for so much; what is later is lost."""
+"""Wall clock. A delay up to this time is made up for; a longer delay is not."""
 _EARLY_S: Final = 0.0005
 """Wall clock. uvloop's timers count whole milliseconds: half of one early is as good as half of one late."""
 
@@ -78,16 +78,16 @@ class Driver:
         return [request for request in requests if isinstance(request, ServedRequest)]
 
     def pause(self) -> None:
-        """Start no further step until `resume`."""
+        """Start no step until `resume`."""
         self.resumed.clear()
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `pause`."""
         self.resumed.set()
         self._wake.set()
 
     def flush(self) -> bool:
-        """Empty the cache, if nothing waits or runs; whether it was done."""
+        """Empty the cache if nothing waits or runs. Returns whether it did."""
         if self.engine.has_work or not self.engine.memory.cache.clear():
             return False
         self._wake.set()
@@ -127,7 +127,7 @@ class Driver:
         return self.engine.start(now_s, now_s)
 
     async def _sleep_until(self, end_s: float) -> None:
-        """At least once round the event loop, so that a machine too slow for the speed still answers."""
+        """Yield to the event loop at least once, so that an overloaded machine still answers requests."""
         while True:
             await asyncio.sleep(max(0.0, self._wall_left_s(end_s)))
             if self._wall_left_s(end_s) <= _EARLY_S:
@@ -156,7 +156,7 @@ class Driver:
         return (time.monotonic() - self._origin_s) * self._speed
 
     def _event_s(self) -> float:
-        """Engine time of what happens now: not after the step under way, which may be noticed late."""
+        """Engine time of an event, at most the end of the current step, which may be detected late."""
         busy_until_s = self.engine.busy_until_s
         return self._now_s() if busy_until_s is None else min(self._now_s(), busy_until_s)
 

@@ -1,4 +1,4 @@
-"""Metrics under SGLang's names, and the few of our own (design §8).
+"""Metrics under SGLang's names, and Evenkeel's own (design §8).
 
 A scrape reads the gauges off the engine. Each server has a registry of its own, so several of them can live in one process.
 """
@@ -99,7 +99,7 @@ class EngineMetrics:
         self._refused_questions.labels(self._labels[0]).inc()
 
     def stepped(self, step: Step, *, speed: float) -> None:
-        """A step is over. Its times are engine time, `speed` seconds of which are one of the wall clock."""
+        """Record a finished step. Its times are engine time, `speed` seconds of which are one of the wall clock."""
         if step.admitted:
             found = sum(request.matched_tokens for request in step.admitted)
             computed = sum(request.extend_tokens for request in step.admitted)
@@ -115,7 +115,7 @@ class EngineMetrics:
             self.last.gen_throughput = tokens * speed / max(step.end_s - step.start_s, 1e-9)
 
     def produced(self, request: ServedRequest, tokens: int, *, now_s: float) -> None:
-        """A request got tokens."""
+        """Record tokens of a request."""
         if request.last_token_s is None:
             labels = (*self._labels, _streaming(request))
             self._ttft.labels(*labels).observe(now_s - request.received_s)
@@ -124,7 +124,7 @@ class EngineMetrics:
             self._inter_token.labels(*self._labels).observe(apart_s)
 
     def finished(self, request: ServedRequest, *, now_s: float) -> None:
-        """A request ended by itself."""
+        """Record a request that finished."""
         labels = (*self._labels, _streaming(request))
         self._requests.labels(*labels).inc()
         self._prompt_tokens.labels(*labels).inc(request.input_tokens)

@@ -20,13 +20,13 @@ from evenkeel_simulator.server.parse import BadRequest, decode
 from evenkeel_simulator.server.replica import Replica
 
 SGLANG_VERSION: Final = "0.5.23"
-"""Whose wire formats these are."""
+"""The SGLang version with these wire formats."""
 
 _STARTED_S: Final = int(time.time())
 
 
 async def ready(http: web.Request) -> web.Response:
-    """`GET /ready`: whether new requests should come here."""
+    """`GET /ready`: whether the replica takes new requests."""
     return web.Response(status=200 if http.app[REPLICA].is_ready else 503)
 
 
@@ -186,7 +186,7 @@ _pause: Final = msgspec.json.Decoder(_Pause)
 
 
 async def pause_generation(http: web.Request) -> web.Response:
-    """`POST /pause_generation`: end what is there (`abort`) or freeze it (`in_place`); newcomers wait."""
+    """`POST /pause_generation`: end all requests (`abort`) or suspend them (`in_place`); new ones wait."""
     try:
         wish = decode(_pause, await read_body(http) or b"{}")
     except BadRequest as error:
@@ -219,7 +219,7 @@ def _model_card(replica: Replica) -> dict[str, Any]:
 
 
 def _describe_events(replica: Replica) -> dict[str, Any] | None:
-    """Where a router subscribes, in SGLang's words."""
+    """Addresses for KV event subscribers, in SGLang's format."""
     publisher = replica.publisher
     if publisher is None:
         return None

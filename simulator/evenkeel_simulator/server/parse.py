@@ -1,4 +1,4 @@
-"""Request bodies → what to generate. Pure: bytes in, `Ask` or `BadRequest` out.
+"""Parses request bodies. Pure: bytes in, `Ask` or `BadRequest` out.
 
 The fields are those of SGLang 0.5.23 that
 change what a simulator does; all others are ignored, as SGLang ignores fields it does not know.
@@ -38,7 +38,7 @@ class Sampling:
     """Sampling parameters, checked."""
 
     max_tokens: int | None
-    """None: as long as the answer naturally is."""
+    """None: the natural length of the answer."""
     min_tokens: int
     ignore_eos: bool
     stop: tuple[str, ...]
@@ -247,7 +247,7 @@ def decode(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
 
 def _encode_all(texts: list[str], context_length: int) -> tuple[array[int], ...]:
     for text in texts:
-        # A token is at most four bytes: what is this long need not be cut into tokens to be refused.
+        # A token is at most four bytes, so a text of this length is refused without tokenising it.
         if len(text) > 4 * context_length:
             raise BadRequest(
                 f"The input (at least {len(text) // 4} tokens) is longer than the model's context "
@@ -275,7 +275,7 @@ def _rid(rid: str | list[str] | None) -> str | None:
 
 
 def _refuse_unserved(wish: _OpenAI, *, logprobs: bool, grammar: str | None) -> None:
-    """What would change the answer in a way that the simulator cannot."""
+    """Refuse fields whose effect the simulator does not implement."""
     if logprobs:
         raise BadRequest("logprobs: the simulator has no probabilities")
     kind = (wish.response_format or {}).get("type", "text")

@@ -1,4 +1,4 @@
-"""One simulated replica, put together: engine, driver, metrics, reports, events, and its state of health.
+"""One simulated replica: engine, driver, metrics, reports, events, and health.
 
 Nothing here depends on HTTP.
 """
@@ -31,7 +31,7 @@ _SLACK_TOKENS = 5  # SGLang leaves this many for output, at least
 
 
 class Overloaded(Exception):
-    """This replica does not take the request now, though it could serve it at another time."""
+    """This replica cannot take the request now, but could at another time."""
 
 
 class Replica:
@@ -61,13 +61,13 @@ class Replica:
         """Set while KV events are published."""
         self.book = ReportBook(incarnation=settings.incarnation, policy=policy.name)
         self.draining = asyncio.Event()
-        """Set from SIGTERM on: not ready, but serving whatever still comes."""
+        """Set after SIGTERM: not ready, but still serving requests that arrive."""
         self._answering: set[asyncio.Task[object]] = set()
         self._answered = asyncio.Event()
 
     @property
     def is_ready(self) -> bool:
-        """Whether new requests should come here."""
+        """Whether the replica takes new requests."""
         return self.is_healthy and self.driver.resumed.is_set()
 
     @property
@@ -76,7 +76,7 @@ class Replica:
         return not (self.draining.is_set() or self.driver.stopped.is_set())
 
     def refresh_reports(self) -> None:
-        """Bring the book up to date."""
+        """Update the report book."""
         self.book.update(self.engine.accounts.clients, self.engine.policy.clients())
 
     async def drained(self) -> None:
@@ -88,7 +88,7 @@ class Replica:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """The calling task answers a request: draining waits for it."""
+        """Register the calling task as an answer, for which draining waits."""
         task = asyncio.current_task()
         assert task is not None
         self._answering.add(task)
@@ -99,14 +99,14 @@ class Replica:
             self._answered.set()
 
     def cut_off(self) -> None:
-        """End every request that is being answered, in the middle of its answer if need be."""
+        """End every request in progress, even in the middle of its answer."""
         for task in self._answering:
             task.cancel()
 
     def admit(self, ask: Ask, owner: Owner, *, received_s: float) -> list[ServedRequest]:
         """Submit every choice of a request; all or none.
 
-        Raises `BadRequest` where this replica could never serve it, `Overloaded` where it does not now.
+        Raises `BadRequest` if this replica could never serve it, `Overloaded` if it cannot serve it now.
         """
         if self.driver.stopped.is_set():
             raise Overloaded("the engine has stopped")
@@ -131,7 +131,7 @@ class Replica:
         return choices
 
     def release(self, choices: Sequence[ServedRequest]) -> None:
-        """No client waits for these answers any more: end the requests that have not ended."""
+        """The client is gone: end its requests that have not ended."""
         for choice in choices:
             self.driver.abort(choice, "Client disconnected")
 

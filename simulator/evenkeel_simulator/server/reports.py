@@ -1,6 +1,6 @@
 """The replica's totals per client, on request (contract `reportsport`, design R3).
 
-An invalid question gets no answer; it is counted.
+An invalid request gets no answer and is counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ReportServer:
     ) -> None:
         """Binds at once; port 0 lets the system choose. Raises `zmq.ZMQError` if the port is taken.
 
-        `refused` is called for every question that is none.
+        `refused` is called for every invalid request.
         """
         self._answers = answers
         self._refused = refused
@@ -49,5 +49,5 @@ class ReportServer:
                 self._refused()
                 continue
             for answer in answers:
-                # Everything before the question is the way back: the asker, and an empty frame from a REQ.
+                # The frames before the request are the return path: the sender, and an empty frame from a REQ.
                 await self._socket.send_multipart([*frames[:-1], answer])

@@ -1,4 +1,4 @@
-"""One choice of one HTTP request: what the engine schedules and what its client gets.
+"""One choice of one HTTP request: the engine's request and the client's answer.
 
 No output is queued for the client. The engine counts the output tokens, the handler counts those it has sent, and the text
 between can be made at any time. So a client that reads slowly costs no memory and delays no other.
@@ -46,7 +46,7 @@ class ServedRequest(EngineRequest):
     """Number of the choice in its HTTP request."""
     page_size: int
     news: asyncio.Event
-    """Set when there is news; shared by the choices of one HTTP request."""
+    """Set when there is new output; shared by the choices of one HTTP request."""
     received_s: float
     """Wall clock, monotonic."""
     streaming: bool = False

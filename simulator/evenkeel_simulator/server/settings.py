@@ -25,7 +25,7 @@ from evenkeel_simulator.engine.profiles import PROFILES, CostProfile, ProfileErr
 
 DEFAULT_PROFILE: Final = "a10g-llama2-7b"
 LEAST_POOL_TOKENS: Final = 64
-"""Less could not hold a prompt worth sending, its answer and the slack that SGLang leaves."""
+"""A smaller pool cannot hold a short prompt, its answer and SGLang's reserve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class Settings:
     """None: no KV events are published (SGLang's default)."""
     kv_replay_port: int = 0
     kv_kept_batches: int = KEPT_BATCHES
-    """How many batches of KV events a late reader can have replayed (SGLang's `buffer_steps`)."""
+    """Batches of KV events that are kept for replay (SGLang's `buffer_steps`)."""
     reports_port: int | None = None
     """None: no reports."""
     api_key: str | None = None
-    """Bearer key that every request must show, but for probes and metrics."""
+    """Bearer key that every request needs, except probes and metrics."""
     replica_policy: str = "DLPM"
     client_quantum: float = 8000.0
     """Q^u, weighted tokens."""
@@ -121,7 +121,7 @@ class Settings:
 
 
 def parse_arguments(arguments: Sequence[str]) -> Settings:
-    """Settings from the command line; exits with status 2 and a sentence on a fault."""
+    """Settings from the command line; exits with status 2 and a message if an argument is invalid."""
     parser = _parser()
     try:
         return _settings(parser, arguments)
@@ -130,9 +130,9 @@ def parse_arguments(arguments: Sequence[str]) -> Settings:
 
 
 def argument_faults(arguments: Sequence[str]) -> Iterator[tuple[int | None, str]]:
-    """What a replica would refuse of `arguments`, one `--flag=value` each: (index, message) of every fault.
+    """Faults of `arguments`, one `--flag=value` each, as (index, message).
 
-    The index is None where each of them is fine and all together are not.
+    The index is None if each argument is valid alone, but not all together.
     """
     parser = _parser(_Checker, add_help=False)
 
@@ -144,7 +144,7 @@ def argument_faults(arguments: Sequence[str]) -> Iterator[tuple[int | None, str]
         return None
 
     together = fault(arguments)
-    if together is None:  # one alone may still be wrong: a tiny profile beside a larger pool
+    if together is None:  # one argument alone may be invalid: a tiny profile with a larger pool
         return
     alone = [(index, fault([argument])) for index, argument in enumerate(arguments)]
     found = [(index, message) for index, message in alone if message is not None]
@@ -155,14 +155,14 @@ def argument_faults(arguments: Sequence[str]) -> Iterator[tuple[int | None, str]
 
 
 class _Checker(argparse.ArgumentParser):
-    """A parser that raises, where the usual one ends the process."""
+    """A parser that raises instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
 def _settings(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Settings:
-    """Raises `ValueError` for values that cannot be."""
+    """Raises `ValueError` for invalid values."""
     flags = vars(parser.parse_args(arguments))
     engine = EngineConfig(
         admission=flags.pop("admission"),
@@ -181,7 +181,7 @@ def _parser(
         description="A simulated SGLang replica on the wall clock.",
         argument_default=argparse.SUPPRESS,  # the defaults are those of Settings
         add_help=add_help,
-        allow_abbrev=False,  # a beginning of a flag that only Evenkeel may set must not set it
+        allow_abbrev=False,  # an abbreviation must not set a flag that only Evenkeel may set
     )
     network = parser.add_argument_group("network (port 0: the system chooses)")
     network.add_argument("--model", required=True, help="served model name")

@@ -39,7 +39,7 @@ _FULL_STOP_EVERY: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a request asks of an answer."""
+    """A request's parameters for the answer."""
 
     max_tokens: int
     """At least 1."""
@@ -53,13 +53,13 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speech:
-    """One answer, decided."""
+    """One answer, complete."""
 
     seed: int
     tokens: int
     """Output tokens, the end token included."""
     matched: int | str | None
-    """What stopped it: the end token, a stop token, a stop string; None where the limit did."""
+    """The end token, stop token or stop string that ended it; None for the length limit."""
     cut: tuple[str, ...] | None = None
     """The text by token, where a stop string or stop token shortened it."""
 
@@ -90,7 +90,7 @@ def seed_of(prompt: array[int], choice: int) -> int:
 
 
 def speak(seed: int, wish: Wish) -> Speech:
-    """Decide an answer."""
+    """Compute an answer."""
     natural = max(natural_tokens(seed), wish.min_tokens + 1)
     ends = not wish.ignore_eos and natural <= wish.max_tokens
     tokens = natural if ends else wish.max_tokens
@@ -101,7 +101,7 @@ def speak(seed: int, wish: Wish) -> Speech:
 
 
 def natural_tokens(seed: int) -> int:
-    """Length of the answer that nothing cuts short, the end token included."""
+    """Natural length of the answer, including the end token."""
     uniform = ((seed >> 12) + 0.5) / 2**52  # 53 bits: never 0 and never 1
     deviate = NormalDist().inv_cdf(uniform)
     tokens = _MEDIAN_TOKENS * math.exp(_SIGMA * deviate)

@@ -1,6 +1,6 @@
-"""What each endpoint sends while its answer comes, and at its end. Pure: requests in, bytes out.
+"""Response bytes of each endpoint, during the answer and at its end. Pure: requests in, bytes out.
 
-The driver wakes the handler, which sends the news of every choice. The caller
+The driver wakes the handler, which sends the new output of every choice. The caller
 remembers how many tokens of each choice it has sent; `start` is that number.
 """
 
@@ -16,7 +16,7 @@ from evenkeel_simulator.server.served import ServedRequest
 
 
 class AnswerFormat(Protocol):
-    """One endpoint's way to answer."""
+    """Response format of one endpoint."""
 
     opens_early: bool
     """Whether a stream's status and headers go out before its first event."""

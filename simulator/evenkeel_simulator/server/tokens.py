@@ -10,11 +10,11 @@ from typing import Final
 
 MAX_TOKEN_ID: Final = 2**32 - 1
 END_TOKEN: Final = 2
-"""Ends an answer (the control character STX, which prompts do not hold); decodes to nothing."""
+"""Ends an answer (the control character STX, which prompts do not contain); decodes to an empty text."""
 
 
 def decode(ids: Iterable[int]) -> str:
-    """The text of token ids; what is not UTF-8 shows as U+FFFD. Inverse of `encode` but for NUL bytes."""
+    """The text of token ids; invalid UTF-8 becomes U+FFFD. Inverse of `encode` except for NUL bytes."""
     data = b"".join(_bytes_of(token) for token in ids if token != END_TOKEN)
     return data.decode(errors="replace")
 

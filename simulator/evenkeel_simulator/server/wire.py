@@ -40,7 +40,7 @@ class Usage(msgspec.Struct):
 
 
 class _BriefUsage(msgspec.Struct, omit_defaults=True):
-    """The same, what is null left out: the last event of a completion."""
+    """The same without null fields: the last event of a completion."""
 
     prompt_tokens: int
     total_tokens: int
@@ -115,7 +115,7 @@ class _ChatChunk(msgspec.Struct, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What every event of one answer repeats."""
+    """Fields that every event of one answer repeats."""
 
     model: str
     created: int
@@ -357,7 +357,7 @@ def native_error_body(message: str) -> bytes:
 
 
 def native_error_event(message: str) -> bytes:
-    """A request to `/generate` that turned out wrong after its stream was promised."""
+    """An invalid request to `/generate`, detected after the stream's headers were sent."""
     error = {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}
     return _event({"error": error})
 

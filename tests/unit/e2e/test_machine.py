@@ -56,7 +56,7 @@ def test_packages_that_apt_cannot_install_are_no_failure_either(bare: Path) -> N
         machine.prepare()
 
 
-def test_the_exit_code_tells_skipped_from_broken(
+def test_the_exit_code_distinguishes_skipped_from_broken(
     bare: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert __main__.main(["prepare"]) == __main__.NOT_HERE

@@ -155,7 +155,11 @@ def test_the_header_shows_fairness_and_the_missing_parts_of_the_ledger() -> None
             window_s=60, backlogged=2, share_error=0.25, lead_s=3.2, jain=0.875, bound_ratio=0.4
         ),
         ledger=LedgerState(
-            book=7, pages=3, store="Redis", store_trouble="no answer", uncounted=("r2",)
+            closed_totals_version=7,
+            open_accounts=3,
+            store="Redis",
+            store_trouble="no answer",
+            uncounted=("r2",),
         ),
         peers=(
             PeerState(name="a", url="http://h:4", router="x", answer_age_s=0.1),
@@ -167,7 +171,7 @@ def test_the_header_shows_fairness_and_the_missing_parts_of_the_ledger() -> None
         console.print(render(make_view(reported, None)))
     for words in (
         "2 backlogged · share error 25.0% over 60 s · lead 3.2 s · Jain 0.875 · bound ratio 0.40",
-        "ledger version 7, 3 open replica accounts · 1 of 2 peers",
+        "closed totals version 7, 3 open replica accounts · 1 of 2 peers",
         "store Redis: no answer",
         "router b: it answered 401",
         "not counted: the service of r2",

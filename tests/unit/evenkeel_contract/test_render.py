@@ -109,7 +109,7 @@ def scaled(minimum: int) -> dict[str, Any]:
         ({"autoscaling": scaled(0)}, False, AtZero.WAIT),  # no operator scales there
     ],
 )
-def test_what_becomes_of_requests_at_zero_depends_on_who_brings_a_replica(
+def test_handling_of_requests_at_zero_depends_on_the_scaler(
     spec: dict[str, Any], on_cluster: bool, want: AtZero
 ) -> None:
     limits = {"activationTimeout": "9m"}

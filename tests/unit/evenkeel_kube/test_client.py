@@ -127,7 +127,7 @@ async def test_an_object_or_an_api_that_is_missing_is_no_error(
         (503, b"<html>a proxy</html>", Overloaded, "<html>a proxy"),
     ],
 )
-async def test_a_status_becomes_an_error_that_tells_whether_to_try_again(
+async def test_a_status_becomes_an_error_that_shows_whether_to_retry(
     server: Server, client: KubeClient, status: int, answer: bytes, want: type, message: str
 ) -> None:
     server.status, server.answer = status, answer

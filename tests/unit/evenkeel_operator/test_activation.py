@@ -191,7 +191,7 @@ async def test_routers_are_found_once_the_cluster_answers_again() -> None:
         assert failures == 3
 
 
-async def test_nobody_is_asked_while_watching_pauses_nor_of_services_that_run_or_are_gone() -> None:
+async def test_no_router_is_polled_while_paused_or_for_running_or_deleted_services() -> None:
     routers = FakeRouters()
     async with resting(routers, ONE) as (cluster, operator):
         await operator.activations.pause()

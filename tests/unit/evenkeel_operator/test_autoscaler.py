@@ -95,7 +95,7 @@ async def test_what_is_decided_reaches_deployment_and_status_and_never_the_spec(
     assert cluster.objects[SERVICE, "team-ml", "simulated"]["spec"] == spec
 
 
-async def test_looks_that_change_nothing_wake_nobody_and_write_nothing() -> None:
+async def test_queries_that_change_nothing_trigger_no_pass() -> None:
     cluster = cluster_with()
     operator = Operator(cluster)
     await operator.make_pass(KEY)
@@ -199,7 +199,7 @@ async def test_an_address_that_is_allowed_no_more_is_not_asked() -> None:
     assert condition(cluster, "SpecValid")["status"] == "False"
 
 
-async def test_weights_are_those_that_routers_are_told() -> None:
+async def test_weights_are_those_of_the_router_configuration() -> None:
     cluster = cluster_with(maxReplicasPerClient=4)
     for name, weight in (("heavy", 4), ("light", 1)):
         metadata = {"name": name, "namespace": "team-ml", "generation": 1, "uid": f"uid-{name}"}

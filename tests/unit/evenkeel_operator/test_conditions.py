@@ -286,7 +286,7 @@ def test_the_reason_why_pods_are_not_ready(
     assert found == (None if want is None else PodFailure(*want))
 
 
-def test_a_long_last_line_is_told_by_its_end() -> None:
+def test_a_long_last_line_is_reported_by_its_end() -> None:
     ended = {"exitCode": 1, "message": "x" * 2000 + " no such file"}
     found = workload(deployment(), wanted=1, pods=[container({"terminated": ended})]).failure
     assert found is not None

@@ -87,7 +87,7 @@ async def test_the_first_one_leads_and_the_second_one_waits() -> None:
     assert server.lease["spec"]["leaseTransitions"] == 2
 
 
-async def test_a_lease_that_nobody_renews_runs_out() -> None:
+async def test_a_lease_without_renewal_expires() -> None:
     server = LeaseServer()
     await candidate(server, "a").acquire()
     await candidate(server, "b").acquire()

@@ -86,7 +86,7 @@ def test_a_field_that_is_wanted_no_more_is_seen_by_the_digest_alone() -> None:
     assert change.why == "Service a: is wanted otherwise now"
 
 
-def test_a_foreign_change_is_told_from_one_of_ours() -> None:
+def test_a_foreign_change_is_distinguished_from_an_own_change() -> None:
     there = live(manifest(x=1, y=1, z=1, w=1, v=1))
     spec: Any = there[Ref("Service", "a")]["spec"]
     spec.update(x=2, y=2, z=2, w=2)

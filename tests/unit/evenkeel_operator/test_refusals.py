@@ -32,7 +32,7 @@ def test_each_no_to_the_same_write_doubles_the_wait_up_to_a_bound() -> None:
     assert len(set(waits)) == len(waits)  # no two services come back together
 
 
-def test_another_wish_another_object_and_another_service_wait_for_nobody() -> None:
+def test_other_manifests_objects_and_services_are_not_delayed() -> None:
     refusals = Refusals(rng=Random(1), monotonic_s=lambda: 0.0)
     for _ in range(3):
         refusals.refused(KEY, REF, "change 1", message="no")

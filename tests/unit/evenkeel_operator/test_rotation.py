@@ -92,7 +92,7 @@ class Routers(FakeRouters):
                 replica(
                     name,
                     in_flight=self._in_flight.get(name, 0),
-                    withheld="draining" if name in marked else "",
+                    unschedulable_reason="draining" if name in marked else "",
                 )
                 for name in pods(self._cluster)
             )
@@ -169,7 +169,7 @@ async def test_a_scale_up_in_the_meantime_takes_the_marks_back() -> None:
     assert cluster.writes == []
 
 
-async def test_the_next_operator_takes_marks_back_that_nobody_wants_any_more() -> None:
+async def test_the_next_operator_removes_obsolete_marks() -> None:
     cluster = await scaled_to_four()
     await recommendation(Operator(cluster, routers=Routers(cluster)), 2)
     cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["engine"]["replicas"] = 4
@@ -208,7 +208,7 @@ async def test_a_scale_down_cut_off_at_any_write_ends_with_the_same_two() -> Non
         cut += 1
 
 
-async def test_what_somebody_else_scaled_is_put_back_without_ceremony() -> None:
+async def test_a_foreign_number_is_reverted_at_once() -> None:
     cluster = await scaled_to_four()
     routers = Routers(cluster)
     operator = Operator(cluster, routers=routers)
@@ -228,7 +228,7 @@ async def test_a_new_template_rolls_out_at_once_though_there_shall_be_fewer_too(
     assert "--speed=2" in str(cluster.objects[DEPLOYMENT])
 
 
-async def test_a_cluster_that_lets_nobody_mark_shrinks_all_the_same_and_says_so() -> None:
+async def test_a_cluster_that_refuses_marks_still_shrinks_and_reports_it() -> None:
     cluster = await scaled_to_four()
     operator = Operator(cluster, routers=Routers(cluster))
     cluster.refuses = lambda item: "hands off pods" if item["kind"] == "Pod" else None
@@ -255,7 +255,7 @@ async def test_a_new_replica_waits_for_a_router_and_its_gate_is_opened_once() ->
     new = put_engine(cluster, "a", ContainersReady="False")
     assert operator.store.see("ADDED", "Pod", new) == frozenset()
     up = put_engine(cluster, "a", ContainersReady="True")
-    routers.answers = [answer(replica("a", withheld="unknown"))]
+    routers.answers = [answer(replica("a", unschedulable_reason="unknown"))]
     assert operator.store.see("MODIFIED", "Pod", up) == {KEY}
     due_s = await operator.make_pass(KEY)
     assert not is_open(cluster, "a")

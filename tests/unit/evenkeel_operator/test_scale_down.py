@@ -105,11 +105,19 @@ def test_it_waits_even_where_no_router_is_ready_until_the_mark_was_looked_at_onc
     assert leave(with_marks("cd")) == ScaleDownStep()
 
 
-LET_GO = answer(replica("a"), replica("c", withheld="draining"), replica("d", withheld="draining"))
-HOLDS_ON = answer(replica("c", withheld="draining"), replica("d"))
+LET_GO = answer(
+    replica("a"),
+    replica("c", unschedulable_reason="draining"),
+    replica("d", unschedulable_reason="draining"),
+)
+HOLDS_ON = answer(replica("c", unschedulable_reason="draining"), replica("d"))
 NEVER_KNEW = answer(replica("a"))
-LEAVES = answer(replica("c", withheld="terminating"), replica("d", withheld="ended"))
-STARTS = answer(replica("c", withheld="starting"), replica("d", withheld="draining"))
+LEAVES = answer(
+    replica("c", unschedulable_reason="terminating"), replica("d", unschedulable_reason="ended")
+)
+STARTS = answer(
+    replica("c", unschedulable_reason="starting"), replica("d", unschedulable_reason="draining")
+)
 ANSWERS: dict[str, tuple[tuple[ReplicasState | None, ...], bool]] = {
     "all let go": ((LET_GO, LET_GO), False),
     "one holds on": ((LET_GO, HOLDS_ON), True),
@@ -133,7 +141,7 @@ def test_it_does_not_wait_for_ever_nor_for_a_clock_that_is_ahead(since: datetime
 
 
 def test_who_was_marked_stays_chosen_whatever_it_does_now() -> None:
-    busy = answer(*(replica(name, in_flight=9, withheld="draining") for name in "ab"))
+    busy = answer(*(replica(name, in_flight=9, unschedulable_reason="draining") for name in "ab"))
     assert leave(with_marks("ab"), busy) == ScaleDownStep()
 
 
@@ -153,7 +161,7 @@ def test_marks_stay_while_the_replica_set_is_about_to_remove_their_pods() -> Non
     assert leave(with_marks("cd"), shrinking=False) == ScaleDownStep()
 
 
-def test_nobody_is_chosen_during_a_rollout_nor_where_all_go_nor_where_somebody_else_asks() -> None:
+def test_no_candidate_is_chosen_in_a_rollout_to_zero_or_for_a_foreign_number() -> None:
     rolling = (*four()[:2], *four(template="u")[2:])
     assert leave(rolling, IDLE) == ScaleDownStep()
     assert leave(four(), IDLE, wanted=0) == ScaleDownStep()
@@ -208,7 +216,7 @@ def test_one_waits_once_its_containers_are_ready_and_nothing_but_the_gate_is_mis
     assert bare.waits_since is None
 
 
-def test_a_mark_is_read_back_and_somebody_elses_word_is_left_alone() -> None:
+def test_a_mark_is_read_back_and_a_foreign_mark_stays() -> None:
     def annotated(annotations: dict[str, str]) -> Engine:
         found = engine_of(pod(metadata={"annotations": annotations}, spec={}))
         assert found is not None
@@ -234,7 +242,7 @@ def opened(waits_since: datetime, *answers: ReplicasState | None) -> list[tuple[
 
 
 def test_a_gate_is_opened_once_a_router_sends_there() -> None:
-    held = answer(replica("a", withheld="draining"), replica("b"))
+    held = answer(replica("a", unschedulable_reason="draining"), replica("b"))
     assert opened(LATELY, held, answer(replica("a"))) == [("a", "InRotation")]
     assert opened(LATELY, held, None) == []
 

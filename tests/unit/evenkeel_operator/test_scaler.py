@@ -59,7 +59,7 @@ def test_clients_of_one_tenant_count_each_up_to_its_own_cap() -> None:
     assert demand(Parts(), *crowd, Asked("a", "greedy", 1e9)) == pytest.approx(9.0 + 4.0)
 
 
-def test_caps_are_parts_by_weight_and_nobody_has_more_than_the_heaviest() -> None:
+def test_caps_are_proportional_to_weight_and_at_most_that_of_the_heaviest() -> None:
     parts = tenants(heavy=4, light=1)
     assert demand(parts, Asked("heavy", "x", 1e9)) == 4.0
     assert demand(parts, Asked("light", "x", 1e9)) == 1.0
@@ -135,7 +135,7 @@ WISHES: dict[str, tuple[dict[str, Any], Measurements, Fleet, tuple[int, str]]] =
 
 
 @pytest.mark.parametrize("case", WISHES)
-def test_the_wish_of_one_look(case: str) -> None:
+def test_the_recommendation_of_one_measurement(case: str) -> None:
     changes, figures, fleet, want = WISHES[case]
     recommendation = recommend(scaling(**changes), figures, Parts(), fleet)
     assert (recommendation.replicas, recommendation.reason) == want
@@ -230,7 +230,7 @@ def test_a_request_that_waits_brings_the_first_one_whatever_the_policies_say(
     assert life.looks(seen, after_s=290.0).replicas == 1  # as long as any other recommendation
 
 
-def test_the_reason_is_that_of_the_wish_that_is_followed() -> None:
+def test_the_reason_is_that_of_the_followed_recommendation() -> None:
     life = Life(1)
     assert life.looks(Measurements(asked=asked(3000))).reason == "Demand"
     later = life.looks(Measurements(asked=asked(1000)))

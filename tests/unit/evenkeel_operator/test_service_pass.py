@@ -80,7 +80,7 @@ async def test_a_pass_cut_off_at_any_write_is_made_good_by_the_next_life(
         assert broken.writes == []
 
 
-async def test_foreign_changes_are_put_back_and_told(cluster: FakeCluster) -> None:
+async def test_foreign_changes_are_reverted_and_reported(cluster: FakeCluster) -> None:
     operator = Operator(cluster)
     await operator.make_pass(KEY)
     await operator.edit("Deployment", "simulated-engine", replicas=7)
@@ -89,7 +89,7 @@ async def test_foreign_changes_are_put_back_and_told(cluster: FakeCluster) -> No
     assert "spec.replicas: 7 is not 2" in cluster.events[0]["message"]
 
 
-async def test_an_object_of_somebody_else_is_not_taken_over(cluster: FakeCluster) -> None:
+async def test_a_foreign_object_is_not_taken_over(cluster: FakeCluster) -> None:
     theirs = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -173,7 +173,7 @@ async def test_what_is_wanted_no_more_is_deleted(cluster: FakeCluster) -> None:
     assert ("Ingress", "team-ml", "simulated-router") not in cluster.objects
 
 
-async def test_the_engine_image_is_pinned_until_somebody_asks_for_a_newer_one(
+async def test_the_engine_image_is_pinned_until_an_upgrade_is_requested(
     cluster: FakeCluster,
 ) -> None:
     await Operator(cluster).make_pass(KEY)
@@ -285,7 +285,7 @@ async def test_a_tenant_says_what_routers_know_of_it(cluster: FakeCluster) -> No
     assert cluster.writes == []
 
 
-async def test_a_tenant_whose_spec_does_not_hold_keeps_what_routers_know(
+async def test_a_tenant_with_an_invalid_spec_keeps_its_last_valid_configuration(
     cluster: FakeCluster,
 ) -> None:
     cluster.put(_tenant())
@@ -392,7 +392,7 @@ async def test_the_only_replica_gets_company_before_it_has_to_leave_its_node(
     assert engines() == (1, 0)
 
 
-async def test_who_removes_the_generated_keys_cuts_nobody_off(cluster: FakeCluster) -> None:
+async def test_removing_the_generated_keys_cuts_off_no_engine(cluster: FakeCluster) -> None:
     await Operator(cluster).make_pass(KEY)
     secret = ("Secret", "team-ml", "simulated-credentials")
     before = cluster.objects[secret]["data"]

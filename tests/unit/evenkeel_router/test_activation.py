@@ -90,7 +90,7 @@ async def test_who_gives_up_wants_nothing_any_more() -> None:
 
 
 @pytest.mark.parametrize("at_zero", [AtZero.WAIT, AtZero.REFUSE])
-async def test_where_nobody_starts_one_none_is_wanted_until_the_configuration_says_otherwise(
+async def test_no_replica_is_wanted_without_activation_until_the_configuration_changes(
     at_zero: AtZero,
 ) -> None:
     scene = Scene(at_zero)
@@ -104,7 +104,7 @@ async def test_where_nobody_starts_one_none_is_wanted_until_the_configuration_sa
     await waiting
 
 
-async def test_a_router_that_ends_answers_whoever_asks() -> None:
+async def test_a_router_that_ends_answers_all_polls() -> None:
     scene = Scene()
     asked = asyncio.create_task(scene.activation.other_than(False, PATIENCE_S))
     await asyncio.sleep(0)

@@ -133,7 +133,7 @@ def flood(gate: Admission, who: Client) -> Refusal:
     raise AssertionError("never refused")
 
 
-def test_who_floods_leaves_room_for_everybody_else() -> None:
+def test_a_flooding_client_leaves_room_for_all_others() -> None:
     gate = admission(max_concurrent=900)
     refusal = flood(gate, client("a", tenant="flood"))
     assert (refusal.outcome, refusal.code) == (Outcome.RATE_LIMITED, "max_concurrent")
@@ -144,7 +144,7 @@ def test_who_floods_leaves_room_for_everybody_else() -> None:
         gate.enter(client("c", tenant=f"t{number}"), 1, 0.0)
 
 
-def test_those_who_flood_come_to_hold_alike_and_there_is_always_room() -> None:
+def test_flooding_clients_hold_equal_parts_and_room_stays() -> None:
     gate, rng = admission(max_concurrent=900), Random(1)
     tenants = [client("c", tenant=f"t{number}") for number in range(6)]
     for who in tenants:

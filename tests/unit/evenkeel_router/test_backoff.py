@@ -153,7 +153,7 @@ async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
         assert router.rooms.replicas.totals("r0").backoffs == 0
 
 
-async def test_a_request_that_fails_everywhere_is_held_against_nobody() -> None:
+async def test_a_request_that_fails_everywhere_counts_against_no_replica() -> None:
     fleet = Fleet({"r0", "r1", "r2"})
     async with fleet.running(3) as (router, client):
         for _ in range(3 * FAILURES):
@@ -162,7 +162,7 @@ async def test_a_request_that_fails_everywhere_is_held_against_nobody() -> None:
         assert not any(totals.backoffs for _, totals in router.rooms.replicas.all_totals())
 
 
-async def test_one_that_rests_is_back_when_there_is_nobody_else() -> None:
+async def test_a_replica_in_backoff_returns_if_it_is_the_only_one() -> None:
     fleet = Fleet({"r0"})
     async with fleet.running(2) as (router, client):
         for _ in range(FAILURES):

@@ -18,7 +18,9 @@ def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
     assert str(faults[0]) == "document: cannot be read: No such file or directory"
 
 
-async def test_only_what_holds_is_applied_and_faults_are_told(tmp_path: Path) -> None:
+async def test_only_a_valid_configuration_is_applied_and_faults_are_reported(
+    tmp_path: Path,
+) -> None:
     path, good = tmp_path / "router.json", config_for()
     path.write_bytes(dump_router_config(good))
     applied: list[RouterConfig] = []

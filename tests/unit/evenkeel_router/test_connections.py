@@ -55,7 +55,7 @@ async def test_a_connection_is_used_again_until_it_was_idle_for_too_long(
         pool.close()
 
 
-async def test_nobody_there_or_no_such_name_is_a_connect_error() -> None:
+async def test_a_closed_port_or_an_unknown_name_is_a_connect_error() -> None:
     pool = Connections()
     for url in ("http://127.0.0.1:1", "http://no-such-name.invalid:80"):
         with pytest.raises(ConnectError, match="no connection to r0"):

@@ -53,11 +53,11 @@ def test_replicas_come_by_name_and_those_of_another_service_not_at_all() -> None
         (pod("a") | {"status": {}}, "starting"),
     ],
 )
-def test_a_replica_is_withheld_and_the_reason_said(one: dict[str, Any], why: str) -> None:
+def test_a_replica_is_unschedulable_with_a_reason(one: dict[str, Any], why: str) -> None:
     assert found(slice_of("engines", "a"), pods=[one]) == (DiscoveredReplica(A, why),)
 
 
-def test_an_endpoint_that_terminates_is_withheld_before_its_pod_says_so() -> None:
+def test_a_terminating_endpoint_is_unschedulable_before_its_pod() -> None:
     slice_ = slice_of("engines", "a")
     slice_["endpoints"][0]["conditions"] = {"terminating": True, "serving": True}
     assert found(slice_, pods=[pod("a")]) == (DiscoveredReplica(A, "terminating"),)

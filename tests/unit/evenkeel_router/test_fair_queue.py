@@ -35,7 +35,7 @@ def test_a_latecomer_starts_now_and_earns_nothing_for_its_absence() -> None:
     assert drained(queue) == ["b0", "a3", "b1"]
 
 
-def test_an_empty_room_forgets_who_was_served() -> None:
+def test_an_empty_queue_drops_its_order() -> None:
     queue: FairQueue[str] = FairQueue()
     queue.push("a0", client="a", cost=1000, weight=1)
     assert queue.pop() == "a0"

@@ -80,7 +80,7 @@ def test_where_all_is_fair_served_and_owed_rise_together() -> None:
     assert now.tenants["ns/t"].service == now.tenants["ns/u"].service == 100
 
 
-def test_whoever_got_less_is_owed_the_rest_and_the_others_lead() -> None:
+def test_a_client_that_got_less_is_owed_the_rest_and_the_others_lead() -> None:
     world = World()
     world.tick({A: 0, B: 0, C: 0})
     now = world.tick({A: 30, B: 70, C: 100})
@@ -131,7 +131,7 @@ def test_a_client_that_left_ahead_comes_back_ahead_by_what_the_others_did_not_ma
     assert B not in world.truth._ahead
 
 
-def test_whoever_waits_and_gets_its_share_asks_for_more_than_that() -> None:
+def test_a_client_that_waits_with_its_share_is_beyond_it() -> None:
     world = World()
     for n in range(7):
         now = world.tick({A: 75 * n, B: 25 * n, C: 100 * n})
@@ -139,7 +139,7 @@ def test_whoever_waits_and_gets_its_share_asks_for_more_than_that() -> None:
     assert now.waiting_within_share == 0
 
 
-def test_whoever_waits_and_gets_less_than_its_share_is_within_it() -> None:
+def test_a_client_that_waits_with_less_than_its_share_is_within_it() -> None:
     world = World()
     for n in range(7):
         now = world.tick({A: 30 * n, B: 70 * n, C: 100 * n})
@@ -147,7 +147,7 @@ def test_whoever_waits_and_gets_less_than_its_share_is_within_it() -> None:
     assert now.waiting_within_share == 1
 
 
-def test_whoever_hardly_waits_is_within_its_share_however_much_it_gets() -> None:
+def test_a_client_that_hardly_waits_is_within_its_share() -> None:
     world = World()
     for n in range(7):
         now = world.tick({A: 900 * n, B: 25 * n}, waiting=0)
@@ -180,7 +180,7 @@ def test_shares_are_compared_over_a_window_only() -> None:
     assert 60 <= now.window_s < 75
 
 
-def test_the_ratio_to_the_bound_is_about_those_who_wait_everywhere() -> None:
+def test_the_bound_ratio_covers_clients_that_wait_everywhere() -> None:
     world = World(replicas=2)
     served = {A: 0.0, B: 0.0}
     for replica in (0, 1):

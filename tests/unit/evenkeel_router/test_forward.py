@@ -91,7 +91,7 @@ async def test_on_generate_the_flag_travels_in_the_body() -> None:
         assert [key.retried_by_fleet for key in keys] == [False, True]
 
 
-async def test_a_refused_connection_is_no_attempt_and_charges_nobody() -> None:
+async def test_a_refused_connection_is_no_attempt_and_charges_no_client() -> None:
     class Refusing(FakeUpstream):
         async def connect(self, replica: ReplicaConfig):  # type: ignore[no-untyped-def]
             if replica.name != "r2":

@@ -74,7 +74,7 @@ async def test_it_is_said_once_that_nothing_is_routable_and_why(
     ]
 
 
-async def test_a_fleet_of_nobody_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_empty_fleet_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     async with running(config_for(), timing=QUICK):
         await until(lambda: "nothing is routable: the service has no replicas" in caplog.text, "it")
 
@@ -104,7 +104,7 @@ async def test_probes_tell_ready_not_ready_and_gone_apart() -> None:
         assert await prober.probe(replicas(1)[0]) is Verdict.GONE
 
 
-async def test_news_of_a_replica_that_nobody_knows_are_no_news(
+async def test_reports_of_an_unknown_replica_are_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with watched(FakeProber()) as router:

@@ -75,7 +75,7 @@ def test_an_api_key_names_its_client(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["Bearer sk-2", "Bearer ", "Bearer", "sk-1", "Basic sk-1", ""])
-def test_a_key_that_nobody_has_is_refused_even_where_anybody_may_come(value: str) -> None:
+def test_an_unknown_key_is_refused_even_with_anonymous_access(value: str) -> None:
     shared = directory(anonymous=Anonymous.SHARE)
     want = (Outcome.UNAUTHENTICATED, "invalid_api_key")
     assert refused(claims(value), shared) == want
@@ -163,7 +163,7 @@ def test_two_headers_that_name_the_sender_are_refused_from_anybody() -> None:
     assert refused(claims(named=("acme", "other"), peer=TRUSTED)) == want
 
 
-def test_a_tenant_called_anonymous_gives_its_weight_to_all_who_have_no_identity() -> None:
+def test_a_tenant_called_anonymous_sets_the_weight_of_requests_without_identity() -> None:
     tenancy = TenancyConfig(
         anonymous=Anonymous.SHARE,
         tenants=(TenantConfig(namespace="ns", name="anonymous", weight=4),),

@@ -132,7 +132,7 @@ Change = Callable[[KubeApi], None]
         (lambda s: s.pods.put(pod("a", ready=False)), "starting"),
     ],
 )
-async def test_a_withheld_replica_leaves_rotation_whatever_its_probe_says_and_comes_back(
+async def test_an_unschedulable_replica_leaves_rotation_whatever_its_probe_says_and_returns(
     server: KubeApi, change: Change, why: str
 ) -> None:
     server.pods.put(pod("a"))

@@ -14,7 +14,7 @@ from evenkeel_contract.kvevents import (
     Numbered,
     encode_batch,
 )
-from evenkeel_router.prefix.kv_follower import Follower, Standing
+from evenkeel_router.prefix.kv_follower import Follower, SyncState
 
 
 class HeldWork:
@@ -65,13 +65,13 @@ def follower(held: HeldWork) -> Follower:
 
 def test_who_joins_replays_and_is_in_sync(held: HeldWork) -> None:
     follower = Follower(held)
-    assert (follower.standing, follower.reason) == (Standing.JOINING, "no subscription yet")
+    assert (follower.sync_state, follower.reason) == (SyncState.JOINING, "no subscription yet")
     follower.connected()
-    assert follower.standing is Standing.REPLAYING
+    assert follower.sync_state is SyncState.REPLAYING
     assert follower.reason == "waits for batches from number 0 on"
     follower.ask()
     assert not follower.ended(), "a replica that never stored anything replays nothing"
-    assert (follower.standing, follower.reason) == (Standing.IN_SYNC, "")
+    assert (follower.sync_state, follower.reason) == (SyncState.IN_SYNC, "")
 
 
 def test_what_comes_in_order_is_applied(follower: Follower, held: HeldWork) -> None:
@@ -106,7 +106,7 @@ def test_the_first_batch_of_a_subscription_waits_for_a_replay_that_brings_the_sa
 ) -> None:
     follower = joined(held, batches=3)
     assert follower.live(batch(3, stored(4)))
-    assert (follower.standing, held.blocks) == (Standing.REPLAYING, {1, 2, 3})
+    assert (follower.sync_state, held.blocks) == (SyncState.REPLAYING, {1, 2, 3})
     assert follower.ask() == 2
     for number in (2, 3, 4):
         assert follower.replayed(batch(number, stored(number + 1)))
@@ -138,19 +138,19 @@ def test_who_was_there_from_the_first_batch_on_needs_no_replay(held: HeldWork) -
     follower = joined(held, batches=0)
     for number in range(3):
         assert not follower.live(batch(number, stored(number + 1)))
-    assert (held.blocks, follower.standing) == ({1, 2, 3}, Standing.IN_SYNC)
+    assert (held.blocks, follower.sync_state) == ({1, 2, 3}, SyncState.IN_SYNC)
 
 
 def test_a_gap_is_filled_from_the_last_batch_on(follower: Follower, held: HeldWork) -> None:
     assert follower.live(batch(5, stored(6)))
-    assert follower.standing is Standing.REPLAYING
+    assert follower.sync_state is SyncState.REPLAYING
     assert follower.reason == "waits for batches from number 3 on"
     assert follower.ask() == 2
     assert follower.replayed(batch(2, stored(3)))
     for number in (3, 4, 5):
         assert follower.replayed(batch(number, stored(number + 1)))
     assert not follower.ended()
-    assert follower.standing is Standing.IN_SYNC
+    assert follower.sync_state is SyncState.IN_SYNC
     assert held.blocks == {1, 2, 3, 4, 5, 6}
     assert (follower.counts.gaps, follower.counts.restarts, held.cleared_times) == (1, 0, 0)
 
@@ -159,7 +159,7 @@ def test_a_question_that_only_makes_sure_finds_what_was_lost_at_the_end(
     follower: Follower, held: HeldWork
 ) -> None:
     assert follower.ask() == 2
-    assert follower.standing is Standing.IN_SYNC, "asking is no doubt"
+    assert follower.sync_state is SyncState.IN_SYNC, "asking is no doubt"
     assert follower.replayed(batch(2, stored(3)))
     assert follower.replayed(batch(3, stored(4)))
     assert not follower.ended()
@@ -172,7 +172,7 @@ def test_a_hole_in_a_replay_is_asked_for_again(follower: Follower, held: HeldWor
     assert follower.replayed(batch(2, stored(3)))
     assert follower.replayed(batch(3, stored(4)))
     assert not follower.replayed(batch(5, stored(6)))
-    assert follower.standing is Standing.REPLAYING
+    assert follower.sync_state is SyncState.REPLAYING
     assert follower.ask() == 3
     assert held.blocks == {1, 2, 3, 4}
 
@@ -181,7 +181,7 @@ def test_the_same_number_with_other_bytes_is_another_process(
     follower: Follower, held: HeldWork
 ) -> None:
     follower.disconnected("the connection broke")
-    assert (follower.standing, follower.reason) == (Standing.JOINING, "the connection broke")
+    assert (follower.sync_state, follower.reason) == (SyncState.JOINING, "the connection broke")
     assert held.blocks == {1, 2, 3}, "it may be the same one"
     follower.connected()
     follower.ask()
@@ -203,7 +203,7 @@ def test_the_last_batch_with_other_bytes_is_another_process_though_live(
 ) -> None:
     assert follower.live(batch(2, stored(9), at_s=100.0))
     assert (held.blocks, follower.counts.restarts) == (set(), 1)
-    assert follower.standing is Standing.REPLAYING
+    assert follower.sync_state is SyncState.REPLAYING
 
 
 def test_what_is_not_kept_any_more_leaves_a_partial_view(
@@ -217,7 +217,7 @@ def test_what_is_not_kept_any_more_leaves_a_partial_view(
     for number in (7, 8, 9):
         assert follower.replayed(batch(number, stored(number + 1)))
     assert not follower.ended()
-    assert follower.standing is Standing.PARTIAL
+    assert follower.sync_state is SyncState.PARTIAL
     assert follower.reason == "its batches before number 7 are not kept any more"
     assert held.blocks == {8, 9, 10}
     assert not follower.live(batch(9, stored(10)))  # what the gap was seen by, of the same process
@@ -228,7 +228,7 @@ def test_what_is_not_kept_any_more_leaves_a_partial_view(
 def test_a_cleared_cache_makes_a_partial_view_whole(follower: Follower, held: HeldWork) -> None:
     test_what_is_not_kept_any_more_leaves_a_partial_view(follower, held)
     follower.live(batch(11, AllBlocksCleared(), stored(1)))
-    assert (follower.standing, follower.reason) == (Standing.IN_SYNC, "")
+    assert (follower.sync_state, follower.reason) == (SyncState.IN_SYNC, "")
     assert held.blocks == {1}
 
 
@@ -240,25 +240,25 @@ def late(follower: Follower, held: HeldWork) -> Follower:
     return follower
 
 
-def test_what_the_replica_tells_makes_a_late_view_whole(late: Follower, held: HeldWork) -> None:
+def test_the_pages_of_the_replica_complete_a_late_view(late: Follower, held: HeldWork) -> None:
     assert late.wants_pages
     late.take_over(13, 12.0)
     late.holds([1, 2], 16)
     assert late.reason == "waits for batches from number 13 on"
     late.holds([3], 16)
     late.taken_over()
-    assert late.standing is Standing.REPLAYING, "it may be of another process"
+    assert late.sync_state is SyncState.REPLAYING, "it may be of another process"
     assert late.ask() == 12
     assert late.replayed(batch(12, stored(3)))
     assert late.replayed(batch(13, BlockRemoved([1]), stored(14)))
     assert not late.ended()
-    assert (late.standing, late.reason, late.wants_pages) == (Standing.IN_SYNC, "", False)
+    assert (late.sync_state, late.reason, late.wants_pages) == (SyncState.IN_SYNC, "", False)
     assert held.blocks == {2, 3, 14}
     assert (late.counts.takeovers, late.counts.restarts) == (1, 0)
     assert not late.live(batch(13, BlockRemoved([1]), stored(14))), "its bytes are known by now"
 
 
-def test_what_another_process_tells_is_forgotten(late: Follower, held: HeldWork) -> None:
+def test_pages_of_another_process_are_dropped(late: Follower, held: HeldWork) -> None:
     late.take_over(13, 99.0)
     late.holds([1, 2], 16)
     late.taken_over()
@@ -269,7 +269,7 @@ def test_what_another_process_tells_is_forgotten(late: Follower, held: HeldWork)
     assert late.counts.restarts == 0, "nothing says that what is followed was restarted"
 
 
-def test_what_is_told_before_its_last_batch_is_sent_is_asked_for_again(
+def test_pages_older_than_the_last_batch_are_requested_again(
     late: Follower, held: HeldWork
 ) -> None:
     late.take_over(13, 12.0)
@@ -292,7 +292,7 @@ def test_half_an_answer_is_none(late: Follower) -> None:
     assert late.ask() == 12
     assert late.replayed(batch(12, stored(3)))
     assert not late.ended()
-    assert late.standing is Standing.PARTIAL
+    assert late.sync_state is SyncState.PARTIAL
     assert late.reason == "its report of the pages that it holds broke off"
     assert late.wants_pages
 
@@ -306,7 +306,7 @@ def test_a_replica_that_does_not_tell_is_named(late: Follower) -> None:
     assert late.reason == ""
 
 
-def test_nothing_told_helps_without_room_or_readable_batches(
+def test_pages_do_not_help_without_room_or_readable_batches(
     late: Follower, follower: Follower
 ) -> None:
     late.live(Numbered(11, b"\xc1"))
@@ -317,9 +317,9 @@ def test_nothing_told_helps_without_room_or_readable_batches(
     assert not late.wants_pages
 
 
-def test_a_batch_that_does_not_hold_makes_all_doubtful(follower: Follower, held: HeldWork) -> None:
+def test_an_invalid_batch_makes_the_view_partial(follower: Follower, held: HeldWork) -> None:
     assert not follower.live(Numbered(3, b"\xc1"))
-    assert follower.standing is Standing.PARTIAL
+    assert follower.sync_state is SyncState.PARTIAL
     assert follower.reason.startswith("batch 3 is invalid: not a batch of KV events")
     assert (held.blocks, follower.counts.unreadable) == (set(), 1)
     assert not follower.live(batch(4, stored(5)))
@@ -333,7 +333,7 @@ def test_blocks_of_another_size_are_of_no_use(held: HeldWork) -> None:
     follower.ask()
     follower.replayed(batch(0, stored(1, size=1)))
     follower.ended()
-    assert follower.standing is Standing.PARTIAL
+    assert follower.sync_state is SyncState.PARTIAL
     assert follower.reason == "its blocks have 1 tokens, not the 16 that prompts are cut into"
 
 

@@ -99,7 +99,7 @@ async def test_all_parts_of_an_answer_are_waited_for(follower: Follower) -> None
     assert port.asked == [PagesQuestion(PAGES_VERSION)]
 
 
-async def test_nobody_is_asked_while_nothing_is_lacking() -> None:
+async def test_no_replica_is_queried_while_nothing_is_missing() -> None:
     follower = Follower(NoView())
     async with port_with([FIRST, SECOND]) as port, wanted(follower, port.address) as task:
         await asyncio.wait((task,), timeout=5 * QUICK.report_interval_s)

@@ -141,7 +141,7 @@ def cut_short(part: LedgerDelta) -> LedgerDelta:
     return structs.replace(part, replica_accounts=(structs.replace(page, clients=cut),))
 
 
-async def test_a_part_that_does_not_hold_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_invalid_part_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     parts = [to_wire(part) for part in known("before").parts()]
     here = ledger("here")
     async with keeping(here, Memory([cut_short(parts[0]), *parts[1:]])) as one:
@@ -151,9 +151,7 @@ async def test_a_part_that_does_not_hold_is_left_out(caplog: pytest.LogCaptureFi
     assert here.served("ns/t/a").service == 7.0
 
 
-async def test_after_a_part_that_does_not_hold_no_later_one_says_that_the_page_is_complete() -> (
-    None
-):
+async def test_after_an_invalid_part_no_account_counts_as_complete() -> None:
     """Else nobody would ask the replica or a peer for what is missing."""
     before = ledger("before")
     rows = [ReplicaRow(f"ns/t/{n}", Totals(service=1.0)) for n in range(5000)]

@@ -157,7 +157,7 @@ def test_a_changed_policy_starts_from_zero_with_those_that_are_there() -> None:
     assert len(plan(of).dispatch.blocks) == 2
 
 
-def test_a_policy_that_chooses_nobody_is_a_fault() -> None:
+def test_a_policy_that_chooses_no_replica_is_a_fault() -> None:
     class Odd(LeastLoaded):
         def select(self, request: object, routable: object, outstanding: object) -> int | None:
             return None

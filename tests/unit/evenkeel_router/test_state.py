@@ -56,7 +56,7 @@ async def test_a_changed_policy_or_block_size_starts_anew_and_the_rest_stays() -
     assert fleet.select(plan, EMPTY) is not None
 
 
-async def test_everybody_who_was_served_is_shown_declared_or_not() -> None:
+async def test_every_served_client_is_shown_declared_or_not() -> None:
     config = config_for(tenancy=tenancy(anonymous=Anonymous.SHARE))
     rooms = Rooms.make(config)
     acme = config.tenancy.tenants[0]

@@ -112,7 +112,7 @@ async def test_a_chat_whose_template_takes_too_long_is_matched_by_its_text(
     assert any(TOO_LONG in line for line in caplog.messages)
 
 
-async def test_a_folder_without_a_tokenizer_is_told_and_one_that_comes_is_used(
+async def test_a_folder_without_a_tokenizer_is_reported_and_a_later_one_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     full, empty = tmp_path / "full", tmp_path / "empty"
@@ -149,7 +149,7 @@ class _Held:
         raise AssertionError("no chat")
 
 
-async def test_nobody_waits_for_long_behind_the_prompts_of_others(
+async def test_no_client_waits_long_behind_the_prompts_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tokenising, "WAITING_BYTES", 2 * len(LONG))

@@ -107,7 +107,7 @@ def test_bytes_per_token_are_learnt_from_what_replicas_report() -> None:
     assert 480 <= ratio.estimate(1000) <= 500
 
 
-def test_the_objectives_threshold_is_a_bound_so_that_good_and_bad_are_told_apart_exactly() -> None:
+def test_the_threshold_of_the_objective_is_a_bucket_bound() -> None:
     histogram = ttft_histogram(1.7)
     assert 1.7 in histogram.bounds
     assert list(histogram.bounds) == sorted(histogram.bounds)

@@ -8,7 +8,7 @@ from evenkeel_router.fleet.wait_queue import WaitQueue
 from tests.support.routers import until
 
 
-async def test_everybody_leaves_in_per_client_fair_order() -> None:
+async def test_requests_leave_in_fair_order_per_client() -> None:
     room, left = WaitQueue(), list[str]()
 
     async def wait(name: str, client: str) -> None:

@@ -22,6 +22,6 @@ def test_weights_go_by_the_identities_that_travel_in_keys() -> None:
     assert weights.tenant(named.tenant_identity) == 4.0
 
 
-def test_whom_nobody_configured_weighs_one() -> None:
+def test_an_unconfigured_client_weighs_one() -> None:
     weights = ConfiguredWeights(TenancyConfig())
     assert (weights.client("ns/x/y"), weights.tenant("ns/x")) == (1.0, 1.0)
