@@ -18,7 +18,7 @@ from typing import Annotated, Final
 import msgspec
 
 LEDGER_PATH: Final = "/v1/ledger"
-LEDGER_VERSION: Final = 2
+LEDGER_VERSION: Final = 3
 LENGTH_BYTES: Final = 4
 """Length prefix of each message in a sequence."""
 
@@ -56,7 +56,7 @@ class LedgerDigest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RouterAccountDelta(msgspec.Struct, frozen=True, array_like=True):
-    """Totals that one router received from one incarnation: the rows that the asker lacks."""
+    """Service that one router received from one incarnation: the rows that the asker lacks."""
 
     router: str
     base: Finite

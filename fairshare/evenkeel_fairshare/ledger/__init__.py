@@ -10,7 +10,7 @@ from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Weights
 from evenkeel_fairshare.ledger.compaction import CompactionRules, Compactor
 from evenkeel_fairshare.ledger.demand import DemandMeter
 from evenkeel_fairshare.ledger.ledger import Delta, Digest, Ledger
-from evenkeel_fairshare.ledger.replica_account import ReplicaRow, Totals, tenant_of
+from evenkeel_fairshare.ledger.replica_account import ReplicaRow, tenant_of
 from evenkeel_fairshare.ledger.service_index import ServiceIndex
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "ReplicaRow",
     "Seed",
     "ServiceIndex",
-    "Totals",
     "Weights",
     "position",
     "position_of_tenant",

@@ -29,16 +29,15 @@ from evenkeel_fairshare.ledger.closing import (
     Weights,
     close,
     counted,
-    counted_figure,
     finish,
 )
 from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
 from evenkeel_fairshare.ledger.replica_account import (
+    SERVICE,
     ReplicaAccount,
     ReplicaAccountDelta,
     ReplicaAccountDigest,
     ReplicaRow,
-    Totals,
 )
 
 
@@ -125,10 +124,10 @@ class Ledger:
             self.router, client, seed=seed, tenant_seed=tenant_seed
         )
 
-    def received(self, incarnation: str, client: str, totals: Totals) -> None:
-        """This router received `totals` more from the incarnation (R3, R11)."""
+    def received(self, incarnation: str, client: str, service: float) -> None:
+        """This router received `service` more from the incarnation, weighted tokens (R3, R11)."""
         account = self.replica_accounts.get(incarnation) or self._account_of(incarnation)
-        account.receive(self.router, client, totals)
+        account.receive(self.router, client, service)
         self.touched.add(client)
         self.stale.add(client)
 
@@ -171,19 +170,11 @@ class Ledger:
             *(account.names() for _, account in self.open_accounts())
         )
 
-    def served(self, client: str) -> Totals:
-        """S_i: the totals of a client over all incarnations, ended ones included (R3)."""
-        figures = list(self.closed_totals.client(client).totals)
+    def served(self, client: str) -> float:
+        """S_i: the service of a client over all incarnations, ended ones included (R3). Weighted tokens."""
+        total = self.closed_totals.clients.cell(client, SERVICE)
         for _, account in self.open_accounts():
-            for i, amount in enumerate(counted(account, client)):
-                figures[i] += amount
-        return Totals(*figures)
-
-    def served_figure(self, client: str, column: int) -> float:
-        """One figure of `served`, by its column in a replica's row. It is several times as fast."""
-        total = self.closed_totals.clients.cell(client, column)
-        for _, account in self.open_accounts():
-            total += counted_figure(account, client, column)
+            total += counted(account, client)
         return total
 
     def requested_rate(self, client: str, routers: Collection[str]) -> float:

@@ -111,23 +111,19 @@ class MergeTable:
         _check_finite(cells)
         return self._join(name, cells, 0)
 
-    def add(self, name: str, version: float, amounts: Sequence[tuple[int, float]]) -> None:
-        """Add amounts to columns of a row, which may be new. Only for rows with a single writer: there is no join.
+    def add(self, name: str, version: float, column: int, amount: float) -> None:
+        """Add an amount to a column of a row, which may be new. Only for rows with a single writer: there is no join.
 
-        Raises `ValueError`, and adds nothing, if an amount is not finite.
+        Raises `ValueError`, and adds nothing, if the amount is not finite.
         """
-        total = 0.0
-        for _, amount in amounts:
-            total += amount
-        if not math.isfinite(total):
+        if not math.isfinite(amount):
             raise ValueError("an amount is not finite, or absurdly large")
         cells = self._cells
         start = self._slots.pop(name, None)
         if start is None:
             start, name = len(cells), sys.intern(name)
             cells.extend(self._nothing)
-        for column, amount in amounts:
-            cells[start + column] += amount
+        cells[start + column] += amount
         cells[start] = version
         self._slots[name] = start  # the newest
         self._note_order(version)

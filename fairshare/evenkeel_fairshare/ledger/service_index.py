@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from evenkeel_fairshare.ledger.ledger import Ledger
-from evenkeel_fairshare.ledger.replica_account import SERVICE
 
 
 class ServiceIndex:
@@ -31,7 +30,7 @@ class ServiceIndex:
             while stale:
                 client = stale.pop()
                 before = self._service.pop(client, 0.0)
-                now = ledger.served_figure(client, SERVICE)
+                now = ledger.served(client)
                 if now:
                     self._service[client] = now
                 yield client, now - before

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from evenkeel_contract.ledgerwire import LedgerDelta, Rows
-from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Totals
+from evenkeel_fairshare.ledger import Ledger, ReplicaRow
 from evenkeel_router.ledger import persistence as module
 from evenkeel_router.ledger.exchange import from_wire, to_wire
 from evenkeel_router.ledger.persistence import Persistence
@@ -75,9 +75,9 @@ def known(router: str) -> Ledger:
     one = ledger(router)
     one.members = frozenset({router})
     for name in ("one", "two"):
-        row = ReplicaRow("ns/t/a", Totals(service=7.0, normalised=7.0), deficit=-3.0, waiting=1)
+        row = ReplicaRow("ns/t/a", service=7.0, normalised=7.0, deficit=-3.0, waiting=1)
         one.observe(name, since=0, sequence=4, rows=[row])
-        one.received(name, "ns/t/b", Totals(service=5.0))
+        one.received(name, "ns/t/b", 5.0)
     one.requested({"ns/t/a": 2.5})
     return one
 
@@ -112,7 +112,7 @@ async def test_nothing_is_saved_over_a_store_that_was_not_read() -> None:
         store.away.clear()
         await store.times("save", 1)
         assert one.trouble is None
-    assert here.served("ns/t/a").service == 14.0
+    assert here.served("ns/t/a") == 14.0
 
 
 async def test_a_store_that_goes_away_is_written_again_when_it_is_back() -> None:
@@ -123,7 +123,7 @@ async def test_a_store_that_goes_away_is_written_again_when_it_is_back() -> None
         seen = store.calls.count("save")
         await store.times("save", seen + 2)
         assert one.trouble == "save: nobody there"
-        here.received("one", "ns/t/b", Totals(service=100.0))
+        here.received("one", "ns/t/b", 100.0)
         store.away.clear()
         seen = store.calls.count("save")
         await store.times("save", seen + 2)
@@ -131,7 +131,7 @@ async def test_a_store_that_goes_away_is_written_again_when_it_is_back() -> None
     again = ledger("again")
     for part in store.kept:
         again.merge(from_wire(part))
-    assert again.served("ns/t/b").service == 110.0
+    assert again.served("ns/t/b") == 110.0
 
 
 def cut_short(part: LedgerDelta) -> LedgerDelta:
@@ -148,7 +148,7 @@ async def test_a_part_that_does_not_hold_is_left_out(caplog: pytest.LogCaptureFi
         async with asyncio.timeout(PATIENCE_S):
             await one.loaded.wait()
     assert "is invalid" in caplog.text
-    assert here.served("ns/t/a").service == 7.0
+    assert here.served("ns/t/a") == 7.0
 
 
 async def test_after_a_part_that_does_not_hold_no_later_one_says_that_the_page_is_complete() -> (
@@ -156,7 +156,7 @@ async def test_after_a_part_that_does_not_hold_no_later_one_says_that_the_page_i
 ):
     """Else nobody would ask the replica or a peer for what is missing."""
     before = ledger("before")
-    rows = [ReplicaRow(f"ns/t/{n}", Totals(service=1.0)) for n in range(5000)]
+    rows = [ReplicaRow(f"ns/t/{n}", service=1.0) for n in range(5000)]
     before.observe("one", since=0, sequence=9, rows=rows)
     before.observe("two", since=0, sequence=4, rows=rows[:1])
     parts = [to_wire(part) for part in before.parts()]
