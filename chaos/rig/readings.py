@@ -20,7 +20,6 @@ from evenkeel_contract.ledgerwire import (
     unframe,
 )
 from evenkeel_fairshare.ledger import CarryRules, Ledger
-from evenkeel_fairshare.ledger.closing import counted
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
 
@@ -132,7 +131,7 @@ class Reader:
         """Pages in a book say what they said before, once; and nobody pays for more than was computed."""
         faults = []
         for client in ledger.clients():
-            pages = sum(counted(page, client) for page in ledger.replica_accounts.values())
+            pages = sum(page.served(client) for page in ledger.replica_accounts.values())
             served = ledger.served(client)
             computed = sum(said.computed.get(client, 0.0) for said in truth)
             if abs(pages - served) > ROUNDING:
@@ -157,7 +156,7 @@ def _fault(ledger: Ledger, incarnation: str, client: str, true: float, *, lives:
     page = ledger.replica_accounts.get(incarnation)
     if page is None:
         return "no page" if true and incarnation not in ledger.closed_totals.folded else ""
-    found = counted(page, client)
+    found = page.served(client)
     if lives and found < true - ROUNDING:
         return f"{found} counted, {true} served: a report is missing"
     if true > found + OVERSHOOT + ROUNDING:

@@ -93,14 +93,6 @@ class _Last:
     queued: bool
 
 
-def counted(account: ReplicaAccount, client: str) -> float:
-    """The service that the ledger counts for `client`: max(reported, Σ received by routers)."""
-    received = 0.0
-    for router_account in account.accounts.values():
-        received += router_account.clients.cell(client, SERVICE)
-    return max(account.clients.cell(client, SERVICE), received)
-
-
 _Result = TypeVar("_Result")
 
 
@@ -128,7 +120,7 @@ def close(
         if n % STRIDE == STRIDE - 1:
             yield
         tenant = tenant_of(client)
-        since = counted(account, client) - known.cell(client, known.columns.service)
+        since = account.served(client) - known.cell(client, known.columns.service)
         # A client that was sent there and has no row has waited since then.
         queued = (
             since > 0 or client not in known.clients or known.cell(client, known.columns.queued) > 0

@@ -26,7 +26,7 @@ from evenkeel_fairshare.ledger.closed_totals import (
     ClosedTotals,
     Rank,
 )
-from evenkeel_fairshare.ledger.closing import STRIDE, Closing, counted, finish
+from evenkeel_fairshare.ledger.closing import STRIDE, Closing, finish
 from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.replica_account import (
     DEFICIT,
@@ -325,7 +325,7 @@ class Draft:
                 yield
             row = self.client(client)
             self.clients[client] = ClosedRow(
-                service=row.service + counted(account, client),
+                service=row.service + account.served(client),
                 carried=row.carried + closing.clients.get(client, 0.0),
                 # An idle client has missed nothing yet for this debt.
                 idle_level=ACTIVE if row.idle_level == ACTIVE else self._level_of(client),

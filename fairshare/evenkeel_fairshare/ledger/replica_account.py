@@ -219,6 +219,13 @@ class ReplicaAccount:
         account.clients.put(client, row)
         account.tenants.put(tenant_of(client), (account.head, tenant_seed))
 
+    def served(self, client: str) -> float:
+        """The service of `client` here, as the ledger counts it: max(reported, Σ received by routers)."""
+        received = 0.0
+        for account in self.accounts.values():
+            received += account.clients.cell(client, SERVICE)
+        return max(self.clients.cell(client, SERVICE), received)
+
     def mark(self, router: str) -> None:
         """The replica drains: `router` sends no new requests. Only the first call has an effect.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 from evenkeel_fairshare.ledger import CarryRules, EqualWeights, ReplicaRow
-from evenkeel_fairshare.ledger.closing import close, counted, finish
+from evenkeel_fairshare.ledger.closing import close, finish
 from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
 
 ALICE, BOB, CAROL = "ns/t/alice", "ns/t/bob", "ns/u/carol"
@@ -29,11 +29,11 @@ def owed(account: ReplicaAccount, rules: CarryRules = RULES) -> dict[str, float]
 
 def test_the_larger_of_reported_and_received_service_counts():
     account = reported(row(ALICE, 10, 0))
-    assert counted(account, ALICE) == 10
+    assert account.served(ALICE) == 10
     account.receive("a", ALICE, 7)
-    assert counted(account, ALICE) == 10
+    assert account.served(ALICE) == 10
     account.receive("b", ALICE, 5)
-    assert counted(account, ALICE) == 12
+    assert account.served(ALICE) == 12
 
 
 def test_a_last_deficit_is_the_balance():
