@@ -56,17 +56,18 @@ class Accounts:
         if charged:
             _serve(totals, request, self._cost.input_cost(request.extend_tokens))
 
-    def settle(self, request: Request) -> None:
-        """Add the output tokens that the totals do not include yet."""
+    def settle(self, request: Request) -> ClientReport:
+        """Add the output tokens that the totals do not include yet; returns the client's row."""
+        totals = self._of(request)
         before, after = request.booked_tokens, request.output_tokens
         if after > before:
-            totals = self._of(request)
             totals.output_tokens += after - before
             request.booked_tokens = after
             before = max(before, request.paid_output_tokens)
             if after > before:
                 cost = self._cost.output_cost(request.extend_tokens, before, after)
                 _serve(totals, request, cost)
+        return totals
 
     def copy(self) -> dict[str, ClientReport]:
         """A copy of the totals for a reader while the engine runs."""
@@ -74,8 +75,7 @@ class Accounts:
 
     def left(self, request: Request) -> None:
         """A request left the batch."""
-        self.settle(request)
-        self._of(request).running -= 1
+        self.settle(request).running -= 1
 
     def aborted(self, request: Request) -> None:
         """A request has ended unfinished after it was admitted and had left the batch."""
