@@ -16,9 +16,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import msgspec
 from evenkeel_contract import ledgerwire
-from evenkeel_contract.ledgerwire import LedgerDelta, LedgerDigest, decode_delta
+from evenkeel_contract.ledgerwire import decode_delta
 from evenkeel_fairshare.ledger import (
     CarryRules,
     Compactor,
@@ -52,12 +51,12 @@ def row(client: str, served: int) -> ReplicaRow:
 
 def over_the_wire(delta: Delta) -> tuple[Delta, int]:
     """As routers send it, and how many bytes that were."""
-    data = ledgerwire.encode(msgspec.convert(delta, LedgerDelta, from_attributes=True))
-    return msgspec.convert(decode_delta(data), Delta, from_attributes=True), len(data)
+    data = ledgerwire.encode(delta)
+    return decode_delta(data), len(data)
 
 
 def digest_bytes(digest: Digest) -> int:
-    return len(ledgerwire.encode(msgspec.convert(digest, LedgerDigest, from_attributes=True)))
+    return len(ledgerwire.encode(digest))
 
 
 def observe_all(here: Ledger, clients: list[str], replicas: int, sequence: int) -> None:

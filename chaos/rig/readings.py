@@ -21,7 +21,6 @@ from evenkeel_contract.ledgerwire import (
 )
 from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
-from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
 
 from chaos.rig.arena import OVERSHOOT, QUANTUM, TOKEN, Arena, Router
 from chaos.rig.children import PATIENCE_S
@@ -71,14 +70,14 @@ class Reader:
         try:
             answer = await self._client.post(
                 router.admin_url + LEDGER_PATH,
-                content=encode(digest_to_wire(ledger.digest())),
+                content=encode(ledger.digest()),
                 headers={"Authorization": f"Bearer {TOKEN}"},
             )
         except httpx.HTTPError:
             return False
         assert answer.status_code == 200, answer.text
         for message in unframe(answer.content):
-            ledger.merge(from_wire(decode_delta(message)))
+            ledger.merge(decode_delta(message))
         return True
 
     async def follow(self) -> None:

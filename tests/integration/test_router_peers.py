@@ -11,10 +11,9 @@ import pytest
 from aiohttp import web
 from evenkeel_contract.ledgerwire import LEDGER_PATH, encode
 from evenkeel_contract.routerconfig import PeerConfig, ReplicaConfig, StateConfig
-from evenkeel_fairshare.ledger import Digest, ReplicaRow
+from evenkeel_fairshare.ledger import NO_VERSIONS, ReplicaRow
 from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING
 from evenkeel_router.app import Router, running
-from evenkeel_router.ledger.exchange import digest_to_wire
 from evenkeel_simulator.server.app import running_server
 
 from tests.support.ledger_worlds import content
@@ -216,7 +215,7 @@ async def test_only_who_has_the_token_is_told(caplog: pytest.LogCaptureFixture) 
             "r", since=0, sequence=1, rows=[ReplicaRow(CHAT, service=1.0)]
         )
         await until(lambda: two.rooms.service_ledger.ledger.served(CHAT) == 1.0, "the exchange")
-        question = encode(digest_to_wire(Digest()))
+        question = encode(NO_VERSIONS)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{one.admin_port}") as client:
             refused = await client.post(LEDGER_PATH, content=question)
             assert (refused.status_code, refused.json()["error"]["code"]) == (

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from evenkeel_contract.ledgerwire import LedgerDelta
-from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow
+from evenkeel_fairshare.ledger import CarryRules, Compactor, Delta, Ledger, ReplicaRow
 from evenkeel_fairshare.ledger.merge_table import MergeTable
 from evenkeel_fairshare.ledger.replica_account import ReplicaAccount, RouterAccount
-from evenkeel_router.ledger.exchange import from_wire, to_wire
 
 RULES = CarryRules(quantum=100.0, overshoot=500.0)
 ALICE, BOB = "ns/t/alice", "ns/t/bob%2F"
@@ -33,15 +31,15 @@ def full_ledger(router: str = "router-1") -> Ledger:
     return here
 
 
-def whole(of: Ledger) -> list[LedgerDelta]:
+def whole(of: Ledger) -> list[Delta]:
     """All of a ledger, as it goes to a store."""
-    return [to_wire(part) for part in of.parts()]
+    return list(of.parts())
 
 
-def merged(into: Ledger, kept: Iterable[LedgerDelta]) -> Ledger:
+def merged(into: Ledger, kept: Iterable[Delta]) -> Ledger:
     """`into`, with what `whole` said taken over."""
     for part in kept:
-        into.merge(from_wire(part))
+        into.merge(part)
     return into
 
 

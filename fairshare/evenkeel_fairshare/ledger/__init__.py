@@ -9,10 +9,11 @@ from evenkeel_fairshare.ledger.balances import Seed, position, position_of_tenan
 from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Weights
 from evenkeel_fairshare.ledger.compaction import CompactionRules, Compactor
 from evenkeel_fairshare.ledger.demand import DemandMeter
-from evenkeel_fairshare.ledger.ledger import Delta, Digest, Ledger, ServiceIndex
+from evenkeel_fairshare.ledger.ledger import NO_VERSIONS, Delta, Digest, Ledger, ServiceIndex
 from evenkeel_fairshare.ledger.replica_account import ReplicaRow, tenant_of
 
 __all__ = [
+    "NO_VERSIONS",
     "CarryRules",
     "CompactionRules",
     "Compactor",

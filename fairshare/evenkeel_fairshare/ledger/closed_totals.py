@@ -42,8 +42,7 @@ class ClosedRow(NamedTuple):
     """The value of `ClosedTotals.given` for the tenant when the client became idle."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedTotalsDelta:
+class ClosedTotalsDelta(NamedTuple):
     """What changed after version `base`; all rows if `base` is None."""
 
     rank: Rank

@@ -14,7 +14,9 @@ routers may differ for a while without changing each other's state.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Final, NamedTuple
 
 from evenkeel_fairshare.ledger.closed_totals import (
     NOTHING_CLOSED,
@@ -40,8 +42,7 @@ from evenkeel_fairshare.ledger.replica_account import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DemandDelta:
+class DemandDelta(NamedTuple):
     """Requested rates that one router measured and that changed after version `base`."""
 
     router: str
@@ -50,18 +51,16 @@ class DemandDelta:
     rates: Rows
 
 
-@dataclass(frozen=True, slots=True)
-class Digest:
+class Digest(NamedTuple):
     """The versions that a router has: the question of an exchange."""
 
-    replica_accounts: dict[str, ReplicaAccountDigest] = field(default_factory=dict)
-    closed_totals: Rank = NOTHING_CLOSED
-    demand: dict[str, float] = field(default_factory=dict)
-    adopted: dict[str, Rank] = field(default_factory=dict)
+    replica_accounts: dict[str, ReplicaAccountDigest]
+    closed_totals: Rank
+    demand: dict[str, float]
+    adopted: dict[str, Rank]
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """The rows that the asker lacks: the answer of an exchange. For an empty digest it is the whole ledger."""
 
     router: str
@@ -73,6 +72,10 @@ class Delta:
     closed_totals: ClosedTotalsDelta | None
     demand: tuple[DemandDelta, ...]
     adopted: dict[str, Rank]
+
+
+NO_VERSIONS: Final = Digest({}, NOTHING_CLOSED, {}, {})
+"""The digest of an asker that has nothing: it gets the whole ledger."""
 
 
 class Ledger:
@@ -212,24 +215,22 @@ class Ledger:
             adopted=dict(self.adopted),
         )
 
-    def delta(self, has: Digest | None = None) -> Delta:
+    def delta(self, has: Digest = NO_VERSIONS) -> Delta:
         """The answer to a peer's digest; the whole ledger without one."""
-        has = has or Digest()
         accounts = (self._account_delta(name, has) for name in self.replica_accounts)
         return self._rest(has, tuple(account for account in accounts if account is not None))
 
-    def parts(self, has: Digest | None = None, *, rows: int = 2000) -> Iterator[Delta]:
+    def parts(self, has: Digest = NO_VERSIONS, *, rows: int = 2000) -> Iterator[Delta]:
         """The answer of `delta` in parts of about `rows` rows. Each part may be merged alone.
 
         The ledger may change between two parts. Closed totals come last: they contain every account that was
         compacted meanwhile. The receiver skips an account that is in a part and in the closed totals.
         """
-        has = has or Digest()
         nothing = Delta(self.router, self._members(), tuple(self.live), (), None, (), {})
         for name in list(self.replica_accounts):
             account = self._account_delta(name, has) if name in self.replica_accounts else None
             for part in account.split(rows) if account is not None else ():
-                yield replace(nothing, replica_accounts=(part,))
+                yield nothing._replace(replica_accounts=(part,))
         yield self._rest(has, ())
 
     def _members(self) -> tuple[str, ...]:
@@ -245,9 +246,8 @@ class Ledger:
             <= has.closed_totals.height
         ):
             return None
-        return self.replica_accounts[name].delta(
-            name, has.replica_accounts.get(name, ReplicaAccountDigest())
-        )
+        nothing = ReplicaAccountDigest(0.0, {}, frozenset())
+        return self.replica_accounts[name].delta(name, has.replica_accounts.get(name, nothing))
 
     def _rest(self, has: Digest, accounts: tuple[ReplicaAccountDelta, ...]) -> Delta:
         return Delta(
@@ -270,6 +270,7 @@ class Ledger:
 
     def merge(self, delta: Delta) -> None:
         """Merge a peer's delta. Raises `ValueError` if a part of it is malformed."""
+        _check_finite(delta)
         for account in delta.replica_accounts:
             self._touch(self._account_of(account.incarnation).merge(account))
         for theirs in delta.demand:
@@ -320,6 +321,17 @@ class Ledger:
         if account is None:
             account = self.replica_accounts[incarnation] = ReplicaAccount()
         return account
+
+
+def _check_finite(delta: Delta) -> None:
+    """An infinite version would hide all later changes. Tables check their rows themselves."""
+    numbers = list(delta.closed_totals.given.values()) if delta.closed_totals is not None else []
+    for account in delta.replica_accounts:
+        numbers += account.base, account.head
+        numbers += (n for part in account.accounts for n in (part.base, part.head))
+    numbers += (n for part in delta.demand for n in (part.base, part.head))
+    if not isfinite(sum(numbers)):
+        raise ValueError("a version or a total is not finite")
 
 
 class ServiceIndex:

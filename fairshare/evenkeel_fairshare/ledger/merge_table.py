@@ -13,21 +13,16 @@ import math
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 DOUBLE_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """Rows in a message: names, and their cells row by row as little-endian doubles."""
 
     names: tuple[str, ...] = ()
     cells: bytes = b""
-
-    def __len__(self) -> int:
-        return len(self.names)
 
     def split(self, rows: int) -> list[Rows]:
         """These rows in pieces of at most `rows`; at least one piece, which may be empty."""

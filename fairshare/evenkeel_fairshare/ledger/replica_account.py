@@ -8,7 +8,7 @@ when it never uses the incarnation again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
@@ -102,8 +102,7 @@ class RouterAccount:
         return changed
 
 
-@dataclass(frozen=True, slots=True)
-class RouterAccountDelta:
+class RouterAccountDelta(NamedTuple):
     """All changes of a router account after version `base`, up to `head`."""
 
     router: str
@@ -122,14 +121,13 @@ class RouterAccountDelta:
         *pieces, last = self.clients.split(rows)
         *marks, last_marks = self.marks.split(rows)
         for piece in pieces:
-            yield replace(nothing, clients=piece)
+            yield nothing._replace(clients=piece)
         for piece in marks:
-            yield replace(nothing, marks=piece)
-        yield replace(self, clients=last, marks=last_marks)
+            yield nothing._replace(marks=piece)
+        yield self._replace(clients=last, marks=last_marks)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAccountDelta:
+class ReplicaAccountDelta(NamedTuple):
     """Changes of a replica account: all rows of the replica after its sequence `base`, up to `head`."""
 
     incarnation: str
@@ -145,29 +143,28 @@ class ReplicaAccountDelta:
 
         Merge them in this order, and none after a lost part: otherwise the lost rows are not requested again.
         """
-        nothing = replace(
-            self, head=self.base, clients=Rows(), tenants=Rows(), accounts=(), closed_by=()
+        nothing = self._replace(
+            head=self.base, clients=Rows(), tenants=Rows(), accounts=(), closed_by=()
         )
         *pieces, last = self.clients.split(rows)
         for piece in pieces:
-            yield replace(nothing, clients=piece)
+            yield nothing._replace(clients=piece)
         small = []
         for account in self.accounts:
             for part in account.split(rows):
-                if len(part.clients) + len(part.marks) < rows // 2:
+                if len(part.clients.names) + len(part.marks.names) < rows // 2:
                     small.append(part)
                 else:
-                    yield replace(nothing, accounts=(part,))
-        yield replace(self, clients=last, accounts=tuple(small))
+                    yield nothing._replace(accounts=(part,))
+        yield self._replace(clients=last, accounts=tuple(small))
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAccountDigest:
+class ReplicaAccountDigest(NamedTuple):
     """The versions of a replica account that a router has."""
 
-    head: float = 0.0
-    accounts: dict[str, float] = field(default_factory=dict)
-    closed_by: frozenset[str] = frozenset()
+    head: float
+    accounts: dict[str, float]
+    closed_by: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -324,7 +321,7 @@ class ReplicaAccount:
         closed = tuple(sorted(self.closed_by - has.closed_by))
         clients = self.clients.since(has.head)
         tenants = self.tenants.since(has.head)
-        if not (accounts or closed or clients or tenants or self.head > has.head):
+        if not (accounts or closed or clients.names or tenants.names or self.head > has.head):
             return None
         return ReplicaAccountDelta(
             incarnation, has.head, self.head, clients, tenants, accounts, closed

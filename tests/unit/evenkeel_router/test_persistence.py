@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from evenkeel_contract.ledgerwire import LedgerDelta, Rows
-from evenkeel_fairshare.ledger import Ledger, ReplicaRow
+from evenkeel_fairshare.ledger import Delta, Ledger, ReplicaRow
+from evenkeel_fairshare.ledger.merge_table import Rows
 from evenkeel_router.ledger import persistence as module
-from evenkeel_router.ledger.exchange import from_wire, to_wire
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.ledger.stores.contract import StoreError
-from msgspec import structs
 
 from tests.support.ledger_worlds import content, ledger
 from tests.support.routers import PATIENCE_S
@@ -22,17 +20,17 @@ from tests.support.routers import PATIENCE_S
 class Memory:
     """A store that is away as long as it is told to be."""
 
-    def __init__(self, kept: Sequence[LedgerDelta] = ()) -> None:
+    def __init__(self, kept: Sequence[Delta] = ()) -> None:
         self.kept = list(kept)
         self.away = asyncio.Event()
         self.calls: list[str] = []
         self.called = asyncio.Condition()
 
-    async def load(self) -> Sequence[LedgerDelta]:
+    async def load(self) -> Sequence[Delta]:
         await self._call("load")
         return self.kept
 
-    async def save(self, whole: Sequence[LedgerDelta]) -> None:
+    async def save(self, whole: Sequence[Delta]) -> None:
         await self._call("save")
         self.kept = list(whole)
 
@@ -102,7 +100,7 @@ async def test_the_end_saves_once_more_and_closes() -> None:
 
 
 async def test_nothing_is_saved_over_a_store_that_was_not_read() -> None:
-    store = Memory([to_wire(part) for part in known("before").parts()])
+    store = Memory(list(known("before").parts()))
     store.away.set()
     here = ledger("here")
     async with keeping(here, store) as one:
@@ -130,19 +128,19 @@ async def test_a_store_that_goes_away_is_written_again_when_it_is_back() -> None
         assert one.trouble is None
     again = ledger("again")
     for part in store.kept:
-        again.merge(from_wire(part))
+        again.merge(part)
     assert again.served("ns/t/b") == 110.0
 
 
-def cut_short(part: LedgerDelta) -> LedgerDelta:
+def cut_short(part: Delta) -> Delta:
     """Its only page lacks a cell."""
     (page,) = part.replica_accounts
     cut = Rows(page.clients.names, page.clients.cells[:-1])
-    return structs.replace(part, replica_accounts=(structs.replace(page, clients=cut),))
+    return part._replace(replica_accounts=(page._replace(clients=cut),))
 
 
 async def test_a_part_that_does_not_hold_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    parts = [to_wire(part) for part in known("before").parts()]
+    parts = list(known("before").parts())
     here = ledger("here")
     async with keeping(here, Memory([cut_short(parts[0]), *parts[1:]])) as one:
         async with asyncio.timeout(PATIENCE_S):
@@ -159,7 +157,7 @@ async def test_after_a_part_that_does_not_hold_no_later_one_says_that_the_page_i
     rows = [ReplicaRow(f"ns/t/{n}", service=1.0) for n in range(5000)]
     before.observe("one", since=0, sequence=9, rows=rows)
     before.observe("two", since=0, sequence=4, rows=rows[:1])
-    parts = [to_wire(part) for part in before.parts()]
+    parts = list(before.parts())
     assert len(parts) == 5
     here = ledger("here")
     async with keeping(here, Memory([cut_short(parts[0]), *parts[1:]])) as one:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from evenkeel_contract.ledgerwire import LedgerDelta, encode
+from evenkeel_contract.ledgerwire import encode
+from evenkeel_fairshare.ledger import Delta
 from evenkeel_router.ledger.stores.contract import StoreError
 from evenkeel_router.ledger.stores.file import FileStore
 
@@ -22,7 +23,7 @@ GENERATIONS = ("ledger.0", "ledger.1")
 ASIDE = "ledger.new"
 
 
-def numbered(number: int, *tenants: str) -> list[LedgerDelta]:
+def numbered(number: int, *tenants: str) -> list[Delta]:
     """A small ledger that says which one it is."""
     of = ledger(str(number))
     of.requested({f"{tenant}/client": 1.0 for tenant in tenants})
