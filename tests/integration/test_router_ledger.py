@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 
 import httpx
 from evenkeel_contract.adminstate import decode_state
@@ -138,8 +139,10 @@ async def test_a_new_weight_counts_from_now_on_and_rewrites_nothing() -> None:
         )
         await routable(router, 1)
         ledger = router.rooms.service_ledger.ledger
+        reported = partial(cell, router, "r0", CHAT, SERVICE)
         await ask(router)
-        await until(lambda: cell(router, "r0", CHAT, SERVICE) > 0, "a report")
+        await until(lambda: not router.rooms.intake.active_requests, "the request to end")
+        await until(lambda: 0 < ledger.served(CHAT) == reported(), "a report of all of it")
         before = ledger.served(CHAT)
         assert cell(router, "r0", CHAT, NORMALISED) == before / 3
         (acme,) = router.rooms.settings.config.tenancy.tenants
@@ -150,8 +153,8 @@ async def test_a_new_weight_counts_from_now_on_and_rewrites_nothing() -> None:
         assert ledger.served(CHAT) == before
         assert ledger.weights.client(CHAT) == 6
         await ask(router, tokens=60, prompt="another prompt altogether")
-        await until(lambda: cell(router, "r0", CHAT, SERVICE) > before, "the next report")
         await until(lambda: not router.rooms.intake.active_requests, "the request to end")
+        await until(lambda: before < ledger.served(CHAT) == reported(), "a report of the next one")
         after = ledger.served(CHAT)
         normalised = cell(router, "r0", CHAT, NORMALISED)
         assert abs(normalised - before / 3 - (after - before) / 6) < 1e-6
