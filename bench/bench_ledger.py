@@ -17,9 +17,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import msgspec
 from evenkeel_contract import ledgerwire
-from evenkeel_contract.ledgerwire import LedgerDelta, LedgerDigest, decode_delta
+from evenkeel_contract.ledgerwire import decode_delta
 from evenkeel_fairshare.ledger import (
     CarryRules,
     Compactor,
@@ -27,10 +26,8 @@ from evenkeel_fairshare.ledger import (
     Digest,
     Ledger,
     ReplicaRow,
-    Totals,
     promise,
 )
-from evenkeel_fairshare.ledger.replica_account import NORMALISED
 
 
 @contextmanager
@@ -48,18 +45,19 @@ def new_ledger(router: str) -> Ledger:
 
 def row(client: str, served: int) -> ReplicaRow:
     amount = float(served)
-    totals = Totals(amount, amount, amount, 3 * amount, 3 * amount, amount, amount)
-    return ReplicaRow(client, totals, deficit=-amount, tenant_deficit=amount, waiting=1)
+    return ReplicaRow(
+        client, 3 * amount, 3 * amount, amount, -amount, waiting=1, tenant_deficit=amount
+    )
 
 
 def over_the_wire(delta: Delta) -> tuple[Delta, int]:
     """The message as routers send it, and its size in bytes."""
-    data = ledgerwire.encode(msgspec.convert(delta, LedgerDelta, from_attributes=True))
-    return msgspec.convert(decode_delta(data), Delta, from_attributes=True), len(data)
+    data = ledgerwire.encode(delta)
+    return decode_delta(data), len(data)
 
 
 def digest_bytes(digest: Digest) -> int:
-    return len(ledgerwire.encode(msgspec.convert(digest, LedgerDigest, from_attributes=True)))
+    return len(ledgerwire.encode(digest))
 
 
 def observe_all(here: Ledger, clients: list[str], replicas: int, sequence: int) -> None:
@@ -86,7 +84,7 @@ def take_in(clients: list[str], replicas: int) -> tuple[Ledger, Ledger]:
     with timed("own accounts of what was received", total, "rows"):
         for name in here.replica_accounts:
             for client in clients:
-                here.received(name, client, Totals(service=1.0))
+                here.received(name, client, 1.0)
     mib = resident_mib() - before_mib
     print(f"    {mib:.0f} MiB per router with its own accounts")
     with timed("whole ledger written", total, "rows"):
@@ -144,12 +142,9 @@ def a_replica_departs(here: Ledger, there: Ledger, clients: list[str], replicas:
     with timed("seeds of clients at a new replica", len(some), "seeds"):
         for client in some:
             promise(here, client, "replica-new", live=joined)
-    with timed("all figures served, over all incarnations", len(some), "clients"):
+    with timed("service over all incarnations", len(some), "clients"):
         for client in some:
             here.served(client)
-    with timed("one figure served, over all incarnations", len(some), "clients"):
-        for client in some:
-            here.served_figure(client, NORMALISED)
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ from evenkeel_contract.routerconfig import RouterConfig, TenancyConfig, TenantCo
 from evenkeel_fairshare.ledger import Compactor
 from evenkeel_router.api.identity import UNPAID, client_of
 from evenkeel_router.fleet.reports import PIECE
-from evenkeel_router.ledger.exchange import from_wire, to_wire
 from evenkeel_router.telemetry.rooms import Rooms
 
 TENANTS = tuple(TenantConfig(namespace="n", name=f"t{n}") for n in range(50))
@@ -114,12 +113,12 @@ def main() -> None:
     written: list[bytes] = []
     measure(
         "whole ledger written for a peer",
-        (written.append(encode(to_wire(part))) for part in rooms.service_ledger.ledger.parts()),
+        (written.append(encode(part)) for part in rooms.service_ledger.ledger.parts()),
     )
     other = router()
     measure(
         "whole ledger merged by a peer",
-        (other.service_ledger.ledger.merge(from_wire(decode_delta(part))) for part in written),
+        (other.service_ledger.ledger.merge(decode_delta(part)) for part in written),
     )
     print(f"    {sum(map(len, written)) / 2**20:.0f} MiB")
 

@@ -20,10 +20,7 @@ from evenkeel_contract.ledgerwire import (
     unframe,
 )
 from evenkeel_fairshare.ledger import CarryRules, Ledger
-from evenkeel_fairshare.ledger.closing import counted_figure
-from evenkeel_fairshare.ledger.replica_account import SERVICE
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
-from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
 
 from chaos.rig.arena import OVERSHOOT, QUANTUM, TOKEN, Arena, Router
 from chaos.rig.children import PATIENCE_S
@@ -74,14 +71,14 @@ class Reader:
         try:
             answer = await self._client.post(
                 router.admin_url + LEDGER_PATH,
-                content=encode(digest_to_wire(ledger.digest())),
+                content=encode(ledger.digest()),
                 headers={"Authorization": f"Bearer {TOKEN}"},
             )
         except httpx.HTTPError:
             return False
         assert answer.status_code == 200, answer.text
         for message in unframe(answer.content):
-            ledger.merge(from_wire(decode_delta(message)))
+            ledger.merge(decode_delta(message))
         return True
 
     async def follow(self) -> None:
@@ -128,16 +125,14 @@ class Reader:
     def served(self, router: str) -> dict[str, float]:
         """S_i by client, as one router has it."""
         ledger = self.copies[router].ledger
-        return {client: ledger.served(client).service for client in ledger.clients()}
+        return {client: ledger.served(client) for client in ledger.clients()}
 
     def _sum_faults(self, ledger: Ledger, truth: Collection[Testimony]) -> list[str]:
         """Closed totals contain each account exactly once, and no client paid for more tokens than were computed."""
         faults = []
         for client in ledger.clients():
-            pages = sum(
-                counted_figure(page, client, SERVICE) for page in ledger.replica_accounts.values()
-            )
-            served = ledger.served_figure(client, SERVICE)
+            pages = sum(page.served(client) for page in ledger.replica_accounts.values())
+            served = ledger.served(client)
             computed = sum(said.computed.get(client, 0.0) for said in truth)
             if abs(pages - served) > ROUNDING:
                 faults.append(f"{client}: {served} in sum, {pages} on all pages")
@@ -161,11 +156,11 @@ def _fault(ledger: Ledger, incarnation: str, client: str, true: float, *, lives:
     page = ledger.replica_accounts.get(incarnation)
     if page is None:
         return "no page" if true and incarnation not in ledger.closed_totals.folded else ""
-    counted = counted_figure(page, client, SERVICE)
-    if lives and counted < true - ROUNDING:
-        return f"{counted} counted, {true} served: a report is missing"
-    if true > counted + OVERSHOOT + ROUNDING:
-        return f"{true} served, {counted} counted: more is lost than one memory holds"
+    found = page.served(client)
+    if lives and found < true - ROUNDING:
+        return f"{found} counted, {true} served: a report is missing"
+    if true > found + OVERSHOOT + ROUNDING:
+        return f"{true} served, {found} counted: more is lost than one memory holds"
     return ""
 
 

@@ -1,54 +1,102 @@
-"""A replica's side of reports: numbers every change, so that an answer has only new rows (design R3).
+"""A replica's side of reports: adds up what each client was served, and numbers every change (design R3).
 
-A router that does not know this incarnation gets all clients. Other routers get the clients that changed after the sequence
-number in their request. A refill changes the deficits of all queued clients without any service, so the replica finds changes by
-comparison with the last report.
+`Accounts` is separate from the policy, because a policy without counters (FCFS) serves clients too. No client is ever removed
+from it: one that returned would begin at 0, and the largest total that a router received would hide its later service.
 
-Memory is bounded: there are as many served clients as accounts. Of clients that only waited, the one without a change for the
-longest time is removed first; no total is lost with it.
+`ReportBook` makes the answers. A router that does not know this incarnation gets all clients. Other routers get the clients that
+changed after the sequence number in their request. A refill changes the deficits of all queued clients without any service, so
+the book finds changes by comparison with the last report.
+
+Memory is bounded. Beyond `MAX_CLIENTS`, new clients of a tenant share one row; the sums over clients and per tenant stay right.
+Of clients that only waited, the one without a change for the longest time is removed first; no total is lost with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from copy import copy
+from typing import Final
 
-from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report, ReportRequest
+from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.replica.contract import ClientState, Request
 
-MAX_CLIENTS: Final = 10_000
-"""Clients per answer; the asker gets the others with its next request."""
+from evenkeel_contract.reports import REPORT_VERSION, ClientReport, Report, ReportRequest, unserved
+
+MAX_CLIENTS: Final = 65_536
+"""Clients with their own totals, about 50 MB with their reports; as many as a level of deficits remembers."""
 MAX_UNSERVED: Final = 65_536
-"""Clients that were never served."""
+"""Clients in reports that were never served."""
+MAX_CLIENTS_PER_REPORT: Final = 10_000
+"""The asker gets the others with its next request."""
+OTHERS: Final = "*"
+"""The last part of the identity that the other clients of a tenant share. Names in identities are percent-escaped, and
+`*` is not: a client named `*` has the identity `namespace/tenant/%2A`."""
 
 
-class Served(Protocol):
-    """One client's totals, as in `evenkeel_fairshare.replica.accounts.ClientTotals`."""
+class Accounts:
+    """Adds up every client's service as the engine produces it, at the current weights.
 
-    extend_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    service: float
-    normalised: float
-    tenant_normalised: float
-    requests: int
-    running: int
-    aborted: int
-    aborted_tokens: int
+    Output is added when a request leaves the batch or a report is made, not at every token: costs
+    telescope, so the sums are the same.
+    """
+
+    def __init__(self, cost: Cost, *, max_clients: int = MAX_CLIENTS) -> None:
+        self._cost = cost
+        self._max_clients = max_clients
+        self.clients: dict[str, ClientReport] = {}
+        """By identity; at most `max_clients`, and one shared row per tenant."""
+
+    def admitted(self, request: Request, *, charged: bool) -> None:
+        """A request entered the batch; `charged`: whether its client pays for its input (R11)."""
+        totals = self._of(request)
+        totals.requests += 1
+        totals.running += 1
+        totals.cached_tokens += request.matched_tokens
+        totals.extend_tokens += request.extend_tokens
+        if charged:
+            _serve(totals, request, self._cost.input_cost(request.extend_tokens))
+
+    def settle(self, request: Request) -> ClientReport:
+        """Add the output tokens that the totals do not include yet; returns the client's row."""
+        totals = self._of(request)
+        before, after = request.booked_tokens, request.output_tokens
+        if after > before:
+            totals.output_tokens += after - before
+            request.booked_tokens = after
+            before = max(before, request.paid_output_tokens)
+            if after > before:
+                cost = self._cost.output_cost(request.extend_tokens, before, after)
+                _serve(totals, request, cost)
+        return totals
+
+    def copy(self) -> dict[str, ClientReport]:
+        """A copy of the totals for a reader while the engine runs."""
+        return {client: copy(totals) for client, totals in self.clients.items()}
+
+    def left(self, request: Request) -> None:
+        """A request left the batch."""
+        self.settle(request).running -= 1
+
+    def aborted(self, request: Request) -> None:
+        """A request has ended unfinished after it was admitted and had left the batch."""
+        totals = self._of(request)
+        totals.aborted += 1
+        totals.aborted_tokens += max(0, request.output_tokens - request.paid_output_tokens)
+
+    def _of(self, request: Request) -> ClientReport:
+        """The row of a client, the same as long as the process lives."""
+        totals = self.clients.get(request.client)
+        if totals is not None:
+            return totals
+        full = len(self.clients) >= self._max_clients
+        name = f"{request.tenant}/{OTHERS}" if full else request.client
+        return self.clients.setdefault(name, unserved(name))
 
 
-class Held(Protocol):
-    """The policy's state of a client, as in `evenkeel_fairshare.replica.contract.ClientState`."""
-
-    @property
-    def deficit(self) -> float: ...
-    @property
-    def tenant_deficit(self) -> float: ...
-    @property
-    def waiting(self) -> int: ...
-    @property
-    def seed(self) -> float: ...
-    @property
-    def tenant_seed(self) -> float: ...
+def _serve(totals: ClientReport, request: Request, service: float) -> None:
+    totals.service += service
+    totals.normalised += service / request.client_weight
+    totals.tenant_normalised += service / request.tenant_weight
 
 
 class ReportBook:
@@ -59,7 +107,7 @@ class ReportBook:
         *,
         incarnation: str,
         policy: str,
-        max_clients: int = MAX_CLIENTS,
+        max_clients: int = MAX_CLIENTS_PER_REPORT,
         max_unserved: int = MAX_UNSERVED,
     ) -> None:
         self.incarnation = incarnation
@@ -71,8 +119,8 @@ class ReportBook:
         self._sequence = 0
         self._latest: dict[str, tuple[int, ClientReport]] = {}
 
-    def update(self, totals: Mapping[str, Served], states: Mapping[str, Held]) -> None:
-        """Take the current state; every client with a change gets the next sequence number."""
+    def update(self, totals: Mapping[str, ClientReport], states: Mapping[str, ClientState]) -> None:
+        """Take the current totals and states; every client with a change gets the next sequence number."""
         # A client that waited and left unserved is in neither map, so `_latest` is needed too.
         for client in dict.fromkeys((*totals, *states, *self._latest)):
             report = _report(client, totals.get(client), states.get(client))
@@ -105,22 +153,10 @@ class ReportBook:
         )
 
 
-def _report(client: str, served: Served | None, held: Held | None) -> ClientReport:
-    return ClientReport(
-        client=client,
-        extend_tokens=served.extend_tokens if served else 0,
-        cached_tokens=served.cached_tokens if served else 0,
-        output_tokens=served.output_tokens if served else 0,
-        service=served.service if served else 0.0,
-        normalised=served.normalised if served else 0.0,
-        tenant_normalised=served.tenant_normalised if served else 0.0,
-        requests=served.requests if served else 0,
-        deficit=held.deficit if held else 0.0,
-        tenant_deficit=held.tenant_deficit if held else 0.0,
-        waiting=held.waiting if held else 0,
-        running=served.running if served else 0,
-        seed=held.seed if held else 0.0,
-        tenant_seed=held.tenant_seed if held else 0.0,
-        aborted=served.aborted if served else 0,
-        aborted_tokens=served.aborted_tokens if served else 0,
-    )
+def _report(client: str, totals: ClientReport | None, state: ClientState | None) -> ClientReport:
+    report = unserved(client) if totals is None else copy(totals)
+    if state is not None:
+        report.deficit, report.tenant_deficit = state.deficit, state.tenant_deficit
+        report.seed, report.tenant_seed = state.seed, state.tenant_seed
+        report.waiting = state.waiting
+    return report

@@ -20,8 +20,13 @@ Finite = Annotated[float, msgspec.Meta(ge=-_MAX_FLOAT, le=_MAX_FLOAT)]
 """Finite, because the infinity or NaN of one replica would spoil the ledger of the whole fleet."""
 
 
-class ClientReport(msgspec.Struct, frozen=True, array_like=True):
-    """One client at one replica incarnation. Totals since the process started; they never fall."""
+class ClientReport(msgspec.Struct, array_like=True, gc=False):
+    """What one client was served at one replica incarnation: the one declaration of these numbers.
+
+    The replica's accounts, its reports and the router's input are this record. Totals count since the process
+    started and never fall. New fields go to the end and have a default: routers read reports of older replicas.
+    It has no references for the garbage collector to follow, so a hundred thousand of them cost it nothing.
+    """
 
     client: str
     """`namespace/tenant/client`."""
@@ -51,6 +56,11 @@ class ClientReport(msgspec.Struct, frozen=True, array_like=True):
     """Requests."""
     aborted_tokens: Total = 0
     """Output tokens charged for those."""
+
+
+def unserved(client: str) -> ClientReport:
+    """The record of a client that was not served yet."""
+    return ClientReport(client, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0, 0)
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):

@@ -8,7 +8,7 @@ in every scheduler process. A step of a scheduler, file by file:
     engine      the attributes of SGLang's requests that the plug-in reads
     matching    how much of each waiting request is cached
     fairshare   replica/contract: the pass as a conversation    replica/dlpm, deficit: order and charges
-                replica/accounts: what each client was served, for reports
+    contract    reportbook: what each client was served, for reports
 
 Only `hooks` and `seams` touch SGLang's functions.
 """

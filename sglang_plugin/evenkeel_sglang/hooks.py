@@ -15,9 +15,8 @@ from typing import Any
 
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
 from evenkeel_contract.heldpages import HeldPages
-from evenkeel_contract.reportbook import ReportBook
+from evenkeel_contract.reportbook import Accounts, ReportBook
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.accounts import Accounts
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 

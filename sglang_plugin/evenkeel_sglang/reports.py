@@ -14,13 +14,14 @@ from functools import cache
 import zmq
 from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.promptfacts import PromptFacts
-from evenkeel_contract.reportbook import Held, ReportBook, Served
-from evenkeel_contract.reports import ReportError
+from evenkeel_contract.reportbook import ReportBook
+from evenkeel_contract.reports import ClientReport, ReportError
 from evenkeel_contract.reportsport import MAX_QUESTION_BYTES, Answers
+from evenkeel_fairshare.replica.contract import ClientState
 
 logger = logging.getLogger(__name__)
 
-Snapshot = Callable[[], tuple[Mapping[str, Served], Mapping[str, Held]]]
+Snapshot = Callable[[], tuple[Mapping[str, ClientReport], Mapping[str, ClientState]]]
 
 
 class ReportServer:

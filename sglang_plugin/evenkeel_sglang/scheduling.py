@@ -15,7 +15,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 
 from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
-from evenkeel_fairshare.replica.accounts import Accounts, ClientTotals
+from evenkeel_contract.reportbook import Accounts
+from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy, Request
 
 from evenkeel_sglang.engine import (
@@ -134,7 +135,7 @@ class Scheduling:
                     # Only the last chunk of an input makes a token.
                     self._matching.computed(request, prefilled=scheduled in grown)
 
-    def snapshot(self) -> tuple[Mapping[str, ClientTotals], Mapping[str, ClientState]]:
+    def snapshot(self) -> tuple[Mapping[str, ClientReport], Mapping[str, ClientState]]:
         """What every client was served, and its deficits. For reports; any thread."""
         with self._lock:
             for scheduled in self._running.values():

@@ -104,7 +104,7 @@ def services(on: Stage) -> tuple[float, float]:
         for server in (on.slow, on.quick)
         for one in server.replica.engine.accounts.clients.values()
     )
-    return on.router.rooms.service_ledger.ledger.served(CHAT).service, computed
+    return on.router.rooms.service_ledger.ledger.served(CHAT), computed
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from evenkeel_contract.adminstate import decode_replicas, decode_state
 from evenkeel_contract.key import decode
-from evenkeel_fairshare.ledger import Totals
+from evenkeel_fairshare.ledger.replica_account import REQUESTS
 from evenkeel_router.app import Router
 
 from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet, until
@@ -86,9 +86,8 @@ async def test_a_client_key_reaches_the_replicas_scheduler_on_every_endpoint() -
         page = router.rooms.service_ledger.ledger.replica_accounts[
             router.rooms.service_ledger.accounting.incarnation("r0")
         ]
-        requests = 1 + Totals._fields.index("requests")
         await until(
-            lambda: page.clients.cell("ns/acme/chat", requests) == 2, "both requests in the report"
+            lambda: page.clients.cell("ns/acme/chat", REQUESTS) == 2, "both requests in the report"
         )
     key = decode(
         router.rooms.intake.directory.declared(router.rooms.settings.config.tenancy.tenants[0])[

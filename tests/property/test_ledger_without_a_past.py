@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import permutations
 
-from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow, Totals, promise
+from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow, promise
 from evenkeel_fairshare.ledger.balances import carried_balance, carried_balance_of_tenant
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,7 +67,7 @@ class World:
         replica = self.replicas[name]
         replica.sequence += 1
         row = ReplicaRow(
-            ALICE, Totals(), deficit=replica.deficit, tenant_deficit=replica.deficit,
+            ALICE, deficit=replica.deficit, tenant_deficit=replica.deficit,
             seed=replica.seed, tenant_seed=replica.seed, waiting=1,
         )  # fmt: skip
         for router in self.routers:

@@ -20,7 +20,6 @@ from evenkeel_fairshare.ledger import (
     Compactor,
     Ledger,
     ReplicaRow,
-    Totals,
     promise,
     tenant_of,
 )
@@ -383,7 +382,8 @@ class Fleet:
             rows=[
                 ReplicaRow(
                     client,
-                    _totals(known),
+                    service=known.served,
+                    normalised=known.normalised,
                     deficit=known.deficit,
                     tenant_deficit=known.tenant_deficit,
                     seed=known.seed,
@@ -459,20 +459,10 @@ class Fleet:
         before = self._received.get((name, client), Client())
         if known.served == before.served:
             return
-        new = _totals(known)
-        old = _totals(before)
-        self.router_of(client).received(name, client, Totals(*map(float.__sub__, new, old)))
+        self.router_of(client).received(name, client, known.served - before.served)
         self._received[name, client] = Client(
             known.served, known.normalised, known.tenant_normalised
         )
-
-
-def _totals(known: Client) -> Totals:
-    return Totals(
-        service=known.served,
-        normalised=known.normalised,
-        tenant_normalised=known.tenant_normalised,
-    )
 
 
 # Where a new replica starts a client from.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from evenkeel_contract.ledgerwire import LedgerDelta
-from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger, ReplicaRow, Totals
+from evenkeel_fairshare.ledger import CarryRules, Compactor, Delta, Ledger, ReplicaRow
 from evenkeel_fairshare.ledger.merge_table import MergeTable
 from evenkeel_fairshare.ledger.replica_account import ReplicaAccount, RouterAccount
-from evenkeel_router.ledger.exchange import from_wire, to_wire
 
 RULES = CarryRules(quantum=100.0, overshoot=500.0)
 ALICE, BOB = "ns/t/alice", "ns/t/bob%2F"
@@ -22,10 +20,10 @@ def full_ledger(router: str = "router-1") -> Ledger:
     """Something of everything."""
     here = ledger(router)
     for name in ("gone", "alive"):
-        row = ReplicaRow(ALICE, Totals(service=5, requests=1), deficit=-3, seed=-2, waiting=1)
+        row = ReplicaRow(ALICE, service=5, requests=1, deficit=-3, seed=-2, waiting=1)
         here.observe(name, since=0, sequence=4, rows=[row])
         here.promised(name, BOB, seed=-7, tenant_seed=8)
-        here.received(name, BOB, Totals(service=9))
+        here.received(name, BOB, 9)
         here.drained(name)
     here.requested({ALICE: 4.5})
     here.closed("gone")
@@ -33,15 +31,15 @@ def full_ledger(router: str = "router-1") -> Ledger:
     return here
 
 
-def whole(of: Ledger) -> list[LedgerDelta]:
+def whole(of: Ledger) -> list[Delta]:
     """All of a ledger, as it goes to a store."""
-    return [to_wire(part) for part in of.parts()]
+    return list(of.parts())
 
 
-def merged(into: Ledger, kept: Iterable[LedgerDelta]) -> Ledger:
+def merged(into: Ledger, kept: Iterable[Delta]) -> Ledger:
     """`into`, with what `whole` said taken over."""
     for part in kept:
-        into.merge(from_wire(part))
+        into.merge(part)
     return into
 
 

@@ -1,7 +1,7 @@
 """Service of all clients over all replicas and routers (design §4, R3 to R6).
 
 `merge_table` → `replica_account` (one incarnation) → `closing` (its end) → `closed_totals` and `compaction` (ended incarnations) →
-`ledger` (the whole state, and the exchange) → `balances` (seeds) · `service_index` (metrics) · `demand` (scaling).
+`ledger` (the whole state, the exchange, service for metrics) → `balances` (seeds) · `demand` (scaling).
 docs/design/0003-hierarchical-counters.md has the model and the proofs.
 """
 
@@ -9,11 +9,11 @@ from evenkeel_fairshare.ledger.balances import Seed, position, position_of_tenan
 from evenkeel_fairshare.ledger.closing import CarryRules, EqualWeights, Weights
 from evenkeel_fairshare.ledger.compaction import CompactionRules, Compactor
 from evenkeel_fairshare.ledger.demand import DemandMeter
-from evenkeel_fairshare.ledger.ledger import Delta, Digest, Ledger
-from evenkeel_fairshare.ledger.replica_account import ReplicaRow, Totals, tenant_of
-from evenkeel_fairshare.ledger.service_index import ServiceIndex
+from evenkeel_fairshare.ledger.ledger import NO_VERSIONS, Delta, Digest, Ledger, ServiceIndex
+from evenkeel_fairshare.ledger.replica_account import ReplicaRow, tenant_of
 
 __all__ = [
+    "NO_VERSIONS",
     "CarryRules",
     "CompactionRules",
     "Compactor",
@@ -25,7 +25,6 @@ __all__ = [
     "ReplicaRow",
     "Seed",
     "ServiceIndex",
-    "Totals",
     "Weights",
     "position",
     "position_of_tenant",

@@ -11,15 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
-from evenkeel_fairshare.ledger.replica_account import TOTALS, Totals
 
-# A row for a client or a tenant: number of the version that wrote it, totals, then
-CARRIED: Final = 1 + TOTALS
-"""Carried balance of ended incarnations in weighted tokens. Debt is positive."""
-IDLE_LEVEL: Final = 2 + TOTALS
-"""The value of `ClosedTotals.given` for the tenant when the client became idle; `ACTIVE` while the client is not idle."""
 ACTIVE: Final = -1.0
-"""Other values of the column are never negative."""
+"""Value of `ClosedRow.idle_level` while a client is not idle. Other values are never negative."""
 
 MAX_FOLDED: Final = 1 << 16
 """Names of compacted incarnations that are kept: enough for one scale event per minute over six weeks."""
@@ -38,15 +32,17 @@ NOTHING_CLOSED: Final = Rank()
 
 
 class ClosedRow(NamedTuple):
-    """One client or tenant in closed totals."""
+    """One client or tenant in closed totals. Its table has the number of the version that wrote it, then these."""
 
-    totals: Totals = Totals()
+    service: float = 0.0
+    """Weighted tokens."""
     carried: float = 0.0
+    """Carried balance of ended incarnations in weighted tokens. Debt is positive."""
     idle_level: float = ACTIVE
+    """The value of `ClosedTotals.given` for the tenant when the client became idle."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedTotalsDelta:
+class ClosedTotalsDelta(NamedTuple):
     """What changed after version `base`; all rows if `base` is None."""
 
     rank: Rank
@@ -69,9 +65,9 @@ class ClosedTotals:
     rank: Rank = NOTHING_CLOSED
     lineage: list[Rank] = field(default_factory=lambda: [NOTHING_CLOSED])
     """The versions that this one continues, itself last."""
-    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=TOTALS + 2))
-    tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=TOTALS + 2))
-    """Carried balances of tenants, and the totals of their clients that were aged out."""
+    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=3))
+    tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=3))
+    """Carried balances of tenants, and the service of their clients that were aged out."""
     dropped: dict[str, int] = field(default_factory=dict)
     """Clients aged out within the lineage, and the height of that version."""
     folded: dict[str, int] = field(default_factory=dict)
@@ -159,4 +155,4 @@ def _row(table: MergeTable, name: str) -> ClosedRow:
     cells = table.get(name)
     if cells is None:
         return ClosedRow()
-    return ClosedRow(Totals(*cells[1 : 1 + TOTALS]), cells[CARRIED], cells[IDLE_LEVEL])
+    return ClosedRow(*cells[1:])

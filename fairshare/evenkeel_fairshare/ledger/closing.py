@@ -27,10 +27,8 @@ from evenkeel_fairshare.ledger.replica_account import (
     SERVICE,
     TENANT_DEFICIT,
     TENANT_SEED,
-    TOTALS,
     WAITING,
     ReplicaAccount,
-    Totals,
     tenant_of,
 )
 
@@ -95,31 +93,6 @@ class _Last:
     queued: bool
 
 
-def counted(account: ReplicaAccount, client: str) -> Totals:
-    """What the ledger counts for `client`: max(reported, Σ router accounts), figure by figure."""
-    row = account.clients.get(client)
-    reported = Totals(*row[1 : 1 + TOTALS]) if row is not None else _NOTHING
-    rows = [
-        theirs
-        for router_account in account.accounts.values()
-        if (theirs := router_account.clients.get(client)) is not None
-    ]
-    if not rows:
-        return reported
-    if len(rows) == 1:
-        return Totals(*map(max, reported, rows[0][1 : 1 + TOTALS]))
-    received = map(sum, zip(*(theirs[1 : 1 + TOTALS] for theirs in rows), strict=True))
-    return Totals(*map(max, reported, received))
-
-
-def counted_figure(account: ReplicaAccount, client: str, column: int) -> float:
-    """One figure of `counted`, by its column in a replica's row. It is several times as fast."""
-    received = 0.0
-    for router_account in account.accounts.values():
-        received += router_account.clients.cell(client, column)
-    return max(account.clients.cell(client, column), received)
-
-
 _Result = TypeVar("_Result")
 
 
@@ -147,7 +120,7 @@ def close(
         if n % STRIDE == STRIDE - 1:
             yield
         tenant = tenant_of(client)
-        since = counted_figure(account, client, SERVICE) - known.cell(client, known.columns.service)
+        since = account.served(client) - known.cell(client, known.columns.service)
         # A client that was sent there and has no row has waited since then.
         queued = (
             since > 0 or client not in known.clients or known.cell(client, known.columns.queued) > 0
@@ -167,9 +140,6 @@ def close(
         clients.update(_owed(members, rules, weights.client))
         yield
     return Closing(clients, _owed(tenants, rules, weights.tenant))
-
-
-_NOTHING: Final = Totals()
 
 
 class _Columns(NamedTuple):

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator
 from dataclasses import dataclass
-from operator import add
 
 from evenkeel_fairshare.ledger.closed_totals import (
     ACTIVE,
@@ -27,7 +26,7 @@ from evenkeel_fairshare.ledger.closed_totals import (
     ClosedTotals,
     Rank,
 )
-from evenkeel_fairshare.ledger.closing import STRIDE, Closing, counted, finish
+from evenkeel_fairshare.ledger.closing import STRIDE, Closing, finish
 from evenkeel_fairshare.ledger.ledger import Ledger
 from evenkeel_fairshare.ledger.replica_account import (
     DEFICIT,
@@ -36,7 +35,6 @@ from evenkeel_fairshare.ledger.replica_account import (
     SEED,
     WAITING,
     ReplicaAccount,
-    Totals,
     tenant_of,
 )
 
@@ -321,19 +319,19 @@ class Draft:
         return self.clients.get(client) or self.closed_totals.client(client)
 
     def fold(self, account: ReplicaAccount, closing: Closing) -> Generator[None, None, None]:
-        """Add the totals and balances of an ended incarnation."""
+        """Add the service and balances of an ended incarnation."""
         for n, client in enumerate(list(account.names())):
             if n % STRIDE == STRIDE - 1:
                 yield
             row = self.client(client)
             self.clients[client] = ClosedRow(
-                totals=Totals(*map(add, row.totals, counted(account, client))),
+                service=row.service + account.served(client),
                 carried=row.carried + closing.clients.get(client, 0.0),
                 # An idle client has missed nothing yet for this debt.
                 idle_level=ACTIVE if row.idle_level == ACTIVE else self._level_of(client),
             )
         for tenant, owed in closing.tenants.items():
-            self._add_to_tenant(tenant, Totals(), owed)
+            self._add_to_tenant(tenant, 0.0, owed)
 
     def activate(self, client: str) -> None:
         """Mark a client as active."""
@@ -347,8 +345,8 @@ class Draft:
         return True
 
     def forget(self, client: str) -> None:
-        """Age a client out. Its totals go to its tenant."""
-        self._add_to_tenant(tenant_of(client), self.client(client).totals, 0.0)
+        """Age a client out. Its service goes to its tenant."""
+        self._add_to_tenant(tenant_of(client), self.client(client).service, 0.0)
         self.clients.pop(client, None)
         self.forgotten.append(client)
 
@@ -360,7 +358,7 @@ class Draft:
             (closed_totals.tenants, self._tenants),
         ):
             for name, row in rows.items():
-                table.put(name, (rank.height, *row.totals, row.carried, row.idle_level))
+                table.put(name, (rank.height, *row))
                 n += 1
                 if n % STRIDE == 0:
                     yield
@@ -373,10 +371,10 @@ class Draft:
         closed_totals.prune()
         return closed_totals
 
-    def _add_to_tenant(self, tenant: str, totals: Totals, owed: float) -> None:
+    def _add_to_tenant(self, tenant: str, service: float, owed: float) -> None:
         row = self._tenants.get(tenant) or self.closed_totals.tenant(tenant)
         self._tenants[tenant] = row._replace(
-            totals=Totals(*map(add, row.totals, totals)), carried=row.carried + owed
+            service=row.service + service, carried=row.carried + owed
         )
 
     def _level_of(self, client: str) -> float:

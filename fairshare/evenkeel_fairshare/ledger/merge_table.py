@@ -13,21 +13,16 @@ import math
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 DOUBLE_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """Rows in a message: names, and their cells row by row as little-endian doubles."""
 
     names: tuple[str, ...] = ()
     cells: bytes = b""
-
-    def __len__(self) -> int:
-        return len(self.names)
 
     def split(self, rows: int) -> list[Rows]:
         """These rows in pieces of at most `rows`; at least one piece, which may be empty."""
@@ -111,23 +106,19 @@ class MergeTable:
         _check_finite(cells)
         return self._join(name, cells, 0)
 
-    def add(self, name: str, version: float, amounts: Sequence[tuple[int, float]]) -> None:
-        """Add amounts to columns of a row, which may be new. Only for rows with a single writer: there is no join.
+    def add(self, name: str, version: float, column: int, amount: float) -> None:
+        """Add an amount to a column of a row, which may be new. Only for rows with a single writer: there is no join.
 
-        Raises `ValueError`, and adds nothing, if an amount is not finite.
+        Raises `ValueError`, and adds nothing, if the amount is not finite.
         """
-        total = 0.0
-        for _, amount in amounts:
-            total += amount
-        if not math.isfinite(total):
+        if not math.isfinite(amount):
             raise ValueError("an amount is not finite, or absurdly large")
         cells = self._cells
         start = self._slots.pop(name, None)
         if start is None:
             start, name = len(cells), sys.intern(name)
             cells.extend(self._nothing)
-        for column, amount in amounts:
-            cells[start + column] += amount
+        cells[start + column] += amount
         cells[start] = version
         self._slots[name] = start  # the newest
         self._note_order(version)

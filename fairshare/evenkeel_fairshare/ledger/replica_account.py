@@ -8,45 +8,49 @@ when it never uses the incarnation again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from evenkeel_fairshare.ledger.merge_table import MergeTable, Rows
 
 
-class Totals(NamedTuple):
-    """Cumulative totals of a client: tokens, and weighted tokens for the three kinds of service."""
+class ReplicaRow(NamedTuple):
+    """What the ledger reads of a client in a replica's report. Totals first, then state."""
 
-    extend_tokens: float = 0.0
-    cached_tokens: float = 0.0
-    output_tokens: float = 0.0
+    client: str
+    """`namespace/tenant/client`."""
     service: float = 0.0
-    """h as charged, before any weight."""
+    """Weighted tokens, as charged."""
     normalised: float = 0.0
-    """Service over the client's weight at the time of each charge."""
-    tenant_normalised: float = 0.0
-    """Service over the tenant's weight at the time of each charge."""
+    """Service divided by the client's weight at the time of each charge."""
     requests: float = 0.0
+    """Requests admitted."""
+    deficit: float = 0.0
+    seed: float = 0.0
+    """The first deficit of the client at this incarnation (R5)."""
+    waiting: float = 0.0
+    running: float = 0.0
+    tenant_deficit: float = 0.0
+    tenant_seed: float = 0.0
 
 
-TOTALS: Final = len(Totals())
-
-# Columns of a replica's row for a client: version, totals, then state as of that version.
-SERVICE: Final = 1 + Totals._fields.index("service")
-NORMALISED: Final = 1 + Totals._fields.index("normalised")
-TENANT_NORMALISED: Final = 1 + Totals._fields.index("tenant_normalised")
-REQUESTS: Final = 1 + Totals._fields.index("requests")
-DEFICIT: Final = 1 + TOTALS
-SEED: Final = 2 + TOTALS
-WAITING: Final = 3 + TOTALS
-RUNNING: Final = 4 + TOTALS
+# Columns of a replica's row for a client: the version instead of the name, then as in `ReplicaRow`.
+_column = ReplicaRow._fields.index
+SERVICE: Final = _column("service")
+"""In every table of clients: service is the first number after the version."""
+NORMALISED: Final = _column("normalised")
+REQUESTS: Final = _column("requests")
+DEFICIT: Final = _column("deficit")
+SEED: Final = _column("seed")
+WAITING: Final = _column("waiting")
+RUNNING: Final = _column("running")
 
 # A replica's row for a tenant: version, deficit, seed.
 TENANT_DEFICIT: Final = 1
 TENANT_SEED: Final = 2
 
-# A router's row for a client: version, totals received, seed promised.
-PROMISED: Final = 1 + TOTALS
+# A router's row for a client: version, service received, seed promised.
+PROMISED: Final = 2
 
 # A router's row for a tenant: version, seed promised.
 TENANT_PROMISED: Final = 1
@@ -59,21 +63,6 @@ MARKED_SEED: Final = 3
 MARKED_QUEUED: Final = 4
 
 
-class ReplicaRow(NamedTuple):
-    """One client in a replica's report."""
-
-    client: str
-    """`namespace/tenant/client`."""
-    totals: Totals
-    deficit: float = 0.0
-    tenant_deficit: float = 0.0
-    seed: float = 0.0
-    """The first deficit of the client at this incarnation (R5)."""
-    tenant_seed: float = 0.0
-    waiting: int = 0
-    running: int = 0
-
-
 def tenant_of(client: str) -> str:
     """`namespace/tenant` of `namespace/tenant/client`."""
     return client.rpartition("/")[0]
@@ -81,9 +70,9 @@ def tenant_of(client: str) -> str:
 
 @dataclass(slots=True)
 class RouterAccount:
-    """Totals that one router incarnation received from one replica incarnation. Only that router writes it."""
+    """Service that one router incarnation received from one replica incarnation. Only that router writes it."""
 
-    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=TOTALS, state=1))
+    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=1, state=1))
     tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=1))
     marks: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=4))
     """The replica's rows at the time of the drain; empty if the router did not drain it."""
@@ -113,8 +102,7 @@ class RouterAccount:
         return changed
 
 
-@dataclass(frozen=True, slots=True)
-class RouterAccountDelta:
+class RouterAccountDelta(NamedTuple):
     """All changes of a router account after version `base`, up to `head`."""
 
     router: str
@@ -133,14 +121,13 @@ class RouterAccountDelta:
         *pieces, last = self.clients.split(rows)
         *marks, last_marks = self.marks.split(rows)
         for piece in pieces:
-            yield replace(nothing, clients=piece)
+            yield nothing._replace(clients=piece)
         for piece in marks:
-            yield replace(nothing, marks=piece)
-        yield replace(self, clients=last, marks=last_marks)
+            yield nothing._replace(marks=piece)
+        yield self._replace(clients=last, marks=last_marks)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAccountDelta:
+class ReplicaAccountDelta(NamedTuple):
     """Changes of a replica account: all rows of the replica after its sequence `base`, up to `head`."""
 
     incarnation: str
@@ -156,36 +143,35 @@ class ReplicaAccountDelta:
 
         Merge them in this order, and none after a lost part: otherwise the lost rows are not requested again.
         """
-        nothing = replace(
-            self, head=self.base, clients=Rows(), tenants=Rows(), accounts=(), closed_by=()
+        nothing = self._replace(
+            head=self.base, clients=Rows(), tenants=Rows(), accounts=(), closed_by=()
         )
         *pieces, last = self.clients.split(rows)
         for piece in pieces:
-            yield replace(nothing, clients=piece)
+            yield nothing._replace(clients=piece)
         small = []
         for account in self.accounts:
             for part in account.split(rows):
-                if len(part.clients) + len(part.marks) < rows // 2:
+                if len(part.clients.names) + len(part.marks.names) < rows // 2:
                     small.append(part)
                 else:
-                    yield replace(nothing, accounts=(part,))
-        yield replace(self, clients=last, accounts=tuple(small))
+                    yield nothing._replace(accounts=(part,))
+        yield self._replace(clients=last, accounts=tuple(small))
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAccountDigest:
+class ReplicaAccountDigest(NamedTuple):
     """The versions of a replica account that a router has."""
 
-    head: float = 0.0
-    accounts: dict[str, float] = field(default_factory=dict)
-    closed_by: frozenset[str] = frozenset()
+    head: float
+    accounts: dict[str, float]
+    closed_by: frozenset[str]
 
 
 @dataclass(slots=True)
 class ReplicaAccount:
     """One incarnation."""
 
-    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=TOTALS, state=4))
+    clients: MergeTable = field(default_factory=lambda: MergeTable(totals=3, state=4))
     tenants: MergeTable = field(default_factory=lambda: MergeTable(totals=0, state=2))
     head: float = 0.0
     """The replica's sequence number up to which its rows are complete."""
@@ -199,8 +185,9 @@ class ReplicaAccount:
         """Take a report of all changes after `since`; returns the clients with changed rows."""
         changed = []
         for row in rows:
-            cells = (sequence, *row.totals, row.deficit, row.seed, row.waiting, row.running)
-            if self.clients.put(row.client, cells):
+            totals = row.service, row.normalised, row.requests
+            state = row.deficit, row.seed, row.waiting, row.running
+            if self.clients.put(row.client, (sequence, *totals, *state)):
                 changed.append(row.client)
                 tenant = tenant_of(row.client)
                 self.tenants.put(tenant, (sequence, row.tenant_deficit, row.tenant_seed))
@@ -215,10 +202,10 @@ class ReplicaAccount:
             account = self.accounts[router] = RouterAccount()
         return account
 
-    def receive(self, router: str, client: str, totals: Totals) -> None:
-        """Add totals that `router` received."""
+    def receive(self, router: str, client: str, service: float) -> None:
+        """Add service that `router` received."""
         account = self._changed(router)
-        account.clients.add(client, account.head, list(enumerate(totals, start=1)))
+        account.clients.add(client, account.head, SERVICE, service)
 
     def promise(self, router: str, client: str, *, seed: float, tenant_seed: float) -> None:
         """The client keys of `router` carry these seeds of `client` to this incarnation (R5)."""
@@ -228,6 +215,13 @@ class ReplicaAccount:
         row[0], row[PROMISED] = account.head, seed
         account.clients.put(client, row)
         account.tenants.put(tenant_of(client), (account.head, tenant_seed))
+
+    def served(self, client: str) -> float:
+        """The service of `client` here, as the ledger counts it: max(reported, Σ received by routers)."""
+        received = 0.0
+        for account in self.accounts.values():
+            received += account.clients.cell(client, SERVICE)
+        return max(self.clients.cell(client, SERVICE), received)
 
     def mark(self, router: str) -> None:
         """The replica drains: `router` sends no new requests. Only the first call has an effect.
@@ -327,7 +321,7 @@ class ReplicaAccount:
         closed = tuple(sorted(self.closed_by - has.closed_by))
         clients = self.clients.since(has.head)
         tenants = self.tenants.since(has.head)
-        if not (accounts or closed or clients or tenants or self.head > has.head):
+        if not (accounts or closed or clients.names or tenants.names or self.head > has.head):
             return None
         return ReplicaAccountDelta(
             incarnation, has.head, self.head, clients, tenants, accounts, closed

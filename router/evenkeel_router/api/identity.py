@@ -18,9 +18,9 @@ from urllib.parse import unquote
 
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
 from evenkeel_contract.names import OTHER_CLIENTS
+from evenkeel_contract.reportbook import OTHERS
 from evenkeel_contract.routerconfig import Anonymous, TenancyConfig, TenantConfig, TenantLimits
 from evenkeel_fairshare.ledger import Seed
-from evenkeel_fairshare.replica.accounts import OTHERS
 from evenkeel_fairshare.tenancy import Weights
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
-from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, Totals, promise
+from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, promise
 from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING, WAITING
 
 from evenkeel_router.api.identity import WHOLE, Client, Paid
@@ -24,6 +25,7 @@ from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict
 SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
 NO_SEED: Final = Seed(0.0, 0.0)
+_ledger_columns = attrgetter(*ReplicaRow._fields)
 JOINING_S: Final = 10.0
 """Replicas that come within this time join together (R5): what a client carries is spread over them."""
 
@@ -172,34 +174,17 @@ class Accounting:
 
     # What replicas report.
 
-    def row(self, report: ClientReport, *, policy: str) -> ReplicaRow:
-        """A client's report as the ledger takes it. Deficits of other policies than DLPM mean something else."""
-        keeps = policy == SEEDED_POLICY
-        return ReplicaRow(
-            report.client,
-            Totals(
-                report.extend_tokens,
-                report.cached_tokens,
-                report.output_tokens,
-                report.service,
-                report.normalised,
-                report.tenant_normalised,
-                report.requests,
-            ),
-            deficit=report.deficit if keeps else 0.0,
-            tenant_deficit=report.tenant_deficit if keeps else 0.0,
-            seed=report.seed if keeps else 0.0,
-            tenant_seed=report.tenant_seed if keeps else 0.0,
-            waiting=report.waiting,
-            running=report.running,
-        )
-
     def observe(
         self, incarnation: str, reports: Sequence[ClientReport], *, policy: str, sequence: int,
         since: int | None,
     ) -> None:  # fmt: skip
         """Take a report, or a piece of one: `since` is None for all pieces but the last."""
-        rows = [self.row(report, policy=policy) for report in reports]
+        rows = [ReplicaRow._make(_ledger_columns(report)) for report in reports]
+        if policy != SEEDED_POLICY:
+            # Deficits of other policies than DLPM mean something else.
+            rows = [
+                row._replace(deficit=0, seed=0, tenant_deficit=0, tenant_seed=0) for row in rows
+            ]
         for report in reports:
             if report.aborted:
                 aborted = self._aborted.setdefault(incarnation, {})
@@ -236,8 +221,8 @@ class Accounting:
         if not at:
             del self._open[booking.incarnation]
         if usage is not None:
-            totals = self._totals(booking, usage)
-            self.ledger.received(booking.incarnation, booking.client.identity, totals)
+            service = self._service(booking.paid, usage)
+            self.ledger.received(booking.incarnation, booking.client.identity, service)
 
     def failed(self, booking: Booking, estimate: Usage) -> Paid:
         """An attempt failed with nothing to show; whether its input was computed and so paid there (R11)."""
@@ -301,18 +286,9 @@ class Accounting:
         seed = promise(self.ledger, client.identity, incarnation, live=self.alive, joiners=joiners)
         return client.keyed(seed, paid)
 
-    def _totals(self, booking: Booking, usage: Usage) -> Totals:
-        client, extend = booking.client, usage.input_tokens - usage.cached_tokens
-        paid_tokens = min(booking.paid.output_tokens, usage.output_tokens)
+    def _service(self, paid: Paid, usage: Usage) -> float:
+        """What a replica charged for a request of which `paid` was paid before (R11)."""
+        extend = usage.input_tokens - usage.cached_tokens
+        paid_tokens = min(paid.output_tokens, usage.output_tokens)
         service = self.cost.output_cost(extend, paid_tokens, usage.output_tokens)
-        if not booking.paid.input:
-            service += self.cost.input_cost(extend)
-        return Totals(
-            extend_tokens=extend,
-            cached_tokens=usage.cached_tokens,
-            output_tokens=usage.output_tokens,
-            service=service,
-            normalised=service / client.client_weight,
-            tenant_normalised=service / client.tenant_weight,
-            requests=1 if usage.input_tokens else 0,
-        )
+        return service if paid.input else service + self.cost.input_cost(extend)

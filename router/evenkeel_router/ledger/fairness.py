@@ -318,8 +318,8 @@ class Fairness:
         return {
             tenant: replace(
                 own,
-                service=own.service + self._ledger.closed_totals.tenant(tenant).totals.service,
-                owed=own.owed + self._ledger.closed_totals.tenant(tenant).totals.service,
+                service=own.service + self._ledger.closed_totals.tenant(tenant).service,
+                owed=own.owed + self._ledger.closed_totals.tenant(tenant).service,
                 lead_s=leads.get(tenant, 0.0),
             )
             for tenant, own in found.items()

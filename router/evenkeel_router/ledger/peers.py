@@ -24,7 +24,6 @@ from evenkeel_contract.ledgerwire import (
 )
 
 from evenkeel_router.ledger.contacts import Peer, PeerContact
-from evenkeel_router.ledger.exchange import digest_to_wire, from_wire
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Settings
 
@@ -112,7 +111,7 @@ class Peers:
 
     async def _ask(self, peer: Peer, known: PeerContact) -> None:
         """One question. A part that is lost or invalid ends it: later parts would hide the gap."""
-        question = encode(digest_to_wire(self._service_ledger.ledger.digest()))
+        question = encode(self._service_ledger.ledger.digest())
         token = self._settings.config.state.peer_token
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
@@ -133,7 +132,7 @@ class Peers:
     ) -> None:
         if size_bytes > MAX_PART_BYTES:
             raise LedgerMessageError(f"a part of {size_bytes} bytes is beyond {MAX_PART_BYTES}")
-        delta = from_wire(decode_delta(await content.readexactly(size_bytes)))
+        delta = decode_delta(await content.readexactly(size_bytes))
         known.router = delta.router
         if delta.router != self._service_ledger.ledger.router:
             self._service_ledger.ledger.merge(delta)

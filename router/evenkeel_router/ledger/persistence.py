@@ -14,11 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from evenkeel_contract.ledgerwire import LedgerDelta
 from evenkeel_contract.routerconfig import RouterConfig, StateStore
-from evenkeel_fairshare.ledger import Ledger
+from evenkeel_fairshare.ledger import Delta, Ledger
 
-from evenkeel_router.ledger.exchange import from_wire, to_wire
 from evenkeel_router.ledger.stores.contract import Clock, LedgerStore, StoreError
 from evenkeel_router.ledger.stores.file import FileStore
 from evenkeel_router.ledger.stores.redis import RedisStore
@@ -81,7 +79,7 @@ class Persistence:
             self.loaded.set()
             return
 
-    async def _merge(self, parts: list[LedgerDelta]) -> None:
+    async def _merge(self, parts: list[Delta]) -> None:
         """In order. An invalid part of an account ends it: later parts would hide the gap, and no router would ask for it."""
         lost: set[tuple[str, str]] = set()
         parts.reverse()  # taken off the end, so that what was merged is not held twice
@@ -91,7 +89,7 @@ class Persistence:
             if pages & lost:
                 continue
             try:
-                self._ledger.merge(from_wire(part))
+                self._ledger.merge(part)
             except ValueError as error:
                 _log.warning("a part of the stored ledger is invalid: %s", error)
                 lost |= pages
@@ -100,7 +98,7 @@ class Persistence:
     async def _save(self) -> None:
         parts = []
         for part in self._ledger.parts():
-            parts.append(to_wire(part))
+            parts.append(part)
             await asyncio.sleep(0)
         try:
             await self._store.save(parts)

@@ -33,7 +33,6 @@ from evenkeel_contract.ledgerwire import (
 )
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
-from evenkeel_router.ledger.exchange import digest_from_wire, to_wire
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
@@ -128,14 +127,14 @@ async def _answer_all(app: web.Application) -> None:
 async def _ledger(request: web.Request) -> web.StreamResponse:
     """The parts of the ledger that the other router lacks; requests are served between two parts."""
     try:
-        has = digest_from_wire(decode_digest(await request.read()))
+        has = decode_digest(await request.read())
     except LedgerMessageError as error:
         refusal = invalid(f"The body is not a ledger digest: {error}.", code="invalid_digest")
         return web.Response(status=refusal.status, body=error_body(refusal), content_type=JSON)
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await response.prepare(request)
     for part in request.app[ROOMS].service_ledger.ledger.parts(has):
-        await response.write(frame(encode(to_wire(part))))
+        await response.write(frame(encode(part)))
         await asyncio.sleep(0)
     await response.write_eof()
     return response

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import inf
 
+from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import Cost, LinearCost
-from evenkeel_fairshare.replica.accounts import Accounts
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy
 
 from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from evenkeel_contract.reportbook import ReportBook
-from evenkeel_contract.reports import REPORT_VERSION, ClientReport, ReportRequest
-from evenkeel_fairshare.replica.accounts import ClientTotals
+from evenkeel_contract.reports import REPORT_VERSION, ClientReport, ReportRequest, unserved
 from evenkeel_fairshare.replica.contract import ClientState
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 
 def book(max_clients: int = 1000) -> ReportBook:
@@ -18,8 +18,8 @@ def ask(since: int = 0, incarnation: str = "one") -> ReportRequest:
     return ReportRequest(version=REPORT_VERSION, incarnation=incarnation, since=since)
 
 
-def served(output: int) -> ClientTotals:
-    return ClientTotals(output_tokens=output, service=2.0 * output)
+def served(client: str, output: int) -> ClientReport:
+    return structs.replace(unserved(client), output_tokens=output, service=2.0 * output)
 
 
 def test_an_empty_replica_answers_with_nobody() -> None:
@@ -31,7 +31,7 @@ def test_an_empty_replica_answers_with_nobody() -> None:
 def test_totals_and_state_meet_in_one_report() -> None:
     reports = book()
     reports.update(
-        {"a": served(3)}, {"a": ClientState(-5.0, 7.0, 2), "b": ClientState(1.0, 0.0, 1)}
+        {"a": served("a", 3)}, {"a": ClientState(-5.0, 7.0, 2), "b": ClientState(1.0, 0.0, 1)}
     )
     a, b = reports.answer(ask()).clients
     assert (a.client, a.output_tokens, a.service, a.deficit, a.waiting) == ("a", 3, 6.0, -5.0, 2)
@@ -40,9 +40,9 @@ def test_totals_and_state_meet_in_one_report() -> None:
 
 def test_only_what_changed_since_is_told() -> None:
     reports = book()
-    reports.update({"a": served(1), "b": served(1)}, {})
+    reports.update({"a": served("a", 1), "b": served("b", 1)}, {})
     first = reports.answer(ask())
-    reports.update({"a": served(1), "b": served(2)}, {})
+    reports.update({"a": served("a", 1), "b": served("b", 2)}, {})
     second = reports.answer(ask(first.sequence))
     assert [report.client for report in second.clients] == ["b"]
     assert second.since == first.sequence
@@ -51,9 +51,9 @@ def test_only_what_changed_since_is_told() -> None:
 
 def test_a_change_of_state_without_service_is_a_change() -> None:
     reports = book()
-    reports.update({"a": served(1)}, {"a": ClientState(5.0, 0.0, 1)})
+    reports.update({"a": served("a", 1)}, {"a": ClientState(5.0, 0.0, 1)})
     before = reports.answer(ask()).sequence
-    reports.update({"a": served(1)}, {"a": ClientState(5.0, 0.0, 0)})
+    reports.update({"a": served("a", 1)}, {"a": ClientState(5.0, 0.0, 0)})
     [report] = reports.answer(ask(before)).clients
     assert report.waiting == 0
 
@@ -69,16 +69,17 @@ def test_a_client_that_left_unserved_is_told_to_have_left() -> None:
 
 def test_of_those_who_only_waited_the_longest_unchanged_make_room() -> None:
     reports = ReportBook(incarnation="one", policy="DLPM", max_unserved=2)
-    reports.update({"served": served(1)}, {"a": ClientState(0.0, 0.0, 1)})
+    reports.update({"served": served("served", 1)}, {"a": ClientState(0.0, 0.0, 1)})
     for number in range(50):
-        reports.update({"served": served(1)}, {f"b{number}": ClientState(0.0, 0.0, 1)})
+        reports.update({"served": served("served", 1)}, {f"b{number}": ClientState(0.0, 0.0, 1)})
     clients = reports.answer(ask()).clients
     assert {report.client for report in clients} == {"served", "b48", "b49"}
     # One that is served afterwards is reported whole, and stays.
-    reports.update({"served": served(1), "a": served(5)}, {})
+    reports.update({"served": served("served", 1), "a": served("a", 5)}, {})
     for number in range(50):
         reports.update(
-            {"served": served(1), "a": served(5)}, {f"c{number}": ClientState(0.0, 0.0, 1)}
+            {"served": served("served", 1), "a": served("a", 5)},
+            {f"c{number}": ClientState(0.0, 0.0, 1)},
         )
     told = {report.client: report.output_tokens for report in reports.answer(ask()).clients}
     assert told == {"served": 1, "a": 5, "c48": 0, "c49": 0}
@@ -86,7 +87,7 @@ def test_of_those_who_only_waited_the_longest_unchanged_make_room() -> None:
 
 def test_an_asker_of_another_incarnation_is_told_everything() -> None:
     reports = book()
-    reports.update({"a": served(1)}, {})
+    reports.update({"a": served("a", 1)}, {})
     sequence = reports.answer(ask()).sequence
     answer = reports.answer(ask(sequence, incarnation="another"))
     assert (len(answer.clients), answer.since) == (1, 0)
@@ -94,7 +95,7 @@ def test_an_asker_of_another_incarnation_is_told_everything() -> None:
 
 def test_a_sequence_never_given_is_told_everything() -> None:
     reports = book()
-    reports.update({"a": served(1)}, {})
+    reports.update({"a": served("a", 1)}, {})
     for since in (99, -1):
         answer = reports.answer(ask(since))
         assert (len(answer.clients), answer.since) == (1, 0)
@@ -110,12 +111,14 @@ def test_bounded_answers_add_up_to_the_whole(
     changes: list[dict[str, int]], limit: int, data: st.DataObject
 ) -> None:
     reports = book(limit)
-    totals: dict[str, ClientTotals] = {}
+    totals: dict[str, ClientReport] = {}
     known: dict[str, ClientReport] = {}
     sequence = 0
     for change in changes:
         for client, tokens in change.items():
-            totals[client] = served(totals.get(client, served(0)).output_tokens + tokens)
+            totals[client] = served(
+                client, totals.get(client, unserved(client)).output_tokens + tokens
+            )
         reports.update(totals, {})
         if data.draw(st.booleans()):
             answer = reports.answer(ask(sequence))

@@ -12,7 +12,6 @@ from evenkeel_fairshare.ledger import (
     Compactor,
     Ledger,
     ReplicaRow,
-    Totals,
 )
 from evenkeel_router.ledger.fairness import Fairness, FleetFigures
 from evenkeel_router.ledger.weights import ConfiguredWeights
@@ -47,11 +46,8 @@ class World:
         rows = [
             ReplicaRow(
                 client,
-                Totals(
-                    service=service,
-                    normalised=service / WEIGHTS.client(client),
-                    tenant_normalised=service / WEIGHTS.tenant(client.rpartition("/")[0]),
-                ),
+                service=service,
+                normalised=service / WEIGHTS.client(client),
                 deficit=held,
                 waiting=waiting,
             )
@@ -186,8 +182,8 @@ def test_the_bound_ratio_covers_clients_that_wait_everywhere() -> None:
     for replica in (0, 1):
         world.tick(served, replica=replica)
     rows = [
-        ReplicaRow(A, Totals(), deficit=-500, waiting=1),
-        ReplicaRow(B, Totals(), 100, waiting=1),
+        ReplicaRow(A, deficit=-500, waiting=1),
+        ReplicaRow(B, deficit=100, waiting=1),
     ]
     for name in world.alive:
         world.ledger.observe(name, since=0, sequence=50, rows=rows)
@@ -195,7 +191,7 @@ def test_the_bound_ratio_covers_clients_that_wait_everywhere() -> None:
     # Standings are 1000/3 and -200; the theorem allows 2·(500 + 300 + 1)/3 + 2·(500 + 100 + 1) and a little.
     assert 0.2 < now.bound_ratio < 0.4
     world.ledger.observe(
-        world.alive[1], since=0, sequence=51, rows=[ReplicaRow(B, Totals(), 100, waiting=0)]
+        world.alive[1], since=0, sequence=51, rows=[ReplicaRow(B, deficit=100, waiting=0)]
     )
     assert world.look().bound_ratio == 0
 

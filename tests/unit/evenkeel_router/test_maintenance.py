@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from evenkeel_contract.reports import ClientReport
-from evenkeel_fairshare.ledger import Ledger, Totals
+from evenkeel_fairshare.ledger import Ledger
 from evenkeel_router.app import background
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, reckon
 from evenkeel_router.ledger.persistence import Persistence
@@ -47,7 +47,7 @@ def maintained(
 ) -> tuple[Rooms, LedgerMaintenance]:
     rooms = Rooms.make(config_for())
     ledger = rooms.service_ledger.ledger
-    ledger.received("other", "ns/t/a", Totals(service=1))
+    ledger.received("other", "ns/t/a", 1)
     timing = replace(QUICK, compact_interval_s=0.0, settle_s=settle_s)
     members = frozenset({ledger.router})
     return rooms, LedgerMaintenance(rooms.service_ledger, timing, lambda: members, all_reported)

@@ -10,7 +10,6 @@ import pytest
 from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_fairshare.ledger import Totals
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import MAX_CLIENTS, client_of, other_clients
 from evenkeel_router.histogram import Histogram
@@ -43,7 +42,7 @@ def served(clients: int, *, tenants: int = 20, max_clients: int = MAX_CLIENTS) -
         totals.used(Usage(100, 40, 10))
         totals.ended(2.0, 0.5)
         totals.errors[Outcome.RATE_LIMITED] += n % 2
-        rooms.service_ledger.ledger.received("r0", client.identity, Totals(service=70.0))
+        rooms.service_ledger.ledger.received("r0", client.identity, 70.0)
     computed(rooms)
     return rooms
 
@@ -131,8 +130,8 @@ async def test_clients_named_like_a_catch_all_have_series_of_their_own() -> None
     for n, name in enumerate(names):
         client = client_of(tenant, name)
         rooms.totals.of(client).requests += n + 1
-        received("r0", client.identity, Totals(service=1000.0 + n))
-    received("r0", other_clients("ns/tenant-0"), Totals(service=5000.0))
+        received("r0", client.identity, 1000.0 + n)
+    received("r0", other_clients("ns/tenant-0"), 5000.0)
     computed(rooms)
     found = series(scrape(rooms))
     for n, name in enumerate(("*", "other", OTHER_CLIENTS)):

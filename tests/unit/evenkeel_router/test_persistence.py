@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from evenkeel_contract.ledgerwire import LedgerDelta, Rows
-from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Totals
+from evenkeel_fairshare.ledger import Delta, Ledger, ReplicaRow
+from evenkeel_fairshare.ledger.merge_table import Rows
 from evenkeel_router.ledger import persistence as module
-from evenkeel_router.ledger.exchange import from_wire, to_wire
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.ledger.stores.contract import StoreError
-from msgspec import structs
 
 from tests.support.ledger_worlds import content, ledger
 from tests.support.routers import PATIENCE_S
@@ -22,17 +20,17 @@ from tests.support.routers import PATIENCE_S
 class Memory:
     """A store that is away as long as it is told to be."""
 
-    def __init__(self, kept: Sequence[LedgerDelta] = ()) -> None:
+    def __init__(self, kept: Sequence[Delta] = ()) -> None:
         self.kept = list(kept)
         self.away = asyncio.Event()
         self.calls: list[str] = []
         self.called = asyncio.Condition()
 
-    async def load(self) -> Sequence[LedgerDelta]:
+    async def load(self) -> Sequence[Delta]:
         await self._call("load")
         return self.kept
 
-    async def save(self, whole: Sequence[LedgerDelta]) -> None:
+    async def save(self, whole: Sequence[Delta]) -> None:
         await self._call("save")
         self.kept = list(whole)
 
@@ -75,9 +73,9 @@ def known(router: str) -> Ledger:
     one = ledger(router)
     one.members = frozenset({router})
     for name in ("one", "two"):
-        row = ReplicaRow("ns/t/a", Totals(service=7.0, normalised=7.0), deficit=-3.0, waiting=1)
+        row = ReplicaRow("ns/t/a", service=7.0, normalised=7.0, deficit=-3.0, waiting=1)
         one.observe(name, since=0, sequence=4, rows=[row])
-        one.received(name, "ns/t/b", Totals(service=5.0))
+        one.received(name, "ns/t/b", 5.0)
     one.requested({"ns/t/a": 2.5})
     return one
 
@@ -102,7 +100,7 @@ async def test_the_end_saves_once_more_and_closes() -> None:
 
 
 async def test_nothing_is_saved_over_a_store_that_was_not_read() -> None:
-    store = Memory([to_wire(part) for part in known("before").parts()])
+    store = Memory(list(known("before").parts()))
     store.away.set()
     here = ledger("here")
     async with keeping(here, store) as one:
@@ -112,7 +110,7 @@ async def test_nothing_is_saved_over_a_store_that_was_not_read() -> None:
         store.away.clear()
         await store.times("save", 1)
         assert one.trouble is None
-    assert here.served("ns/t/a").service == 14.0
+    assert here.served("ns/t/a") == 14.0
 
 
 async def test_a_store_that_goes_away_is_written_again_when_it_is_back() -> None:
@@ -123,41 +121,41 @@ async def test_a_store_that_goes_away_is_written_again_when_it_is_back() -> None
         seen = store.calls.count("save")
         await store.times("save", seen + 2)
         assert one.trouble == "save: nobody there"
-        here.received("one", "ns/t/b", Totals(service=100.0))
+        here.received("one", "ns/t/b", 100.0)
         store.away.clear()
         seen = store.calls.count("save")
         await store.times("save", seen + 2)
         assert one.trouble is None
     again = ledger("again")
     for part in store.kept:
-        again.merge(from_wire(part))
-    assert again.served("ns/t/b").service == 110.0
+        again.merge(part)
+    assert again.served("ns/t/b") == 110.0
 
 
-def cut_short(part: LedgerDelta) -> LedgerDelta:
+def cut_short(part: Delta) -> Delta:
     """Its only page lacks a cell."""
     (page,) = part.replica_accounts
     cut = Rows(page.clients.names, page.clients.cells[:-1])
-    return structs.replace(part, replica_accounts=(structs.replace(page, clients=cut),))
+    return part._replace(replica_accounts=(page._replace(clients=cut),))
 
 
 async def test_an_invalid_part_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    parts = [to_wire(part) for part in known("before").parts()]
+    parts = list(known("before").parts())
     here = ledger("here")
     async with keeping(here, Memory([cut_short(parts[0]), *parts[1:]])) as one:
         async with asyncio.timeout(PATIENCE_S):
             await one.loaded.wait()
     assert "is invalid" in caplog.text
-    assert here.served("ns/t/a").service == 7.0
+    assert here.served("ns/t/a") == 7.0
 
 
 async def test_after_an_invalid_part_no_account_counts_as_complete() -> None:
     """Else nobody would ask the replica or a peer for what is missing."""
     before = ledger("before")
-    rows = [ReplicaRow(f"ns/t/{n}", Totals(service=1.0)) for n in range(5000)]
+    rows = [ReplicaRow(f"ns/t/{n}", service=1.0) for n in range(5000)]
     before.observe("one", since=0, sequence=9, rows=rows)
     before.observe("two", since=0, sequence=4, rows=rows[:1])
-    parts = [to_wire(part) for part in before.parts()]
+    parts = list(before.parts())
     assert len(parts) == 5
     here = ledger("here")
     async with keeping(here, Memory([cut_short(parts[0]), *parts[1:]])) as one:

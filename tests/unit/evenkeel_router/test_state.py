@@ -15,7 +15,6 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
 )
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, Usage
-from evenkeel_fairshare.ledger import Totals
 from evenkeel_router.api.identity import client_of
 from evenkeel_router.request.totals import RequestTotals
 from evenkeel_router.telemetry.logs import RequestLog
@@ -64,8 +63,8 @@ async def test_every_served_client_is_shown_declared_or_not() -> None:
         totals = rooms.totals.of(client)
         totals.requests += 1
         rooms.totals.settle(totals, rooms.replicas.totals("r0"), Usage(10, 4, 2))
-        rooms.service_ledger.ledger.received("r0", client.identity, Totals(service=10.0))
-    rooms.service_ledger.ledger.received("r0", "ns/acme/elsewhere", Totals(service=5.0))
+        rooms.service_ledger.ledger.received("r0", client.identity, 10.0)
+    rooms.service_ledger.ledger.received("r0", "ns/acme/elsewhere", 5.0)
     for _ in rooms.service_ledger.fairness.steps((), rooms.service_ledger.weights, 1.0):
         pass
     nobody = client_of(TenantConfig(namespace="ns", name="anonymous"), "anonymous")

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from evenkeel_contract.ledgerwire import LedgerDelta, encode
+from evenkeel_contract.ledgerwire import encode
+from evenkeel_fairshare.ledger import Delta
 from evenkeel_router.ledger.stores.contract import StoreError
 from evenkeel_router.ledger.stores.file import FileStore
 
@@ -22,7 +23,7 @@ GENERATIONS = ("ledger.0", "ledger.1")
 ASIDE = "ledger.new"
 
 
-def numbered(number: int, *tenants: str) -> list[LedgerDelta]:
+def numbered(number: int, *tenants: str) -> list[Delta]:
     """A small ledger that says which one it is."""
     of = ledger(str(number))
     of.requested({f"{tenant}/client": 1.0 for tenant in tenants})
@@ -119,7 +120,7 @@ async def test_a_ledger_of_another_version_is_left_out(
     await saved(tmp_path, 2)
     monkeypatch.undo()
     assert await kept(tmp_path) == ["1"]
-    assert "version 99 is not 2" in caplog.text
+    assert "version 99 is not 3" in caplog.text
 
 
 async def test_two_processes_never_write_to_one_folder(tmp_path: Path):

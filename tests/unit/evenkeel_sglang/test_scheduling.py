@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from evenkeel_contract.key import UNKNOWN
+from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.accounts import Accounts
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_sglang.engine import EngineRequest

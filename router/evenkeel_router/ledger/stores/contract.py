@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from evenkeel_contract.ledgerwire import LedgerDelta
+from evenkeel_fairshare.ledger import Delta
 
 Clock: TypeAlias = Callable[[], float]
 """Seconds since some moment; the event loop's `time`."""
@@ -23,14 +23,14 @@ class StoreError(Exception):
 class LedgerStore(Protocol):
     """Keeps this router's whole ledger, and gives back what all routers left."""
 
-    async def load(self) -> Sequence[LedgerDelta]:
+    async def load(self) -> Sequence[Delta]:
         """Everything that any router stored; empty where there is nothing. Raises `StoreError`.
 
         Called until it succeeds once, and never again. What is damaged beyond reading is put aside and logged, not
         raised: a router must be able to start.
         """
 
-    async def save(self, whole: Sequence[LedgerDelta]) -> None:
+    async def save(self, whole: Sequence[Delta]) -> None:
         """Keep this router's whole ledger, in place of what it kept before. Raises `StoreError`.
 
         All of it or nothing: after a crash in between, `load` finds the old one. Only called after `load`. Encode part

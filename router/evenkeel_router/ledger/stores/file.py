@@ -19,13 +19,13 @@ from typing import Final
 
 import xxhash
 from evenkeel_contract.ledgerwire import (
-    LedgerDelta,
     LedgerMessageError,
     decode_delta,
     encode,
     frame,
     unframe,
 )
+from evenkeel_fairshare.ledger import Delta
 
 from evenkeel_router.ledger.stores.contract import StoreError
 
@@ -51,11 +51,11 @@ class FileStore:
         self._newest = (0, GENERATIONS[1])
         """Number and ending of the newest whole generation."""
 
-    async def load(self) -> Sequence[LedgerDelta]:
+    async def load(self) -> Sequence[Delta]:
         """The newest whole generation; nothing where there is none."""
         return await asyncio.to_thread(self._load)
 
-    async def save(self, whole: Sequence[LedgerDelta]) -> None:
+    async def save(self, whole: Sequence[Delta]) -> None:
         """Write the next generation over the older one."""
         await asyncio.to_thread(self._save, whole)
 
@@ -63,7 +63,7 @@ class FileStore:
         """Let others have the files."""
         await asyncio.to_thread(self._close)
 
-    def _load(self) -> list[LedgerDelta]:
+    def _load(self) -> list[Delta]:
         with self._one:
             try:
                 self._take_lock()
@@ -80,7 +80,7 @@ class FileStore:
                                self._path, ending, number, error)  # fmt: skip
             return []
 
-    def _save(self, whole: Sequence[LedgerDelta]) -> None:
+    def _save(self, whole: Sequence[Delta]) -> None:
         with self._one:
             number, newest = self._newest
             ending = GENERATIONS[newest == GENERATIONS[0]]

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from evenkeel_contract.ledgerwire import (
-    LedgerDelta,
     LedgerMessageError,
     decode_delta,
     encode,
     frame,
     unframe,
 )
+from evenkeel_fairshare.ledger import Delta
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -80,7 +80,7 @@ class RedisStore:
         self._merged: dict[bytes, bytes] = {}
         """By counter: what it was when the ledger beside it was loaded."""
 
-    async def load(self) -> Sequence[LedgerDelta]:
+    async def load(self) -> Sequence[Delta]:
         """The ledgers of all routers."""
         kept = await _asked(self._redis.hgetall(self._key))
         found = []
@@ -95,7 +95,7 @@ class RedisStore:
         self._merged = {field: data for field, data in kept.items() if field.startswith(_BEAT)}
         return found
 
-    async def save(self, whole: Sequence[LedgerDelta]) -> None:
+    async def save(self, whole: Sequence[Delta]) -> None:
         """Replace this router's ledger, and delete those of routers that are gone."""
         data = await asyncio.to_thread(_encode, whole)
         self._saves += 1
@@ -138,11 +138,11 @@ class RedisStore:
         return gone
 
 
-def _encode(whole: Sequence[LedgerDelta]) -> bytes:
+def _encode(whole: Sequence[Delta]) -> bytes:
     return b"".join(frame(encode(part)) for part in whole)
 
 
-def _decode(data: bytes) -> list[LedgerDelta]:
+def _decode(data: bytes) -> list[Delta]:
     return [decode_delta(message) for message in unframe(data)]
 
 

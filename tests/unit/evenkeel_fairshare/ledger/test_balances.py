@@ -6,7 +6,6 @@ from evenkeel_fairshare.ledger import (
     Ledger,
     ReplicaRow,
     Seed,
-    Totals,
     position,
     position_of_tenant,
     promise,
@@ -20,9 +19,7 @@ ALICE, BOB = "ns/t/alice", "ns/t/bob"
 
 def left_behind(deficit: float, tenant_deficit: float = 0.0, to: Ledger | None = None) -> Ledger:
     here = to or ledger("a")
-    row = ReplicaRow(
-        ALICE, Totals(service=1), deficit=deficit, tenant_deficit=tenant_deficit, waiting=1
-    )
+    row = ReplicaRow(ALICE, service=1, deficit=deficit, tenant_deficit=tenant_deficit, waiting=1)
     here.observe(f"gone-{len(here.replica_accounts)}", since=0, sequence=1, rows=[row])
     return here
 
@@ -70,7 +67,7 @@ def test_joiners_share_the_carried_balance():
 def test_the_first_seed_counts():
     here = left_behind(-300)
     promise(here, ALICE, "new", live=["new"])
-    applied = ReplicaRow(ALICE, Totals(), deficit=-200, seed=-200)
+    applied = ReplicaRow(ALICE, deficit=-200, seed=-200)
     here.observe("new", since=0, sequence=1, rows=[applied])
     assert carried_balance(here, ALICE, ["new"]) == 100
     assert promise(here, ALICE, "new", live=["new"]).client == -200
@@ -100,7 +97,7 @@ def test_seeds_are_whole_tokens_within_the_range():
 
 def test_position_is_the_carried_balance_less_deficits_at_replicas():
     here = left_behind(-300, -40)
-    row = ReplicaRow(ALICE, Totals(), deficit=-120, tenant_deficit=25, waiting=1)
+    row = ReplicaRow(ALICE, deficit=-120, tenant_deficit=25, waiting=1)
     here.observe("alive", since=0, sequence=1, rows=[row])
     assert position(here, ALICE, ["alive"]) == 300 + 120
     assert position_of_tenant(here, "ns/t", ["alive"]) == 40 - 25

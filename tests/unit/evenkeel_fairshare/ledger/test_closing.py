@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from evenkeel_fairshare.ledger import CarryRules, EqualWeights, ReplicaRow, Totals
-from evenkeel_fairshare.ledger.closing import close, counted, finish
+from evenkeel_fairshare.ledger import CarryRules, EqualWeights, ReplicaRow
+from evenkeel_fairshare.ledger.closing import close, finish
 from evenkeel_fairshare.ledger.replica_account import ReplicaAccount
 
 ALICE, BOB, CAROL = "ns/t/alice", "ns/t/bob", "ns/u/carol"
 RULES = CarryRules(quantum=100, overshoot=500)
-
-
-def totals(service: float) -> Totals:
-    return Totals(service=service, normalised=service, tenant_normalised=service, requests=1)
 
 
 def reported(*rows: ReplicaRow) -> ReplicaAccount:
@@ -24,7 +20,7 @@ def reported(*rows: ReplicaRow) -> ReplicaAccount:
 
 
 def row(client: str, service: float, deficit: float, **state: float) -> ReplicaRow:
-    return ReplicaRow(client, totals(service), deficit=deficit, waiting=1, **state)
+    return ReplicaRow(client, service, service, 1, deficit, waiting=1, **state)
 
 
 def owed(account: ReplicaAccount, rules: CarryRules = RULES) -> dict[str, float]:
@@ -33,17 +29,11 @@ def owed(account: ReplicaAccount, rules: CarryRules = RULES) -> dict[str, float]
 
 def test_the_larger_of_reported_and_received_service_counts():
     account = reported(row(ALICE, 10, 0))
-    assert counted(account, ALICE).service == 10
-    account.receive("a", ALICE, totals(7))
-    assert counted(account, ALICE).service == 10
-    account.receive("b", ALICE, totals(5))
-    assert counted(account, ALICE).service == 12
-
-
-def test_each_figure_counts_by_itself():
-    account = reported(ReplicaRow(ALICE, Totals(extend_tokens=9, output_tokens=1)))
-    account.receive("a", ALICE, Totals(extend_tokens=2, output_tokens=4))
-    assert counted(account, ALICE)[:3] == (9, 0, 4)
+    assert account.served(ALICE) == 10
+    account.receive("a", ALICE, 7)
+    assert account.served(ALICE) == 10
+    account.receive("b", ALICE, 5)
+    assert account.served(ALICE) == 12
 
 
 def test_a_last_deficit_is_the_balance():
@@ -57,26 +47,26 @@ def test_an_unused_seed_leaves_no_balance():
 
 def test_service_after_the_last_report_is_owed_too():
     account = reported(row(ALICE, 10, 60), row(BOB, 10, 60))
-    account.receive("a", ALICE, totals(90))
+    account.receive("a", ALICE, 90)
     assert owed(account) == {ALICE: 20, BOB: -60}
 
 
 def test_unreported_quanta_are_the_fewest_that_explain_the_service():
     """Alice received 990 more. Her debt is at most 500, so she got quanta of 400 meanwhile, and so did Bob."""
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
-    account.receive("a", ALICE, totals(1000))
+    account.receive("a", ALICE, 1000)
     assert owed(account) == {ALICE: 500, BOB: -50}
 
 
 def test_a_client_without_a_queue_got_no_quanta():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350)._replace(waiting=0))
-    account.receive("a", ALICE, totals(1000))
+    account.receive("a", ALICE, 1000)
     assert owed(account) == {ALICE: 500, BOB: 350}
 
 
 def test_a_credit_stays_within_the_range_of_deficits():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, 90))
-    account.receive("a", ALICE, totals(1000))
+    account.receive("a", ALICE, 1000)
     assert owed(account) == {ALICE: 500, BOB: -100}
     assert owed(account, CarryRules(quantum=100, overshoot=500, crash_loss=50))[BOB] == -150
 
@@ -84,7 +74,7 @@ def test_a_credit_stays_within_the_range_of_deficits():
 def test_a_client_that_was_never_reported_owes_the_received_service():
     account = ReplicaAccount()
     account.promise("a", ALICE, seed=-70, tenant_seed=-20)
-    account.receive("a", ALICE, totals(30))
+    account.receive("a", ALICE, 30)
     closing = finish(close(account, RULES, EqualWeights()))
     assert closing.clients == {ALICE: 30}
     assert closing.tenants == {"ns/t": 30}
@@ -105,7 +95,7 @@ class Weighted:
 
 def test_quanta_are_by_weight():
     account = reported(row(ALICE, 10, 90), row(BOB, 10, -350))
-    account.receive("a", ALICE, totals(1000))
+    account.receive("a", ALICE, 1000)
     closing = finish(close(account, RULES, Weighted()))
     assert closing.clients == {ALICE: 500, BOB: 350 - 400 / 4}
 
@@ -116,7 +106,7 @@ def test_tenants_have_their_own_balances():
         row(BOB, 10, 60)._replace(tenant_deficit=-200, tenant_seed=-10),
         row(CAROL, 10, -70)._replace(tenant_deficit=30),
     )
-    account.receive("a", BOB, totals(15))
+    account.receive("a", BOB, 15)
     assert finish(close(account, RULES, EqualWeights())).tenants == {"ns/t": 195, "ns/u": -30}
 
 

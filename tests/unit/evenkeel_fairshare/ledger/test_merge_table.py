@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 TOTALS, STATE = 3, 1
-AMOUNTS = st.lists(
-    st.tuples(st.integers(1, TOTALS), st.integers(0, 1000).map(float)), max_size=4
-)  # fmt: skip
+CHANGES = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(1, TOTALS), st.integers(0, 1000).map(float)),
+    max_size=24,
+)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), AMOUNTS), max_size=12), st.integers(0, 12))
+@given(CHANGES, st.integers(0, 24))
 def test_add_has_the_same_result_as_put_of_the_sums(
-    changes: list[tuple[str, list[tuple[int, float]]]], since: int
+    changes: list[tuple[str, int, float]], since: int
 ) -> None:
     added, put = MergeTable(totals=TOTALS, state=STATE), MergeTable(totals=TOTALS, state=STATE)
-    for version, (name, amounts) in enumerate(changes, start=1):
-        added.add(name, version, amounts)
+    for version, (name, column, amount) in enumerate(changes, start=1):
+        added.add(name, version, column, amount)
         row = list(put.get(name) or [0.0] * put.width)
-        for column, amount in amounts:
-            row[column] += amount
+        row[column] += amount
         put.put(name, [float(version), *row[1:]])
     assert added == put
     assert added.since(float(since)) == put.since(float(since))
@@ -34,5 +34,5 @@ def test_add_has_the_same_result_as_put_of_the_sums(
 def test_amounts_that_are_not_finite_are_refused(amount: float) -> None:
     table = MergeTable(totals=TOTALS, state=STATE)
     with pytest.raises(ValueError, match="not finite"):
-        table.add("a", 1.0, [(1, 1.0), (2, amount)])
+        table.add("a", 1.0, 2, amount)
     assert "a" not in table

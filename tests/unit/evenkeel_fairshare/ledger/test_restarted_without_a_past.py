@@ -9,7 +9,6 @@ from evenkeel_fairshare.ledger import (
     Ledger,
     ReplicaRow,
     Seed,
-    Totals,
     promise,
 )
 from evenkeel_fairshare.ledger.balances import carried_balance, carried_balance_of_tenant
@@ -26,7 +25,7 @@ def report(
     to: Ledger, incarnation: str, *, deficit: float, seed: float = 0.0, sequence: int = 1
 ) -> None:
     row = ReplicaRow(
-        ALICE, Totals(service=1), deficit=deficit, tenant_deficit=deficit,
+        ALICE, service=1, deficit=deficit, tenant_deficit=deficit,
         seed=seed, tenant_seed=seed, waiting=1,
     )  # fmt: skip
     to.observe(incarnation, since=to.sequence(incarnation), sequence=sequence, rows=[row])

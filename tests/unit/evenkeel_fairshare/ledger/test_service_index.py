@@ -9,7 +9,6 @@ from evenkeel_fairshare.ledger import (
     Ledger,
     ReplicaRow,
     ServiceIndex,
-    Totals,
 )
 
 from tests.support.ledger_worlds import ledger
@@ -18,7 +17,7 @@ A, B = "ns/t/a", "ns/t/b"
 
 
 def report(to: Ledger, at: int, **served: float) -> None:
-    rows = [ReplicaRow(f"ns/t/{name}", Totals(service=service)) for name, service in served.items()]
+    rows = [ReplicaRow(f"ns/t/{name}", service=service) for name, service in served.items()]
     to.observe("alive", since=0, sequence=at, rows=rows)
 
 

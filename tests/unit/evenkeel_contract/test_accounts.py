@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from evenkeel_contract.reportbook import Accounts
+from evenkeel_contract.reports import unserved
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.accounts import Accounts, ClientTotals
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_simulator.laboratory.cost import QuadraticCost
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.support.replica import request
 
@@ -81,7 +83,8 @@ def test_an_admission_is_booked_with_its_input() -> None:
         request("one", extend=60, matched=40, client_weight=2, tenant_weight=3), charged=True
     )
     assert accounts.clients == {
-        "a": ClientTotals(
+        "a": structs.replace(
+            unserved("a"),
             extend_tokens=60,
             cached_tokens=40,
             service=60,
@@ -96,8 +99,8 @@ def test_an_admission_is_booked_with_its_input() -> None:
 def test_a_request_that_is_not_charged_is_counted_and_costs_nothing() -> None:
     accounts = Accounts(LinearCost())
     accounts.admitted(request("one", extend=60, matched=40), charged=False)
-    assert accounts.clients["a"] == ClientTotals(
-        extend_tokens=60, cached_tokens=40, requests=1, running=1
+    assert accounts.clients["a"] == structs.replace(
+        unserved("a"), extend_tokens=60, cached_tokens=40, requests=1, running=1
     )
 
 
@@ -124,7 +127,8 @@ def test_who_leaves_is_settled_and_runs_no_more() -> None:
         accounts.admitted(each, charged=True)
     one.output_tokens = 5
     accounts.left(one)
-    assert accounts.clients["a"] == ClientTotals(
+    assert accounts.clients["a"] == structs.replace(
+        unserved("a"),
         extend_tokens=200,
         output_tokens=5,
         service=210,
