@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from evenkeel_contract.faults import Fault
 from evenkeel_contract.names import (
     API_VERSION,
     ENGINE_COMPONENT,
@@ -24,31 +23,31 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
+from evenkeel_contract.values import Fault
 from evenkeel_kube.client import KubeClient
 
 from evenkeel_operator import metrics
-from evenkeel_operator.activation import Activations
-from evenkeel_operator.autoscaler import Autoscaler
-from evenkeel_operator.cluster.apply import Applier, ApplyResult
-from evenkeel_operator.cluster.events import emit
+from evenkeel_operator.autoscaler import Activations, Autoscaler
+from evenkeel_operator.cluster.apply import Applier, ApplyResult, emit
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.conditions import Findings
-from evenkeel_operator.core.credentials import (
+from evenkeel_operator.core.objects import Object, Ref, annotations_of, make_plan
+from evenkeel_operator.core.records import (
     ROTATE_ANNOTATION,
     Credentials,
+    Defaults,
+    SpecDecision,
+    choose_spec,
+    last_good,
     next_credentials,
+    read_accepted,
     read_credentials,
     recovered,
 )
-from evenkeel_operator.core.defaults import Defaults
-from evenkeel_operator.core.objects import Object, Ref, annotations_of
-from evenkeel_operator.core.plan import make_plan
 from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers, surged
-from evenkeel_operator.core.spec_in_use import SpecDecision, choose_spec, last_good, read_accepted
-from evenkeel_operator.core.status import differs, events_for, service_status
+from evenkeel_operator.core.status import Findings, differs, events_for, service_status
 from evenkeel_operator.core.tenants import make_roster
 from evenkeel_operator.core.workload import Workload, workload
 from evenkeel_operator.desired import Desired, Inputs, desired

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC
 
-from evenkeel_contract.spec import FairInferenceService
+from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
 
 from evenkeel_operator.cluster.store import TENANT, Key
 from evenkeel_operator.core.objects import Object
-from evenkeel_operator.core.status import differs, tenant_status
-from evenkeel_operator.core.tenants import make_roster
+from evenkeel_operator.core.status import differs
+from evenkeel_operator.core.tenants import make_roster, tenant_status
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies, status_manifest
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from evenkeel_operator.core.gates import without_gate
+from evenkeel_operator.core.rotation import without_gate
 
 from e2e.previous import NoHistoryError, find_previous
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from evenkeel_operator.core.engines import COST_OF_CANDIDATES, Engine, Mark
-from evenkeel_operator.core.scale_down import PATIENCE, next_step
+from evenkeel_operator.core.rotation import PATIENCE, next_step
+from evenkeel_operator.core.workload import COST_OF_CANDIDATES, Engine, Mark
 from hypothesis import given
 from hypothesis import strategies as st
 

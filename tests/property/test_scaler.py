@@ -6,9 +6,8 @@ import math
 from dataclasses import replace
 from math import ceil
 
-from evenkeel_contract.quantities import CountOrPercent, Duration, Quantity
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
-from evenkeel_contract.spec.scaling import (
+from evenkeel_contract.spec.parts import (
     Autoscaling,
     Behavior,
     Prometheus,
@@ -19,11 +18,20 @@ from evenkeel_contract.spec.scaling import (
     SelectPolicy,
     Targets,
 )
-from evenkeel_operator.core.behaviour import History, apply_behavior
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.demand import Asked, Parts, demand_of, parts_of
-from evenkeel_operator.core.recommendation import Fleet, Measurements, Recommendation, recommend
-from evenkeel_operator.core.scaler import Blind, Terms, started, step
+from evenkeel_contract.values import CountOrPercent, Duration, Quantity
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.recommendation import (
+    Asked,
+    Blind,
+    Fleet,
+    Measurements,
+    Parts,
+    Recommendation,
+    demand_of,
+    parts_of,
+    recommend,
+)
+from evenkeel_operator.core.scaling import History, Terms, apply_behavior, started, step
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evenkeel_contract.constraints import DNS_LABEL
 from evenkeel_contract.crd.schema import Schema, object_schema
 from evenkeel_contract.names import GROUP, VERSION
-from evenkeel_contract.spec.common import MAX_RESOURCE_NAME
-from evenkeel_contract.spec.service import FairInferenceService
-from evenkeel_contract.spec.status import ServiceStatus, TenantStatus
-from evenkeel_contract.spec.tenant import InferenceTenant
+from evenkeel_contract.spec.parts import MAX_RESOURCE_NAME
+from evenkeel_contract.spec.resources import (
+    FairInferenceService,
+    InferenceTenant,
+    ServiceStatus,
+    TenantStatus,
+)
+from evenkeel_contract.values import DNS_LABEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

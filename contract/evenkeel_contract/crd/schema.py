@@ -10,11 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from evenkeel_contract.constraints import Cidr, Length, Pattern, Range, Timestamp, UniqueBy, Url
 from evenkeel_contract.crd.docs import field_docs
 from evenkeel_contract.crd.rules import ITEM_RULES, OBJECT_RULES, SCALAR_RULES, Rule
 from evenkeel_contract.decode import Field, Shape, fields_of, shape_of, to_camel, to_plain
-from evenkeel_contract.quantities import MAX_TEXT, CountOrPercent, Duration, Quantity
+from evenkeel_contract.values import (
+    MAX_TEXT,
+    Cidr,
+    CountOrPercent,
+    Duration,
+    Length,
+    Pattern,
+    Quantity,
+    Range,
+    Timestamp,
+    UniqueBy,
+    Url,
+)
 
 Schema = dict[str, Any]
 

@@ -15,8 +15,8 @@ from evenkeel_contract.names import (
     router_name,
 )
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
-from evenkeel_contract.spec import FairInferenceService
-from evenkeel_contract.spec.common import SecretKeyRef
+from evenkeel_contract.spec.parts import SecretKeyRef
+from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_kube.client import KubeClient
 
 from evenkeel_operator.cluster.store import SCALER, SERVICE, TENANT, Key, Store

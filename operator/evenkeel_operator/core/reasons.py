@@ -1,8 +1,18 @@
-"""The reasons of conditions and events: one CamelCase word each, for programs."""
+"""The reasons of conditions and events: one CamelCase word each, for programs. A note adds the message for people."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A reason with its message, for a condition or an event."""
+
+    reason: str
+    message: str
+
 
 # Ready, EnginesReady, RouterReady
 ALL_READY: Final = "AllReady"  # every desired pod is ready

@@ -11,14 +11,25 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from evenkeel_contract.faults import Fault
-from evenkeel_contract.render import KeyHashes
+from evenkeel_contract.decode import to_plain
+from evenkeel_contract.render import KeyHashes, serves
 from evenkeel_contract.routerconfig import RouterConfig, TenantConfig
-from evenkeel_contract.spec import InferenceTenant
+from evenkeel_contract.spec.resources import (
+    ConditionStatus,
+    FairInferenceService,
+    InferenceTenant,
+    ServedBy,
+    TenantCondition,
+    TenantStatus,
+)
 from evenkeel_contract.validate import parse_tenant
+from evenkeel_contract.values import Fault
 
+from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.status import conditions_of, dated, spec_verdict
 
 SecretHashes = Mapping[str, Mapping[str, str] | None]
 """Secret of the namespace → entry → SHA-256 of the key in it; None: there is no such Secret."""
@@ -119,3 +130,50 @@ def keep_faulty(
         if item.name in faulty and taken.isdisjoint(key.sha256 for key in item.api_keys)
     ]
     return tuple(sorted((*config.tenancy.tenants, *kept), key=lambda item: item.name))
+
+
+def tenant_status(
+    raw: Object,
+    *,
+    tenant: InferenceTenant | None,
+    faults: Sequence[Fault],
+    roster: Roster,
+    services: Iterable[FairInferenceService],
+    now: str,
+) -> dict[str, Any]:
+    """The status of the InferenceTenant `raw`."""
+    generation = int(raw["metadata"].get("generation", 0))
+    before = conditions_of(raw)
+    valid = spec_verdict(faults)
+    found = (
+        _keys_verdict(str(raw["metadata"]["name"]), faults, roster),
+        (TenantCondition.SPEC_VALID.value, valid.status, valid.reason, valid.message),
+    )
+    serving = (
+        () if tenant is None else (item.metadata.name for item in services if serves(item, tenant))
+    )
+    status = TenantStatus(
+        observed_generation=generation,
+        conditions=tuple(dated(v, before, generation=generation, now=now) for v in found),
+        services=tuple(ServedBy(name=name) for name in sorted(serving)),
+    )
+    plain: dict[str, Any] = to_plain(status)
+    return plain
+
+
+def _keys_verdict(
+    name: str, faults: Sequence[Fault], roster: Roster
+) -> tuple[str, ConditionStatus, str, str]:
+    ready = TenantCondition.READY.value
+    if faults:
+        message = "The spec is invalid; routers use the last valid one."
+        return ready, ConditionStatus.FALSE, reasons.INVALID, message
+    missing = sorted(key for tenant, key in roster.missing if tenant == name)
+    if missing:
+        message = f"No Secret has the keys {', '.join(missing)}; they are rejected."
+        return ready, ConditionStatus.FALSE, reasons.KEYS_MISSING, message
+    clashing = sorted(key for tenant, key in roster.clashing if tenant == name)
+    if clashing:
+        message = f"The keys {', '.join(clashing)} are used more than once; they are rejected."
+        return ready, ConditionStatus.FALSE, reasons.KEYS_CLASH, message
+    return ready, ConditionStatus.TRUE, reasons.KEYS_KNOWN, "Routers accept all keys."

@@ -18,12 +18,10 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
-from evenkeel_contract.spec.scaling import Slo, TtftObjective
+from evenkeel_contract.spec.parts import Slo, TtftObjective
 
-from evenkeel_operator.core.queries import series_of
+from evenkeel_operator.core.recommendation import series_of
 from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest, selector
-
-PROMETHEUS_GROUP: Final = "monitoring.coreos.com"
 
 
 def pod_monitors(context: BuildContext) -> list[Manifest]:
@@ -31,8 +29,8 @@ def pod_monitors(context: BuildContext) -> list[Manifest]:
     if "PodMonitor" not in context.apis:
         return []
     return [
-        _monitor(context, ENGINE_COMPONENT, engine_name(context.name), HTTP_PORT_NAME),
-        _monitor(context, ROUTER_COMPONENT, router_name(context.name), PROBE_PORT_NAME),
+        _monitor(context, ENGINE_COMPONENT, HTTP_PORT_NAME),
+        _monitor(context, ROUTER_COMPONENT, PROBE_PORT_NAME),
     ]
 
 
@@ -42,16 +40,10 @@ def with_selection_labels(found: Manifest, context: BuildContext) -> Manifest:
     return found
 
 
-def _monitor(context: BuildContext, component: str, name: str, port: str) -> Manifest:
-    found = manifest(
-        context.owner,
-        api=f"{PROMETHEUS_GROUP}/v1",
-        kind="PodMonitor",
-        name=name,
-        component=component,
-    )
+def _monitor(context: BuildContext, component: str, port: str) -> Manifest:
+    found = manifest(context, "PodMonitor", component)
     found["spec"] = {
-        "selector": {"matchLabels": selector(context.owner, component)},
+        "selector": {"matchLabels": selector(context.name, component)},
         "podTargetLabels": [SERVICE_LABEL],
         "podMetricsEndpoints": [{"port": port, "path": "/metrics"}],
     }
@@ -83,13 +75,7 @@ def prometheus_rule(context: BuildContext) -> Manifest | None:
     """The alerts of the service; None where the cluster has no API for them."""
     if "PrometheusRule" not in context.apis:
         return None
-    found = manifest(
-        context.owner,
-        api=f"{PROMETHEUS_GROUP}/v1",
-        kind="PrometheusRule",
-        name=alerts_name(context.name),
-        component=ROUTER_COMPONENT,
-    )
+    found = manifest(context, "PrometheusRule", ROUTER_COMPONENT, name=alerts_name(context.name))
     found["spec"] = {"groups": alert_groups(context)}
     return with_selection_labels(found, context)
 

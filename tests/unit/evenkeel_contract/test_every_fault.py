@@ -15,11 +15,11 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 import pytest
-from evenkeel_contract import constraints, decode, quantities, validate
+from evenkeel_contract import decode, validate, values
 from evenkeel_contract.crd import definitions
-from evenkeel_contract.faults import Fault
-from evenkeel_operator.core import spec_in_use
-from evenkeel_operator.core.spec_in_use import choose_spec
+from evenkeel_contract.values import Fault
+from evenkeel_operator.core import records
+from evenkeel_operator.core.records import choose_spec
 
 from tests.support.crd_cases import (
     RULES,
@@ -35,7 +35,7 @@ from tests.support.crd_cases import (
 from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
 from tests.support.operator_lives import DEFAULTS
 
-MODULES: Final = (validate, constraints, decode, quantities, spec_in_use)
+MODULES: Final = (validate, values, decode, records)
 MAKERS: Final = frozenset({"Fault", "ValueError", "fault"})
 SCHEMAS: Final = {
     one["spec"]["names"]["kind"]: one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -98,7 +98,7 @@ def made_at(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
 
     monkeypatch.setattr(Fault, "__init__", noted)
     # What cannot be read as a scalar; `decode` makes a fault of it.
-    monkeypatch.setattr(quantities, "ValueError", NotedError, raising=False)
+    monkeypatch.setattr(values, "ValueError", NotedError, raising=False)
     return found
 
 

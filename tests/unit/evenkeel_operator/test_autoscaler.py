@@ -10,10 +10,8 @@ import pytest
 from evenkeel_operator.autoscaler import INTERVAL_S
 from evenkeel_operator.cluster.prometheus import PrometheusError
 from evenkeel_operator.cluster.store import SERVICE
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.queries import measurements, queries
-from evenkeel_operator.core.recommendation import Measurements
-from evenkeel_operator.core.scaler import Blind
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.recommendation import Blind, Measurements, measurements, queries
 
 from tests.support.build_contexts import document, sample_context
 from tests.support.fake_cluster import FakeCluster

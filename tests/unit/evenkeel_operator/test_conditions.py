@@ -6,11 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from evenkeel_contract.faults import Fault
-from evenkeel_operator.core.conditions import MAX_MESSAGE, Findings, Note, verdicts
-from evenkeel_operator.core.pod_failures import WORDS, PodFailure
-from evenkeel_operator.core.status import differs, events_for, service_status
-from evenkeel_operator.core.workload import Workload, workload
+from evenkeel_contract.values import Fault
+from evenkeel_operator.core.reasons import Note, PodFailure
+from evenkeel_operator.core.status import (
+    MAX_MESSAGE,
+    Findings,
+    differs,
+    events_for,
+    service_status,
+    verdicts,
+)
+from evenkeel_operator.core.workload import WORDS, Workload, workload
 
 READY = Workload(wanted=2, exists=True, pods=2, ready=2, settled=True)
 STARTING = Workload(wanted=2, exists=True, pods=2, ready=0)

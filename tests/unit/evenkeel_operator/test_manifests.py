@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.validate import OWNED_FLAGS
-from evenkeel_operator.manifests.build_all import build_all
-from evenkeel_operator.manifests.command import engine_arguments
+from evenkeel_operator.desired import build_all
 from evenkeel_operator.manifests.context import BuildContext, Manifest
+from evenkeel_operator.manifests.engine import engine_arguments
 
 from tests.support.build_contexts import sample_context, with_apis
 
@@ -38,7 +38,7 @@ def test_every_object_is_owned_and_labelled(sample: str) -> None:
     context = sample_context(sample)
     for item in build(context).values():
         assert item["metadata"]["namespace"] == "team-ml"
-        assert item["metadata"]["ownerReferences"] == [context.owner.reference]
+        assert item["metadata"]["ownerReferences"] == [context.owner_reference]
         assert item["metadata"]["labels"]["evenkeel.dev/service"] == context.name
         assert len(item["metadata"]["name"]) <= 63
 

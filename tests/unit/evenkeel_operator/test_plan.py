@@ -6,8 +6,15 @@ import copy
 from typing import Any
 
 import pytest
-from evenkeel_operator.core.objects import Object, Ref, ref_of
-from evenkeel_operator.core.plan import differences, left_over, make_plan, seal
+from evenkeel_operator.core.objects import (
+    Object,
+    Ref,
+    differences,
+    left_over,
+    make_plan,
+    ref_of,
+    seal,
+)
 
 # wanted, found, the paths that differ
 CASES: dict[str, tuple[Any, Any, list[str]]] = {

@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.adminstate import ReplicasState
-from evenkeel_operator.core.engines import Engine, Mark, engine_of, engines_of
-from evenkeel_operator.core.gates import condition, look_again_s, openings, overdue
-from evenkeel_operator.core.scale_down import (
+from evenkeel_operator.core.rotation import (
     PATIENCE,
     Loss,
     ScaleDownStep,
     choose_candidates,
+    condition,
+    look_again_s,
     losses,
     marked,
     next_step,
+    openings,
+    overdue,
 )
+from evenkeel_operator.core.workload import Engine, Mark, engine_of, engines_of
 
 from tests.support.fake_routers import answer, replica
 

@@ -9,11 +9,19 @@ import pytest
 from evenkeel_contract.decode import decode
 from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
-from evenkeel_contract.spec.scaling import Autoscaling
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.demand import Asked, Parts, demand_of, parts_of
-from evenkeel_operator.core.recommendation import Fleet, Measurements, recommend
-from evenkeel_operator.core.scaler import Blind, Decision, State, Terms, started, step
+from evenkeel_contract.spec.parts import Autoscaling
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.recommendation import (
+    Asked,
+    Blind,
+    Fleet,
+    Measurements,
+    Parts,
+    demand_of,
+    parts_of,
+    recommend,
+)
+from evenkeel_operator.core.scaling import Decision, State, Terms, started, step
 
 BLIND = Blind(Note("NoData", "nothing there"))
 LEARNT = {"saturated_per_s": 1000.0}

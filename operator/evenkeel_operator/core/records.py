@@ -1,23 +1,67 @@
-"""Which spec is in use: the newest valid one. And which engine image is pinned.
+"""What the operator stores in the cluster for itself: the spec in use, the pinned engine image, and generated keys.
 
-The spec in use is kept in a ConfigMap of the service, so that it outlives the operator.
+The spec in use is the newest valid one. A ConfigMap of the service holds it with the pinned image, and a Secret holds
+the engines' keys and the routers' admin token, so that they outlive the operator.
+
+A rotation keeps the old engine key until no engine asks for it any more: routers know both meanwhile, and a label of
+each engine's pod names its key. No request fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
-from evenkeel_contract.faults import Fault, show
 from evenkeel_contract.names import GROUP, SERVICE_LABEL
-from evenkeel_contract.spec import FairInferenceService, PodTemplate, Runtime
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.spec.parts import PodTemplate, Runtime
+from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
+from evenkeel_contract.values import Fault, show
 
-from evenkeel_operator.core.defaults import Defaults
-from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.objects import Object, annotations_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitoring:
+    """How the platform's Prometheus finds what is made for it."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """On every PodMonitor and PrometheusRule: by these it selects them."""
+    runbooks: str = "docs/runbooks"
+    """Where alerts send people: an address before the page's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """Settings of the operator."""
+
+    version: str
+    """Of the operator; what the annotation `evenkeel.dev/upgrade` may name."""
+    router_image: str
+    sglang_image: str
+    simulator_image: str
+    pull_policy: str | None = None
+    """None: the cluster's default."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets in the service's namespace."""
+    scrapers: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the namespaces that may read metrics; empty: all."""
+    operator_namespace: str | None = None
+    monitoring: Monitoring = field(default_factory=Monitoring)
+    prometheus_urls: tuple[str, ...] = ()
+    """Beginnings of the addresses that a scaler may read; empty: any. The operator reads them with its own
+    network position, so a tenant could otherwise have it ask anything."""
+
+    def image(self, runtime: Runtime) -> str:
+        """The default engine image."""
+        return self.simulator_image if runtime is Runtime.SIMULATOR else self.sglang_image
+
 
 UPGRADE_ANNOTATION: Final = f"{GROUP}/upgrade"
 """On a FairInferenceService: the operator's version, or `Always`: its default engine image replaces the pinned
@@ -214,3 +258,99 @@ RULES: Final = (
     template_takes_what_is_ours,
     prometheus_is_not_allowed,
 )
+
+
+ROTATE_ANNOTATION: Final = f"{GROUP}/rotate"
+"""On a FairInferenceService: a new value asks for new keys. On the Secret: the value that it was made for."""
+CURRENT_ANNOTATION: Final = f"{GROUP}/engine-key"
+TOKEN_ENTRY: Final = "admin-token"
+KEY_PREFIX: Final = "engine-key-"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKey:
+    """A key of the engines."""
+
+    key: str
+
+    @property
+    def id(self) -> str:
+        """Tells keys apart without giving them away: 32 of 256 bits of a hash."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What is in the Secret."""
+
+    admin_token: str
+    engine_keys: tuple[EngineKey, ...]
+    """The last one is what engines are started with."""
+    rotation: str = ""
+    """The annotation's value that they were made for."""
+
+    def __repr__(self) -> str:
+        return f"Credentials(engine_keys={[key.id for key in self.engine_keys]})"
+
+    @property
+    def current(self) -> EngineKey:
+        return self.engine_keys[-1]
+
+    @property
+    def admin_token_sha256(self) -> str:
+        return hashlib.sha256(self.admin_token.encode()).hexdigest()
+
+
+def next_credentials(
+    stored: Credentials | None,
+    *,
+    rotation: str,
+    old_keys_are_in_use: bool,
+    fresh: Callable[[], str],
+) -> Credentials:
+    """What shall be in the Secret: what is there, unless nothing is, or a rotation was asked for."""
+    if stored is None:
+        return Credentials(fresh(), (EngineKey(fresh()),), rotation)
+    if rotation != stored.rotation:
+        # Of a rotation during a rotation, engines with the oldest key would be cut off: keep all.
+        keys = (*stored.engine_keys, EngineKey(fresh()))
+        return Credentials(fresh(), keys, rotation)
+    if len(stored.engine_keys) > 1 and not old_keys_are_in_use:
+        return replace(stored, engine_keys=(stored.current,))
+    return stored
+
+
+def read_credentials(secret: Object | None) -> Credentials | None:
+    """From the Secret; None if it is missing or incomplete, so that it is generated again."""
+    if secret is None:
+        return None
+    data = {name: _decode(value) for name, value in (secret.get("data") or {}).items()}
+    token = data.get(TOKEN_ENTRY)
+    current = annotations_of(secret).get(CURRENT_ANNOTATION, "")
+    keys = [
+        EngineKey(value)
+        for name, value in sorted(data.items())
+        if name.startswith(KEY_PREFIX) and value
+    ]
+    keys = [key for key in keys if f"{KEY_PREFIX}{key.id}" in data]
+    newest = [key for key in keys if key.id == current]
+    if not token or not newest:
+        return None
+    older = [key for key in keys if key.id != current]
+    rotation = annotations_of(secret).get(ROTATE_ANNOTATION, "")
+    return Credentials(token, (*older, *newest), rotation)
+
+
+def recovered(config: RouterConfig | None, *, rotation: str) -> Credentials | None:
+    """From the routers' configuration, if the Secret was deleted: new keys would cut off running engines."""
+    if config is None or config.cluster is None or config.state.peer_token is None:
+        return None
+    keys = tuple(EngineKey(key.key) for key in config.cluster.api_keys)
+    return Credentials(config.state.peer_token, keys, rotation) if keys else None
+
+
+def _decode(value: object) -> str:
+    try:
+        return b64decode(str(value), validate=True).decode()
+    except ValueError:
+        return ""

@@ -1,0 +1,246 @@
+"""Which replicas enter and leave rotation: readiness gates to open, scale-down candidates to mark. Pure.
+
+The readiness gate `evenkeel.dev/InRotation` makes a rollout wait until a router has the new replica in rotation.
+Routers judge replicas by their containers' readiness, so the two do not wait for each other. A gate is opened once and
+never closed: following every probe would mean writes at rest.
+
+Marks of candidates are annotations of pods, so the next operator continues where this one stops. A ReplicaSet removes
+pods in an order of its own, in which readiness counts before the deletion cost that we set. The order here begins with
+the ReplicaSet's, or it would delete other pods than the marked ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from evenkeel_contract.adminstate import ReplicasState
+from evenkeel_contract.names import DRAIN_ANNOTATION, IN_ROTATION_GATE
+
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.workload import (
+    COST_ANNOTATION,
+    COST_OF_CANDIDATES,
+    MARK_PREFIX,
+    TIME_FORMAT,
+    Engine,
+)
+
+GATE_PATIENCE: Final = timedelta(seconds=30)
+"""How long a replica waits if no router answers. Without routers nothing is served, so waiting longer gains nothing."""
+LONGEST_WAIT_S: Final = 30.0
+OVERDUE: Final = timedelta(minutes=5)
+"""Usually a router takes a replica one or two seconds after its containers are ready."""
+
+IN_ROTATION: Final = "InRotation"
+NO_ROUTER: Final = "NoRouter"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """One gate to be opened."""
+
+    engine: Engine
+    reason: str
+    message: str
+
+
+def openings(engines: Iterable[Engine], answers: Answers, now: datetime) -> Iterator[Opening]:
+    """The gates that may be opened now."""
+    received = [answer for answer in answers if answer is not None]
+    routable = {one.name for answer in received for one in answer.replicas if one.routable}
+    for engine in engines:
+        if engine.waits_since is None:
+            continue
+        if engine.name in routable:
+            yield Opening(engine, IN_ROTATION, "A router sends requests to this replica.")
+        elif not received and now - engine.waits_since >= GATE_PATIENCE:
+            yield Opening(
+                engine, NO_ROUTER, "No router answers, so the gate is opened without one."
+            )
+
+
+def look_again_s(engines: Iterable[Engine], now: datetime) -> float | None:
+    """When to ask routers again about waiting replicas: often at first. None: no replica waits."""
+    ages = [(now - engine.waits_since).total_seconds() for engine in engines if engine.waits_since]
+    return min(LONGEST_WAIT_S, max(1.0, min(ages) / 10)) if ages else None
+
+
+def overdue(engines: Iterable[Engine], now: datetime) -> Note | None:
+    """Replicas that no router takes although their containers are ready: no other condition shows them."""
+    names = [
+        engine.name
+        for engine in engines
+        if engine.waits_since is not None and now - engine.waits_since >= OVERDUE
+    ]
+    if not names:
+        return None
+    message = f"No router sends requests to ready pods: {', '.join(names)}. GET /v1/state of a router has the reason."
+    return Note(reasons.ROLLOUT_BLOCKED, message)
+
+
+def condition(opening: Opening, now: datetime) -> dict[str, str]:
+    """Of the pod."""
+    return {
+        "type": IN_ROTATION_GATE,
+        "status": "True",
+        "reason": opening.reason,
+        "message": opening.message,
+        "lastTransitionTime": now.strftime(TIME_FORMAT),
+    }
+
+
+GATES: Final = [{"conditionType": IN_ROTATION_GATE}]
+
+
+def has_gate(deployment: Object) -> bool:
+    """Whether its pods wait for routers."""
+    pod: Mapping[str, Any] = deployment["spec"]["template"]["spec"]
+    return any(
+        gate.get("conditionType") == IN_ROTATION_GATE for gate in pod.get("readinessGates") or ()
+    )
+
+
+LAST_WORDS: Final = "FallbackToLogsOnError"
+"""`terminationMessagePolicy`: the kubelet keeps the end of a failed container's log, for conditions. Added together with
+the gate."""
+
+
+def without_gate(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The Deployment as operators before 0.2 built it."""
+    template = manifest["spec"]["template"]
+    pod = {name: value for name, value in template["spec"].items() if name != "readinessGates"}
+    pod["containers"] = [_silent(container) for container in pod["containers"]]
+    return {**manifest, "spec": {**manifest["spec"], "template": {**template, "spec": pod}}}
+
+
+def _silent(container: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in container.items()
+        if (name, value) != ("terminationMessagePolicy", LAST_WORDS)
+    }
+
+
+DRAIN_PATIENCE: Final = timedelta(seconds=10)
+"""How long routers may take to stop sending to a candidate. Their watch takes milliseconds; a router that does not answer
+must not block the scale-down. Requests that it still sends are finished."""
+RELEASED: Final = frozenset({"draining", "terminating", "ended"})
+"""Why a router sends nothing there, for good (`evenkeel_router/cluster/endpoints.py`)."""
+
+Answers = Sequence[ReplicasState | None]
+"""Of every router that is ready; None: it did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What would be lost with a replica."""
+
+    requests: int = 0
+    """In flight, at all routers."""
+    blocks: int = 0
+    """Of prompts that routers count on being cached there."""
+
+
+NOTHING: Final = Loss()
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleDownStep:
+    """What is to be done."""
+
+    mark: tuple[Engine, ...] = ()
+    unmark: tuple[Engine, ...] = ()
+    wait: bool = False
+    """The Deployment keeps its replicas for now."""
+
+
+def losses(answers: Answers) -> Mapping[str, Loss]:
+    """By replica."""
+    sent: Counter[str] = Counter()
+    reported: dict[str, int] = {}
+    blocks: Counter[str] = Counter()
+    for answer in answers:
+        for replica in answer.replicas if answer else ():
+            sent[replica.name] += replica.in_flight
+            # Every router receives the same reports, some later than others.
+            running = replica.waiting + replica.running
+            reported[replica.name] = max(running, reported.get(replica.name, 0))
+            blocks[replica.name] += replica.prefix_blocks
+    return {
+        name: Loss(max(sent[name], running), blocks[name]) for name, running in reported.items()
+    }
+
+
+def next_step(
+    engines: Sequence[Engine],
+    *,
+    wanted: int,
+    shrinking: bool,
+    answers: Answers,
+    cordoned: Collection[str],
+    now: datetime,
+) -> ScaleDownStep:
+    """`shrinking`: the Deployment is still asked for more than `wanted`, by ourselves."""
+    surplus = max(0, len(engines) - wanted)
+    chosen = choose_candidates(engines, surplus, known=losses(answers), cordoned=cordoned)
+    unmark = tuple(engine for engine in engines if engine.mark and engine not in chosen)
+    # During a rollout the Deployment shares the loss out among its ReplicaSets, and when all go none is chosen.
+    of_one_kind = len({engine.template for engine in engines}) == 1
+    if not (shrinking and wanted and chosen and of_one_kind):
+        return ScaleDownStep(unmark=unmark)
+    mark = tuple(engine for engine in chosen if engine.mark is None)
+    wait = bool(mark) or any(_is_held(engine, answers, now) for engine in chosen)
+    return ScaleDownStep(mark, unmark, wait)
+
+
+def choose_candidates(
+    engines: Sequence[Engine], count: int, *, known: Mapping[str, Loss], cordoned: Collection[str]
+) -> tuple[Engine, ...]:
+    """The `count` engines whose loss costs least."""
+
+    def price(engine: Engine) -> tuple[object, ...]:
+        loss = known.get(engine.name, NOTHING)
+        return (
+            # As the ReplicaSet has it, …
+            bool(engine.node),
+            engine.running,
+            engine.ready,
+            # … whom routers have let go of already, …
+            engine.mark is None,
+            not engine.drained_by_hand,
+            # … who has to leave its node anyway, …
+            engine.node not in cordoned,
+            # … and what it does. Work is what clients wait for; a cache can be filled again.
+            loss.requests,
+            loss.blocks,
+            engine.name,
+        )
+
+    return tuple(sorted(engines, key=price)[:count])
+
+
+def marked(engine: Engine, now: datetime) -> dict[str, str]:
+    """The annotations of a candidate."""
+    cost = {COST_ANNOTATION: COST_OF_CANDIDATES}
+    if engine.drained_by_hand:  # routers know already, and the mark is not ours
+        return cost
+    return {DRAIN_ANNOTATION: f"{MARK_PREFIX}{now.strftime(TIME_FORMAT)}", **cost}
+
+
+def _is_held(engine: Engine, answers: Answers, now: datetime) -> bool:
+    """Whether a router may still send there."""
+    since = engine.mark.since if engine.mark else None
+    # Also where the clock that wrote the mark is ahead of ours.
+    if since is None or abs(now - since) >= DRAIN_PATIENCE:
+        return False
+    return not all(answer is not None and _has_released(answer, engine.name) for answer in answers)
+
+
+def _has_released(answer: ReplicasState, name: str) -> bool:
+    return all(one.withheld in RELEASED for one in answer.replicas if one.name == name)
