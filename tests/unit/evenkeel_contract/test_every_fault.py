@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -91,15 +92,26 @@ def made_at(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
         note()
         plain(self, *given, **named)
 
-    class NotedError(ValueError):
-        def __init__(self, message: str) -> None:
-            note()
-            super().__init__(message)
-
     monkeypatch.setattr(Fault, "__init__", noted)
-    # What cannot be read as a scalar; `decode` makes a fault of it.
-    monkeypatch.setattr(values, "ValueError", NotedError, raising=False)
+    for scalar in (values.Duration, values.Quantity, values.CountOrPercent):
+        monkeypatch.setattr(scalar, "from_plain", _noting(scalar.from_plain, found))
     return found
+
+
+def _noting(
+    read: Callable[[object], object], found: set[tuple[str, int]]
+) -> Callable[[object], object]:
+    """`read`, and where it raises is noted: `decode` makes a fault of what cannot be read as a scalar."""
+
+    def noted(data: object) -> object:
+        try:
+            return read(data)
+        except ValueError as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            found.add((where.filename, where.lineno or 0))
+            raise
+
+    return noted
 
 
 def judge_all() -> None:

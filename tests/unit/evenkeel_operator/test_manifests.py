@@ -94,7 +94,7 @@ def test_a_pod_may_take_as_long_to_leave_as_the_drain(sample: str) -> None:
 def test_every_flag_that_is_set_is_one_that_the_spec_may_not_hold(sample: str) -> None:
     spec = sample_context(sample).spec
     free = {"--revision", "--sleep-on-idle"}  # harmless twice
-    ours = {flag.split("=")[0] for flag in engine_arguments(spec, key_env="KEY")}
+    ours = {flag.split("=")[0] for flag in engine_arguments(spec)}
     given = {flag.split("=")[0] for flag in spec.engine.args}
     assert ours - given - free <= set(OWNED_FLAGS)
 

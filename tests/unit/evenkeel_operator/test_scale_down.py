@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from evenkeel_contract.adminstate import ReplicasState
 from evenkeel_operator.core.rotation import (
-    PATIENCE,
+    DRAIN_PATIENCE,
     Loss,
     ScaleDownStep,
     choose_candidates,
@@ -130,7 +130,7 @@ def test_the_deployment_waits_until_all_routers_have_let_go(
     assert leave(with_marks("cd"), *answers) == ScaleDownStep(wait=want)
 
 
-@pytest.mark.parametrize("since", [NOW - PATIENCE, NOW + timedelta(hours=1), None])
+@pytest.mark.parametrize("since", [NOW - DRAIN_PATIENCE, NOW + timedelta(hours=1), None])
 def test_it_does_not_wait_for_ever_nor_for_a_clock_that_is_ahead(since: datetime | None) -> None:
     assert leave(with_marks("cd", since), None) == ScaleDownStep()
 
