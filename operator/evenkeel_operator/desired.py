@@ -224,7 +224,7 @@ def _notes(given: Inputs) -> Sequence[Note]:
 
 
 def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
-    """All objects but the generated keys (`core/credentials`). Equal input, equal objects."""
+    """All objects but the generated keys (`credentials_secret`). Equal input, equal objects."""
     wanted = (
         # What pods need before they start, …
         service_account(context, ENGINE_COMPONENT),

@@ -1,6 +1,6 @@
 """The command of a replica with runtime SGLang: its interpreter, its device, its flags and its environment.
 
-Flags come from the spec as on a cluster (`enginecommand`). SGLang has its own virtual environment, so its processes
+Flags come from the spec as on a cluster (`evenkeel_contract.render`). SGLang has its own virtual environment, so its processes
 run another interpreter than the routers.
 """
 
