@@ -103,10 +103,8 @@ class Autoscaler:
         if service is None or scaling is None:
             self.forget(key)
             return None
-        config, deployment = (
-            seen.router_config,
-            seen.children.get(Ref("Deployment", engine_name(key.name))),
-        )
+        config = seen.router_config
+        deployment = seen.children.get(Ref("Deployment", engine_name(key.name)))
         terms = Terms(
             scaling=scaling,
             parts=parts_of(config.tenancy.tenants if config else ()),

@@ -47,8 +47,6 @@ from evenkeel_operator.core.records import (
 from evenkeel_operator.core.tenants import Roster, Tenant, keep_faulty
 from evenkeel_operator.manifests.context import (
     BuildContext,
-    EngineKeyRef,
-    Images,
     Manifest,
     drain_s,
     manifest,
@@ -130,18 +128,11 @@ def desired(given: Inputs) -> Desired:
     context = BuildContext(
         service=given.service,
         uid=given.uid,
-        images=Images(
-            engine=image,
-            router=given.defaults.router_image,
-            pull_policy=given.defaults.pull_policy,
-            pull_secrets=given.defaults.pull_secrets,
-        ),
-        engine_key=_engine_key_ref(given),
+        engine_image=image,
+        engine_key_id=given.credentials.current.id,
         router_config=config,
+        defaults=given.defaults,
         apis=given.apis,
-        scrapers=given.defaults.scrapers,
-        operator_namespace=given.defaults.operator_namespace,
-        monitoring=given.defaults.monitoring,
     )
     found = (
         spec_config_map(context, accepted),
@@ -277,9 +268,3 @@ def credentials_secret(context: BuildContext, credentials: Credentials) -> Manif
     entries[TOKEN_ENTRY] = credentials.admin_token
     found["data"] = {name: b64encode(value.encode()).decode() for name, value in entries.items()}
     return found
-
-
-def _engine_key_ref(given: Inputs) -> EngineKeyRef:
-    """What the engines' pods refer to."""
-    name, current = given.service.metadata.name, given.credentials.current.id
-    return EngineKeyRef(secret=credentials_name(name), entry=f"{KEY_PREFIX}{current}", id=current)

@@ -47,7 +47,7 @@ from evenkeel_operator.core.records import (
     recovered,
 )
 from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers, surged
-from evenkeel_operator.core.status import Findings, differs, events_for, service_status
+from evenkeel_operator.core.status import EventText, Findings, differs, events_for, service_status
 from evenkeel_operator.core.tenants import make_roster
 from evenkeel_operator.core.workload import Workload, workload
 from evenkeel_operator.desired import Desired, Inputs, desired
@@ -301,28 +301,15 @@ class ServicePass:
         )
         metrics.SERVICES.found(key.namespace, key.name, _figures(found, status))
         for change in outcome.reverted:
-            await emit(
-                dependencies.client,
-                raw,
-                reason=reasons.REVERTED,
-                message=change.why,
-                bad=True,
-                now=now,
-            )
+            reverted = EventText(reasons.REVERTED, change.why, bad=True)
+            await emit(dependencies.client, raw, reverted, now=now)
         if not differs(status, raw):
             return
         answer = await dependencies.client.apply_status(status_manifest(raw, status))
         dependencies.store.named(SERVICE, key.namespace).put(answer)
         # After the status: an operator that stops in between would otherwise repeat the events forever.
         for news in events_for(raw, status):
-            await emit(
-                dependencies.client,
-                raw,
-                reason=news.reason,
-                message=news.message,
-                bad=news.bad,
-                now=now,
-            )
+            await emit(dependencies.client, raw, news, now=now)
 
     def _is_listing_due(self, key: Key) -> bool:
         now_s = self._deps.monotonic_s()

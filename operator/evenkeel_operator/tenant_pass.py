@@ -9,7 +9,7 @@ from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
 
 from evenkeel_operator.cluster.store import TENANT, Key
-from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.objects import Object, without_status
 from evenkeel_operator.core.status import differs
 from evenkeel_operator.core.tenants import make_roster, tenant_status
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies, status_manifest
@@ -56,7 +56,8 @@ class TenantPass:
         for item in raw:
             metadata = item["metadata"]
             where = (str(metadata["uid"]), int(metadata.get("generation", 0)))
-            plain = {key: value for key, value in item.items() if key != "status"}
-            found[where] = known[where] if where in known else parse_service(plain)[0]
+            found[where] = (
+                known[where] if where in known else parse_service(without_status(item))[0]
+            )
         self._parsed[namespace] = found
         return [service for service in found.values() if service is not None]

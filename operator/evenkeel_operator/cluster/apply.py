@@ -33,6 +33,7 @@ from evenkeel_operator.core.objects import (
     seal,
 )
 from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.status import EventText, cut
 from evenkeel_operator.manifests.context import MANAGER
 
 # Quotas and policies are changed by people: those who look, within seconds; the others when they have time.
@@ -203,9 +204,7 @@ def _field_of(manifest: Manifest) -> str:
 _MAX_MESSAGE: Final = 1024  # what the API server takes
 
 
-async def emit(
-    client: KubeClient, about: Object, *, reason: str, message: str, bad: bool, now: datetime
-) -> None:
+async def emit(client: KubeClient, about: Object, news: EventText, *, now: datetime) -> None:
     """Write one event. A failure is only logged: nothing depends on it."""
     metadata = about["metadata"]
     stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -223,9 +222,9 @@ async def emit(
             "name": metadata["name"],
             "uid": metadata["uid"],
         },
-        "type": "Warning" if bad else "Normal",
-        "reason": reason,
-        "message": message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…",
+        "type": "Warning" if news.bad else "Normal",
+        "reason": news.reason,
+        "message": cut(news.message, _MAX_MESSAGE),
         "action": "Reconcile",
         "eventTime": stamp,
         "reportingComponent": MANAGER,
@@ -234,4 +233,4 @@ async def emit(
     try:
         await client.create(event)
     except ClusterError as error:
-        _log.warning("cannot write event %s of %s: %s", reason, metadata["name"], error)
+        _log.warning("cannot write event %s of %s: %s", news.reason, metadata["name"], error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -99,15 +100,23 @@ def annotations_of(item: Object) -> Mapping[str, str]:
     return item["metadata"].get("annotations") or {}
 
 
-def entry_of(secret: Object | None, key: str) -> bytes | None:
-    """One entry; None where it is absent, or no base64."""
-    encoded = ((secret or {}).get("data") or {}).get(key)
-    if not isinstance(encoded, str):
-        return None
-    try:
-        return b64decode(encoded, validate=True)
-    except ValueError:
-        return None
+def conditions_of(item: Object) -> Mapping[str, Mapping[str, Any]]:
+    """The conditions of the object's status by type, perhaps none."""
+    return {found["type"]: found for found in (item.get("status") or {}).get("conditions") or ()}
+
+
+def without_status(item: Object) -> dict[str, Any]:
+    """What people write of a resource."""
+    return {key: value for key, value in item.items() if key != "status"}
+
+
+def entries_of(secret: Object | None) -> dict[str, bytes]:
+    """The entries of a Secret, without those that are no base64."""
+    found = {}
+    for name, encoded in ((secret or {}).get("data") or {}).items():
+        with suppress(ValueError):
+            found[str(name)] = b64decode(str(encoded), validate=True)
+    return found
 
 
 # Associative lists of Kubernetes (`x-kubernetes-list-map-keys`): where several keys could, the first that all entries have.
@@ -257,11 +266,6 @@ class Plan:
 
     apply: tuple[Change, ...] = ()
     delete: tuple[Object, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether everything is as wanted."""
-        return not self.apply and not self.delete
 
 
 Residue = Mapping[Ref, frozenset[Difference]]

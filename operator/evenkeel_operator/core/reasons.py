@@ -89,7 +89,6 @@ KEYS_CLASH: Final = "KeysClash"
 # Events
 SCALED: Final = "Scaled"  # the built-in scaler changed the number of replicas
 REVERTED: Final = "Reverted"  # a foreign change of a field that the operator owns was reverted
-KEYS_ROTATED: Final = "KeysRotated"
 
 RENAMED: Final = {"AsPromised": HEALTHY, "ApiAbsent": API_MISSING}
 """Reasons that version 0.1 wrote into status, and their names now: a new name alone is no change to report."""

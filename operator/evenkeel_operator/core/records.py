@@ -10,8 +10,8 @@ each engine's pod names its key. No request fails.
 from __future__ import annotations
 
 import hashlib
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote
@@ -24,7 +24,7 @@ from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
 from evenkeel_contract.values import Fault, show
 
-from evenkeel_operator.core.objects import Object, annotations_of
+from evenkeel_operator.core.objects import Object, annotations_of, entries_of, without_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class SpecDecision:
 
 def choose_spec(raw: Object, accepted: Accepted | None, defaults: Defaults) -> SpecDecision:
     """Read the wanted spec; `raw` is the FairInferenceService."""
-    wanted, faults = parse_service(_without_status(raw))
+    wanted, faults = parse_service(without_status(raw))
     if wanted is not None:
         faults = tuple(fault for rule in RULES for fault in rule(wanted, defaults))
     if wanted is None or faults:
@@ -124,7 +124,7 @@ def last_good(raw: Object, accepted: Accepted | None) -> SpecDecision:
     """What ran before, without a word about what is wanted."""
     if accepted is None:
         return SpecDecision((), None, None)
-    before, faults = parse_service(_without_status({**raw, "spec": accepted.spec}))
+    before, faults = parse_service(without_status({**raw, "spec": accepted.spec}))
     # An operator that is stricter than the one that accepted it: nothing is built, what runs is left alone.
     return SpecDecision((), None if faults else before, accepted)
 
@@ -177,10 +177,6 @@ def accepted_data(accepted: Accepted) -> dict[str, str]:
         SPEC_ENTRY: spec,
         **{f"{PIN_PREFIX}{name}": image for name, image in sorted(accepted.pins.items())},
     }
-
-
-def _without_status(raw: Object) -> dict[str, Any]:
-    return {key: value for key, value in raw.items() if key != "status"}
 
 
 def prometheus_is_not_allowed(service: FairInferenceService, defaults: Defaults) -> Iterator[Fault]:
@@ -324,7 +320,10 @@ def read_credentials(secret: Object | None) -> Credentials | None:
     """From the Secret; None if it is missing or incomplete, so that it is generated again."""
     if secret is None:
         return None
-    data = {name: _decode(value) for name, value in (secret.get("data") or {}).items()}
+    data = {}
+    for name, entry in entries_of(secret).items():
+        with suppress(UnicodeDecodeError):
+            data[name] = entry.decode()
     token = data.get(TOKEN_ENTRY)
     current = annotations_of(secret).get(CURRENT_ANNOTATION, "")
     keys = [
@@ -347,10 +346,3 @@ def recovered(config: RouterConfig | None, *, rotation: str) -> Credentials | No
         return None
     keys = tuple(EngineKey(key.key) for key in config.cluster.api_keys)
     return Credentials(config.state.peer_token, keys, rotation) if keys else None
-
-
-def _decode(value: object) -> str:
-    try:
-        return b64decode(str(value), validate=True).decode()
-    except ValueError:
-        return ""

@@ -5,7 +5,7 @@ Messages hold no times, and no counts that change at rest: a status that differs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from evenkeel_contract.spec.resources import (
     ScalingStatus,
     ServiceCondition,
     ServiceStatus,
+    TenantCondition,
 )
 from evenkeel_contract.values import Fault
 
@@ -30,14 +31,14 @@ from evenkeel_operator.core.workload import Workload
 
 MAX_MESSAGE = 4096  # characters; the API server allows 32768 bytes
 
-TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A condition without its time."""
 
-    type: ServiceCondition
+    type: ServiceCondition | TenantCondition
     status: ConditionStatus
     reason: str
     message: str
@@ -71,7 +72,7 @@ def verdicts(found: Findings) -> tuple[Verdict, ...]:
         _scaling(found),
         _progressing(found),
         _degraded(found),
-        _spec_valid(found),
+        spec_verdict(found.faults),
     )
 
 
@@ -118,7 +119,7 @@ def _pods(
         message = f"{load.wanted} of {load.wanted} {what} are ready."
         if load.stuck is not None:  # the ready ones are of the previous revision
             message = f"{message} New ones are not: {load.stuck.message}"
-        return Verdict(condition, TRUE, reasons.ALL_READY, _cut(message))
+        return Verdict(condition, TRUE, reasons.ALL_READY, cut(message))
     if not load.exists:
         return Verdict(condition, FALSE, reasons.NOT_CREATED, f"The {what} do not exist yet.")
     reason = load.failure.reason if load.failure else reasons.STARTING
@@ -152,7 +153,7 @@ def _progressing(found: Findings) -> Verdict:
     if found.blocked is not None:
         return Verdict(condition, FALSE, found.blocked.reason, found.blocked.message)
     for note in _stuck(found):
-        return Verdict(condition, FALSE, note.reason, _cut(note.message))
+        return Verdict(condition, FALSE, note.reason, cut(note.message))
     for load in (found.engines, found.routers):
         failure = load.failure
         # Old pods serve, and new ones fit on no node: a person must add capacity or allow fewer pods.
@@ -188,11 +189,7 @@ def _degraded(found: Findings) -> Verdict:
     if not notes:
         return Verdict(condition, FALSE, reasons.HEALTHY, "All objects match the spec.")
     message = " ".join(_sentence(note.message) for note in notes)
-    return Verdict(condition, TRUE, notes[0].reason, _cut(message))
-
-
-def _spec_valid(found: Findings) -> Verdict:
-    return spec_verdict(found.faults)
+    return Verdict(condition, TRUE, notes[0].reason, cut(message))
 
 
 def spec_verdict(faults: Iterable[Fault]) -> Verdict:
@@ -201,29 +198,33 @@ def spec_verdict(faults: Iterable[Fault]) -> Verdict:
     if not listed:
         message = "The spec is valid."
         return Verdict(ServiceCondition.SPEC_VALID, TRUE, reasons.VALID, message)
-    message = _cut("; ".join(listed))
+    message = cut("; ".join(listed))
     return Verdict(ServiceCondition.SPEC_VALID, FALSE, reasons.INVALID, message)
 
 
-def dated(
-    verdict: tuple[str, ConditionStatus, str, str],
-    before: Sequence[Condition],
-    *,
-    generation: int,
-    now: str,
-) -> Condition:
-    """A condition with the time at which its status changed last."""
-    type_, status, reason, message = verdict
-    old = next((condition for condition in before if condition.type == type_), None)
-    unchanged = old is not None and old.status is status
-    return Condition(
-        type=type_,
-        status=status,
-        reason=reason,
-        message=message,
-        last_transition_time=old.last_transition_time if old and unchanged else now,
-        observed_generation=generation,
-    )
+def conditions(found: Iterable[Verdict], raw: Object, *, now: str) -> tuple[Condition, ...]:
+    """Each with the time at which its status changed last."""
+    before = {condition.type: condition for condition in _known_conditions(raw)}
+    generation = generation_of(raw)
+
+    def condition(verdict: Verdict) -> Condition:
+        old = before.get(verdict.type.value)
+        unchanged = old is not None and old.status is verdict.status
+        return Condition(
+            type=verdict.type.value,
+            status=verdict.status,
+            reason=verdict.reason,
+            message=verdict.message,
+            last_transition_time=old.last_transition_time if old and unchanged else now,
+            observed_generation=generation,
+        )
+
+    return tuple(condition(verdict) for verdict in found)
+
+
+def generation_of(raw: Object) -> int:
+    """The generation of the spec."""
+    return int(raw["metadata"].get("generation", 0))
 
 
 def _sentence(message: str) -> str:
@@ -231,8 +232,9 @@ def _sentence(message: str) -> str:
     return message if message.endswith((".", "…")) else f"{message}."
 
 
-def _cut(message: str) -> str:
-    return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…"
+def cut(message: str, most: int = MAX_MESSAGE) -> str:
+    """At most so many characters."""
+    return message if len(message) <= most else message[: most - 1] + "…"
 
 
 def service_status(
@@ -246,10 +248,8 @@ def service_status(
     now: str,
 ) -> dict[str, Any]:
     """The status of the FairInferenceService `raw`."""
-    generation = int(raw["metadata"].get("generation", 0))
-    before = conditions_of(raw)
     status = ServiceStatus(
-        observed_generation=generation,
+        observed_generation=generation_of(raw),
         replicas=found.engines.pods,
         ready_replicas=found.engines.ready,
         selector=engine_selector(str(raw["metadata"]["name"])),
@@ -258,15 +258,7 @@ def service_status(
         available_image=available_image,
         router=RouterStatus(ready_replicas=found.routers.ready),
         scaling=None if decision is None else _scaling_status(decision, raw, now=now),
-        conditions=tuple(
-            dated(
-                (verdict.type.value, verdict.status, verdict.reason, verdict.message),
-                before,
-                generation=generation,
-                now=now,
-            )
-            for verdict in verdicts(found)
-        ),
+        conditions=conditions(verdicts(found), raw, now=now),
     )
     plain: dict[str, Any] = to_plain(status)
     return plain
@@ -283,7 +275,7 @@ def _scaling_status(decision: Decision, raw: Object, *, now: str) -> ScalingStat
     return ScalingStatus(desired=decision.replicas, reason=decision.reason, last_scale_time=changed)
 
 
-def conditions_of(raw: Object) -> tuple[Condition, ...]:
+def _known_conditions(raw: Object) -> tuple[Condition, ...]:
     """The conditions of the object; one that cannot be read counts as missing."""
     listed = (raw.get("status") or {}).get("conditions") or ()
     found = (salvage(Condition, condition) for condition in listed)

@@ -7,7 +7,6 @@ accepted for neither.
 from __future__ import annotations
 
 import hashlib
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +27,8 @@ from evenkeel_contract.validate import parse_tenant
 from evenkeel_contract.values import Fault
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Object
-from evenkeel_operator.core.status import conditions_of, dated, spec_verdict
+from evenkeel_operator.core.objects import Object, entries_of, without_status
+from evenkeel_operator.core.status import Verdict, conditions, generation_of, spec_verdict
 
 SecretHashes = Mapping[str, Mapping[str, str] | None]
 """Secret of the namespace → entry → SHA-256 of the key in it; None: there is no such Secret."""
@@ -49,8 +48,7 @@ def read_tenants(raw: Iterable[Object]) -> tuple[Tenant, ...]:
     """By name."""
     found = []
     for item in sorted(raw, key=lambda item: str(item["metadata"]["name"])):
-        plain = {key: value for key, value in item.items() if key != "status"}
-        resource, faults = parse_tenant(plain)
+        resource, faults = parse_tenant(without_status(item))
         found.append(Tenant(str(item["metadata"]["name"]), resource, faults))
     return tuple(found)
 
@@ -66,15 +64,8 @@ def hash_entries(secret: Object) -> dict[str, str]:
 
     White space at both ends is no part of a key: `echo key > file` leaves a line break that no client sends.
     """
-    found = {}
-    for name, encoded in (secret.get("data") or {}).items():
-        try:
-            key = b64decode(str(encoded), validate=True).strip()
-        except ValueError:
-            continue
-        if key:
-            found[str(name)] = hashlib.sha256(key).hexdigest()
-    return found
+    keys = {name: entry.strip() for name, entry in entries_of(secret).items()}
+    return {name: hashlib.sha256(key).hexdigest() for name, key in keys.items() if key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,38 +133,33 @@ def tenant_status(
     now: str,
 ) -> dict[str, Any]:
     """The status of the InferenceTenant `raw`."""
-    generation = int(raw["metadata"].get("generation", 0))
-    before = conditions_of(raw)
-    valid = spec_verdict(faults)
-    found = (
-        _keys_verdict(str(raw["metadata"]["name"]), faults, roster),
-        (TenantCondition.SPEC_VALID.value, valid.status, valid.reason, valid.message),
-    )
     serving = (
         () if tenant is None else (item.metadata.name for item in services if serves(item, tenant))
     )
     status = TenantStatus(
-        observed_generation=generation,
-        conditions=tuple(dated(v, before, generation=generation, now=now) for v in found),
+        observed_generation=generation_of(raw),
+        conditions=conditions(
+            (_keys_verdict(str(raw["metadata"]["name"]), faults, roster), spec_verdict(faults)),
+            raw,
+            now=now,
+        ),
         services=tuple(ServedBy(name=name) for name in sorted(serving)),
     )
     plain: dict[str, Any] = to_plain(status)
     return plain
 
 
-def _keys_verdict(
-    name: str, faults: Sequence[Fault], roster: Roster
-) -> tuple[str, ConditionStatus, str, str]:
-    ready = TenantCondition.READY.value
+def _keys_verdict(name: str, faults: Sequence[Fault], roster: Roster) -> Verdict:
+    ready = TenantCondition.READY
     if faults:
         message = "The spec is invalid; routers use the last valid one."
-        return ready, ConditionStatus.FALSE, reasons.INVALID, message
+        return Verdict(ready, ConditionStatus.FALSE, reasons.INVALID, message)
     missing = sorted(key for tenant, key in roster.missing if tenant == name)
     if missing:
         message = f"No Secret has the keys {', '.join(missing)}; they are rejected."
-        return ready, ConditionStatus.FALSE, reasons.KEYS_MISSING, message
+        return Verdict(ready, ConditionStatus.FALSE, reasons.KEYS_MISSING, message)
     clashing = sorted(key for tenant, key in roster.clashing if tenant == name)
     if clashing:
         message = f"The keys {', '.join(clashing)} are used more than once; they are rejected."
-        return ready, ConditionStatus.FALSE, reasons.KEYS_CLASH, message
-    return ready, ConditionStatus.TRUE, reasons.KEYS_KNOWN, "Routers accept all keys."
+        return Verdict(ready, ConditionStatus.FALSE, reasons.KEYS_CLASH, message)
+    return Verdict(ready, ConditionStatus.TRUE, reasons.KEYS_KNOWN, "Routers accept all keys.")

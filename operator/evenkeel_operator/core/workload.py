@@ -19,7 +19,7 @@ from evenkeel_contract.names import (
 )
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Object, annotations_of, labels_of
+from evenkeel_operator.core.objects import Object, annotations_of, conditions_of, labels_of
 from evenkeel_operator.core.reasons import Note
 
 _IMAGE: Final = frozenset(
@@ -90,11 +90,10 @@ def _how(ended: Mapping[str, Any]) -> str:
 
 def of_scheduling(pod: Object) -> Iterator[Note]:
     """A failure to schedule it."""
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            message = str(condition.get("message", ""))
-            name = pod["metadata"]["name"]
-            yield Note(reasons.UNSCHEDULABLE, f"pod {name} fits on no node: {message}")
+    scheduled = conditions_of(pod).get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        name, message = pod["metadata"]["name"], scheduled.get("message", "")
+        yield Note(reasons.UNSCHEDULABLE, f"pod {name} fits on no node: {message}")
 
 
 COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
@@ -150,7 +149,7 @@ def engine_of(pod: Object) -> Engine | None:
     status: Mapping[str, Any] = pod.get("status") or {}
     if has_ended(pod) or labels_of(pod).get(COMPONENT_LABEL) != ENGINE_COMPONENT:
         return None
-    conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    conditions = conditions_of(pod)
     drain = annotations_of(pod).get(DRAIN_ANNOTATION)
     return Engine(
         name=str(pod["metadata"]["name"]),
@@ -239,7 +238,9 @@ def workload(deployment: Object | None, *, wanted: int, pods: Sequence[Object] =
 
 def _stuck(deployment: Object, pods: Sequence[Object], *, current: bool) -> Note | None:
     """Found long before the Deployment's deadline, which must be longer than weights take to load."""
-    done = _conditions(deployment).get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
+    done = (
+        conditions_of(deployment).get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
+    )
     if done and current:  # what a pod has now, no rollout brought
         return None
     alive = [pod for pod in pods if not has_ended(pod)]
@@ -257,10 +258,6 @@ def _template(pod: Object) -> str:
     return labels_of(pod).get("pod-template-hash", "")
 
 
-def _conditions(deployment: Object) -> dict[str, Mapping[str, Any]]:
-    return {c["type"]: c for c in (deployment.get("status") or {}).get("conditions") or ()}
-
-
 def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[Note]:
     """The most specific one first: containers, the scheduler, routers, then the Deployment."""
     alive = [pod for pod in pods if not has_ended(pod)]
@@ -273,7 +270,7 @@ def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[Note]:
         if engine.waits_since is not None:
             message = f"pod {engine.name} is ready, and no router sends requests to it yet."
             yield Note(reasons.NOT_IN_ROTATION, message)
-    conditions = _conditions(deployment)
+    conditions = conditions_of(deployment)
     failure = conditions.get("ReplicaFailure", {})
     if failure.get("status") == "True":  # a quota, an admission webhook
         yield Note(reasons.PODS_REFUSED, str(failure.get("message", "")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from evenkeel_contract.names import (
@@ -19,7 +19,7 @@ from evenkeel_contract.spec.parts import PodTemplate
 from evenkeel_contract.spec.resources import FairInferenceService, ServiceSpec
 
 from evenkeel_operator.core.objects import KINDS, list_key
-from evenkeel_operator.core.records import Monitoring
+from evenkeel_operator.core.records import Defaults
 
 Manifest = dict[str, Any]
 """One object of Kubernetes, as it is sent to the API server."""
@@ -30,43 +30,19 @@ DEFAULT_DRAIN_S: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
-    """Which images run."""
-
-    engine: str
-    router: str
-    pull_policy: str | None = None
-    """None: the cluster's default (IfNotPresent, or Always for `latest`)."""
-    pull_secrets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineKeyRef:
-    """The key that engines ask for: where it is, never what it is."""
-
-    secret: str
-    entry: str
-    id: str
-    """Changes with the key; a label of the engines' pods, so that a new key is a rollout."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
     """One service, ready to be built."""
 
     service: FairInferenceService
     uid: str
-    images: Images
-    engine_key: EngineKeyRef
+    engine_image: str
+    engine_key_id: str
+    """Id of the key that engines ask for, never the key. A label of the engines' pods: a new key is a rollout."""
     router_config: bytes
     """The RouterConfig in JSON."""
+    defaults: Defaults
     apis: frozenset[str] = frozenset()
     """Optional kinds that the cluster has, such as `PodMonitor`."""
-    monitoring: Monitoring = field(default_factory=Monitoring)
-    scrapers: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the namespaces whose pods may read metrics; empty: those of every namespace."""
-    operator_namespace: str | None = None
-    """Whose pods may reach the routers' admin port; None: only the routers themselves."""
 
     @property
     def name(self) -> str:
@@ -168,7 +144,7 @@ def pods_of(context: BuildContext, component: str) -> Manifest:
 
 def scrapers(context: BuildContext) -> Manifest:
     """The pods that may read metrics, as a part of a network policy."""
-    match = dict(context.scrapers)
+    match = dict(context.defaults.scrapers)
     return {"namespaceSelector": {"matchLabels": match} if match else {}}
 
 
@@ -290,8 +266,11 @@ def pod_template(
     extra_labels: Manifest,
 ) -> Manifest:
     """The pod template of a component; labels of ours win over the overlay's, since selectors need them."""
-    if context.images.pull_secrets:
-        pod = {**pod, "imagePullSecrets": [{"name": name} for name in context.images.pull_secrets]}
+    if context.defaults.pull_secrets:
+        pod = {
+            **pod,
+            "imagePullSecrets": [{"name": name} for name in context.defaults.pull_secrets],
+        }
     template = merge({"metadata": {}, "spec": pod}, _overlay(overlay, main=component))
     ours = {**labels(context.name, component), **extra_labels}
     given = template["metadata"].get("labels") or {}

@@ -21,6 +21,7 @@ from evenkeel_contract.names import (
     REPORTS_PORT,
     REPORTS_PORT_NAME,
     ROUTER_COMPONENT,
+    credentials_name,
     engine_name,
 )
 from evenkeel_contract.render import (
@@ -36,6 +37,7 @@ from evenkeel_contract.render import (
 from evenkeel_contract.spec.parts import AccessMode, Model, Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
 
+from evenkeel_operator.core.records import KEY_PREFIX
 from evenkeel_operator.core.rotation import GATES, LAST_WORDS
 from evenkeel_operator.manifests.context import (
     CONTAINER_SECURITY,
@@ -81,7 +83,7 @@ def engine_deployment(context: BuildContext, *, replicas: int) -> Manifest:
         ENGINE_COMPONENT,
         pod=_pod(context, match),
         overlay=context.spec.engine.template,
-        extra_labels={ENGINE_KEY_LABEL: context.engine_key.id},
+        extra_labels={ENGINE_KEY_LABEL: context.engine_key_id},
     )
     rollout = context.spec.engine.rollout
     found = manifest(context, "Deployment", ENGINE_COMPONENT)
@@ -151,7 +153,7 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
 def _container(context: BuildContext) -> Manifest:
     container: Manifest = {
         "name": ENGINE_COMPONENT,
-        "image": context.images.engine,
+        "image": context.engine_image,
         "args": list(engine_arguments(context.spec)),
         "env": _environment(context),
         "ports": [
@@ -181,17 +183,17 @@ def _container(context: BuildContext) -> Manifest:
     }
     if context.spec.engine.runtime is Runtime.SGLANG:
         container["command"] = list(SGLANG_COMMAND)
-    if context.images.pull_policy:
-        container["imagePullPolicy"] = context.images.pull_policy
+    if context.defaults.pull_policy:
+        container["imagePullPolicy"] = context.defaults.pull_policy
     return container
 
 
 def _environment(context: BuildContext) -> list[Manifest]:
-    key = context.engine_key
+    key = {"name": credentials_name(context.name), "key": f"{KEY_PREFIX}{context.engine_key_id}"}
     found: list[Manifest] = [
         {
             "name": KEY_ENV,
-            "valueFrom": {"secretKeyRef": {"name": key.secret, "key": key.entry}},
+            "valueFrom": {"secretKeyRef": key},
         },
         {"name": "HOME", "value": "/tmp"},  # the root file system is read-only
     ]

@@ -36,7 +36,10 @@ def pod_monitors(context: BuildContext) -> list[Manifest]:
 
 def with_selection_labels(found: Manifest, context: BuildContext) -> Manifest:
     """With the labels by which the platform's Prometheus selects what it reads; ours stay what they are."""
-    found["metadata"]["labels"] = {**context.monitoring.labels, **found["metadata"]["labels"]}
+    found["metadata"]["labels"] = {
+        **context.defaults.monitoring.labels,
+        **found["metadata"]["labels"],
+    }
     return found
 
 
@@ -115,7 +118,7 @@ def _values(context: BuildContext) -> Iterator[tuple[str, str]]:
     yield "routers", f"{namespace}/{router_name(name)}"
     yield "engines", f"{namespace}/{engine_name(name)}"
     yield "drained_by", _span(context.drain_s + _LATE_S)
-    yield "runbooks", context.monitoring.runbooks.rstrip("/")
+    yield "runbooks", context.defaults.monitoring.runbooks.rstrip("/")
     yield from _thresholds(context.spec.slo)
 
 

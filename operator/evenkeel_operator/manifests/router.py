@@ -146,8 +146,8 @@ def state_claim(context: BuildContext) -> Manifest | None:
 def router_policy(context: BuildContext) -> Manifest:
     """Into routers: all pods to the traffic port; scrapers to the probes; peers, and the operator, to admin."""
     peers = [pods_of(context, ROUTER_COMPONENT)]
-    if context.operator_namespace is not None:
-        namespace = {"kubernetes.io/metadata.name": context.operator_namespace}
+    if context.defaults.operator_namespace is not None:
+        namespace = {"kubernetes.io/metadata.name": context.defaults.operator_namespace}
         pods = {"app.kubernetes.io/name": "evenkeel-operator"}
         peers.append(
             {
@@ -222,7 +222,7 @@ def _container(context: BuildContext) -> Manifest:
         mounts.append({"name": "state", "mountPath": STATE_PATH})
     container: Manifest = {
         "name": ROUTER_COMPONENT,
-        "image": context.images.router,
+        "image": context.defaults.router_image,
         "args": [f"--config-secret={router_name(context.name)}"],
         "env": [
             _from_pod("POD_NAMESPACE", "metadata.namespace"),
@@ -247,8 +247,8 @@ def _container(context: BuildContext) -> Manifest:
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "volumeMounts": mounts,
     }
-    if context.images.pull_policy:
-        container["imagePullPolicy"] = context.images.pull_policy
+    if context.defaults.pull_policy:
+        container["imagePullPolicy"] = context.defaults.pull_policy
     return container
 
 
