@@ -29,7 +29,7 @@ from evenkeel_contract.spec.parts import Slo
 from evenkeel_contract.spec.resources import FairInferenceService
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import KINDS
+from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (
     CURRENT_ANNOTATION,
@@ -45,13 +45,7 @@ from evenkeel_operator.core.records import (
     pinned,
 )
 from evenkeel_operator.core.tenants import Roster, Tenant, keep_faulty
-from evenkeel_operator.manifests.context import (
-    BuildContext,
-    Manifest,
-    drain_s,
-    manifest,
-    service_account,
-)
+from evenkeel_operator.manifests.context import BuildContext, drain_s, manifest, service_account
 from evenkeel_operator.manifests.engine import (
     cache_claim,
     engine_budget,

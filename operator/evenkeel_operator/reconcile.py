@@ -49,7 +49,7 @@ from evenkeel_operator.core.records import (
 from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers, surged
 from evenkeel_operator.core.status import EventText, Findings, differs, events_for, service_status
 from evenkeel_operator.core.tenants import make_roster
-from evenkeel_operator.core.workload import Workload, workload
+from evenkeel_operator.core.workload import TIME_FORMAT, Workload, workload
 from evenkeel_operator.desired import Desired, Inputs, desired
 from evenkeel_operator.rotation import Attended, Rotation
 
@@ -297,7 +297,7 @@ class ServicePass:
             image=wanted.image if wanted else None,
             available_image=wanted.available_image if wanted else None,
             decision=scaling.decision,
-            now=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            now=now.astimezone(UTC).strftime(TIME_FORMAT),
         )
         metrics.SERVICES.found(key.namespace, key.name, _figures(found, status))
         for change in outcome.reverted:

@@ -12,6 +12,7 @@ from evenkeel_operator.cluster.store import TENANT, Key
 from evenkeel_operator.core.objects import Object, without_status
 from evenkeel_operator.core.status import differs
 from evenkeel_operator.core.tenants import make_roster, tenant_status
+from evenkeel_operator.core.workload import TIME_FORMAT
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies, status_manifest
 
 
@@ -44,7 +45,7 @@ class TenantPass:
             faults=own.faults,
             roster=roster,
             services=services,
-            now=dependencies.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            now=dependencies.clock().astimezone(UTC).strftime(TIME_FORMAT),
         )
         if differs(status, raw):
             answer = await dependencies.client.apply_status(status_manifest(raw, status))

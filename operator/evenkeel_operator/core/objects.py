@@ -228,6 +228,7 @@ def _shown(value: Any, path: str) -> str:
 
 
 Manifest = dict[str, Any]
+"""One object of Kubernetes, as it is sent to the API server."""
 
 DIGEST_ANNOTATION: Final = f"{GROUP}/digest"
 """Of what was wanted when the object was applied. It tells a field that is wanted no more, which a comparison

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evenkeel_contract.decode import salvage, to_plain
+from evenkeel_contract.decode import fields_of, salvage, to_plain
 from evenkeel_contract.names import COMPONENT_LABEL, ENGINE_COMPONENT, SERVICE_LABEL, router_name
 from evenkeel_contract.spec.resources import (
     Condition,
@@ -20,6 +20,7 @@ from evenkeel_contract.spec.resources import (
     ServiceCondition,
     ServiceStatus,
     TenantCondition,
+    TenantStatus,
 )
 from evenkeel_contract.values import Fault
 
@@ -293,19 +294,7 @@ def differs(status: Mapping[str, Any], raw: Object) -> bool:
     return owned != status
 
 
-_OWNED = (
-    "observedGeneration",
-    "replicas",
-    "readyReplicas",
-    "selector",
-    "url",
-    "image",
-    "availableImage",
-    "router",
-    "scaling",
-    "conditions",
-    "services",
-)
+_OWNED: Final = (fields_of(ServiceStatus).keys() | fields_of(TenantStatus).keys()) - {"fairness"}
 
 
 def engine_selector(service: str) -> str:

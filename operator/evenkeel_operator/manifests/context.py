@@ -18,11 +18,8 @@ from evenkeel_contract.names import (
 from evenkeel_contract.spec.parts import PodTemplate
 from evenkeel_contract.spec.resources import FairInferenceService, ServiceSpec
 
-from evenkeel_operator.core.objects import KINDS, list_key
+from evenkeel_operator.core.objects import KINDS, Manifest, list_key
 from evenkeel_operator.core.records import Defaults
-
-Manifest = dict[str, Any]
-"""One object of Kubernetes, as it is sent to the API server."""
 
 # How long a terminating replica or router may finish its work, if `spec.autoscaling` is not set.
 # Five minutes outlast nearly every answer of a chat.

@@ -37,6 +37,7 @@ from evenkeel_contract.render import (
 from evenkeel_contract.spec.parts import AccessMode, Model, Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
 
+from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.core.records import KEY_PREFIX
 from evenkeel_operator.core.rotation import GATES, LAST_WORDS
 from evenkeel_operator.manifests.context import (
@@ -46,7 +47,6 @@ from evenkeel_operator.manifests.context import (
     POD_SECURITY,
     PRE_STOP,
     BuildContext,
-    Manifest,
     disruption_budget,
     manifest,
     network_policy,

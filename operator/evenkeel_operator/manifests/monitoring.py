@@ -20,8 +20,9 @@ from evenkeel_contract.names import (
 )
 from evenkeel_contract.spec.parts import Slo, TtftObjective
 
+from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.core.recommendation import series_of
-from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest, selector
+from evenkeel_operator.manifests.context import BuildContext, manifest, selector
 
 
 def pod_monitors(context: BuildContext) -> list[Manifest]:

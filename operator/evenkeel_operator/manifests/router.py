@@ -25,7 +25,7 @@ from evenkeel_contract.names import (
 )
 from evenkeel_contract.routerconfig import StateStore
 
-from evenkeel_operator.core.objects import KINDS
+from evenkeel_operator.core.objects import KINDS, Manifest
 from evenkeel_operator.core.rotation import LAST_WORDS
 from evenkeel_operator.manifests.context import (
     CONTAINER_SECURITY,
@@ -34,7 +34,6 @@ from evenkeel_operator.manifests.context import (
     POD_SECURITY,
     PRE_STOP,
     BuildContext,
-    Manifest,
     disruption_budget,
     manifest,
     network_policy,

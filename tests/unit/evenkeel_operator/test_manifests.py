@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.validate import OWNED_FLAGS
+from evenkeel_operator.core.objects import Manifest
 from evenkeel_operator.desired import build_all
-from evenkeel_operator.manifests.context import BuildContext, Manifest
+from evenkeel_operator.manifests.context import BuildContext
 from evenkeel_operator.manifests.engine import engine_arguments
 
 from tests.support.build_contexts import sample_context, with_apis
