@@ -31,7 +31,6 @@ from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
-    Blind,
     Measurements,
     measurements,
     parts_of,
@@ -45,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 15.0
 """Between two looks, as the HorizontalPodAutoscaler's."""
-NOT_YET: Final = Blind(Note(reasons.NO_DATA_YET, "This operator has not queried Prometheus yet."))
+NOT_YET: Final = Note(reasons.NO_DATA_YET, "This operator has not queried Prometheus yet.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +52,15 @@ class _ScalingInputs:
     """What the last pass knows of a service."""
 
     terms: Terms
-    source: Source | Blind
-    """Blind: why it may not, or cannot, be asked."""
+    source: Source | Note
+    """A note: why it must not be queried, or cannot be."""
 
 
 @dataclass(slots=True)
 class _Scaled:
     inputs: _ScalingInputs
     state: State
-    seen: Measurements | Blind
+    seen: Measurements | Note
     decision: Decision
 
 
@@ -124,7 +123,7 @@ class Autoscaler:
         if known is None or known.inputs.source != inputs.source:
             # Another Prometheus may show something else: until it does, nothing is known.
             state = started(live, now_s=self._monotonic_s()) if known is None else known.state
-            seen = inputs.source if isinstance(inputs.source, Blind) else NOT_YET
+            seen = inputs.source if isinstance(inputs.source, Note) else NOT_YET
             self._services[key] = self._stepped(state, inputs, seen)
             self._look_at(key)
         elif _matters(known.inputs.terms, inputs.terms):
@@ -133,11 +132,11 @@ class Autoscaler:
             known.inputs = inputs
         return self._services[key].decision
 
-    async def _source(self, key: Key, spec: PrometheusSpec) -> Source | Blind:
+    async def _source(self, key: Key, spec: PrometheusSpec) -> Source | Note:
         """The address to query. A spec in use may be older than the operator's settings."""
         if not may_be_asked(spec.url, self._defaults):
             message = "spec.autoscaling.prometheus.url: the operator's --allow-prometheus does not allow this address."
-            return Blind(Note(reasons.NOT_ALLOWED, message))
+            return Note(reasons.NOT_ALLOWED, message)
         ref = spec.token_secret_ref
         if ref is None:
             return Source(spec.url)
@@ -145,7 +144,7 @@ class Autoscaler:
         if token is None:
             path = "spec.autoscaling.prometheus.tokenSecretRef"
             message = f"{path}: Secret {ref.name} has no entry {ref.key}."
-            return Blind(Note(reasons.SECRET_MISSING, message))
+            return Note(reasons.SECRET_MISSING, message)
         return Source(spec.url, token)
 
     def forget(self, key: Key) -> None:
@@ -158,7 +157,7 @@ class Autoscaler:
         if known is None:
             return None
         source = known.inputs.source
-        seen = source if isinstance(source, Blind) else await self._figures(key, known, source)
+        seen = source if isinstance(source, Note) else await self._figures(key, known, source)
         known = self._services.get(key)
         if known is None:
             return None
@@ -171,14 +170,14 @@ class Autoscaler:
                 self._wake(key)
         return INTERVAL_S
 
-    async def _figures(self, key: Key, known: _Scaled, source: Source) -> Measurements | Blind:
+    async def _figures(self, key: Key, known: _Scaled, source: Source) -> Measurements | Note:
         asked = queries(key.namespace, key.name, known.inputs.terms.scaling)
         try:
             return measurements(await self._prometheus.ask(source, asked))
         except PrometheusError as error:
-            return Blind(error.note)
+            return error.note
 
-    def _stepped(self, state: State, inputs: _ScalingInputs, seen: Measurements | Blind) -> _Scaled:
+    def _stepped(self, state: State, inputs: _ScalingInputs, seen: Measurements | Note) -> _Scaled:
         after, decision = step(state, inputs.terms, seen, now_s=self._monotonic_s())
         return _Scaled(inputs, after, seen, decision)
 

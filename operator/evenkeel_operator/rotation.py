@@ -143,12 +143,9 @@ class Rotation:
     async def _open(self, key: Key, engines: Sequence[Engine], answers: Answers) -> list[Note]:
         notes: list[Note] = []
         now = self._clock()
-        for opening in openings(engines, answers, now):
-            _log.info(
-                "%s: engine %s enters rotation: %s", key, opening.engine.name, opening.message
-            )
-            status = {"conditions": [condition(opening, now)]}
-            head = {**_head(key, opening.engine), "status": status}
+        for engine, why in openings(engines, answers, now):
+            _log.info("%s: engine %s enters rotation: %s", key, engine.name, why.message)
+            head = {**_head(key, engine), "status": {"conditions": [condition(why, now)]}}
             notes += await self._write(self._client.apply_status, key, head)
         return notes
 

@@ -22,7 +22,6 @@ from evenkeel_contract.values import CountOrPercent, Duration, Quantity
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
     Asked,
-    Blind,
     Fleet,
     Measurements,
     Parts,
@@ -128,7 +127,7 @@ parts = st.builds(
         unique_by=lambda tenant: tenant.name,
     ),
 )
-BLIND = st.just(Blind(Note("NoData", "")))
+BLIND = st.just(Note("NoData", ""))
 gaps = st.sampled_from([1.0, 15.0, 16.0, 61.0, 299.0, 900.0])
 
 
@@ -160,7 +159,7 @@ def test_without_data_the_number_stays(scaling: Autoscaling, live: int, looks: l
     state, now_s = started(live, now_s=0.0), 0.0
     for gap_s in looks:
         now_s += gap_s
-        blind = Blind(Note("NoData", ""))
+        blind = Note("NoData", "")
         state, decision = step(state, Terms(scaling=scaling), blind, now_s=now_s)
         assert decision.replicas == held
         assert (decision.active, decision.note.reason) == (False, "NoData")

@@ -137,13 +137,6 @@ class Measurements:
 
 
 @dataclass(frozen=True, slots=True)
-class Blind:
-    """No usable measurements, and why: the message of ScalingActive."""
-
-    note: Note
-
-
-@dataclass(frozen=True, slots=True)
 class Fleet:
     """The replicas as they are."""
 
@@ -296,18 +289,18 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
     return found
 
 
-def measurements(answers: Answers) -> Measurements | Blind:
-    """The measurements; `Blind` if the service's routers have no recent series."""
+def measurements(answers: Answers) -> Measurements | Note:
+    """The measurements; a note if the service's routers have no recent series."""
     age_s = _one(answers, AGE)
     if age_s is None:
         message = (
             "Prometheus has no series of this service's routers: does it scrape them, with the labels of the "
             "PodMonitor?"
         )
-        return Blind(Note(reasons.NO_DATA, message))
+        return Note(reasons.NO_DATA, message)
     if age_s > STALE_S:
         message = f"what Prometheus has of this service's routers is older than {STALE_S:.0f} s"
-        return Blind(Note(reasons.DATA_STALE, message))
+        return Note(reasons.DATA_STALE, message)
     return Measurements(
         asked=tuple(
             Asked(one.labels.get("tenant", ""), one.labels.get("client", ""), one.value)

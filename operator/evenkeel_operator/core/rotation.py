@@ -41,28 +41,19 @@ IN_ROTATION: Final = "InRotation"
 NO_ROUTER: Final = "NoRouter"
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """One gate to be opened."""
-
-    engine: Engine
-    reason: str
-    message: str
-
-
-def openings(engines: Iterable[Engine], answers: Answers, now: datetime) -> Iterator[Opening]:
-    """The gates that may be opened now."""
+def openings(
+    engines: Iterable[Engine], answers: Answers, now: datetime
+) -> Iterator[tuple[Engine, Note]]:
+    """The engines whose gates may be opened now, and why."""
     received = [answer for answer in answers if answer is not None]
     routable = {one.name for answer in received for one in answer.replicas if one.routable}
     for engine in engines:
         if engine.waits_since is None:
             continue
         if engine.name in routable:
-            yield Opening(engine, IN_ROTATION, "A router sends requests to this replica.")
+            yield engine, Note(IN_ROTATION, "A router sends requests to this replica.")
         elif not received and now - engine.waits_since >= GATE_PATIENCE:
-            yield Opening(
-                engine, NO_ROUTER, "No router answers, so the gate is opened without one."
-            )
+            yield engine, Note(NO_ROUTER, "No router answers, so the gate is opened without one.")
 
 
 def look_again_s(engines: Iterable[Engine], now: datetime) -> float | None:
@@ -84,13 +75,13 @@ def overdue(engines: Iterable[Engine], now: datetime) -> Note | None:
     return Note(reasons.ROLLOUT_BLOCKED, message)
 
 
-def condition(opening: Opening, now: datetime) -> dict[str, str]:
-    """Of the pod."""
+def condition(why: Note, now: datetime) -> dict[str, str]:
+    """The condition of a pod whose gate is opened."""
     return {
         "type": IN_ROTATION_GATE,
         "status": "True",
-        "reason": opening.reason,
-        "message": opening.message,
+        "reason": why.reason,
+        "message": why.message,
         "lastTransitionTime": now.strftime(TIME_FORMAT),
     }
 

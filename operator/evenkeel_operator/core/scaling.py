@@ -32,7 +32,6 @@ from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Object
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
-    Blind,
     Fleet,
     Measurements,
     Parts,
@@ -77,15 +76,11 @@ def apply_behavior(
     """The next number with the reason of its recommendation, and the history with both."""
     low, high = scaling.min_replicas, scaling.max_replicas
     history = _remembered(scaling, history, PastRecommendation(now_s, recommendation))
-    if present > high:
-        decided = Recommendation(high, reasons.AT_MAXIMUM)
-    elif present < low:
-        decided = Recommendation(low, reasons.AT_MINIMUM)
-    else:
+    decided = Recommendation(present, reasons.STABILIZING)
+    if low <= present <= high:
         steady = _stabilised(scaling, history, present=present, now_s=now_s)
-        decided = _bounded(
-            _limited(scaling, history, steady, present=present, now_s=now_s), low, high
-        )
+        decided = _limited(scaling, history, steady, present=present, now_s=now_s)
+    decided = _bounded(decided, low, high)
     if decided.replicas != present:
         change = Change(now_s, decided.replicas - present)
         history = replace(history, changes=(*history.changes, change))
@@ -140,22 +135,14 @@ def _limited(
     now_s: float,
 ) -> Recommendation:
     """No further than the policies allow."""
-    if recommendation.replicas > present:
-        limit = max(present, _highest(scaling.behavior.scale_up, history, present, now_s))
-        limit = max(1, limit)
-        return (
-            recommendation
-            if recommendation.replicas <= limit
-            else Recommendation(limit, reasons.RATE_LIMITED)
-        )
-    if recommendation.replicas < present:
-        limit = min(present, _lowest(scaling.behavior.scale_down, history, present, now_s))
-        return (
-            recommendation
-            if recommendation.replicas >= limit
-            else Recommendation(limit, reasons.RATE_LIMITED)
-        )
-    return recommendation
+    wanted, behavior = recommendation.replicas, scaling.behavior
+    if wanted > present:
+        limit = max(1, present, _limit(behavior.scale_up, history, present, now_s, sign=1))
+        exceeds = wanted > limit
+    else:
+        limit = min(present, _limit(behavior.scale_down, history, present, now_s, sign=-1))
+        exceeds = wanted < limit
+    return Recommendation(limit, reasons.RATE_LIMITED) if exceeds else recommendation
 
 
 def _bounded(recommendation: Recommendation, low: int, high: int) -> Recommendation:
@@ -166,34 +153,24 @@ def _bounded(recommendation: Recommendation, low: int, high: int) -> Recommendat
     return recommendation
 
 
-def _highest(rules: ScaleUpRules, history: History, present: int, now_s: float) -> int:
+def _limit(
+    rules: ScaleUpRules | ScaleDownRules, history: History, present: int, now_s: float, *, sign: int
+) -> int:
+    """How many the policies allow; `sign` is 1 to add replicas and -1 to remove some."""
     if rules.select_policy is SelectPolicy.DISABLED:
         return present
     allowed = []
     for policy in rules.policies:
         before = _before(history, present, policy, now_s)
-        # Rounded up: else a small fleet would never grow.
-        percent = ceil(before * (100 + policy.value) / 100)
-        pods = before + policy.value
-        allowed.append(percent if policy.type is ScalingPolicyType.PERCENT else pods)
-    return _selected(allowed, most=rules.select_policy is SelectPolicy.MAX)
-
-
-def _lowest(rules: ScaleDownRules, history: History, present: int, now_s: float) -> int:
-    if rules.select_policy is SelectPolicy.DISABLED:
-        return present
-    allowed = []
-    for policy in rules.policies:
-        before = _before(history, present, policy, now_s)
-        # Cut off, as an int is in Go: also towards 0 where a policy takes more than all.
-        percent = int(before * (100 - policy.value) / 100)
-        pods = before - policy.value
-        allowed.append(percent if policy.type is ScalingPolicyType.PERCENT else pods)
-    # The policy that changes most is the one that leaves least.
-    return _selected(allowed, most=rules.select_policy is not SelectPolicy.MAX)
-
-
-def _selected(allowed: Iterable[int], *, most: bool) -> int:
+        change = sign * policy.value
+        percent = before * (100 + change) / 100
+        # Added ones are rounded up: else a small fleet would never grow. Removed ones are cut off, as an int is in Go:
+        # also towards 0 where a policy takes more than all.
+        rounded = ceil(percent) if sign > 0 else int(percent)
+        by_percent = policy.type is ScalingPolicyType.PERCENT
+        allowed.append(rounded if by_percent else before + change)
+    # Max selects the policy that changes most, which leaves the fewest where replicas are removed.
+    most = (rules.select_policy is SelectPolicy.MAX) is (sign > 0)
     return max(allowed) if most else min(allowed)
 
 
@@ -241,12 +218,12 @@ def started(replicas: int, *, now_s: float) -> State:
 
 
 def step(
-    state: State, terms: Terms, seen: Measurements | Blind, *, now_s: float
+    state: State, terms: Terms, seen: Measurements | Note, *, now_s: float
 ) -> tuple[State, Decision]:
     """One set of measurements."""
     scaling = terms.scaling
-    if isinstance(seen, Blind):
-        recommendation, note = Recommendation(state.replicas, reasons.STABILIZING), seen.note
+    if isinstance(seen, Note):
+        recommendation, note = Recommendation(state.replicas, reasons.STABILIZING), seen
     else:
         fleet = Fleet(wanted=state.replicas, ready=terms.ready)
         recommendation = recommend(scaling, seen, terms.parts, fleet)
@@ -258,11 +235,11 @@ def step(
     )
     if terms.activation and decided.replicas == 0:  # requests must not wait for a window
         decided = Recommendation(1, reasons.ACTIVATED)
-    if isinstance(seen, Blind) and decided.replicas == state.replicas:
+    if isinstance(seen, Note) and decided.replicas == state.replicas:
         decided = Recommendation(
             state.replicas, note.reason
         )  # without measurements, that is the reason to hold
-    decision = Decision(decided.replicas, decided.reason, not isinstance(seen, Blind), note)
+    decision = Decision(decided.replicas, decided.reason, not isinstance(seen, Note), note)
     return State(decided.replicas, history), decision
 
 

@@ -233,7 +233,7 @@ def test_a_mark_is_read_back_and_somebody_elses_word_is_left_alone() -> None:
 
 def opened(waits_since: datetime, *answers: ReplicasState | None) -> list[tuple[str, str]]:
     engines = (engine("a", waits_since=waits_since), engine("b"))
-    return [(one.engine.name, one.reason) for one in openings(engines, answers, NOW)]
+    return [(engine.name, why.reason) for engine, why in openings(engines, answers, NOW)]
 
 
 def test_a_gate_is_opened_once_a_router_sends_there() -> None:
@@ -270,8 +270,8 @@ def test_who_waits_for_five_minutes_is_named() -> None:
 
 
 def test_the_condition_says_why() -> None:
-    (opening,) = openings([engine("a", waits_since=LATELY)], [answer(replica("a"))], NOW)
-    assert condition(opening, NOW) == {
+    ((_, why),) = openings([engine("a", waits_since=LATELY)], [answer(replica("a"))], NOW)
+    assert condition(why, NOW) == {
         "type": "evenkeel.dev/InRotation",
         "status": "True",
         "reason": "InRotation",
