@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from evenkeel_contract.validate import parse_service
-from evenkeel_operator.core.queries import Answers, Sample, queries
+from evenkeel_operator.core.recommendation import Answers, Sample, queries
 
 from e2e.scraping import host
 from tests.support.crd_cases import SCALED

@@ -20,10 +20,10 @@ from typing import Any
 
 import psutil
 import yaml
-from evenkeel_operator.manifests.rights import cluster_rules, lease_rules
 
 from e2e.kubectl import Kubectl
 from e2e.rig.layout import AUDIT_LOG
+from tests.support.operator_rights import cluster_rules, lease_rules
 
 ROOT = Path(__file__).parents[1]
 NAMESPACE = "evenkeel-operator-test"

@@ -14,7 +14,7 @@ from typing import Any
 
 from evenkeel_contract.decode import decode
 from evenkeel_contract.render import selects
-from evenkeel_contract.spec.service import LabelSelector
+from evenkeel_contract.spec.resources import LabelSelector
 
 Plain = Mapping[str, Any]
 

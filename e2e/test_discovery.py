@@ -16,8 +16,7 @@ import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION
 from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig, dump_router_config
 from evenkeel_kube import watch as kubewatch
-from evenkeel_kube.access import in_pod
-from evenkeel_kube.client import KubeClient, connected
+from evenkeel_kube.client import KubeClient, connected, in_pod
 from evenkeel_router.app import Router, background, running
 from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.secret_watch import SecretSource

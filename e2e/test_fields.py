@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx
 import pytest
 import yaml
-from evenkeel_operator.core.queries import Sample
+from evenkeel_operator.core.recommendation import Sample
 
 from e2e.figures import Question, figures, samples_of
 from e2e.installed import Namespace, installed

@@ -19,7 +19,7 @@ import httpx
 import pytest
 from evenkeel_contract.adminstate import STATE_PATH, ClientState, RouterState, decode_state
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
-from evenkeel_operator.core.queries import Sample
+from evenkeel_operator.core.recommendation import Sample
 
 from e2e.figures import Question, figures, samples_of
 from e2e.installed import Namespace, Stream, request, service

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
-from evenkeel_contract.enginecommand import CPU_FLAGS
 from evenkeel_contract.names import ENGINE_PORT
+from evenkeel_contract.render import CPU_FLAGS
 from openai import OpenAI
 
 from e2e.installed import MODEL, Namespace, ingress, service

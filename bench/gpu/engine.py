@@ -13,12 +13,7 @@ from typing import Final
 
 import httpx
 from evenkeel_cli.up import ports
-from evenkeel_contract.enginecommand import (
-    CPU_ENVIRONMENT,
-    CPU_FLAGS,
-    OFFLINE_ENVIRONMENT,
-    SGLANG_MODULE,
-)
+from evenkeel_contract.render import CPU_ENVIRONMENT, CPU_FLAGS, OFFLINE_ENVIRONMENT, SGLANG_MODULE
 
 HOST: Final = "127.0.0.1"
 _START_S: Final = 1800.0

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import ClassVar, Final, Generic, TypeVar
 
 from evenkeel_contract.decode import salvage
-from evenkeel_contract.faults import Fault, did_you_mean, show, without_echoes
 from evenkeel_contract.render import KeyHashes, serves
-from evenkeel_contract.spec import FairInferenceService, InferenceTenant, Runtime
-from evenkeel_contract.spec.common import DnsName, SecretKeyRef
+from evenkeel_contract.spec.parts import DnsName, Runtime, SecretKeyRef
+from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
 from evenkeel_contract.validate import salvage_service, salvage_tenant
+from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 from evenkeel_simulator.server.settings import argument_faults
 
 from evenkeel_cli.ignored_fields import ignored_fields

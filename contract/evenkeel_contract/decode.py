@@ -28,8 +28,7 @@ from typing import (
     get_type_hints,
 )
 
-from evenkeel_contract.constraints import Constraint
-from evenkeel_contract.faults import Fault, did_you_mean, kind, show, without_echoes
+from evenkeel_contract.values import Constraint, Fault, did_you_mean, kind, show, without_echoes
 
 _T = TypeVar("_T")
 

@@ -14,21 +14,24 @@ from typing import Annotated, Final
 
 import msgspec
 
-from evenkeel_contract.constraints import (
+from evenkeel_contract.decode import salvage, to_plain
+from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
+from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
+from evenkeel_contract.values import (
     DNS_NAME,
     PORT,
     PRINTABLE,
     SHA256,
     Cidr,
+    Fault,
     Length,
     Range,
     UniqueBy,
     Url,
+    did_you_mean,
+    show,
+    without_echoes,
 )
-from evenkeel_contract.decode import salvage, to_plain
-from evenkeel_contract.faults import Fault, did_you_mean, show, without_echoes
-from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
-from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 
 Weight = Annotated[int, Range(1, MAX_WEIGHT)]
 Count = Annotated[int, Range(0, 2**53)]

@@ -11,13 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from evenkeel_contract.decode import salvage
-from evenkeel_contract.faults import Fault, did_you_mean, show, without_echoes
-from evenkeel_contract.spec import (
-    AccessMode,
-    FairInferenceService,
-    InferenceTenant,
-    StateStore,
-)
+from evenkeel_contract.routerconfig import StateStore
+from evenkeel_contract.spec.parts import AccessMode
+from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
+from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 
 _Resource = TypeVar("_Resource")
 

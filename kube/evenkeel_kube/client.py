@@ -1,23 +1,122 @@
-"""Requests to the API server. Objects stay plain data: builders make it and comparisons read it.
+"""Requests to the API server, its address and credentials, and the errors of both.
 
-`apply` is the only write of objects. It creates and changes alike (server-side apply), and removes fields that an
-earlier apply set and this one does not.
+Objects stay plain data: builders make it and comparisons read it. `apply` is the only write of objects. It creates and
+changes alike (server-side apply), and removes fields that an earlier apply set and this one does not.
+
+ClusterError
+├── CredentialsError    no credentials, or unreadable ones
+├── Unreachable         no answer: try again
+└── ApiError
+    ├── Refused         the same request gets the same answer: 400, 403, 409 AlreadyExists, 422, …
+    └── Overloaded      429, 5xx, 409 Conflict, 401: try again
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import load_kube_config
+from kubernetes.aio.config.config_exception import ConfigException
+from kubernetes.aio.config.incluster_config import InClusterConfigLoader
 from kubernetes.aio.dynamic import DynamicClient
 from kubernetes.aio.dynamic.exceptions import DynamicApiError
 
-from evenkeel_kube.errors import ApiError, Unreachable, api_error
+TRANSIENT: Final = frozenset({401, 408, 409, 425, 429})
+# How the API server answers an apply whose fields have wrong types: with status 500 [seen in 1.35].
+_MALFORMED: Final = "failed to create typed patch object"
+
+
+class ClusterError(Exception):
+    """The API server cannot be used; the message is for users."""
+
+
+class CredentialsError(ClusterError):
+    """This process has no credentials for an API server."""
+
+
+class Unreachable(ClusterError):
+    """The API server did not answer."""
+
+
+class ApiError(ClusterError):
+    """The API server answered with an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class Refused(ApiError):
+    """The same request would be refused again."""
+
+
+class Overloaded(ApiError):
+    """The same request may succeed later."""
+
+
+def api_error(status: int, message: str) -> ApiError:
+    """The error for an HTTP status."""
+    transient = status in TRANSIENT or (status >= 500 and not message.startswith(_MALFORMED))
+    return (Overloaded if transient else Refused)(status, message)
+
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def in_pod(
+    environment: Mapping[str, str] = os.environ, folder: Path = SERVICE_ACCOUNT
+) -> Configuration:
+    """What the kubelet gives every pod; the token is read again each minute. Raises `CredentialsError`."""
+    found = _configuration()
+    try:
+        InClusterConfigLoader(
+            token_filename=str(folder / "token"),
+            cert_filename=str(folder / "ca.crt"),
+            environ=environment,
+        ).load_and_set(found)
+    except (ConfigException, OSError) as error:
+        message = f"no credentials of a pod ({error}); is this a pod that mounts its token?"
+        raise CredentialsError(message) from error
+    return found
+
+
+def namespace_of_pod(folder: Path = SERVICE_ACCOUNT) -> str:
+    """The namespace of this pod. Raises `CredentialsError`."""
+    try:
+        return (folder / "namespace").read_text().strip()
+    except OSError as error:
+        message = f"the namespace of this pod is unknown ({error})"
+        raise CredentialsError(message) from error
+
+
+async def in_pod_or_kubeconfig() -> Configuration:
+    """The pod's credentials, or those of KUBECONFIG. Raises `CredentialsError`."""
+    try:
+        return in_pod()
+    except CredentialsError as no_pod:
+        found = _configuration()
+        try:
+            await load_kube_config(client_configuration=found)
+        except (ConfigException, OSError, ValueError) as error:
+            raise CredentialsError(f"{no_pod} No kubeconfig either: {error}") from error
+        return found
+
+
+def _configuration() -> Configuration:
+    # The proxies of the environment are for other traffic: a pod reaches the API server directly.
+    found = Configuration(client_session_kwargs={"trust_env": False})
+    found.retries = 0  # callers retry, with a back-off of their own
+    return found
+
 
 Object = Mapping[str, Any]
 Query = Mapping[str, str]

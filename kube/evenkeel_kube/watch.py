@@ -25,8 +25,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.watch import Watch
 
 from evenkeel_kube.cache import Cache, Object
-from evenkeel_kube.client import KubeClient
-from evenkeel_kube.errors import ApiError, Unreachable
+from evenkeel_kube.client import ApiError, KubeClient, Unreachable
 
 _log = logging.getLogger(__name__)
 FIRST_WAIT_S: Final = 0.1

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 
-from evenkeel_kube.errors import ClusterError
+from evenkeel_kube.client import ClusterError
 
 from evenkeel_operator.app import run
 from evenkeel_operator.settings import parse_arguments

@@ -3,6 +3,10 @@
     credentials → probes → Lease → watches → store → work queue → passes
 
 Only the leader watches. A process that loses the Lease exits; the kubelet starts it again with an empty memory.
+
+kopf makes the watches, and every event of every kind calls the same function. Only `on.event` is used, as kopf's author
+advises for level-based operators: kopf then keeps no progress in objects, adds no finalizers and writes nothing.
+docs/design/kubernetes-client.md explains the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,23 +24,21 @@ from random import Random
 from typing import Any, Final
 
 import kopf
-from evenkeel_kube.access import in_pod_or_kubeconfig
-from evenkeel_kube.client import KubeClient, connected
-from evenkeel_kube.errors import ClusterError
+from evenkeel_contract.names import GROUP, SERVICE_LABEL, VERSION
+from evenkeel_kube.client import ClusterError, KubeClient, connected, in_pod_or_kubeconfig
 
-from evenkeel_operator import handlers, metrics
-from evenkeel_operator.activation import Activations
-from evenkeel_operator.autoscaler import Autoscaler
+from evenkeel_operator import metrics
+from evenkeel_operator.autoscaler import Activations, Autoscaler
 from evenkeel_operator.cluster.apply import Applier, Refusals
 from evenkeel_operator.cluster.lease import Lease
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import Prometheus, prometheus
 from evenkeel_operator.cluster.routers import Routers, reached
-from evenkeel_operator.cluster.store import SERVICE, Key, Store
+from evenkeel_operator.cluster.store import NODE, POD, SCALER, SERVICE, TENANT, Key, Store
 from evenkeel_operator.cluster.work_queue import WorkQueue
-from evenkeel_operator.core.objects import ALL_KINDS, Object
+from evenkeel_operator.core.objects import ALL_KINDS, KINDS, Object
 from evenkeel_operator.manifests.context import MANAGER
-from evenkeel_operator.probes import serving
+from evenkeel_operator.metrics import serving
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies, ServicePass
 from evenkeel_operator.settings import Settings
 from evenkeel_operator.tenant_pass import TenantPass
@@ -133,8 +135,8 @@ async def _watch(leader: Leader, settings: Settings) -> None:
         leader.activations.resume()
         try:
             await kopf.operator(
-                registry=handlers.registry(leader.on_event, leader.activations.pause),
-                settings=handlers.settings(),
+                registry=registry(leader.on_event, leader.activations.pause),
+                settings=kopf_settings(),
                 clusterwide=not settings.watched_namespaces,
                 namespaces=settings.watched_namespaces,
             )
@@ -252,3 +254,59 @@ async def _background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+OnEvent = Callable[[str | None, str, Object], None]
+"""Event (None: initial listing), kind, object."""
+OnEnd = Callable[[], Awaitable[None]]
+
+# Shorter than the server's timeout, so that a dead connection is detected.
+WATCH_S: Final = 300
+
+
+def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
+    """Handlers for both resources, for Secrets, autoscalers, nodes and pods, and for everything that is made.
+
+    `on_end` is called when watching ends and must stop all other tasks. kopf would wait 5 s for them.
+    """
+    found = kopf.OperatorRegistry()
+    kopf.on.login(registry=found)(kopf.login_via_client)
+
+    async def ends(**_: Any) -> None:
+        await on_end()
+
+    kopf.on.cleanup(registry=found)(ends)
+    watched = {SERVICE: (GROUP, VERSION, "fairinferenceservices")}
+    watched[TENANT] = (GROUP, VERSION, "inferencetenants")
+    watched[SCALER] = ("autoscaling", "v2", "horizontalpodautoscalers")
+    watched[NODE] = ("", "v1", "nodes")
+    watched[POD] = ("", "v1", "pods")
+    for kind, where in KINDS.items():
+        group, _, version = where.api.rpartition("/")
+        watched[kind] = (group, version, where.plural)
+    for kind, (group, version, plural) in watched.items():
+        kopf.on.event(group, version, plural, registry=found)(_handler(kind, on_event))
+    return found
+
+
+def _handler(kind: str, on_event: OnEvent) -> Any:
+    async def seen(event: Any, **_: Any) -> None:
+        on_event(event["type"], kind, event["object"])
+
+    seen.__name__ = f"saw_{kind.lower()}"
+    return seen
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """kopf writes nothing, and watches only objects with the service's label."""
+    found = kopf.OperatorSettings()
+    found.posting.enabled = False
+    found.peering.standalone = True
+    found.watching.server_timeout = WATCH_S
+    found.queueing.worker_limit = None
+    for kind, where in KINDS.items():
+        if kind != "Secret":  # tenants' Secrets have labels of their owners
+            group, _, version = where.api.rpartition("/")
+            found.watching.label_selectors[group, version, where.plural] = SERVICE_LABEL
+    found.watching.label_selectors["", "v1", "pods"] = SERVICE_LABEL
+    return found

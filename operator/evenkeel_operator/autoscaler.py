@@ -1,39 +1,50 @@
-"""The built-in scaler: it queries Prometheus at intervals, so that every pass finds a decision in memory.
+"""The number of replicas between passes: the built-in scaler, and activation of services without a ready engine.
 
-No pass waits for Prometheus. State is kept in memory only: a new operator starts from the replicas that exist, and
-does not shrink before the window of `scaleDown` is over.
+The scaler queries Prometheus at intervals, so that every pass finds a decision in memory and none waits for Prometheus.
+State is kept in memory only: a new operator starts from the replicas that exist, and does not shrink before the window
+of `scaleDown` is over.
+
+Activation asks routers whether requests wait for the first replica (design §6). A long poll is open to each ready
+router of such a service, and a change triggers a pass. It needs no write, no Prometheus and no right on the API server.
+It lasts until an engine is ready, not until one is started. Otherwise a scaler that sees no load would remove the
+replica that requests wait for.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from evenkeel_contract.names import engine_name
-from evenkeel_contract.spec import FairInferenceService
-from evenkeel_contract.spec.scaling import Prometheus as PrometheusSpec
+from evenkeel_contract.names import ROUTER_COMPONENT, engine_name
+from evenkeel_contract.spec.parts import Prometheus as PrometheusSpec
+from evenkeel_contract.spec.resources import FairInferenceService
+from evenkeel_kube.client import ClusterError
 
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.prometheus import Prometheus, PrometheusError, Source
+from evenkeel_operator.cluster.routers import Routers, addresses_of_ready
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.defaults import Defaults
-from evenkeel_operator.core.demand import parts_of
 from evenkeel_operator.core.objects import Ref
-from evenkeel_operator.core.queries import measurements, queries
-from evenkeel_operator.core.recommendation import Measurements
-from evenkeel_operator.core.scaler import Blind, Decision, State, Terms, started, step
-from evenkeel_operator.core.spec_in_use import may_be_asked
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.recommendation import (
+    Measurements,
+    measurements,
+    parts_of,
+    queries,
+)
+from evenkeel_operator.core.records import Defaults, may_be_asked
+from evenkeel_operator.core.scaling import Decision, State, Terms, started, step
 from evenkeel_operator.core.workload import workload
 
 _log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 15.0
 """Interval between queries, equal to that of the HorizontalPodAutoscaler."""
-NOT_YET: Final = Blind(Note(reasons.NO_DATA_YET, "This operator has not queried Prometheus yet."))
+NOT_YET: Final = Note(reasons.NO_DATA_YET, "This operator has not queried Prometheus yet.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +52,15 @@ class _ScalingInputs:
     """What the last pass knew about a service."""
 
     terms: Terms
-    source: Source | Blind
-    """`Blind`: the reason why Prometheus cannot be queried."""
+    source: Source | Note
+    """A note: why it must not be queried, or cannot be."""
 
 
 @dataclass(slots=True)
 class _Scaled:
     inputs: _ScalingInputs
     state: State
-    seen: Measurements | Blind
+    seen: Measurements | Note
     decision: Decision
 
 
@@ -91,10 +102,8 @@ class Autoscaler:
         if service is None or scaling is None:
             self.forget(key)
             return None
-        config, deployment = (
-            seen.router_config,
-            seen.children.get(Ref("Deployment", engine_name(key.name))),
-        )
+        config = seen.router_config
+        deployment = seen.children.get(Ref("Deployment", engine_name(key.name)))
         terms = Terms(
             scaling=scaling,
             parts=parts_of(config.tenancy.tenants if config else ()),
@@ -114,7 +123,7 @@ class Autoscaler:
         if known is None or known.inputs.source != inputs.source:
             # Measurements of another Prometheus do not count.
             state = started(live, now_s=self._monotonic_s()) if known is None else known.state
-            seen = inputs.source if isinstance(inputs.source, Blind) else NOT_YET
+            seen = inputs.source if isinstance(inputs.source, Note) else NOT_YET
             self._services[key] = self._stepped(state, inputs, seen)
             self._look_at(key)
         elif _matters(known.inputs.terms, inputs.terms):
@@ -123,11 +132,11 @@ class Autoscaler:
             known.inputs = inputs
         return self._services[key].decision
 
-    async def _source(self, key: Key, spec: PrometheusSpec) -> Source | Blind:
+    async def _source(self, key: Key, spec: PrometheusSpec) -> Source | Note:
         """The address to query. A spec in use may be older than the operator's settings."""
         if not may_be_asked(spec.url, self._defaults):
             message = "spec.autoscaling.prometheus.url: the operator's --allow-prometheus does not allow this address."
-            return Blind(Note(reasons.NOT_ALLOWED, message))
+            return Note(reasons.NOT_ALLOWED, message)
         ref = spec.token_secret_ref
         if ref is None:
             return Source(spec.url)
@@ -135,7 +144,7 @@ class Autoscaler:
         if token is None:
             path = "spec.autoscaling.prometheus.tokenSecretRef"
             message = f"{path}: Secret {ref.name} has no entry {ref.key}."
-            return Blind(Note(reasons.SECRET_MISSING, message))
+            return Note(reasons.SECRET_MISSING, message)
         return Source(spec.url, token)
 
     def forget(self, key: Key) -> None:
@@ -148,7 +157,7 @@ class Autoscaler:
         if known is None:
             return None
         source = known.inputs.source
-        seen = source if isinstance(source, Blind) else await self._figures(key, known, source)
+        seen = source if isinstance(source, Note) else await self._figures(key, known, source)
         known = self._services.get(key)
         if known is None:
             return None
@@ -161,14 +170,14 @@ class Autoscaler:
                 self._wake(key)
         return INTERVAL_S
 
-    async def _figures(self, key: Key, known: _Scaled, source: Source) -> Measurements | Blind:
+    async def _figures(self, key: Key, known: _Scaled, source: Source) -> Measurements | Note:
         asked = queries(key.namespace, key.name, known.inputs.terms.scaling)
         try:
             return measurements(await self._prometheus.ask(source, asked))
         except PrometheusError as error:
-            return Blind(error.note)
+            return error.note
 
-    def _stepped(self, state: State, inputs: _ScalingInputs, seen: Measurements | Blind) -> _Scaled:
+    def _stepped(self, state: State, inputs: _ScalingInputs, seen: Measurements | Note) -> _Scaled:
         after, decision = step(state, inputs.terms, seen, now_s=self._monotonic_s())
         return _Scaled(inputs, after, seen, decision)
 
@@ -177,3 +186,141 @@ def _matters(before: Terms, after: Terms) -> bool:
     """Whether to decide again at once. A change of ready replicas waits for the next query: each step adds a
     recommendation to the history."""
     return replace(before, ready=0) != replace(after, ready=0)
+
+
+# Pause after an answer without a change: a terminating router answers at once.
+PAUSE_S: Final = 0.5
+FIRST_RETRY_S: Final = 1.0
+LAST_RETRY_S: Final = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class _Followed:
+    """One service."""
+
+    token: str
+    look: asyncio.Event = field(default_factory=asyncio.Event)
+    """Its routers may have changed."""
+    waiting: dict[str, bool] = field(default_factory=dict)
+    """Router address → whether requests wait there for the first replica."""
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return any(self.waiting.values())
+
+
+class Activations:
+    """Follows the services that stand at zero."""
+
+    def __init__(
+        self, observer: Observer, routers: Routers, *, on_news: Callable[[Key], None]
+    ) -> None:
+        """`on_news` is called when requests begin or cease to wait for a service."""
+        self._observer = observer
+        self._routers = routers
+        self._on_news = on_news
+        self._followed: dict[Key, _Followed] = {}
+
+    def wanted(self, key: Key) -> bool:
+        """Whether requests wait for a first replica of it."""
+        followed = self._followed.get(key)
+        return followed is not None and followed.wanted
+
+    def follow(self, key: Key, *, token: str) -> None:
+        """Called after every pass that finds no ready engine, since the routers may have changed."""
+        known = self._followed.get(key)
+        if known is not None and known.token == token:
+            known.look.set()
+            return
+        self.leave(key)
+        followed = self._followed[key] = _Followed(token)
+        self._begin(key, followed)
+
+    def leave(self, key: Key) -> None:
+        """An engine is ready, the service is deleted, or a request must not start it."""
+        followed = self._followed.pop(key, None)
+        if followed is not None and followed.task is not None:
+            followed.task.cancel()
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        for key, followed in self._followed.items():
+            if followed.task is None or followed.task.done():
+                self._begin(key, followed)
+
+    async def pause(self) -> None:
+        """Stop asking, until `resume`."""
+        tasks = [one.task for one in self._followed.values() if one.task is not None]
+        for followed in self._followed.values():
+            followed.task = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, key: Key, followed: _Followed) -> None:
+        followed.task = asyncio.create_task(self._follow(key, followed))
+        followed.task.add_done_callback(_report)
+
+    async def _follow(self, key: Key, followed: _Followed) -> None:
+        """Keep one open request to each ready router."""
+        asking: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                followed.look.clear()
+                there = await self._addresses(key)
+                for address in asking.keys() - there:
+                    asking.pop(address).cancel()
+                    self._record(key, followed, address, waits=False)
+                for address in there - asking.keys():
+                    asking[address] = asyncio.create_task(self._ask(key, followed, address))
+                    asking[address].add_done_callback(_report)
+                await followed.look.wait()
+        finally:
+            for task in asking.values():
+                task.cancel()
+            await asyncio.gather(*asking.values(), return_exceptions=True)
+
+    # Runs concurrently with passes.
+
+    async def _addresses(self, key: Key) -> set[str]:
+        """Addresses of the ready routers."""
+        wait_s = FIRST_RETRY_S
+        while True:
+            try:
+                return set(addresses_of_ready(await self._observer.pods(key, ROUTER_COMPONENT)))
+            except ClusterError as error:
+                _log.info("%s: cannot list its routers: %s", key, error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, LAST_RETRY_S)
+
+    async def _ask(self, key: Key, followed: _Followed, address: str) -> None:
+        """Poll one router for as long as it exists."""
+        wait_s = FIRST_RETRY_S
+        while True:
+            known = followed.waiting.get(address, False)
+            waits = await self._routers.activation(address, token=followed.token, known=known)
+            if waits is None:
+                self._record(key, followed, address, waits=False)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, LAST_RETRY_S)
+                continue
+            wait_s = FIRST_RETRY_S
+            self._record(key, followed, address, waits=waits)
+            if waits is known:
+                await asyncio.sleep(PAUSE_S)
+
+    def _record(self, key: Key, followed: _Followed, address: str, *, waits: bool) -> None:
+        before = followed.wanted
+        followed.waiting[address] = waits
+        if not waits:
+            del followed.waiting[address]
+        if followed.wanted is not before:
+            what = "a request waits for the first replica" if waits else "no request waits"
+            _log.info("%s: %s", key, what)
+            self._on_news(key)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.critical("asking the routers of a service at zero failed", exc_info=task.exception())

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from evenkeel_contract.names import engine_name, router_peers_name
+from evenkeel_contract.names import (
+    ENGINE_COMPONENT,
+    ROUTER_COMPONENT,
+    accepted_name,
+    credentials_name,
+    engine_name,
+    router_peers_name,
+)
 from evenkeel_contract.render import router_config
 from evenkeel_contract.routerconfig import (
     ClusterConfig,
@@ -14,29 +22,52 @@ from evenkeel_contract.routerconfig import (
     ListenConfig,
     RouterConfig,
     StateConfig,
+    StateStore,
     dump_router_config,
 )
-from evenkeel_contract.spec import FairInferenceService, StateStore
-from evenkeel_contract.spec.scaling import Slo
+from evenkeel_contract.spec.parts import Slo
+from evenkeel_contract.spec.resources import FairInferenceService
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.credentials import Credentials
-from evenkeel_operator.core.defaults import Defaults
-from evenkeel_operator.core.spec_in_use import Accepted, available_image, engine_image, pinned
-from evenkeel_operator.core.tenants import Roster, Tenant, keep_faulty
-from evenkeel_operator.manifests.build_all import build_all
-from evenkeel_operator.manifests.context import (
-    BuildContext,
-    Images,
-    Manifest,
-    Owner,
-    drain_s,
+from evenkeel_operator.core.objects import KINDS, Manifest
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.records import (
+    CURRENT_ANNOTATION,
+    KEY_PREFIX,
+    ROTATE_ANNOTATION,
+    TOKEN_ENTRY,
+    Accepted,
+    Credentials,
+    Defaults,
+    accepted_data,
+    available_image,
+    engine_image,
+    pinned,
 )
-from evenkeel_operator.manifests.exposure import GATEWAY_GROUP
-from evenkeel_operator.manifests.monitoring import PROMETHEUS_GROUP
-from evenkeel_operator.manifests.records import credentials_secret, engine_key_ref, spec_config_map
-from evenkeel_operator.manifests.storage import LEDGER_FILE
+from evenkeel_operator.core.tenants import Roster, Tenant, keep_faulty
+from evenkeel_operator.manifests.context import BuildContext, drain_s, manifest, service_account
+from evenkeel_operator.manifests.engine import (
+    cache_claim,
+    engine_budget,
+    engine_deployment,
+    engine_policy,
+    engine_service,
+)
+from evenkeel_operator.manifests.monitoring import pod_monitors, prometheus_rule
+from evenkeel_operator.manifests.router import (
+    LEDGER_FILE,
+    http_route,
+    ingress,
+    router_budget,
+    router_deployment,
+    router_peers_service,
+    router_policy,
+    router_role,
+    router_role_binding,
+    router_secret,
+    router_service,
+    state_claim,
+)
 
 MAX_CONFIG_BYTES: Final = 1_000_000
 """A Secret holds 1 MiB of decoded data."""
@@ -74,7 +105,6 @@ class Desired:
 
 def desired(given: Inputs) -> Desired:
     """All objects of one service. Equal input gives equal objects."""
-    owner = Owner(given.service.metadata.name, given.service.metadata.namespace, given.uid)
     accepted = pinned(given.service, given.accepted, given.defaults)
     config = dump_router_config(router_config_of(given))
     notes = list(_notes(given))
@@ -92,22 +122,15 @@ def desired(given: Inputs) -> Desired:
     context = BuildContext(
         service=given.service,
         uid=given.uid,
-        images=Images(
-            engine=image,
-            router=given.defaults.router_image,
-            pull_policy=given.defaults.pull_policy,
-            pull_secrets=given.defaults.pull_secrets,
-        ),
-        engine_key=engine_key_ref(owner, given.credentials),
+        engine_image=image,
+        engine_key_id=given.credentials.current.id,
         router_config=config,
+        defaults=given.defaults,
         apis=given.apis,
-        scrapers=given.defaults.scrapers,
-        operator_namespace=given.defaults.operator_namespace,
-        monitoring=given.defaults.monitoring,
     )
     found = (
-        spec_config_map(owner, accepted),
-        credentials_secret(owner, given.credentials),
+        spec_config_map(context, accepted),
+        credentials_secret(context, given.credentials),
         *build_all(context, replicas=given.replicas),
     )
     available = available_image(given.service, accepted, given.defaults)
@@ -160,7 +183,7 @@ def _notes(given: Inputs) -> Sequence[Note]:
         found.append(
             Note(
                 reasons.API_MISSING,
-                f"spec.exposure.httpRoute: the cluster has no HTTPRoute ({GATEWAY_GROUP}/v1). "
+                f"spec.exposure.httpRoute: the cluster has no HTTPRoute ({KINDS['HTTPRoute'].api}). "
                 "Install the Gateway API.",
             )
         )
@@ -168,7 +191,7 @@ def _notes(given: Inputs) -> Sequence[Note]:
         found.append(
             Note(
                 reasons.API_MISSING,
-                f"spec.slo: the cluster has no PrometheusRule ({PROMETHEUS_GROUP}/v1), so no alerts exist. "
+                f"spec.slo: the cluster has no PrometheusRule ({KINDS['PrometheusRule'].api}), so no alerts exist. "
                 "Install the Prometheus operator.",
             )
         )
@@ -182,4 +205,60 @@ def _notes(given: Inputs) -> Sequence[Note]:
                 "Routers use store Peers until it has.",
             )
         )
+    return found
+
+
+def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
+    """All objects except the generated keys (`credentials_secret`). Equal input gives equal objects."""
+    wanted = (
+        # Objects that pods need at their start, …
+        service_account(context, ENGINE_COMPONENT),
+        service_account(context, ROUTER_COMPONENT),
+        router_role(context),
+        router_role_binding(context),
+        router_secret(context),
+        cache_claim(context),
+        state_claim(context),
+        # … network policies and disruption budgets, …
+        engine_policy(context),
+        router_policy(context),
+        engine_budget(context, replicas=replicas),
+        router_budget(context),
+        # … Services, …
+        engine_service(context),
+        router_peers_service(context),
+        router_service(context),
+        # … the pods, engines first, since they take longer to start, …
+        engine_deployment(context, replicas=replicas),
+        router_deployment(context),
+        # … and access from outside.
+        ingress(context),
+        http_route(context),
+        *pod_monitors(context),
+        prometheus_rule(context),
+    )
+    return tuple(found for found in wanted if found is not None)
+
+
+def spec_config_map(context: BuildContext, accepted: Accepted) -> Manifest:
+    """Applied first: the next operator reads from it which spec the other objects are made from."""
+    found = manifest(context, "ConfigMap", ENGINE_COMPONENT, name=accepted_name(context.name))
+    found["data"] = accepted_data(accepted)
+    return found
+
+
+def credentials_secret(context: BuildContext, credentials: Credentials) -> Manifest:
+    """Engines read their key from it; routers get theirs in their configuration."""
+    current, rotation = credentials.current.id, credentials.rotation
+    found = manifest(
+        context,
+        "Secret",
+        ROUTER_COMPONENT,
+        name=credentials_name(context.name),
+        annotations={CURRENT_ANNOTATION: current, ROTATE_ANNOTATION: rotation},
+    )
+    found["type"] = "Opaque"
+    entries = {f"{KEY_PREFIX}{key.id}": key.key for key in credentials.engine_keys}
+    entries[TOKEN_ENTRY] = credentials.admin_token
+    found["data"] = {name: b64encode(value.encode()).decode() for name, value in entries.items()}
     return found

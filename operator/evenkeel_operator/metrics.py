@@ -1,12 +1,24 @@
-"""The operator's own metrics, `evenkeel_operator_*` (design §8)."""
+"""The operator's own metrics, `evenkeel_operator_*` (design §8), and the server of `/livez`, `/readyz` and `/metrics`.
+
+A standby is ready too. The metric `evenkeel_operator_leader` shows which process leads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from aiohttp import web
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -112,3 +124,29 @@ class ServiceCollector(Collector):
 
 SERVICES: Final = ServiceCollector()
 REGISTRY.register(SERVICES)
+
+
+@asynccontextmanager
+async def serving(host: str, port: int) -> AsyncIterator[int]:
+    """Serve for the time of the context; the port that was taken."""
+    app = web.Application()
+    app.add_routes(
+        [web.get("/livez", _fine), web.get("/readyz", _fine), web.get("/metrics", _metrics)]
+    )
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+async def _fine(_: web.Request) -> web.Response:
+    """An answer proves that the event loop runs. A failed pass is repeated, so it is no failure of the process."""
+    return web.Response(text="ok\n")
+
+
+async def _metrics(_: web.Request) -> web.Response:
+    body = generate_latest(REGISTRY)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

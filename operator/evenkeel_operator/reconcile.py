@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from evenkeel_contract.faults import Fault
 from evenkeel_contract.names import (
     API_VERSION,
     ENGINE_COMPONENT,
@@ -24,33 +23,33 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
+from evenkeel_contract.values import Fault
 from evenkeel_kube.client import KubeClient
 
 from evenkeel_operator import metrics
-from evenkeel_operator.activation import Activations
-from evenkeel_operator.autoscaler import Autoscaler
-from evenkeel_operator.cluster.apply import Applier, ApplyResult
-from evenkeel_operator.cluster.events import emit
+from evenkeel_operator.autoscaler import Activations, Autoscaler
+from evenkeel_operator.cluster.apply import Applier, ApplyResult, emit
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.conditions import Findings
-from evenkeel_operator.core.credentials import (
+from evenkeel_operator.core.objects import Object, Ref, annotations_of, make_plan
+from evenkeel_operator.core.records import (
     ROTATE_ANNOTATION,
     Credentials,
+    Defaults,
+    SpecDecision,
+    choose_spec,
+    last_good,
     next_credentials,
+    read_accepted,
     read_credentials,
     recovered,
 )
-from evenkeel_operator.core.defaults import Defaults
-from evenkeel_operator.core.objects import Object, Ref, annotations_of
-from evenkeel_operator.core.plan import make_plan
 from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers, surged
-from evenkeel_operator.core.spec_in_use import SpecDecision, choose_spec, last_good, read_accepted
-from evenkeel_operator.core.status import differs, events_for, service_status
+from evenkeel_operator.core.status import EventText, Findings, differs, events_for, service_status
 from evenkeel_operator.core.tenants import make_roster
-from evenkeel_operator.core.workload import Workload, workload
+from evenkeel_operator.core.workload import TIME_FORMAT, Workload, workload
 from evenkeel_operator.desired import Desired, Inputs, desired
 from evenkeel_operator.rotation import Attended, Rotation
 
@@ -110,7 +109,7 @@ class ServicePass:
         self._dry_runs: dict[Key, _DryRun] = {}
 
     async def __call__(self, key: Key) -> float | None:
-        """One pass; when the next is due without any event. Raises `ClusterError`."""
+        """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`."""
         dependencies = self._deps
         # 1. Observe: the service, its objects, its tenants, their keys.
         seen = await dependencies.observer.service(key, relist=self._is_listing_due(key))
@@ -298,32 +297,19 @@ class ServicePass:
             image=wanted.image if wanted else None,
             available_image=wanted.available_image if wanted else None,
             decision=scaling.decision,
-            now=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            now=now.astimezone(UTC).strftime(TIME_FORMAT),
         )
         metrics.SERVICES.found(key.namespace, key.name, _figures(found, status))
         for change in outcome.reverted:
-            await emit(
-                dependencies.client,
-                raw,
-                reason=reasons.REVERTED,
-                message=change.why,
-                bad=True,
-                now=now,
-            )
+            reverted = EventText(reasons.REVERTED, change.why, bad=True)
+            await emit(dependencies.client, raw, reverted, now=now)
         if not differs(status, raw):
             return
         answer = await dependencies.client.apply_status(status_manifest(raw, status))
         dependencies.store.named(SERVICE, key.namespace).put(answer)
         # After the status: an operator that stops in between would otherwise repeat the events forever.
         for news in events_for(raw, status):
-            await emit(
-                dependencies.client,
-                raw,
-                reason=news.reason,
-                message=news.message,
-                bad=news.bad,
-                now=now,
-            )
+            await emit(dependencies.client, raw, news, now=now)
 
     def _is_listing_due(self, key: Key) -> bool:
         now_s = self._deps.monotonic_s()

@@ -21,28 +21,27 @@ from evenkeel_contract.names import (
     credentials_name,
     engine_name,
 )
-from evenkeel_kube.client import KubeClient
-from evenkeel_kube.errors import Refused
+from evenkeel_kube.client import KubeClient, Refused
 
 from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.credentials import read_credentials
-from evenkeel_operator.core.engines import Engine, engines_of
-from evenkeel_operator.core.gates import (
+from evenkeel_operator.core.objects import Manifest, Object, Ref, ref_of, was_meant
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.records import read_credentials
+from evenkeel_operator.core.rotation import (
+    Answers,
     condition,
     has_gate,
     look_again_s,
+    marked,
+    next_step,
     openings,
     overdue,
     without_gate,
 )
-from evenkeel_operator.core.objects import Object, Ref, ref_of
-from evenkeel_operator.core.plan import Manifest, was_meant
-from evenkeel_operator.core.scale_down import Answers, marked, next_step
-from evenkeel_operator.core.workload import workload
+from evenkeel_operator.core.workload import Engine, engines_of, workload
 from evenkeel_operator.desired import Desired
 
 _log = logging.getLogger(__name__)
@@ -144,12 +143,9 @@ class Rotation:
     async def _open(self, key: Key, engines: Sequence[Engine], answers: Answers) -> list[Note]:
         notes: list[Note] = []
         now = self._clock()
-        for opening in openings(engines, answers, now):
-            _log.info(
-                "%s: engine %s enters rotation: %s", key, opening.engine.name, opening.message
-            )
-            status = {"conditions": [condition(opening, now)]}
-            head = {**_head(key, opening.engine), "status": status}
+        for engine, why in openings(engines, answers, now):
+            _log.info("%s: engine %s enters rotation: %s", key, engine.name, why.message)
+            head = {**_head(key, engine), "status": {"conditions": [condition(why, now)]}}
             notes += await self._write(self._client.apply_status, key, head)
         return notes
 

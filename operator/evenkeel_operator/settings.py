@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from evenkeel_operator.core.defaults import Defaults, Monitoring
+from evenkeel_operator.core.records import Defaults, Monitoring
 
 DEFAULT_LEASE: Final = "evenkeel-operator"
 

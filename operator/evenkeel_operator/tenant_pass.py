@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC
 
-from evenkeel_contract.spec import FairInferenceService
+from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
 
 from evenkeel_operator.cluster.store import TENANT, Key
-from evenkeel_operator.core.objects import Object
-from evenkeel_operator.core.status import differs, tenant_status
-from evenkeel_operator.core.tenants import make_roster
+from evenkeel_operator.core.objects import Object, without_status
+from evenkeel_operator.core.status import differs
+from evenkeel_operator.core.tenants import make_roster, tenant_status
+from evenkeel_operator.core.workload import TIME_FORMAT
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies, status_manifest
 
 
@@ -44,7 +45,7 @@ class TenantPass:
             faults=own.faults,
             roster=roster,
             services=services,
-            now=dependencies.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            now=dependencies.clock().astimezone(UTC).strftime(TIME_FORMAT),
         )
         if differs(status, raw):
             answer = await dependencies.client.apply_status(status_manifest(raw, status))
@@ -56,7 +57,8 @@ class TenantPass:
         for item in raw:
             metadata = item["metadata"]
             where = (str(metadata["uid"]), int(metadata.get("generation", 0)))
-            plain = {key: value for key, value in item.items() if key != "status"}
-            found[where] = known[where] if where in known else parse_service(plain)[0]
+            found[where] = (
+                known[where] if where in known else parse_service(without_status(item))[0]
+            )
         self._parsed[namespace] = found
         return [service for service in found.values() if service is not None]

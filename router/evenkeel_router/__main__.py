@@ -23,7 +23,6 @@ from typing import Any, Final, TypeVar
 import uvloop
 from evenkeel_contract.names import ROUTER_CONFIG_KEY
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_kube.errors import CredentialsError
 
 from evenkeel_router.app import Router, background, running
 from evenkeel_router.cluster.config_watch import ConfigSource, FileSource, load
@@ -43,9 +42,6 @@ def main() -> int:
     listener = start_logging(arguments.log_level)
     try:
         return uvloop.run(_serve_on_cluster(arguments))
-    except CredentialsError as error:
-        _log.error("%s", error)
-        return 2
     except OSError as error:
         _log.error("cannot serve: %s", error)
         return 1
@@ -82,16 +78,20 @@ async def _serve_from_file(
 
 async def _serve_on_cluster(arguments: argparse.Namespace) -> int:
     # Imported here: the Kubernetes client takes 20 MiB, which routers outside a cluster do not need.
-    from evenkeel_kube.access import in_pod, namespace_of_pod
-    from evenkeel_kube.client import connected
+    from evenkeel_kube.client import CredentialsError, connected, in_pod, namespace_of_pod
 
     from evenkeel_router.cluster.secret_watch import SecretSource
 
     output = sys.stderr if arguments.requests else None
+    try:
+        access, namespace = in_pod(), namespace_of_pod()
+    except CredentialsError as error:
+        _log.error("%s", error)
+        return 2
     signals = _signals()
     async with AsyncExitStack() as stack:
-        api = await stack.enter_async_context(connected(in_pod()))
-        source = SecretSource(api, namespace_of_pod(), arguments.config_secret, rng=Random())
+        api = await stack.enter_async_context(connected(access))
+        source = SecretSource(api, namespace, arguments.config_secret, rng=Random())
         await stack.enter_async_context(background(source.run()))
         # As process 1 of a container there is no default action: a signal must end the waiting, too.
         config = await _first_of(source.first(), signals.get())

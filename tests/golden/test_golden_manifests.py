@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from evenkeel_operator.manifests.build_all import build_all
+from evenkeel_operator.desired import build_all
 
 from tests.support.build_contexts import sample_context, with_apis
 

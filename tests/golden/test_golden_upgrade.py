@@ -1,6 +1,6 @@
 """An operator of this version starts no engine anew: their pods are those of the version before, as its golden files say.
 
-The readiness gate is left out: it comes to pods that are new anyway (`core/gates.py`). A change that has to restart
+The readiness gate is left out: it comes to pods that are new anyway (`core/rotation.py`). A change that has to restart
 engines belongs behind a change of the spec, or into a rollout that somebody asks for.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from evenkeel_operator.core.gates import without_gate
+from evenkeel_operator.core.rotation import without_gate
 
 from e2e.previous import NoHistoryError, find_previous
 

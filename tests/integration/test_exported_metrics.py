@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 import httpx
-from evenkeel_operator.probes import serving
+from evenkeel_operator.metrics import serving
 
 from monitoring.generate import HERE
 from tests.support.plain_words import sentence_faults

@@ -20,7 +20,7 @@ from evenkeel_operator.cluster.prometheus import (
     prometheus,
 )
 from evenkeel_operator.cluster.store import SERVICE
-from evenkeel_operator.core.queries import Answers, queries
+from evenkeel_operator.core.recommendation import Answers, queries
 from evenkeel_operator.manifests.monitoring import pod_monitors
 
 from tests.support.build_contexts import document, sample_context, with_apis

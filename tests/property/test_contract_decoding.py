@@ -11,7 +11,7 @@ from evenkeel_contract.routerconfig import (
     dump_router_config,
     parse_router_config,
 )
-from evenkeel_contract.spec import FairInferenceService, InferenceTenant
+from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
 from evenkeel_contract.validate import parse_service, parse_tenant
 from hypothesis import given, settings
 from hypothesis import strategies as st

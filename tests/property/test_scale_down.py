@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from evenkeel_operator.core.engines import COST_OF_CANDIDATES, Engine, Mark
-from evenkeel_operator.core.scale_down import PATIENCE, next_step
+from evenkeel_operator.core.rotation import DRAIN_PATIENCE, next_step
+from evenkeel_operator.core.workload import COST_OF_CANDIDATES, Engine, Mark
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +13,7 @@ from tests.support.fake_routers import answer, replica
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 STATES = ((False, False, False), (True, False, False), (True, True, False), (True, True, True))
-MARKS = (None, Mark(NOW - timedelta(seconds=1)), Mark(NOW - 2 * PATIENCE), Mark(None))
+MARKS = (None, Mark(NOW - timedelta(seconds=1)), Mark(NOW - 2 * DRAIN_PATIENCE), Mark(None))
 
 engine_lists = st.lists(
     st.tuples(
@@ -68,5 +68,7 @@ def test_the_replica_set_removes_the_candidates(
     assert len(after) == surplus
     assert removed(engines, after, surplus) == after
     # A mark that is new, or that a router has not obeyed within its time, holds the Deployment back; nothing else does.
-    young = {e.name for e in engines if e.mark and e.mark.since and NOW - e.mark.since < PATIENCE}
+    young = {
+        e.name for e in engines if e.mark and e.mark.since and NOW - e.mark.since < DRAIN_PATIENCE
+    }
     assert found.wait == bool(found.mark or after & young)

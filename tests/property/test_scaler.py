@@ -6,9 +6,8 @@ import math
 from dataclasses import replace
 from math import ceil
 
-from evenkeel_contract.quantities import CountOrPercent, Duration, Quantity
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
-from evenkeel_contract.spec.scaling import (
+from evenkeel_contract.spec.parts import (
     Autoscaling,
     Behavior,
     Prometheus,
@@ -19,11 +18,19 @@ from evenkeel_contract.spec.scaling import (
     SelectPolicy,
     Targets,
 )
-from evenkeel_operator.core.behaviour import History, apply_behavior
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.demand import Asked, Parts, demand_of, parts_of
-from evenkeel_operator.core.recommendation import Fleet, Measurements, Recommendation, recommend
-from evenkeel_operator.core.scaler import Blind, Terms, started, step
+from evenkeel_contract.values import CountOrPercent, Duration, Quantity
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.recommendation import (
+    Asked,
+    Fleet,
+    Measurements,
+    Parts,
+    Recommendation,
+    demand_of,
+    parts_of,
+    recommend,
+)
+from evenkeel_operator.core.scaling import History, Terms, apply_behavior, started, step
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,7 +127,7 @@ parts = st.builds(
         unique_by=lambda tenant: tenant.name,
     ),
 )
-BLIND = st.just(Blind(Note("NoData", "")))
+BLIND = st.just(Note("NoData", ""))
 gaps = st.sampled_from([1.0, 15.0, 16.0, 61.0, 299.0, 900.0])
 
 
@@ -152,7 +159,7 @@ def test_without_data_the_number_stays(scaling: Autoscaling, live: int, looks: l
     state, now_s = started(live, now_s=0.0), 0.0
     for gap_s in looks:
         now_s += gap_s
-        blind = Blind(Note("NoData", ""))
+        blind = Note("NoData", "")
         state, decision = step(state, Terms(scaling=scaling), blind, now_s=now_s)
         assert decision.replicas == held
         assert (decision.active, decision.note.reason) == (False, "NoData")

@@ -22,7 +22,7 @@ from typing import Any, Self
 import httpx
 import psutil
 import zmq
-from evenkeel_contract.enginecommand import (
+from evenkeel_contract.render import (
     COMMON_FLAGS,
     CPU_ENVIRONMENT,
     CPU_FLAGS,

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from evenkeel_contract.enginecommand import kv_events_flag
+from evenkeel_contract.render import kv_events_flag
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
 from evenkeel_fairshare.fleet.contract import ReplicaSet
 from evenkeel_fairshare.prefix.blocks import sglang_blocks

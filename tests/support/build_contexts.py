@@ -9,9 +9,17 @@ from typing import Any
 import yaml
 from evenkeel_contract.validate import parse_service
 from evenkeel_operator.core.objects import OPTIONAL_KINDS
-from evenkeel_operator.manifests.context import BuildContext, EngineKeyRef, Images
+from evenkeel_operator.core.records import Defaults
+from evenkeel_operator.manifests.context import BuildContext
 
 SAMPLES = Path(__file__).parents[2] / "crds" / "samples"
+
+DEFAULTS = Defaults(
+    version="1.0.0",
+    router_image="evenkeel/router:1.0.0",
+    sglang_image="evenkeel/engine:1.0.0",
+    simulator_image="evenkeel/engine:1.0.0",
+)
 
 
 def document(sample: str) -> dict[str, Any]:
@@ -28,13 +36,10 @@ def subject_of(plain: dict[str, Any], *, apis: frozenset[str] = frozenset()) -> 
     return BuildContext(
         service=service,
         uid=plain["metadata"]["uid"],
-        images=Images(engine="evenkeel/engine:1.0.0", router="evenkeel/router:1.0.0"),
-        engine_key=EngineKeyRef(
-            secret=f"{service.metadata.name}-credentials",
-            entry="engine-key-0a1b2c3d",
-            id="0a1b2c3d",
-        ),
+        engine_image="evenkeel/engine:1.0.0",
+        engine_key_id="0a1b2c3d",
         router_config=b'{"model":"llama-3.1-8b"}\n',
+        defaults=DEFAULTS,
         apis=apis,
     )
 

@@ -11,8 +11,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evenkeel_contract.faults import Fault
 from evenkeel_contract.validate import parse_service, parse_tenant
+from evenkeel_contract.values import Fault
 
 GONE: Final = object()
 """As a change: the field is removed."""

@@ -11,8 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from evenkeel_kube.client import KubeClient
-from evenkeel_kube.errors import Overloaded, Refused, Unreachable
+from evenkeel_kube.client import KubeClient, Overloaded, Refused, Unreachable
 from evenkeel_operator.core.objects import KINDS, Object
 
 Where = tuple[str, str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evenkeel_operator.cluster.prometheus import PrometheusError, Source
-from evenkeel_operator.core.queries import AGE, ASKED, Answers, Sample
+from evenkeel_operator.core.recommendation import AGE, ASKED, Answers, Sample
 
 
 class FakePrometheus:

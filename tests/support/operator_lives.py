@@ -9,15 +9,14 @@ from random import Random
 from typing import Any
 
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
-from evenkeel_operator.activation import Activations
-from evenkeel_operator.autoscaler import Autoscaler
+from evenkeel_operator.autoscaler import Activations, Autoscaler
 from evenkeel_operator.cluster.apply import Applier, Refusals
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import Prometheus
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
-from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.records import Defaults
 from evenkeel_operator.reconcile import Dependencies, ServicePass
 from evenkeel_operator.tenant_pass import TenantPass
 

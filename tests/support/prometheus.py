@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import yaml
-from evenkeel_operator.manifests.context import Manifest
+from evenkeel_operator.core.objects import Manifest
 
 from tests.support.ports import free_ports
 from tests.support.promtool import program

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from evenkeel_operator.autoscaler import INTERVAL_S
 from evenkeel_operator.cluster.store import Key
-from evenkeel_operator.core.queries import Answers
+from evenkeel_operator.core.recommendation import Answers
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_prometheus import answers

@@ -49,12 +49,12 @@ CASES = (
     ),
     Case(
         "the contract reads the clock",
-        [("evenkeel_contract.faults", "time")],
+        [("evenkeel_contract.values", "time")],
         "pure-cores",
     ),
     Case(
         "the contract imports a component",
-        [("evenkeel_contract.faults", "evenkeel_operator.settings")],
+        [("evenkeel_contract.values", "evenkeel_operator.settings")],
         "layers",
     ),
     Case(
@@ -74,31 +74,31 @@ CASES = (
     ),
     Case(
         "the operator's core imports what reads the cluster",
-        [("evenkeel_operator.core.plan", "evenkeel_operator.cluster.observe")],
+        [("evenkeel_operator.core.objects", "evenkeel_operator.cluster.observe")],
         "operator-layers",
     ),
     Case(
         "the operator's core reaches aiohttp through the Kubernetes client",
-        [("evenkeel_operator.core.plan", "evenkeel_kube.client")],
+        [("evenkeel_operator.core.objects", "evenkeel_kube.client")],
         "operator-pure",
     ),
     Case(
         "the operator's core reaches a socket through two pure modules",
         [
-            ("evenkeel_operator.core.status", "evenkeel_operator.manifests.pods"),
-            ("evenkeel_operator.manifests.pods", "evenkeel_contract.faults"),
-            ("evenkeel_contract.faults", "socket"),
+            ("evenkeel_operator.core.status", "evenkeel_operator.manifests.context"),
+            ("evenkeel_operator.manifests.context", "evenkeel_contract.values"),
+            ("evenkeel_contract.values", "socket"),
         ],
         "operator-pure",
     ),
     Case(
         "a builder imports a pass",
-        [("evenkeel_operator.manifests.pods", "evenkeel_operator.reconcile")],
+        [("evenkeel_operator.manifests.context", "evenkeel_operator.reconcile")],
         "operator-layers",
     ),
     Case(
         "a builder reads the clock",
-        [("evenkeel_operator.manifests.pods", "time")],
+        [("evenkeel_operator.manifests.context", "time")],
         "operator-pure",
     ),
     Case(
@@ -107,8 +107,8 @@ CASES = (
         "operator-layers",
     ),
     Case(
-        "rotation imports activation, its neighbour",
-        [("evenkeel_operator.rotation", "evenkeel_operator.activation")],
+        "rotation imports the autoscaler, its neighbour",
+        [("evenkeel_operator.rotation", "evenkeel_operator.autoscaler")],
         "operator-layers",
     ),
     Case(

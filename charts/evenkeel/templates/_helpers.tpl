@@ -41,7 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* The operator's rights in each managed namespace, the same as in evenkeel_operator/manifests/rights.py (a test compares). */}}
+{{/* The operator's rights in each managed namespace, the same as in tests/support/operator_rights.py (a test compares). */}}
 {{- define "evenkeel.namespacedRules" -}}
 - apiGroups: [evenkeel.dev]
   resources: [fairinferenceservices, inferencetenants]

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from evenkeel_contract.spec import Scheduling
+from evenkeel_contract.spec.resources import Scheduling
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

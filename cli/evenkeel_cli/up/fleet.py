@@ -18,7 +18,7 @@ from typing import Final
 import psutil
 from evenkeel_contract.render import router_config
 from evenkeel_contract.routerconfig import AtZero, ListenConfig, ReplicaConfig, RouterConfig
-from evenkeel_contract.spec import Runtime
+from evenkeel_contract.spec.parts import Runtime
 
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up import ports

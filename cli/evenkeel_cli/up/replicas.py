@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import count as naturals
 from typing import Final, Protocol
 
-from evenkeel_contract.enginecommand import simulator_flags
-from evenkeel_contract.spec import FairInferenceService
+from evenkeel_contract.render import simulator_flags
+from evenkeel_contract.spec.resources import FairInferenceService
 
 from evenkeel_cli.up.capacity import SIMULATED_REPLICA_BYTES
 from evenkeel_cli.up.launcher import Program

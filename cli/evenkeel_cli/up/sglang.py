@@ -1,6 +1,6 @@
 """The command of a replica with runtime SGLang: its interpreter, its device, its flags and its environment.
 
-Flags come from the spec as on a cluster (`enginecommand`). SGLang has its own virtual environment, so its processes
+Flags come from the spec as on a cluster (`evenkeel_contract.render`). SGLang has its own virtual environment, so its processes
 run another interpreter than the routers.
 """
 
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from evenkeel_contract.enginecommand import (
+from evenkeel_contract.enginesettings import REPORTS_PORT_VARIABLE
+from evenkeel_contract.render import (
     CPU_ENVIRONMENT,
     CPU_FLAGS,
     OFFLINE_ENVIRONMENT,
@@ -26,8 +27,8 @@ from evenkeel_contract.enginecommand import (
     kv_events_flag,
     sglang_flags,
 )
-from evenkeel_contract.enginesettings import REPORTS_PORT_VARIABLE
-from evenkeel_contract.spec import Model, ServiceSpec
+from evenkeel_contract.spec.parts import Model
+from evenkeel_contract.spec.resources import ServiceSpec
 
 from evenkeel_cli.manifest import Manifest
 from evenkeel_cli.up.capacity import SGLANG_REPLICA_BYTES

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions of both resources, generated from `spec`, `constraints` and `rules`.
+"""The CustomResourceDefinitions of both resources, generated from `spec`, `values` and `rules`.
 
 The result is plain data; `make crds` writes the files that the cluster and the chart install.
 """

@@ -3,92 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-from evenkeel_contract.constraints import DNS_LABEL
 from evenkeel_contract.crd.schema import Schema, object_schema
 from evenkeel_contract.names import GROUP, VERSION
-from evenkeel_contract.spec.common import MAX_RESOURCE_NAME
-from evenkeel_contract.spec.service import FairInferenceService
-from evenkeel_contract.spec.status import ServiceStatus, TenantStatus
-from evenkeel_contract.spec.tenant import InferenceTenant
+from evenkeel_contract.spec.parts import MAX_RESOURCE_NAME
+from evenkeel_contract.spec.resources import (
+    FairInferenceService,
+    InferenceTenant,
+    ServiceStatus,
+    TenantStatus,
+)
+from evenkeel_contract.values import DNS_LABEL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column of `kubectl get`."""
-
-    name: str
-    path: str
-    description: str
-    type: str = "string"
-    wide: bool = False
-    """Shown only with `-o wide`."""
-
-    def to_plain(self) -> dict[str, Any]:
-        """As the API server reads it."""
-        plain = {
-            "name": self.name,
-            "type": self.type,
-            "description": self.description,
-            "jsonPath": self.path,
-        }
-        return plain | ({"priority": 1} if self.wide else {})
+def _column(
+    name: str, path: str, description: str, *, type_: str = "string", wide: bool = False
+) -> dict[str, Any]:
+    """A column of `kubectl get`; a `wide` one is shown only with `-o wide`."""
+    plain = {"name": name, "type": type_, "description": description, "jsonPath": path}
+    return plain | ({"priority": 1} if wide else {})
 
 
 _READY: Final = '.status.conditions[?(@.type=="Ready")]'
-_AGE: Final = Column(
-    name="Age",
-    type="date",
-    path=".metadata.creationTimestamp",
-    description="Time since the resource was created.",
+_AGE: Final = _column(
+    "Age", ".metadata.creationTimestamp", "Time since the resource was created.", type_="date"
 )
-_IS_READY: Final = Column(
-    name="Ready", path=f"{_READY}.status", description="Status of condition Ready."
-)
-_REASON: Final = Column(
-    name="Reason", path=f"{_READY}.reason", description="Reason of condition Ready.", wide=True
-)
+_IS_READY: Final = _column("Ready", f"{_READY}.status", "Status of condition Ready.")
+_REASON: Final = _column("Reason", f"{_READY}.reason", "Reason of condition Ready.", wide=True)
 
 _SERVICE_COLUMNS: Final = (
     _IS_READY,
-    Column(
-        name="Replicas",
-        type="integer",
-        path=".status.replicas",
-        description="Number of replicas that exist.",
+    _column("Replicas", ".status.replicas", "Number of replicas that exist.", type_="integer"),
+    _column(
+        "Ready Replicas",
+        ".status.readyReplicas",
+        "Number of replicas that take requests.",
+        type_="integer",
     ),
-    Column(
-        name="Ready Replicas",
-        type="integer",
-        path=".status.readyReplicas",
-        description="Number of replicas that take requests.",
-    ),
-    Column(name="URL", path=".status.url", description="Address that clients send requests to."),
-    Column(
-        name="ShareError",
-        type="integer",
-        path=".status.fairness.shareErrorPercent",
-        description="How much less than its share a backlogged client got, in percent.",
+    _column("URL", ".status.url", "Address that clients send requests to."),
+    _column(
+        "ShareError",
+        ".status.fairness.shareErrorPercent",
+        "How much less than its share a backlogged client got, in percent.",
+        type_="integer",
     ),
     _AGE,
-    Column(name="Model", path=".spec.model.source", description="Source of the model.", wide=True),
-    Column(
-        name="Policy",
-        path=".spec.scheduling.replicaPolicy",
-        description="Policy that orders requests within a replica.",
+    _column("Model", ".spec.model.source", "Source of the model.", wide=True),
+    _column(
+        "Policy",
+        ".spec.scheduling.replicaPolicy",
+        "Policy that orders requests within a replica.",
         wide=True,
     ),
     _REASON,
 )
 _TENANT_COLUMNS: Final = (
     _IS_READY,
-    Column(
-        name="Weight",
-        type="integer",
-        path=".spec.weight",
-        description="Weight of the tenant relative to other tenants.",
+    _column(
+        "Weight", ".spec.weight", "Weight of the tenant relative to other tenants.", type_="integer"
     ),
     _AGE,
     _REASON,
@@ -137,7 +110,7 @@ def _definition(
     root: Schema,
     *,
     names: dict[str, Any],
-    columns: Sequence[Column],
+    columns: Sequence[dict[str, Any]],
     subresources: dict[str, Any],
 ) -> dict[str, Any]:
     version = {
@@ -145,7 +118,7 @@ def _definition(
         "served": True,
         "storage": True,
         "subresources": subresources,
-        "additionalPrinterColumns": [column.to_plain() for column in columns],
+        "additionalPrinterColumns": list(columns),
         "schema": {"openAPIV3Schema": root},
     }
     return {

@@ -12,14 +12,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from evenkeel_contract.constraints import Cidr, Url
-from evenkeel_contract.quantities import Duration, Quantity
-from evenkeel_contract.spec.engine import Cache, Engine, Rollout
-from evenkeel_contract.spec.router import FileState, Router, RouterLimits, State
-from evenkeel_contract.spec.scaling import Autoscaling
-from evenkeel_contract.spec.service import Exposure, LabelSelectorRequirement, ServiceSpec
-from evenkeel_contract.spec.tenant import TenantSpec
+from evenkeel_contract.spec.parts import (
+    Autoscaling,
+    Cache,
+    Engine,
+    FileState,
+    Rollout,
+    Router,
+    RouterLimits,
+    State,
+)
+from evenkeel_contract.spec.resources import (
+    Exposure,
+    LabelSelectorRequirement,
+    ServiceSpec,
+    TenantSpec,
+)
 from evenkeel_contract.validate import NO_FLAG_SHORTER_THAN, OWNED_FLAGS
+from evenkeel_contract.values import Cidr, Duration, Quantity, Url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,15 +6,30 @@ An object whose fields have defaults has a default itself. So the API server fil
 
 from __future__ import annotations
 
+import ast
+import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import cache
+from types import ModuleType
 from typing import Any, Final
 
-from evenkeel_contract.constraints import Cidr, Length, Pattern, Range, Timestamp, UniqueBy, Url
-from evenkeel_contract.crd.docs import field_docs
 from evenkeel_contract.crd.rules import ITEM_RULES, OBJECT_RULES, SCALAR_RULES, Rule
 from evenkeel_contract.decode import Field, Shape, fields_of, shape_of, to_camel, to_plain
-from evenkeel_contract.quantities import MAX_TEXT, CountOrPercent, Duration, Quantity
+from evenkeel_contract.values import (
+    MAX_TEXT,
+    Cidr,
+    CountOrPercent,
+    Duration,
+    Length,
+    Pattern,
+    Quantity,
+    Range,
+    Timestamp,
+    UniqueBy,
+    Url,
+)
 
 Schema = dict[str, Any]
 
@@ -171,3 +186,25 @@ def _with_rules(schema: Schema, rules: Sequence[Rule]) -> Schema:
     if rules:
         schema.setdefault(_RULES, []).extend(rule.to_plain() for rule in rules)
     return schema
+
+
+@cache
+def field_docs(cls: type) -> Mapping[str, str]:
+    """Field → the docstring under it, on one line, from the source: Python does not keep it."""
+    return _module_docs(sys.modules[cls.__module__])[cls.__name__]
+
+
+@cache
+def _module_docs(module: ModuleType) -> Mapping[str, Mapping[str, str]]:
+    tree = ast.parse(inspect.getsource(module))
+    return {node.name: _class_docs(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _class_docs(cls: ast.ClassDef) -> Mapping[str, str]:
+    found = {}
+    for field, doc in zip(cls.body, cls.body[1:], strict=False):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant):
+            found[field.target.id] = " ".join(str(doc.value.value).split())
+    return found

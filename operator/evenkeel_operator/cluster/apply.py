@@ -1,4 +1,4 @@
-"""Carry out a plan: the only place that writes objects of a service.
+"""Carry out a plan: the only place that writes objects of a service. And write Events, which `kubectl describe` shows.
 
 A new object is looked up before it is applied. Server-side apply would take over any object of the same name, and
 that object may belong to another owner.
@@ -7,28 +7,34 @@ that object may belong to another owner.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from random import Random
 from typing import Final
 
-from evenkeel_contract.faults import Fault
-from evenkeel_kube.client import KubeClient
-from evenkeel_kube.errors import Refused
+from evenkeel_contract.values import Fault
+from evenkeel_kube.client import ClusterError, KubeClient, Refused
 
 from evenkeel_operator.cluster.store import Key, Store
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.objects import Ref, is_controlled_by, ref_of
-from evenkeel_operator.core.plan import (
+from evenkeel_operator.core.objects import (
     DIGEST_ANNOTATION,
     Change,
     Difference,
     Manifest,
+    Object,
     Plan,
+    Ref,
+    is_controlled_by,
     left_over,
+    ref_of,
     seal,
 )
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.status import EventText, cut
+from evenkeel_operator.manifests.context import MANAGER
 
 # Quotas and policies are changed by hand, sometimes within seconds and sometimes much later.
 FIRST_RETRY_S: Final = 5.0
@@ -191,3 +197,38 @@ def _field_of(manifest: Manifest) -> str:
     if kind == "PersistentVolumeClaim":
         return "spec.model.cache" if component == "engine" else "spec.router.state.file"
     return f"spec.{component}"
+
+
+_MAX_MESSAGE: Final = 1024  # characters, the limit of the API server
+
+
+async def emit(client: KubeClient, about: Object, news: EventText, *, now: datetime) -> None:
+    """Write one event. A failure is only logged: nothing depends on it."""
+    metadata = about["metadata"]
+    stamp = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}",
+            "namespace": metadata["namespace"],
+        },
+        "involvedObject": {
+            "apiVersion": about["apiVersion"],
+            "kind": about["kind"],
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        },
+        "type": "Warning" if news.bad else "Normal",
+        "reason": news.reason,
+        "message": cut(news.message, _MAX_MESSAGE),
+        "action": "Reconcile",
+        "eventTime": stamp,
+        "reportingComponent": MANAGER,
+        "reportingInstance": MANAGER,
+    }
+    try:
+        await client.create(event)
+    except ClusterError as error:
+        _log.warning("cannot write event %s of %s: %s", news.reason, metadata["name"], error)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from evenkeel_kube.client import KubeClient
-from evenkeel_kube.errors import ClusterError
+from evenkeel_kube.client import ClusterError, KubeClient
 
 from evenkeel_operator.core.objects import Object
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,12 +14,12 @@ from evenkeel_contract.names import (
     router_name,
 )
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
-from evenkeel_contract.spec import FairInferenceService
-from evenkeel_contract.spec.common import SecretKeyRef
+from evenkeel_contract.spec.parts import SecretKeyRef
+from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_kube.client import KubeClient
 
 from evenkeel_operator.cluster.store import SCALER, SERVICE, TENANT, Key, Store
-from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entry_of
+from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of
 from evenkeel_operator.core.tenants import (
     SecretHashes,
     Tenant,
@@ -49,7 +48,7 @@ class Observed:
     def router_config(self) -> RouterConfig | None:
         """The routers' present configuration."""
         name = router_name(str(self.raw["metadata"]["name"]))
-        data = entry_of(self.children.get(Ref("Secret", name)), ROUTER_CONFIG_KEY)
+        data = entries_of(self.children.get(Ref("Secret", name))).get(ROUTER_CONFIG_KEY)
         return None if data is None else parse_router_config(data)[0]
 
     @property
@@ -175,8 +174,8 @@ class Observer:
         # Remember its hash, so that a change of the Secret triggers a pass.
         await self._hashes(namespace, ref.name)
         secret = await self._client.get("Secret", namespace, ref.name)
-        encoded = ((secret or {}).get("data") or {}).get(ref.key)
+        found = entries_of(secret).get(ref.key)
         try:
-            return b64decode(str(encoded), validate=True).decode().strip() if encoded else None
-        except ValueError:
+            return found.decode().strip() if found else None
+        except UnicodeDecodeError:
             return None

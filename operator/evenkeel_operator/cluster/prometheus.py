@@ -18,8 +18,8 @@ import msgspec
 from yarl import URL
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.queries import Answers, Sample
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.recommendation import Answers, Sample
 
 _log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import aiohttp
 from evenkeel_contract.adminstate import (
@@ -23,9 +23,10 @@ from evenkeel_contract.adminstate import (
 )
 from evenkeel_contract.names import ADMIN_PORT
 
-from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.objects import Object, conditions_of
 
 _log = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
 
 TIMEOUT_S: Final = 2.0
 """Routers answer within milliseconds."""
@@ -60,28 +61,21 @@ class HttpRouters:
 
     async def activation(self, address: str, *, token: str, known: bool) -> bool | None:
         url = f"{self._base(address)}{ACTIVATION_PATH}?wanted={str(known).lower()}"
-        answer = await _get(self._polls, url, token)
-        try:
-            return None if answer is None else decode_activation(answer).wanted
-        except StateError as error:
-            _log.info("router %s: %s", url, error)
-            return None
+        found = await _get(self._polls, url, token, decode_activation)
+        return None if found is None else found.wanted
 
     async def _replicas(self, address: str, token: str) -> ReplicasState | None:
         url = f"{self._base(address)}{REPLICAS_PATH}"
-        answer = await _get(self._session, url, token)
-        try:
-            return None if answer is None else decode_replicas(answer)
-        except StateError as error:
-            _log.info("router %s: %s", url, error)
-            return None
+        return await _get(self._session, url, token, decode_replicas)
 
     def _base(self, address: str) -> str:
         host = f"[{address}]" if ":" in address else address
         return f"http://{host}:{self._port}"
 
 
-async def _get(session: aiohttp.ClientSession, url: str, token: str) -> bytes | None:
+async def _get(
+    session: aiohttp.ClientSession, url: str, token: str, decode: Callable[[bytes], _Answer]
+) -> _Answer | None:
     try:
         async with session.get(
             url, headers={"Authorization": f"Bearer {token}"}, allow_redirects=False
@@ -89,9 +83,12 @@ async def _get(session: aiohttp.ClientSession, url: str, token: str) -> bytes | 
             if response.status != 200:
                 _log.info("router %s answers %d", url, response.status)
                 return None
-            return await response.read()
+            return decode(await response.read())
     except (aiohttp.ClientError, TimeoutError) as error:
         _log.info("router %s does not answer: %s", url, error or type(error).__name__)
+        return None
+    except StateError as error:
+        _log.info("router %s: %s", url, error)
         return None
 
 
@@ -119,7 +116,7 @@ def addresses_of_ready(pods: Iterable[Object]) -> list[str]:
 def _address_if_ready(pod: Object) -> str:
     """Empty if the pod is not ready or is being deleted."""
     status = pod.get("status") or {}
-    conditions = {item["type"]: item["status"] for item in status.get("conditions") or ()}
-    if "deletionTimestamp" in pod["metadata"] or conditions.get("Ready") != "True":
+    ready = conditions_of(pod).get("Ready", {})
+    if "deletionTimestamp" in pod["metadata"] or ready.get("status") != "True":
         return ""
     return str(status.get("podIP", ""))

@@ -12,10 +12,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from evenkeel_contract.names import SERVICE_LABEL
 
-from evenkeel_operator.core.engines import engine_of
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
-from evenkeel_operator.core.pod_failures import is_broken
 from evenkeel_operator.core.tenants import hash_entries
+from evenkeel_operator.core.workload import engine_of, is_broken
 
 _Id = TypeVar("_Id", bound=Hashable)
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final
 
-from evenkeel_kube.errors import ClusterError
+from evenkeel_kube.client import ClusterError
 from prometheus_client import Gauge
 
 from evenkeel_operator import metrics

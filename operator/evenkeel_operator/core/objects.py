@@ -1,13 +1,20 @@
-"""Objects of the cluster as plain data, and functions that apply to all kinds."""
+"""Objects of the cluster as plain data, and the plan of writes that makes them match the manifests.
+
+At rest the plan is empty.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evenkeel_contract.names import API_VERSION
+import msgspec
+from evenkeel_contract.names import API_VERSION, GROUP
+from evenkeel_contract.values import Quantity, show
 
 Object = Mapping[str, Any]
 """An object as the API server returned it. Never modified."""
@@ -93,12 +100,231 @@ def annotations_of(item: Object) -> Mapping[str, str]:
     return item["metadata"].get("annotations") or {}
 
 
-def entry_of(secret: Object | None, key: str) -> bytes | None:
-    """One entry; None if it is missing or not base64."""
-    encoded = ((secret or {}).get("data") or {}).get(key)
-    if not isinstance(encoded, str):
-        return None
+def conditions_of(item: Object) -> Mapping[str, Mapping[str, Any]]:
+    """The conditions of the object's status by type, perhaps none."""
+    return {found["type"]: found for found in (item.get("status") or {}).get("conditions") or ()}
+
+
+def without_status(item: Object) -> dict[str, Any]:
+    """What people write of a resource."""
+    return {key: value for key, value in item.items() if key != "status"}
+
+
+def entries_of(secret: Object | None) -> dict[str, bytes]:
+    """The entries of a Secret, without those that are no base64."""
+    found = {}
+    for name, encoded in ((secret or {}).get("data") or {}).items():
+        with suppress(ValueError):
+            found[str(name)] = b64decode(str(encoded), validate=True)
+    return found
+
+
+# Associative lists of Kubernetes (`x-kubernetes-list-map-keys`): where several keys could, the first that all entries have.
+LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "volumes": ("name",),
+    "env": ("name",),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "ports": ("containerPort", "port"),
+    "imagePullSecrets": ("name",),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey",),
+    "ownerReferences": ("uid",),
+    "resourceClaims": ("name",),
+    "readinessGates": ("conditionType",),
+}
+_QUANTITIES: Final = frozenset({"requests", "limits", "capacity"})
+_SINGLE_QUANTITIES: Final = frozenset({"sizeLimit", "storage", "divisor"})
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field that differs from the manifest."""
+
+    path: str
+    wanted: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.found} is not {self.wanted}"
+
+
+def differences(wanted: Any, found: Any, path: str = "") -> Iterator[Difference]:
+    """Every field of `wanted` that is missing or different in `found`."""
+    if isinstance(wanted, Mapping):
+        yield from _in_mapping(wanted, found, path)
+    elif isinstance(wanted, list):
+        yield from _in_list(wanted, found, path)
+    elif wanted != found and not _same_quantity(wanted, found, path):
+        yield Difference(path, _shown(wanted, path), _shown(found, path))
+
+
+def _in_mapping(wanted: Mapping[str, Any], found: Any, path: str) -> Iterator[Difference]:
+    if not isinstance(found, Mapping):
+        yield Difference(path, "a mapping", show(found))
+        return
+    for key, value in wanted.items():
+        below = f"{path}.{key}" if path else key
+        if key in found:
+            yield from differences(value, found[key], below)
+        elif not _is_empty(value):
+            yield Difference(below, _shown(value, below), "absent")
+
+
+def _in_list(wanted: Sequence[Any], found: Any, path: str) -> Iterator[Difference]:
+    if not isinstance(found, list):
+        yield Difference(path, "a list", show(found))
+        return
+    key = list_key(path.rpartition(".")[2], [*wanted, *found])
+    if key is None:
+        if len(wanted) != len(found):
+            count = f"{len(wanted)} entries"
+            yield Difference(path, count, f"a list of {len(found)}")
+            return
+        for index, (ours, theirs) in enumerate(zip(wanted, found, strict=True)):
+            yield from differences(ours, theirs, f"{path}[{index}]")
+        return
+    by_key = {entry[key]: entry for entry in found}
+    for entry in wanted:
+        below = f"{path}[{entry[key]}]"
+        if entry[key] in by_key:
+            yield from differences(entry, by_key[entry[key]], below)
+        else:
+            yield Difference(below, "there", "absent")
+
+
+def list_key(name: str, entries: Sequence[Any]) -> str | None:
+    """The field that identifies an entry of the list `name`; None if only their order does."""
+    for key in LIST_KEYS.get(name, ()):
+        values = [entry.get(key) if isinstance(entry, Mapping) else None for entry in entries]
+        if all(isinstance(value, str | int) for value in values):
+            return key
+    return None
+
+
+def _is_empty(value: Any) -> bool:
+    """Values that the API server omits."""
+    return value is None or value in ({}, [], "")
+
+
+def _same_quantity(wanted: Any, found: Any, path: str) -> bool:
+    parts = path.split(".")
+    in_resources = len(parts) > 1 and parts[-2] in _QUANTITIES
+    # A name of a resource holds dots itself: requests.nvidia.com/gpu.
+    in_resources = in_resources or any(part in _QUANTITIES for part in parts[-4:-1])
+    if not in_resources and parts[-1] not in _SINGLE_QUANTITIES:
+        return False
     try:
-        return b64decode(encoded, validate=True)
+        return Quantity.from_plain(wanted).value == Quantity.from_plain(found).value
     except ValueError:
+        return False
+
+
+def _shown(value: Any, path: str) -> str:
+    """Never the contents of a Secret."""
+    return "…" if path.startswith(("data.", "data")) else show(value)
+
+
+Manifest = dict[str, Any]
+"""One object of Kubernetes, as it is sent to the API server."""
+
+DIGEST_ANNOTATION: Final = f"{GROUP}/digest"
+"""Digest of the manifest at the last apply. It distinguishes a removed field of the manifest from a field that
+another manager added."""
+
+_SHOWN: Final = 3  # differences that a reason names
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One object to apply."""
+
+    manifest: Manifest
+    new: bool
+    """The object does not exist; the applier checks that no foreign object has its name."""
+    foreign: tuple[Difference, ...] = ()
+    """Foreign changes; empty if the manifest itself changed."""
+
+    @property
+    def ref(self) -> Ref:
+        return ref_of(self.manifest)
+
+    @property
+    def why(self) -> str:
+        """Text for log lines."""
+        if self.new:
+            return f"{self.ref}: absent"
+        shown = "; ".join(str(found) for found in self.foreign[:_SHOWN])
+        more = f" and {len(self.foreign) - _SHOWN} more" if len(self.foreign) > _SHOWN else ""
+        return f"{self.ref}: {shown + more if shown else 'is wanted otherwise now'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The writes, in this order: first all applies, then all deletions."""
+
+    apply: tuple[Change, ...] = ()
+    delete: tuple[Object, ...] = ()
+
+
+Residue = Mapping[Ref, frozenset[Difference]]
+"""Digest → differences that remained after the apply. The API server or a webhook normalises these fields, so another
+apply would change nothing."""
+
+
+def make_plan(
+    wanted: Iterable[Manifest],
+    live: Mapping[Ref, Object],
+    *,
+    owner_uid: str,
+    residue: Residue | None = None,
+) -> Plan:
+    """The difference. Objects of `live` that the owner does not control are left alone."""
+    known = residue or {}
+    changes, kept = [], set()
+    for manifest in wanted:
+        ref = ref_of(manifest)
+        kept.add(ref)
+        change = _change(seal(manifest), live.get(ref), known.get(ref, frozenset()))
+        if change is not None:
+            changes.append(change)
+    superfluous = (
+        item
+        for ref, item in sorted(live.items())
+        if ref not in kept
+        and is_controlled_by(item, owner_uid)
+        and "deletionTimestamp" not in item["metadata"]
+    )
+    return Plan(tuple(changes), tuple(superfluous))
+
+
+def was_meant(manifest: Manifest, live: Object) -> bool:
+    """Whether the last apply of the object had this manifest, regardless of later foreign changes."""
+    sealed = seal(manifest)["metadata"]["annotations"][DIGEST_ANNOTATION]
+    return bool(annotations_of(live).get(DIGEST_ANNOTATION) == sealed)
+
+
+def seal(manifest: Manifest) -> Manifest:
+    """The manifest with its digest."""
+    digest = hashlib.sha256(msgspec.json.encode(manifest, order="deterministic")).hexdigest()[:16]
+    metadata = manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), DIGEST_ANNOTATION: digest}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _change(sealed: Manifest, found: Object | None, known: frozenset[Difference]) -> Change | None:
+    if found is None:
+        return Change(sealed, new=True)
+    open_ = tuple(item for item in differences(sealed, found) if item not in known)
+    if not open_:
         return None
+    digest = sealed["metadata"]["annotations"][DIGEST_ANNOTATION]
+    meant = annotations_of(found).get(DIGEST_ANNOTATION) != digest
+    return Change(sealed, new=False, foreign=() if meant else open_)
+
+
+def left_over(applied: Manifest, answer: Object) -> frozenset[Difference]:
+    """Differences right after an apply: fields that the server normalises."""
+    return frozenset(differences(applied, answer))

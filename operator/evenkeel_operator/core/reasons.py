@@ -1,8 +1,18 @@
-"""The reasons of conditions and events: one CamelCase word each, for programs."""
+"""The reasons of conditions and events: one CamelCase word each, for programs. A note adds the message for people."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A reason with its message, for a condition or an event."""
+
+    reason: str
+    message: str
+
 
 # Ready, EnginesReady, RouterReady
 ALL_READY: Final = "AllReady"  # every desired pod is ready
@@ -79,7 +89,6 @@ KEYS_CLASH: Final = "KeysClash"
 # Events
 SCALED: Final = "Scaled"  # the built-in scaler changed the number of replicas
 REVERTED: Final = "Reverted"  # a foreign change of a field that the operator owns was reverted
-KEYS_ROTATED: Final = "KeysRotated"
 
 RENAMED: Final = {"AsPromised": HEALTHY, "ApiAbsent": API_MISSING}
 """Reasons that version 0.1 wrote into status, and their names now: a new name alone is no change to report."""

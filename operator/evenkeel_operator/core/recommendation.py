@@ -1,22 +1,115 @@
-"""The number of replicas that one set of measurements recommends. Pure.
+"""From Prometheus to a recommended number of replicas: queries, measurements, demand (design §6). Pure.
+
+Every router exports the same fleet-wide values: use `max` over routers, never `sum`. Latency counts clients within
+their share only, so a client cannot grow the fleet by queueing behind itself.
+
+Demand is counted in replicas of usable capacity, so a client's cap does not grow with the fleet. Caps belong to
+clients, not to tenants; a tenant's weight is part of each of its clients' caps (R9).
 
 The highest of several recommendations counts: demand over usable capacity, queue time and time to first token where
-they exceed their targets, and one replica while requests are served or wait.
-
-Demand adds replicas only if capacity is known: configured, or measured while requests waited. A replica's throughput
-without waiting requests is a lower bound. It suffices to remove replicas, not to add any.
+they exceed their targets, and one replica while requests are served or wait. Demand adds replicas only if capacity is
+known: configured, or measured while requests waited. A replica's throughput without waiting requests is a lower bound.
+It suffices to remove replicas, not to add any.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
 
-from evenkeel_contract.spec.scaling import Autoscaling
+from evenkeel_contract.names import OTHER_CLIENTS, SERVICE_LABEL
+from evenkeel_contract.routerconfig import TenantConfig
+from evenkeel_contract.spec.parts import Autoscaling
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.demand import Asked, Demand, Parts, demand_of
+from evenkeel_operator.core.reasons import Note
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The demand of one client at all routers together: r_i."""
+
+    tenant: str
+    client: str
+    """`OTHER_CLIENTS` stands for the tenant's clients without a series of their own."""
+    service_per_s: float
+    """Weighted tokens per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tenant:
+    part: float
+    """Its weight over the heaviest tenant's: above 0, at most 1."""
+    default: float
+    """Share of the tenant's weight for a client that the tenant does not name."""
+    clients: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Relative weights: the part of `maxReplicasPerClient` for each client, at most 1."""
+
+    tenants: Mapping[str, _Tenant] = field(default_factory=dict)
+    stranger: float = 1.0
+    """For a tenant that has no weight of its own: the anonymous one, or one that is gone."""
+
+    def client(self, tenant: str, client: str) -> float:
+        """The weight of a client. Clients that share a series count as the heaviest of them."""
+        known = self.tenants.get(tenant)
+        if known is None:
+            return self.stranger
+        if client == OTHER_CLIENTS:
+            return known.part
+        return known.part * known.clients.get(client, known.default)
+
+
+def parts_of(tenants: Iterable[TenantConfig]) -> Parts:
+    """From the weights that routers use."""
+    listed = list(tenants)
+    heaviest = max((float(tenant.weight) for tenant in listed), default=1.0)
+    return Parts(
+        {tenant.name: _tenant(tenant, heaviest) for tenant in listed}, min(1.0, 1.0 / heaviest)
+    )
+
+
+def _tenant(tenant: TenantConfig, heaviest: float) -> _Tenant:
+    named = {client.name: float(client.weight) for client in tenant.clients}
+    most = max((*named.values(), float(tenant.default_client_weight)))
+    return _Tenant(
+        part=tenant.weight / heaviest,
+        default=tenant.default_client_weight / most,
+        clients={name: weight / most for name, weight in named.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Of all clients, in replicas."""
+
+    replicas: float
+    """Σ min(r_i, cap_i)."""
+    ceiling: float
+    """Σ cap_i of the clients with demand: the limit of every recommendation to grow."""
+
+
+def demand_of(
+    asked: Iterable[Asked], parts: Parts, *, usable_per_s: float, cap_replicas: float
+) -> Demand:
+    """`usable_per_s` is the usable capacity of a replica; `cap_replicas` is `maxReplicasPerClient`, for weight 1."""
+    found = [
+        (one.service_per_s / usable_per_s, cap_replicas * parts.client(one.tenant, one.client))
+        for one in asked
+        if one.service_per_s > 0
+    ]
+    return Demand(
+        replicas=sum(min(wanted, cap) for wanted, cap in found),
+        ceiling=sum(cap for _, cap in found),
+    )
+
 
 TOLERANCE: Final = 0.1
 """How far demand or latency may be off without anything changing, as in the HorizontalPodAutoscaler."""
@@ -130,3 +223,104 @@ def _by_latency(
         for over in (seen_s / target.seconds,)
         if over > 1.0 + TOLERANCE
     )
+
+
+STALE_S: Final = 180.0
+"""Three scrapes at one a minute. The metrics of routers change within seconds."""
+RATE: Final = "2m"
+"""Two scrapes at one a minute, plus the minute over which routers average demand."""
+LEARNING: Final = "[3h:1m]"
+"""Window for measured capacity: longer than a quiet hour, short enough to exclude yesterday's model."""
+LEARNT_PART: Final = 0.95
+"""Quantile of the window, not its maximum: a router that restores its ledger may report too much for a minute."""
+
+AGE, ASKED, IN_FLIGHT = "age", "asked", "inFlight"
+SEEN, SATURATED = "seen", "saturated"
+QUEUE, TTFT = "queue", "ttft"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series at one time."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+Answers = Mapping[str, Sequence[Sample]]
+"""By the name of the query."""
+
+
+def series_of(namespace: str, name: str) -> str:
+    """The labels of all series that a service's routers and engines export, as its PodMonitors have it."""
+    label = re.sub(r"\W", "_", SERVICE_LABEL)  # as Prometheus spells it
+    return f'namespace="{namespace}",{label}="{name}"'
+
+
+def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
+    """PromQL by name; only what the spec needs."""
+    of = series_of(namespace, name)
+    found = {
+        AGE: f"time() - max(timestamp(evenkeel_router_fleet_backlogged_clients{{{of}}}))",
+        ASKED: f"max by (tenant, client) (evenkeel_router_service_requested{{{of}}}) > 0",
+        IN_FLIGHT: f"sum(evenkeel_router_requests_in_flight{{{of}}})",
+    }
+    targets = scaling.targets
+    if targets.service_per_replica is None:
+        # The minimum over routers: the counter of a starting router jumps while it restores its ledger.
+        total = f"evenkeel_router_tenant_service_total{{{of}}}"
+        served = f"sum(min by (tenant) (rate({total}[{RATE}])))"
+        live = f"count(max by (replica) (evenkeel_router_replica_routable{{{of}}}) == 1)"
+        # Not at every sample: while a full batch decodes, no request waits until the first one ends.
+        waiting = f"(evenkeel_router_fleet_backlogged_clients{{{of}}} > bool 0)[{RATE}:10s]"
+        waits = f"max(avg_over_time({waiting})) >= 0.5"
+        # A rate over a window longer than the data is too small, and would underestimate the capacity of a new fleet.
+        each = f"{served} / {live} > 0 and count({total} offset {RATE})"
+        found[SEEN] = f"quantile_over_time({LEARNT_PART}, ({each}){LEARNING})"
+        found[SATURATED] = f"quantile_over_time({LEARNT_PART}, ({each} and {waits}){LEARNING})"
+    share = "evenkeel_router_within_share_ttft_seconds"
+    if targets.queue_time is not None:
+        # Little's law: waiting requests divided by requests started per second.
+        waiting = f"max(avg_over_time(evenkeel_router_within_share_waiting{{{of}}}[{RATE}]))"
+        found[QUEUE] = f"{waiting} / sum(rate({share}_count{{{of}}}[{RATE}]))"
+    if targets.ttft_p95 is not None:
+        buckets = f"sum by (le) (rate({share}_bucket{{{of}}}[{RATE}]))"
+        found[TTFT] = f"histogram_quantile(0.95, {buckets})"
+    return found
+
+
+def measurements(answers: Answers) -> Measurements | Note:
+    """The measurements; a note if the service's routers have no recent series."""
+    age_s = _one(answers, AGE)
+    if age_s is None:
+        message = (
+            "Prometheus has no series of this service's routers: does it scrape them, with the labels of the "
+            "PodMonitor?"
+        )
+        return Note(reasons.NO_DATA, message)
+    if age_s > STALE_S:
+        message = f"what Prometheus has of this service's routers is older than {STALE_S:.0f} s"
+        return Note(reasons.DATA_STALE, message)
+    return Measurements(
+        asked=tuple(
+            Asked(one.labels.get("tenant", ""), one.labels.get("client", ""), one.value)
+            for one in answers.get(ASKED, ())
+            if math.isfinite(one.value)
+        ),
+        in_flight=_one(answers, IN_FLIGHT) or 0.0,
+        seen_per_s=_finite(answers, SEEN),
+        saturated_per_s=_finite(answers, SATURATED),
+        queue_s=_one(answers, QUEUE),
+        ttft_p95_s=_one(answers, TTFT),
+    )
+
+
+def _one(answers: Answers, name: str) -> float | None:
+    """The only sample; None without a sample or if it is NaN (0 / 0)."""
+    found = next(iter(answers.get(name, ())), None)
+    return None if found is None or math.isnan(found.value) else found.value
+
+
+def _finite(answers: Answers, name: str) -> float | None:
+    found = _one(answers, name)
+    return found if found is not None and math.isfinite(found) else None

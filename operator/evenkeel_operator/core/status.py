@@ -1,32 +1,241 @@
-"""`status` of both resources as plain data, and whether it differs from the object's."""
+"""`status` of a FairInferenceService as plain data: conditions with a reason and a message, events for changes (design §3).
+
+Messages contain no times and no counts that change at rest, since every change of the status is a write.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evenkeel_contract.decode import salvage, to_plain
-from evenkeel_contract.faults import Fault
+from evenkeel_contract.decode import fields_of, salvage, to_plain
 from evenkeel_contract.names import COMPONENT_LABEL, ENGINE_COMPONENT, SERVICE_LABEL, router_name
-from evenkeel_contract.render import serves
-from evenkeel_contract.spec import (
+from evenkeel_contract.spec.resources import (
     Condition,
     ConditionStatus,
     FairInferenceService,
-    InferenceTenant,
+    RouterStatus,
+    ScalingStatus,
     ServiceCondition,
     ServiceStatus,
     TenantCondition,
     TenantStatus,
 )
-from evenkeel_contract.spec.status import RouterStatus, ScalingStatus, ServedBy
+from evenkeel_contract.values import Fault
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.conditions import Findings, dated, spec_verdict, verdicts
 from evenkeel_operator.core.objects import Object
-from evenkeel_operator.core.scaler import Decision
-from evenkeel_operator.core.tenants import Roster
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.scaling import Decision
+from evenkeel_operator.core.workload import Workload
+
+MAX_MESSAGE = 4096  # characters; the API server allows 32768 bytes
+
+TRUE, FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A condition without its time."""
+
+    type: ServiceCondition | TenantCondition
+    status: ConditionStatus
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The results of a pass."""
+
+    faults: tuple[Fault, ...]
+    runs: bool
+    """Whether a valid spec is in use: the newest one, or the last valid one."""
+    engines: Workload
+    routers: Workload
+    notes: tuple[Note, ...] = ()
+    blocked: Note | None = None
+    """Why a rollout is stuck although no pod has a failure."""
+    wakes: bool = False
+    """At 0 engines, the next request starts one."""
+    scaling: Note = Note(reasons.NOT_CONFIGURED, "spec.autoscaling is not set.")
+    scales: bool = False
+    """The built-in scaler has the measurements that it needs."""
+
+
+def verdicts(found: Findings) -> tuple[Verdict, ...]:
+    """All conditions, in the order in which they are read."""
+    return (
+        _ready(found),
+        _pods(ServiceCondition.ENGINES_READY, found.engines, "engines", wakes=found.wakes),
+        _pods(ServiceCondition.ROUTER_READY, found.routers, "routers"),
+        _scaling(found),
+        _progressing(found),
+        _degraded(found),
+        spec_verdict(found.faults),
+    )
+
+
+def _ready(found: Findings) -> Verdict:
+    ready = ServiceCondition.READY
+    if not found.runs:
+        return Verdict(
+            ready,
+            FALSE,
+            reasons.INVALID,
+            "The spec is invalid, and no valid spec was applied before.",
+        )
+    if found.routers.ready == 0:
+        return Verdict(ready, FALSE, reasons.ROUTER_NOT_READY, _why(found.routers, "routers"))
+    if found.engines.ready == 0 and found.wakes:
+        return _at_zero(found.engines)
+    if found.engines.ready == 0:
+        reason = reasons.ENGINES_NOT_READY if found.engines.wanted else reasons.NO_REPLICAS
+        return Verdict(ready, FALSE, reason, _why(found.engines, "engines"))
+    return Verdict(ready, TRUE, reasons.SERVING, "At least one router and one engine are ready.")
+
+
+def _at_zero(engines: Workload) -> Verdict:
+    """`minReplicas: 0` allows 0 engines; an engine that fails to start is still a failure."""
+    ready = ServiceCondition.READY
+    if engines.wanted == 0:
+        return Verdict(ready, TRUE, reasons.IDLE, "0 engines run. The next request starts one.")
+    if engines.failure is None:
+        message = "Requests wait for the first engine to start."
+        return Verdict(ready, FALSE, reasons.ACTIVATING, message)
+    return Verdict(ready, FALSE, reasons.ENGINES_NOT_READY, _why(engines, "engines"))
+
+
+def _pods(
+    condition: ServiceCondition, load: Workload, what: str, *, wakes: bool = False
+) -> Verdict:
+    if load.wanted == 0 and wakes:
+        return Verdict(
+            condition, TRUE, reasons.IDLE, f"0 {what} are desired until a request arrives."
+        )
+    if load.wanted == 0:
+        return Verdict(condition, FALSE, reasons.NO_REPLICAS, f"0 {what} are desired.")
+    if load.is_whole:
+        message = f"{load.wanted} of {load.wanted} {what} are ready."
+        if load.stuck is not None:  # the ready ones are of the previous revision
+            message = f"{message} New ones are not: {load.stuck.message}"
+        return Verdict(condition, TRUE, reasons.ALL_READY, cut(message))
+    if not load.exists:
+        return Verdict(condition, FALSE, reasons.NOT_CREATED, f"The {what} do not exist yet.")
+    reason = load.failure.reason if load.failure else reasons.STARTING
+    return Verdict(condition, FALSE, reason, _why(load, what))
+
+
+def _why(load: Workload, what: str) -> str:
+    if load.wanted == 0:
+        return f"0 {what} are desired."
+    count = f"{load.ready} of {load.wanted} {what} are ready"
+    return f"{count}: {load.failure.message}" if load.failure else f"{count}."
+
+
+def _scaling(found: Findings) -> Verdict:
+    status = TRUE if found.scales else FALSE
+    note = found.scaling
+    return Verdict(ServiceCondition.SCALING_ACTIVE, status, note.reason, note.message)
+
+
+def _progressing(found: Findings) -> Verdict:
+    condition = ServiceCondition.PROGRESSING
+    moving = [
+        what
+        for what, load in (("engines", found.engines), ("routers", found.routers))
+        if found.runs and not load.settled
+    ]
+    if not moving:
+        return Verdict(
+            condition, FALSE, reasons.STABLE, "All desired pods exist and are up to date."
+        )
+    if found.blocked is not None:
+        return Verdict(condition, FALSE, found.blocked.reason, found.blocked.message)
+    for note in _stuck(found):
+        return Verdict(condition, FALSE, note.reason, cut(note.message))
+    for load in (found.engines, found.routers):
+        failure = load.failure
+        # Old pods serve, and new ones fit on no node: a person must add capacity or allow fewer pods.
+        if failure is not None and failure.reason == reasons.UNSCHEDULABLE and load.is_whole:
+            message = f"No room to surge: {failure.message}. Add capacity, or allow rollout.maxUnavailable."
+            return Verdict(condition, FALSE, reasons.ROLLOUT_BLOCKED, message)
+    return Verdict(
+        condition,
+        TRUE,
+        reasons.ROLLING_OUT,
+        f"The rollout of {' and '.join(moving)} is in progress.",
+    )
+
+
+def _stuck(found: Findings) -> Iterator[Note]:
+    for what, load in (("engines", found.engines), ("routers", found.routers)):
+        if found.runs and load.stuck is not None:
+            message = f"The rollout of {what} is stuck: {load.stuck.message}"
+            yield Note(reasons.ROLLOUT_STUCK, message)
+
+
+def _degraded(found: Findings) -> Verdict:
+    condition = ServiceCondition.DEGRADED
+    notes = list(found.notes)
+    if found.faults and found.runs:
+        notes.insert(
+            0, Note(reasons.OLD_SPEC_RUNS, "The spec is invalid; the last valid one is in use.")
+        )
+    for what, load in (("engines", found.engines), ("routers", found.routers)):
+        if 0 < load.ready < load.wanted:
+            notes.append(Note(reasons.FEWER_REPLICAS, _why(load, what)))
+    notes += _stuck(found)
+    if not notes:
+        return Verdict(condition, FALSE, reasons.HEALTHY, "All objects match the spec.")
+    message = " ".join(_sentence(note.message) for note in notes)
+    return Verdict(condition, TRUE, notes[0].reason, cut(message))
+
+
+def spec_verdict(faults: Iterable[Fault]) -> Verdict:
+    """SpecValid, with every fault and its path."""
+    listed = [str(fault) for fault in faults]
+    if not listed:
+        message = "The spec is valid."
+        return Verdict(ServiceCondition.SPEC_VALID, TRUE, reasons.VALID, message)
+    message = cut("; ".join(listed))
+    return Verdict(ServiceCondition.SPEC_VALID, FALSE, reasons.INVALID, message)
+
+
+def conditions(found: Iterable[Verdict], raw: Object, *, now: str) -> tuple[Condition, ...]:
+    """Each with the time at which its status changed last."""
+    before = {condition.type: condition for condition in _known_conditions(raw)}
+    generation = generation_of(raw)
+
+    def condition(verdict: Verdict) -> Condition:
+        old = before.get(verdict.type.value)
+        unchanged = old is not None and old.status is verdict.status
+        return Condition(
+            type=verdict.type.value,
+            status=verdict.status,
+            reason=verdict.reason,
+            message=verdict.message,
+            last_transition_time=old.last_transition_time if old and unchanged else now,
+            observed_generation=generation,
+        )
+
+    return tuple(condition(verdict) for verdict in found)
+
+
+def generation_of(raw: Object) -> int:
+    """The generation of the spec."""
+    return int(raw["metadata"].get("generation", 0))
+
+
+def _sentence(message: str) -> str:
+    """What a server or a scheduler reported may lack its full stop."""
+    return message if message.endswith((".", "…")) else f"{message}."
+
+
+def cut(message: str, most: int = MAX_MESSAGE) -> str:
+    """At most so many characters."""
+    return message if len(message) <= most else message[: most - 1] + "…"
 
 
 def service_status(
@@ -40,10 +249,8 @@ def service_status(
     now: str,
 ) -> dict[str, Any]:
     """The status of the FairInferenceService `raw`."""
-    generation = int(raw["metadata"].get("generation", 0))
-    before = conditions_of(raw)
     status = ServiceStatus(
-        observed_generation=generation,
+        observed_generation=generation_of(raw),
         replicas=found.engines.pods,
         ready_replicas=found.engines.ready,
         selector=engine_selector(str(raw["metadata"]["name"])),
@@ -52,15 +259,7 @@ def service_status(
         available_image=available_image,
         router=RouterStatus(ready_replicas=found.routers.ready),
         scaling=None if decision is None else _scaling_status(decision, raw, now=now),
-        conditions=tuple(
-            dated(
-                (verdict.type.value, verdict.status, verdict.reason, verdict.message),
-                before,
-                generation=generation,
-                now=now,
-            )
-            for verdict in verdicts(found)
-        ),
+        conditions=conditions(verdicts(found), raw, now=now),
     )
     plain: dict[str, Any] = to_plain(status)
     return plain
@@ -77,54 +276,7 @@ def _scaling_status(decision: Decision, raw: Object, *, now: str) -> ScalingStat
     return ScalingStatus(desired=decision.replicas, reason=decision.reason, last_scale_time=changed)
 
 
-def tenant_status(
-    raw: Object,
-    *,
-    tenant: InferenceTenant | None,
-    faults: Sequence[Fault],
-    roster: Roster,
-    services: Iterable[FairInferenceService],
-    now: str,
-) -> dict[str, Any]:
-    """The status of the InferenceTenant `raw`."""
-    generation = int(raw["metadata"].get("generation", 0))
-    before = conditions_of(raw)
-    valid = spec_verdict(faults)
-    found = (
-        _keys_verdict(str(raw["metadata"]["name"]), faults, roster),
-        (TenantCondition.SPEC_VALID.value, valid.status, valid.reason, valid.message),
-    )
-    serving = (
-        () if tenant is None else (item.metadata.name for item in services if serves(item, tenant))
-    )
-    status = TenantStatus(
-        observed_generation=generation,
-        conditions=tuple(dated(v, before, generation=generation, now=now) for v in found),
-        services=tuple(ServedBy(name=name) for name in sorted(serving)),
-    )
-    plain: dict[str, Any] = to_plain(status)
-    return plain
-
-
-def _keys_verdict(
-    name: str, faults: Sequence[Fault], roster: Roster
-) -> tuple[str, ConditionStatus, str, str]:
-    ready = TenantCondition.READY.value
-    if faults:
-        message = "The spec is invalid; routers use the last valid one."
-        return ready, ConditionStatus.FALSE, reasons.INVALID, message
-    missing = sorted(key for tenant, key in roster.missing if tenant == name)
-    if missing:
-        message = f"No Secret has the keys {', '.join(missing)}; they are rejected."
-        return ready, ConditionStatus.FALSE, reasons.KEYS_MISSING, message
-    clashing = sorted(key for tenant, key in roster.clashing if tenant == name)
-    if clashing:
-        message = f"The keys {', '.join(clashing)} are used more than once; they are rejected."
-        return ready, ConditionStatus.FALSE, reasons.KEYS_CLASH, message
-    return ready, ConditionStatus.TRUE, reasons.KEYS_KNOWN, "Routers accept all keys."
-
-
-def conditions_of(raw: Object) -> tuple[Condition, ...]:
+def _known_conditions(raw: Object) -> tuple[Condition, ...]:
     """The conditions of the object; one that cannot be read counts as missing."""
     listed = (raw.get("status") or {}).get("conditions") or ()
     found = (salvage(Condition, condition) for condition in listed)
@@ -142,19 +294,7 @@ def differs(status: Mapping[str, Any], raw: Object) -> bool:
     return owned != status
 
 
-_OWNED = (
-    "observedGeneration",
-    "replicas",
-    "readyReplicas",
-    "selector",
-    "url",
-    "image",
-    "availableImage",
-    "router",
-    "scaling",
-    "conditions",
-    "services",
-)
+_OWNED: Final = (fields_of(ServiceStatus).keys() | fields_of(TenantStatus).keys()) - {"fairness"}
 
 
 def engine_selector(service: str) -> str:

@@ -7,18 +7,28 @@ accepted for neither.
 from __future__ import annotations
 
 import hashlib
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from evenkeel_contract.faults import Fault
-from evenkeel_contract.render import KeyHashes
+from evenkeel_contract.decode import to_plain
+from evenkeel_contract.render import KeyHashes, serves
 from evenkeel_contract.routerconfig import RouterConfig, TenantConfig
-from evenkeel_contract.spec import InferenceTenant
+from evenkeel_contract.spec.resources import (
+    ConditionStatus,
+    FairInferenceService,
+    InferenceTenant,
+    ServedBy,
+    TenantCondition,
+    TenantStatus,
+)
 from evenkeel_contract.validate import parse_tenant
+from evenkeel_contract.values import Fault
 
-from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.objects import Object, entries_of, without_status
+from evenkeel_operator.core.status import Verdict, conditions, generation_of, spec_verdict
 
 SecretHashes = Mapping[str, Mapping[str, str] | None]
 """Secret of the namespace → entry → SHA-256 of the key in it; None: there is no such Secret."""
@@ -38,8 +48,7 @@ def read_tenants(raw: Iterable[Object]) -> tuple[Tenant, ...]:
     """By name."""
     found = []
     for item in sorted(raw, key=lambda item: str(item["metadata"]["name"])):
-        plain = {key: value for key, value in item.items() if key != "status"}
-        resource, faults = parse_tenant(plain)
+        resource, faults = parse_tenant(without_status(item))
         found.append(Tenant(str(item["metadata"]["name"]), resource, faults))
     return tuple(found)
 
@@ -55,15 +64,8 @@ def hash_entries(secret: Object) -> dict[str, str]:
 
     White space at both ends is not part of a key: `echo key > file` adds a line break that clients do not send.
     """
-    found = {}
-    for name, encoded in (secret.get("data") or {}).items():
-        try:
-            key = b64decode(str(encoded), validate=True).strip()
-        except ValueError:
-            continue
-        if key:
-            found[str(name)] = hashlib.sha256(key).hexdigest()
-    return found
+    keys = {name: entry.strip() for name, entry in entries_of(secret).items()}
+    return {name: hashlib.sha256(key).hexdigest() for name, key in keys.items() if key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +121,45 @@ def keep_faulty(
         if item.name in faulty and taken.isdisjoint(key.sha256 for key in item.api_keys)
     ]
     return tuple(sorted((*config.tenancy.tenants, *kept), key=lambda item: item.name))
+
+
+def tenant_status(
+    raw: Object,
+    *,
+    tenant: InferenceTenant | None,
+    faults: Sequence[Fault],
+    roster: Roster,
+    services: Iterable[FairInferenceService],
+    now: str,
+) -> dict[str, Any]:
+    """The status of the InferenceTenant `raw`."""
+    serving = (
+        () if tenant is None else (item.metadata.name for item in services if serves(item, tenant))
+    )
+    status = TenantStatus(
+        observed_generation=generation_of(raw),
+        conditions=conditions(
+            (_keys_verdict(str(raw["metadata"]["name"]), faults, roster), spec_verdict(faults)),
+            raw,
+            now=now,
+        ),
+        services=tuple(ServedBy(name=name) for name in sorted(serving)),
+    )
+    plain: dict[str, Any] = to_plain(status)
+    return plain
+
+
+def _keys_verdict(name: str, faults: Sequence[Fault], roster: Roster) -> Verdict:
+    ready = TenantCondition.READY
+    if faults:
+        message = "The spec is invalid; routers use the last valid one."
+        return Verdict(ready, ConditionStatus.FALSE, reasons.INVALID, message)
+    missing = sorted(key for tenant, key in roster.missing if tenant == name)
+    if missing:
+        message = f"No Secret has the keys {', '.join(missing)}; they are rejected."
+        return Verdict(ready, ConditionStatus.FALSE, reasons.KEYS_MISSING, message)
+    clashing = sorted(key for tenant, key in roster.clashing if tenant == name)
+    if clashing:
+        message = f"The keys {', '.join(clashing)} are used more than once; they are rejected."
+        return Verdict(ready, ConditionStatus.FALSE, reasons.KEYS_CLASH, message)
+    return Verdict(ready, ConditionStatus.TRUE, reasons.KEYS_KNOWN, "Routers accept all keys.")

@@ -1,21 +1,197 @@
-"""The state of a Deployment and its pods in one value, from which conditions are made."""
+"""Deployments and their pods: engines with the fields that rotation reads, why pods are not ready, stuck rollouts. Pure.
+
+A pod that is being deleted or has ended is not an engine. Messages do not change from one attempt of the kubelet to the
+next: each change would be a write.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from evenkeel_contract.names import (
+    COMPONENT_LABEL,
+    DRAIN_ANNOTATION,
+    ENGINE_COMPONENT,
+    IN_ROTATION_GATE,
+)
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.engines import engines_of
-from evenkeel_operator.core.objects import Object, labels_of
-from evenkeel_operator.core.pod_failures import (
-    STUCK,
-    PodFailure,
-    has_ended,
-    of_containers,
-    of_scheduling,
+from evenkeel_operator.core.objects import Object, annotations_of, conditions_of, labels_of
+from evenkeel_operator.core.reasons import Note
+
+_IMAGE: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 )
+_CONFIG: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+)
+STUCK: Final = frozenset(
+    {
+        reasons.IMAGE_CANNOT_BE_PULLED,
+        reasons.CANNOT_START,
+        reasons.CRASHING,
+        reasons.PODS_REFUSED,
+        reasons.ROLLOUT_STUCK,
+    }
+)
+"""Failures of a new pod that waiting does not resolve. A missing node may still be added."""
+WORDS: Final = 300
+"""Characters of a container's last line: as much as an exception needs."""
+
+
+def has_ended(pod: Object) -> bool:
+    """Whether it is being deleted, or has ended (evicted, node shut down): its failures no longer matter."""
+    phase = (pod.get("status") or {}).get("phase")
+    return "deletionTimestamp" in pod["metadata"] or phase in ("Failed", "Succeeded")
+
+
+def is_broken(pod: Object) -> bool:
+    """Whether a container of it ended, or cannot start."""
+    return not has_ended(pod) and next(of_containers(pod), None) is not None
+
+
+def of_containers(pod: Object) -> Iterator[Note]:
+    """Failures of its containers."""
+    status = pod.get("status") or {}
+    listed = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    for container in listed:
+        where = f"container {container['name']} of pod {pod['metadata']['name']}"
+        state, before = container.get("state") or {}, container.get("lastState") or {}
+        waiting = state.get("waiting") or {}
+        reason, message = waiting.get("reason", ""), waiting.get("message", "")
+        ended = state.get("terminated") or before.get("terminated")
+        if reason in _IMAGE:
+            image = container.get("image", "")
+            yield Note(
+                reasons.IMAGE_CANNOT_BE_PULLED, f"{where}: the image {image} cannot be pulled."
+            )
+        elif reason in _CONFIG:
+            yield Note(reasons.CANNOT_START, f"{where}: {message or reason}")
+        elif ended and not container.get("ready"):
+            # The same text in every state of a crash loop: no times, no counts. Each change would be a write.
+            yield Note(reasons.CRASHING, f"{where} exited and restarts ({_how(ended)}).")
+
+
+def _how(ended: Mapping[str, Any]) -> str:
+    """Why a container ended, with the last line of its log, which the kubelet keeps."""
+    ended_with = str(ended.get("message") or "").strip()
+    words = ended_with.splitlines()[-1].strip() if ended_with else ""
+    if len(words) > WORDS:
+        words = f"…{words[-WORDS:]}"
+    detail = f": {words}" if words else "; see its log"
+    return f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode', '?')}{detail}"
+
+
+def of_scheduling(pod: Object) -> Iterator[Note]:
+    """A failure to schedule it."""
+    scheduled = conditions_of(pod).get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        name, message = pod["metadata"]["name"], scheduled.get("message", "")
+        yield Note(reasons.UNSCHEDULABLE, f"pod {name} fits on no node: {message}")
+
+
+COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
+"""A ReplicaSet first deletes the pod with the lowest cost among equally ready pods; absent is 0."""
+COST_OF_CANDIDATES: Final = "-1000000007"
+"""Lower than any cost set by hand; identifies marks of the operator."""
+MARK_PREFIX: Final = "scale-down since "
+TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The operator chose the pod as a scale-down candidate."""
+
+    since: datetime | None
+    """None if the pod was drained by hand before, since the time is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One engine pod that is not being deleted."""
+
+    name: str
+    uid: str
+    node: str = ""
+    """Empty: none yet."""
+    template: str = ""
+    """Its ReplicaSet."""
+    running: bool = False
+    ready: bool = False
+    """As Kubernetes counts it: containers and gates."""
+    waits_since: datetime | None = None
+    """Time at which its containers became ready, if only the gate InRotation is missing."""
+    drained_by_hand: bool = False
+    """Drained by hand: a mark that is not the operator's."""
+    mark: Mark | None = None
+
+    @property
+    def needs_a_look(self) -> bool:
+        """Whether a pass may have to write to the pod although its Deployment is at rest."""
+        return self.waits_since is not None or self.mark is not None
+
+
+def engines_of(pods: Iterable[Object]) -> tuple[Engine, ...]:
+    """Pods that are not being deleted, by name."""
+    found = (engine_of(pod) for pod in pods)
+    alive = (engine for engine in found if engine is not None)
+    return tuple(sorted(alive, key=lambda engine: engine.name))
+
+
+def engine_of(pod: Object) -> Engine | None:
+    """None if it is no engine, or is being deleted."""
+    status: Mapping[str, Any] = pod.get("status") or {}
+    if has_ended(pod) or labels_of(pod).get(COMPONENT_LABEL) != ENGINE_COMPONENT:
+        return None
+    conditions = conditions_of(pod)
+    drain = annotations_of(pod).get(DRAIN_ANNOTATION)
+    return Engine(
+        name=str(pod["metadata"]["name"]),
+        uid=str(pod["metadata"].get("uid", "")),
+        node=str((pod.get("spec") or {}).get("nodeName", "")),
+        template=labels_of(pod).get("pod-template-hash", ""),
+        running=status.get("phase") == "Running",
+        ready=_holds(conditions.get("Ready")),
+        waits_since=_waits_since(pod, conditions),
+        drained_by_hand=drain is not None and not drain.startswith(MARK_PREFIX),
+        mark=_mark(pod, drain),
+    )
+
+
+def _holds(condition: Mapping[str, Any] | None) -> bool:
+    return condition is not None and condition.get("status") == "True"
+
+
+def _waits_since(pod: Object, conditions: Mapping[str, Mapping[str, Any]]) -> datetime | None:
+    gates = (pod.get("spec") or {}).get("readinessGates") or ()
+    is_gated = any(gate.get("conditionType") == IN_ROTATION_GATE for gate in gates)
+    containers = conditions.get("ContainersReady")
+    if not is_gated or containers is None or not _holds(containers):
+        return None
+    if _holds(conditions.get(IN_ROTATION_GATE)):
+        return None
+    # Without a time it counts as having waited long enough.
+    return _time(str(containers.get("lastTransitionTime", ""))) or datetime.min.replace(tzinfo=UTC)
+
+
+def _mark(pod: Object, drain: str | None) -> Mark | None:
+    if drain is not None and drain.startswith(MARK_PREFIX):
+        return Mark(_time(drain.removeprefix(MARK_PREFIX)))
+    cost = annotations_of(pod).get(COST_ANNOTATION)
+    return Mark(None) if cost == COST_OF_CANDIDATES else None
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +205,9 @@ class Workload:
     ready: int = 0
     settled: bool = False
     """No rollout is in progress: all pods are of the newest revision."""
-    failure: PodFailure | None = None
+    failure: Note | None = None
     """Of any pod, or of the Deployment."""
-    stuck: PodFailure | None = None
+    stuck: Note | None = None
     """Why a rollout is stuck: new pods do not start, or not within its deadline."""
 
     @property
@@ -60,9 +236,11 @@ def workload(deployment: Object | None, *, wanted: int, pods: Sequence[Object] =
     )
 
 
-def _stuck(deployment: Object, pods: Sequence[Object], *, current: bool) -> PodFailure | None:
+def _stuck(deployment: Object, pods: Sequence[Object], *, current: bool) -> Note | None:
     """Found long before the Deployment's deadline, which must exceed the time to load weights."""
-    done = _conditions(deployment).get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
+    done = (
+        conditions_of(deployment).get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
+    )
     if done and current:  # a failure that no rollout caused
         return None
     alive = [pod for pod in pods if not has_ended(pod)]
@@ -80,11 +258,7 @@ def _template(pod: Object) -> str:
     return labels_of(pod).get("pod-template-hash", "")
 
 
-def _conditions(deployment: Object) -> dict[str, Mapping[str, Any]]:
-    return {c["type"]: c for c in (deployment.get("status") or {}).get("conditions") or ()}
-
-
-def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[PodFailure]:
+def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[Note]:
     """The most specific one first: containers, the scheduler, routers, then the Deployment."""
     alive = [pod for pod in pods if not has_ended(pod)]
     alive.sort(key=lambda pod: str(pod["metadata"]["name"]))
@@ -95,11 +269,11 @@ def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[PodFail
     for engine in engines_of(alive):
         if engine.waits_since is not None:
             message = f"pod {engine.name} is ready, and no router sends requests to it yet."
-            yield PodFailure(reasons.NOT_IN_ROTATION, message)
-    conditions = _conditions(deployment)
+            yield Note(reasons.NOT_IN_ROTATION, message)
+    conditions = conditions_of(deployment)
     failure = conditions.get("ReplicaFailure", {})
     if failure.get("status") == "True":  # a quota, an admission webhook
-        yield PodFailure(reasons.PODS_REFUSED, str(failure.get("message", "")))
+        yield Note(reasons.PODS_REFUSED, str(failure.get("message", "")))
     progress = conditions.get("Progressing", {})
     if progress.get("reason") == "ProgressDeadlineExceeded":
-        yield PodFailure(reasons.ROLLOUT_STUCK, "The rollout made no progress within its deadline.")
+        yield Note(reasons.ROLLOUT_STUCK, "The rollout made no progress within its deadline.")

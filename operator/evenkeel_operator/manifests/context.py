@@ -1,64 +1,29 @@
-"""The build context: one service's spec in use, and what the operator adds to it."""
+"""What all builders share: the build context, the head of an object, and pods with the spec's template merged in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from evenkeel_contract.names import API_VERSION, COMPONENT_LABEL, SERVICE_LABEL
-from evenkeel_contract.spec import FairInferenceService, ServiceSpec
+from evenkeel_contract.names import (
+    API_VERSION,
+    COMPONENT_LABEL,
+    ENGINE_COMPONENT,
+    ROUTER_COMPONENT,
+    SERVICE_LABEL,
+    engine_name,
+    router_name,
+)
+from evenkeel_contract.spec.parts import PodTemplate
+from evenkeel_contract.spec.resources import FairInferenceService, ServiceSpec
 
-from evenkeel_operator.core.defaults import Monitoring
-
-Manifest = dict[str, Any]
-"""One object of Kubernetes, as it is sent to the API server."""
+from evenkeel_operator.core.objects import KINDS, Manifest, list_key
+from evenkeel_operator.core.records import Defaults
 
 # How long a terminating replica or router may finish its work, if `spec.autoscaling` is not set. Nearly every chat
 # answer takes less than five minutes.
 DEFAULT_DRAIN_S: Final = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """The FairInferenceService that owns the generated objects."""
-
-    name: str
-    namespace: str
-    uid: str
-
-    @property
-    def reference(self) -> Manifest:
-        """The owner reference."""
-        return {
-            "apiVersion": API_VERSION,
-            "kind": "FairInferenceService",
-            "name": self.name,
-            "uid": self.uid,
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
-    """The images of the pods."""
-
-    engine: str
-    router: str
-    pull_policy: str | None = None
-    """None: the cluster's default (IfNotPresent, or Always for `latest`)."""
-    pull_secrets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineKeyRef:
-    """Reference to the key that engines require; never its value."""
-
-    secret: str
-    entry: str
-    id: str
-    """Changes with the key; a label of the engines' pods, so that a new key is a rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +32,14 @@ class BuildContext:
 
     service: FairInferenceService
     uid: str
-    images: Images
-    engine_key: EngineKeyRef
+    engine_image: str
+    engine_key_id: str
+    """Id of the key that engines ask for, never the key. A label of the engines' pods: a new key is a rollout."""
     router_config: bytes
     """The RouterConfig in JSON."""
+    defaults: Defaults
     apis: frozenset[str] = frozenset()
     """Optional kinds that the cluster has, such as `PodMonitor`."""
-    monitoring: Monitoring = field(default_factory=Monitoring)
-    scrapers: Mapping[str, str] = field(default_factory=dict)
-    """Labels of the namespaces whose pods may read metrics; empty: those of every namespace."""
-    operator_namespace: str | None = None
-    """Namespace whose pods may reach the routers' admin port; None: only the routers themselves."""
 
     @property
     def name(self) -> str:
@@ -97,8 +59,16 @@ class BuildContext:
         return drain_s(self.spec)
 
     @property
-    def owner(self) -> Owner:
-        return Owner(self.name, self.namespace, self.uid)
+    def owner_reference(self) -> Manifest:
+        """Refers to the FairInferenceService, which all generated objects go with."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "FairInferenceService",
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
 
 
 def drain_s(spec: ServiceSpec) -> int:
@@ -111,39 +81,211 @@ MANAGER: Final = "evenkeel-operator"
 """The field manager of server-side apply, and the value of `app.kubernetes.io/managed-by`."""
 
 
-def selector(owner: Owner, component: str) -> dict[str, str]:
+def selector(service: str, component: str) -> dict[str, str]:
     """The labels by which pods of a component are found. Immutable in a Deployment: never add to them."""
-    return {SERVICE_LABEL: owner.name, COMPONENT_LABEL: component}
+    return {SERVICE_LABEL: service, COMPONENT_LABEL: component}
 
 
-def labels(owner: Owner, component: str) -> dict[str, str]:
+def labels(service: str, component: str) -> dict[str, str]:
     """The labels of every generated object."""
     return {
         "app.kubernetes.io/name": f"evenkeel-{component}",
-        "app.kubernetes.io/instance": owner.name,
+        "app.kubernetes.io/instance": service,
         "app.kubernetes.io/component": component,
         "app.kubernetes.io/part-of": "evenkeel",
         "app.kubernetes.io/managed-by": MANAGER,
-        **selector(owner, component),
+        **selector(service, component),
     }
 
 
 def manifest(
-    owner: Owner,
-    *,
-    api: str,
+    context: BuildContext,
     kind: str,
-    name: str,
     component: str,
+    *,
+    name: str | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """The head of an object; the caller adds its body."""
+    """The head of an object; the caller adds its body. `name` is that of the component unless given."""
+    of_component = {ENGINE_COMPONENT: engine_name, ROUTER_COMPONENT: router_name}[component]
     metadata: Manifest = {
-        "name": name,
-        "namespace": owner.namespace,
-        "labels": labels(owner, component),
-        "ownerReferences": [owner.reference],
+        "name": name or of_component(context.name),
+        "namespace": context.namespace,
+        "labels": labels(context.name, component),
+        "ownerReferences": [context.owner_reference],
     }
     if annotations:
         metadata["annotations"] = dict(annotations)
-    return {"apiVersion": api, "kind": kind, "metadata": metadata}
+    return {"apiVersion": KINDS[kind].api, "kind": kind, "metadata": metadata}
+
+
+def service_account(context: BuildContext, component: str) -> Manifest:
+    """The identity of a component's pods. Pods that need its token mount it explicitly."""
+    return {
+        **manifest(context, "ServiceAccount", component),
+        "automountServiceAccountToken": False,
+    }
+
+
+def network_policy(context: BuildContext, component: str, ingress: Sequence[Manifest]) -> Manifest:
+    """What may reach a component. Egress is free: only the owner of an engine knows where it fetches its model from."""
+    found = manifest(context, "NetworkPolicy", component)
+    found["spec"] = {**pods_of(context, component), "policyTypes": ["Ingress"], "ingress": ingress}
+    return found
+
+
+def pods_of(context: BuildContext, component: str) -> Manifest:
+    """The pods of a component, as a part of a network policy."""
+    return {"podSelector": {"matchLabels": selector(context.name, component)}}
+
+
+def scrapers(context: BuildContext) -> Manifest:
+    """The pods that may read metrics, as a part of a network policy."""
+    match = dict(context.defaults.scrapers)
+    return {"namespaceSelector": {"matchLabels": match} if match else {}}
+
+
+def tcp(*ports: int) -> list[Manifest]:
+    """Ports, as a part of a network policy."""
+    return [{"protocol": "TCP", "port": port} for port in ports]
+
+
+def disruption_budget(context: BuildContext, component: str, *, max_unavailable: int) -> Manifest:
+    """How many pods of a component may be evicted at once."""
+    found = manifest(context, "PodDisruptionBudget", component)
+    found["spec"] = {
+        "selector": {"matchLabels": selector(context.name, component)},
+        # A replica that is not ready must not block the drain of its node.
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "maxUnavailable": max_unavailable,
+    }
+    return found
+
+
+def volume_claim(
+    context: BuildContext, component: str, size: str, modes: Sequence[str]
+) -> Manifest:
+    """A volume of a component."""
+    found = manifest(context, "PersistentVolumeClaim", component)
+    found["spec"] = {"accessModes": list(modes), "resources": {"requests": {"storage": size}}}
+    return found
+
+
+APPENDED: Final = frozenset({"tolerations", "envFrom"})
+# Their entries are unions (a value or a source). The API server refuses an entry with both.
+WHOLE: Final = frozenset({"env", "volumes", "volumeMounts", "volumeDevices"})
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`; neither is modified."""
+    merged = dict(base)
+    for key, value in over.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = merge(merged[key], value)
+        elif isinstance(value, list) and isinstance(merged.get(key), list):
+            merged[key] = _merge_list(key, merged[key], value)
+        elif isinstance(value, list):
+            merged[key] = _merge_list(key, [], value)
+        elif isinstance(value, Mapping):
+            merged[key] = merge({}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _merge_list(name: str, base: Sequence[Any], over: Sequence[Any]) -> list[Any]:
+    if name in APPENDED:
+        return [*base, *over]
+    key = list_key(name, [*base, *over])
+    if key is None:
+        return list(over)
+    merged = {entry[key]: entry for entry in base}
+    for entry in over:
+        below = {} if name in WHOLE else merged.get(entry[key], {})
+        merged[entry[key]] = merge(below, entry)
+    return list(merged.values())
+
+
+USER_ID: Final = 65532
+"""`nonroot` of the images; any other id works too."""
+
+# Endpoints, routers and ingress controllers need about a second to see that a pod terminates. The preStop hook delays
+# SIGTERM for as long.
+LEAVE_ROTATION_S: Final = 5
+# Between the last answer and the end of the process.
+EXIT_MARGIN_S: Final = 25
+
+POD_SECURITY: Final[Manifest] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER_ID,
+    "runAsGroup": USER_ID,
+    "fsGroup": USER_ID,
+    # Without it, the owner of every file of a large model volume would be changed at each start.
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Final[Manifest] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+PRE_STOP: Final[Manifest] = {"preStop": {"sleep": {"seconds": LEAVE_ROTATION_S}}}
+
+# Container fields that a template may set at pod level; they apply to the main container.
+CONTAINER_FIELDS: Final = ("env", "envFrom", "resources", "volumeMounts")
+
+
+def probe(path: str, port: str, **timing: int) -> Manifest:
+    """An HTTP probe of a named port."""
+    return {"httpGet": {"path": path, "port": port, "scheme": "HTTP"}, **timing}
+
+
+def spread(match: dict[str, str]) -> list[Manifest]:
+    """Preferred spread over nodes, so that the loss of one node does not remove all pods."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": match},
+        }
+    ]
+
+
+def pod_template(
+    context: BuildContext,
+    component: str,
+    *,
+    pod: Manifest,
+    overlay: PodTemplate,
+    extra_labels: Manifest,
+) -> Manifest:
+    """The pod template of a component. Generated labels win over the template's, since selectors need them."""
+    if context.defaults.pull_secrets:
+        pod = {
+            **pod,
+            "imagePullSecrets": [{"name": name} for name in context.defaults.pull_secrets],
+        }
+    template = merge({"metadata": {}, "spec": pod}, _overlay(overlay, main=component))
+    ours = {**labels(context.name, component), **extra_labels}
+    given = template["metadata"].get("labels") or {}
+    template["metadata"]["labels"] = {**given, **ours}
+    return template
+
+
+def _overlay(overlay: PodTemplate, *, main: str) -> dict[str, Any]:
+    """The template of the spec as a pod template: fields of a container go to the main one."""
+    spec = dict(overlay.spec)
+    inner = {name: spec.pop(name) for name in CONTAINER_FIELDS if name in spec}
+    metadata = {
+        name: overlay.metadata[name]
+        for name in ("labels", "annotations")
+        if name in overlay.metadata
+    }
+    if inner:
+        containers = spec.get("containers")
+        listed = list(containers) if isinstance(containers, list) else []
+        spec["containers"] = [*listed, {"name": main, **inner}]
+    return {"metadata": metadata, "spec": spec}

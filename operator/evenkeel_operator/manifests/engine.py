@@ -1,8 +1,13 @@
-"""The engines: a Deployment, and the headless Service whose endpoints are the replicas."""
+"""The engines: Deployment, command line, volumes, headless Service, identity, network policy and disruption budget.
+
+`evenkeel_contract.render` has the flags that `evenkeel up` uses too. This module adds ports, paths and the key.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 from evenkeel_contract.names import (
     ENGINE_COMPONENT,
@@ -15,25 +20,45 @@ from evenkeel_contract.names import (
     KV_REPLAY_PORT_NAME,
     REPORTS_PORT,
     REPORTS_PORT_NAME,
+    ROUTER_COMPONENT,
+    credentials_name,
     engine_name,
 )
-from evenkeel_contract.quantities import CountOrPercent
-from evenkeel_contract.spec import Runtime
+from evenkeel_contract.render import (
+    PAGE_SIZE,
+    SGLANG_MODULE,
+    engine_environment,
+    file_path,
+    hub_name,
+    kv_events_flag,
+    sglang_flags,
+    simulator_flags,
+)
+from evenkeel_contract.spec.parts import AccessMode, Model, Runtime
+from evenkeel_contract.spec.resources import ServiceSpec
 
-from evenkeel_operator.core.gates import GATES, LAST_WORDS
-from evenkeel_operator.manifests import command
-from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest, selector
-from evenkeel_operator.manifests.pods import (
+from evenkeel_operator.core.objects import Manifest
+from evenkeel_operator.core.records import KEY_PREFIX
+from evenkeel_operator.core.rotation import GATES, LAST_WORDS
+from evenkeel_operator.manifests.context import (
     CONTAINER_SECURITY,
     EXIT_MARGIN_S,
     LEAVE_ROTATION_S,
     POD_SECURITY,
     PRE_STOP,
+    BuildContext,
+    disruption_budget,
+    manifest,
+    network_policy,
     pod_template,
+    pods_of,
     probe,
+    scrapers,
+    selector,
     spread,
+    tcp,
+    volume_claim,
 )
-from evenkeel_operator.manifests.storage import model_mounts, model_volumes
 
 KEY_ENV: Final = "EVENKEEL_ENGINE_KEY"
 
@@ -52,22 +77,16 @@ PORTS: Final = {
 
 def engine_deployment(context: BuildContext, *, replicas: int) -> Manifest:
     """The Deployment of the replicas. `replicas` comes from the spec or the scaler."""
-    match = selector(context.owner, ENGINE_COMPONENT)
+    match = selector(context.name, ENGINE_COMPONENT)
     pod = pod_template(
         context,
         ENGINE_COMPONENT,
         pod=_pod(context, match),
         overlay=context.spec.engine.template,
-        extra_labels={ENGINE_KEY_LABEL: context.engine_key.id},
+        extra_labels={ENGINE_KEY_LABEL: context.engine_key_id},
     )
     rollout = context.spec.engine.rollout
-    found = manifest(
-        context.owner,
-        api="apps/v1",
-        kind="Deployment",
-        name=engine_name(context.name),
-        component=ENGINE_COMPONENT,
-    )
+    found = manifest(context, "Deployment", ENGINE_COMPONENT)
     found["spec"] = {
         "replicas": replicas,
         "revisionHistoryLimit": 3,
@@ -76,8 +95,8 @@ def engine_deployment(context: BuildContext, *, replicas: int) -> Manifest:
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {
-                "maxSurge": _int_or_percent(rollout.max_surge),
-                "maxUnavailable": _int_or_percent(rollout.max_unavailable),
+                "maxSurge": rollout.max_surge.to_plain(),
+                "maxUnavailable": rollout.max_unavailable.to_plain(),
             },
         },
         "template": pod,
@@ -87,23 +106,34 @@ def engine_deployment(context: BuildContext, *, replicas: int) -> Manifest:
 
 def engine_service(context: BuildContext) -> Manifest:
     """Headless; slices list replicas that are not ready too, and routers decide for themselves (design §5)."""
-    found = manifest(
-        context.owner,
-        api="v1",
-        kind="Service",
-        name=engine_name(context.name),
-        component=ENGINE_COMPONENT,
-    )
+    found = manifest(context, "Service", ENGINE_COMPONENT)
     found["spec"] = {
         "type": "ClusterIP",
         "clusterIP": "None",
-        "selector": selector(context.owner, ENGINE_COMPONENT),
+        "selector": selector(context.name, ENGINE_COMPONENT),
         "ports": [
             {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
             for name, port in PORTS.items()
         ],
     }
     return found
+
+
+def engine_policy(context: BuildContext) -> Manifest:
+    """Into engines: the service's routers; scrapers to the HTTP port, whose metrics need no key."""
+    ports = tcp(ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT)
+    routers = pods_of(context, ROUTER_COMPONENT)
+    ingress = [
+        {"from": [routers], "ports": ports},
+        {"from": [scrapers(context)], "ports": tcp(ENGINE_PORT)},
+    ]
+    return network_policy(context, ENGINE_COMPONENT, ingress)
+
+
+def engine_budget(context: BuildContext, *, replicas: int) -> Manifest:
+    """At most one replica at a time; never the only one (design §6: the operator surges first)."""
+    most = 1 if replicas > 1 else 0
+    return disruption_budget(context, ENGINE_COMPONENT, max_unavailable=most)
 
 
 def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
@@ -123,8 +153,8 @@ def _pod(context: BuildContext, match: dict[str, str]) -> Manifest:
 def _container(context: BuildContext) -> Manifest:
     container: Manifest = {
         "name": ENGINE_COMPONENT,
-        "image": context.images.engine,
-        "args": list(command.engine_arguments(context.spec, key_env=KEY_ENV)),
+        "image": context.engine_image,
+        "args": list(engine_arguments(context.spec)),
         "env": _environment(context),
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()
@@ -152,26 +182,26 @@ def _container(context: BuildContext) -> Manifest:
         "volumeMounts": model_mounts(context),
     }
     if context.spec.engine.runtime is Runtime.SGLANG:
-        container["command"] = list(command.SGLANG_COMMAND)
-    if context.images.pull_policy:
-        container["imagePullPolicy"] = context.images.pull_policy
+        container["command"] = list(SGLANG_COMMAND)
+    if context.defaults.pull_policy:
+        container["imagePullPolicy"] = context.defaults.pull_policy
     return container
 
 
 def _environment(context: BuildContext) -> list[Manifest]:
-    key = context.engine_key
+    key = {"name": credentials_name(context.name), "key": f"{KEY_PREFIX}{context.engine_key_id}"}
     found: list[Manifest] = [
         {
             "name": KEY_ENV,
-            "valueFrom": {"secretKeyRef": {"name": key.secret, "key": key.entry}},
+            "valueFrom": {"secretKeyRef": key},
         },
         {"name": "HOME", "value": "/tmp"},  # the root file system is read-only
     ]
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return found
-    settings = command.environment(context.spec)
+    settings = environment(context.spec)
     found += [{"name": name, "value": value} for name, value in settings.items()]
-    found.append({"name": "HF_HOME", "value": command.CACHE_PATH})
+    found.append({"name": "HF_HOME", "value": CACHE_PATH})
     token = context.spec.model.token_secret_ref
     if token is not None:
         ref = {"name": token.name, "key": token.key}
@@ -190,5 +220,107 @@ def _resources(context: BuildContext) -> Manifest:
     }
 
 
-def _int_or_percent(value: CountOrPercent) -> Any:
-    return value.to_plain()
+SGLANG_COMMAND: Final = ("python3", "-m", SGLANG_MODULE)
+CACHE_PATH: Final = "/models/cache"
+"""Directory for downloaded files: `spec.model.cache`, or a directory of the pod."""
+CLAIM_PATH: Final = "/models/claim"
+"""Where the volume of a `pvc://` source is mounted."""
+
+
+def engine_arguments(spec: ServiceSpec) -> Iterator[str]:
+    """All arguments as `--flag=value`. The kubelet expands the key, so the pod spec does not contain it."""
+    sglang = spec.engine.runtime is Runtime.SGLANG
+    yield from _sglang(spec) if sglang else _simulator(spec)
+    yield "--host=0.0.0.0"
+    yield f"--port={ENGINE_PORT}"
+    yield f"--api-key=$({KEY_ENV})"
+    yield f"--page-size={PAGE_SIZE}"
+    # Last, so that a flag of the spec overrides a default; the flags above are refused in the spec.
+    yield from spec.engine.args
+
+
+def _sglang(spec: ServiceSpec) -> Iterator[str]:
+    model = model_path(spec.model)
+    yield from sglang_flags(spec, model=model, tensor_parallel=spec.engine.gpu.count)
+    yield kv_events_flag(host="*", port=KV_EVENTS_PORT, replay_port=KV_REPLAY_PORT)
+
+
+def _simulator(spec: ServiceSpec) -> Iterator[str]:
+    flags = simulator_flags(spec)
+    # In the order of 0.1.0: another order would change the pod, and an upgrade would restart every engine.
+    yield from islice(flags, 2)
+    yield f"--kv-events-port={KV_EVENTS_PORT}"
+    yield f"--kv-replay-port={KV_REPLAY_PORT}"
+    yield f"--reports-port={REPORTS_PORT}"
+    yield from flags
+
+
+def environment(spec: ServiceSpec) -> dict[str, str]:
+    """The settings of the plug-in inside SGLang; the simulator has flags for them."""
+    if spec.engine.runtime is not Runtime.SGLANG:
+        return {}
+    return engine_environment(spec, reports_port=REPORTS_PORT)
+
+
+def model_path(model: Model) -> str:
+    """The model for SGLang: a repository's name, or a path in the container."""
+    found = hub_name(model) or file_path(model)
+    if found is not None:
+        return found
+    inner = model.source.split("://", 1)[1].partition("/")[2].rstrip("/")
+    return f"{CLAIM_PATH}/{inner}" if inner else CLAIM_PATH
+
+
+def claim_of(model: Model) -> str | None:
+    """The claim of a `pvc://` source."""
+    scheme, rest = model.source.split("://", 1)
+    return rest.partition("/")[0] if scheme == "pvc" else None
+
+
+def cache_claim(context: BuildContext) -> Manifest | None:
+    """The volume for the model's files, if the spec sets one."""
+    cache = context.spec.model.cache
+    if cache is None:
+        return None
+    modes = [mode.value for mode in cache.access_modes]
+    found = volume_claim(context, ENGINE_COMPONENT, str(cache.size.to_plain()), modes)
+    if cache.storage_class_name is not None:
+        found["spec"]["storageClassName"] = cache.storage_class_name
+    return found
+
+
+def model_volumes(context: BuildContext) -> list[Manifest]:
+    """The volumes of an engine's pod."""
+    volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
+    if context.spec.engine.runtime is Runtime.SIMULATOR:
+        return volumes
+    # Tensor parallelism shares memory; a container's default of 64 MiB is not enough for NCCL.
+    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    claim = claim_of(context.spec.model)
+    if claim is not None:
+        source = {"claimName": claim, "readOnly": True}
+        volumes.append({"name": "claim", "persistentVolumeClaim": source})
+    volumes.append({"name": "cache", **_cache_source(context)})
+    return volumes
+
+
+def model_mounts(context: BuildContext) -> list[Manifest]:
+    """The mounts of an engine's container."""
+    mounts: list[Manifest] = [{"name": "tmp", "mountPath": "/tmp"}]
+    if context.spec.engine.runtime is Runtime.SIMULATOR:
+        return mounts
+    mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    if claim_of(context.spec.model) is not None:
+        mounts.append({"name": "claim", "mountPath": CLAIM_PATH, "readOnly": True})
+    mounts.append({"name": "cache", "mountPath": CACHE_PATH})
+    return mounts
+
+
+def _cache_source(context: BuildContext) -> Manifest:
+    cache = context.spec.model.cache
+    if cache is None:
+        return {"emptyDir": {}}
+    claim: Manifest = {"claimName": engine_name(context.name)}
+    if set(cache.access_modes) == {AccessMode.READ_ONLY_MANY}:
+        claim["readOnly"] = True
+    return {"persistentVolumeClaim": claim}

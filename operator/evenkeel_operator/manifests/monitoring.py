@@ -18,12 +18,11 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
-from evenkeel_contract.spec.scaling import Slo, TtftObjective
+from evenkeel_contract.spec.parts import Slo, TtftObjective
 
-from evenkeel_operator.core.queries import series_of
-from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest, selector
-
-PROMETHEUS_GROUP: Final = "monitoring.coreos.com"
+from evenkeel_operator.core.objects import Manifest
+from evenkeel_operator.core.recommendation import series_of
+from evenkeel_operator.manifests.context import BuildContext, manifest, selector
 
 
 def pod_monitors(context: BuildContext) -> list[Manifest]:
@@ -31,27 +30,24 @@ def pod_monitors(context: BuildContext) -> list[Manifest]:
     if "PodMonitor" not in context.apis:
         return []
     return [
-        _monitor(context, ENGINE_COMPONENT, engine_name(context.name), HTTP_PORT_NAME),
-        _monitor(context, ROUTER_COMPONENT, router_name(context.name), PROBE_PORT_NAME),
+        _monitor(context, ENGINE_COMPONENT, HTTP_PORT_NAME),
+        _monitor(context, ROUTER_COMPONENT, PROBE_PORT_NAME),
     ]
 
 
 def with_selection_labels(found: Manifest, context: BuildContext) -> Manifest:
     """Adds the labels of the platform's Prometheus selector; generated labels win."""
-    found["metadata"]["labels"] = {**context.monitoring.labels, **found["metadata"]["labels"]}
+    found["metadata"]["labels"] = {
+        **context.defaults.monitoring.labels,
+        **found["metadata"]["labels"],
+    }
     return found
 
 
-def _monitor(context: BuildContext, component: str, name: str, port: str) -> Manifest:
-    found = manifest(
-        context.owner,
-        api=f"{PROMETHEUS_GROUP}/v1",
-        kind="PodMonitor",
-        name=name,
-        component=component,
-    )
+def _monitor(context: BuildContext, component: str, port: str) -> Manifest:
+    found = manifest(context, "PodMonitor", component)
     found["spec"] = {
-        "selector": {"matchLabels": selector(context.owner, component)},
+        "selector": {"matchLabels": selector(context.name, component)},
         "podTargetLabels": [SERVICE_LABEL],
         "podMetricsEndpoints": [{"port": port, "path": "/metrics"}],
     }
@@ -83,13 +79,7 @@ def prometheus_rule(context: BuildContext) -> Manifest | None:
     """The alerts of the service; None if the cluster lacks their API."""
     if "PrometheusRule" not in context.apis:
         return None
-    found = manifest(
-        context.owner,
-        api=f"{PROMETHEUS_GROUP}/v1",
-        kind="PrometheusRule",
-        name=alerts_name(context.name),
-        component=ROUTER_COMPONENT,
-    )
+    found = manifest(context, "PrometheusRule", ROUTER_COMPONENT, name=alerts_name(context.name))
     found["spec"] = {"groups": alert_groups(context)}
     return with_selection_labels(found, context)
 
@@ -129,7 +119,7 @@ def _values(context: BuildContext) -> Iterator[tuple[str, str]]:
     yield "routers", f"{namespace}/{router_name(name)}"
     yield "engines", f"{namespace}/{engine_name(name)}"
     yield "drained_by", _span(context.drain_s + _LATE_S)
-    yield "runbooks", context.monitoring.runbooks.rstrip("/")
+    yield "runbooks", context.defaults.monitoring.runbooks.rstrip("/")
     yield from _thresholds(context.spec.slo)
 
 

@@ -1,10 +1,16 @@
-"""The routers: Deployment, the Service that clients reach, the headless one of peers, their configuration."""
+"""The routers: Deployment, configuration, Services, rights, network policy, and access from outside.
+
+EndpointSlices and pods have generated names, so RBAC cannot limit them by name: routers may read all of their
+namespace. Of Secrets they may read only their own.
+"""
 
 from __future__ import annotations
 
 from base64 import b64encode
+from math import ceil
 from typing import Final
 
+from evenkeel_contract.decode import to_plain
 from evenkeel_contract.names import (
     ADMIN_PORT,
     ADMIN_PORT_NAME,
@@ -17,21 +23,33 @@ from evenkeel_contract.names import (
     router_name,
     router_peers_name,
 )
-from evenkeel_contract.spec import StateStore
+from evenkeel_contract.routerconfig import StateStore
 
-from evenkeel_operator.core.gates import LAST_WORDS
-from evenkeel_operator.manifests.context import BuildContext, Manifest, manifest, selector
-from evenkeel_operator.manifests.pods import (
+from evenkeel_operator.core.objects import KINDS, Manifest
+from evenkeel_operator.core.rotation import LAST_WORDS
+from evenkeel_operator.manifests.context import (
     CONTAINER_SECURITY,
     EXIT_MARGIN_S,
     LEAVE_ROTATION_S,
     POD_SECURITY,
     PRE_STOP,
+    BuildContext,
+    disruption_budget,
+    manifest,
+    network_policy,
     pod_template,
+    pods_of,
     probe,
+    scrapers,
+    selector,
     spread,
+    tcp,
+    volume_claim,
 )
-from evenkeel_operator.manifests.storage import STATE_PATH
+
+STATE_PATH: Final = "/var/lib/evenkeel"
+LEDGER_FILE: Final = f"{STATE_PATH}/ledger"
+_DEFAULT_STATE_SIZE: Final = "1Gi"
 
 PORTS: Final = {
     HTTP_PORT_NAME: TRAFFIC_PORT,
@@ -44,7 +62,7 @@ SERVICE_PORT: Final = 80
 
 def router_deployment(context: BuildContext) -> Manifest:
     """The routers. They watch the Secret with their configuration, so a change restarts none of them."""
-    match = selector(context.owner, ROUTER_COMPONENT)
+    match = selector(context.name, ROUTER_COMPONENT)
     router = context.spec.router
     pod = pod_template(
         context,
@@ -53,7 +71,7 @@ def router_deployment(context: BuildContext) -> Manifest:
         overlay=router.template,
         extra_labels={},
     )
-    found = _head(context, "apps/v1", "Deployment", router_name(context.name))
+    found = manifest(context, "Deployment", ROUTER_COMPONENT)
     on_a_volume = router.state.store is StateStore.FILE
     found["spec"] = {
         "replicas": router.count,
@@ -70,10 +88,10 @@ def router_deployment(context: BuildContext) -> Manifest:
 
 def router_service(context: BuildContext) -> Manifest:
     """Where clients in the cluster send requests, and the backend of Ingress and HTTPRoute."""
-    found = _head(context, "v1", "Service", router_name(context.name))
+    found = manifest(context, "Service", ROUTER_COMPONENT)
     found["spec"] = {
         "type": "ClusterIP",
-        "selector": selector(context.owner, ROUTER_COMPONENT),
+        "selector": selector(context.name, ROUTER_COMPONENT),
         "ports": [
             {
                 "name": HTTP_PORT_NAME,
@@ -90,12 +108,12 @@ def router_service(context: BuildContext) -> Manifest:
 def router_peers_service(context: BuildContext) -> Manifest:
     """Routers find each other by this Service. It includes routers that are not ready, since a starting router reads
     the ledger of its peers."""
-    found = _head(context, "v1", "Service", router_peers_name(context.name))
+    found = manifest(context, "Service", ROUTER_COMPONENT, name=router_peers_name(context.name))
     found["spec"] = {
         "type": "ClusterIP",
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        "selector": selector(context.owner, ROUTER_COMPONENT),
+        "selector": selector(context.name, ROUTER_COMPONENT),
         "ports": [
             {
                 "name": ADMIN_PORT_NAME,
@@ -110,9 +128,74 @@ def router_peers_service(context: BuildContext) -> Manifest:
 
 def router_secret(context: BuildContext) -> Manifest:
     """The RouterConfig: policies, tenants, key hashes, the engines' key."""
-    found = _head(context, "v1", "Secret", router_name(context.name))
+    found = manifest(context, "Secret", ROUTER_COMPONENT)
     found["type"] = "Opaque"
     found["data"] = {ROUTER_CONFIG_KEY: b64encode(context.router_config).decode()}
+    return found
+
+
+def state_claim(context: BuildContext) -> Manifest | None:
+    """The volume of store File."""
+    state = context.spec.router.state
+    if state.store is not StateStore.FILE:
+        return None
+    size = _DEFAULT_STATE_SIZE if state.file is None else str(state.file.size.to_plain())
+    return volume_claim(context, ROUTER_COMPONENT, size, ["ReadWriteOnce"])
+
+
+def router_policy(context: BuildContext) -> Manifest:
+    """Into routers: all pods to the traffic port; scrapers to the probes; peers, and the operator, to admin."""
+    peers = [pods_of(context, ROUTER_COMPONENT)]
+    if context.defaults.operator_namespace is not None:
+        namespace = {"kubernetes.io/metadata.name": context.defaults.operator_namespace}
+        pods = {"app.kubernetes.io/name": "evenkeel-operator"}
+        peers.append(
+            {
+                "namespaceSelector": {"matchLabels": namespace},
+                "podSelector": {"matchLabels": pods},
+            }
+        )
+    ingress: list[Manifest] = [
+        {"ports": tcp(TRAFFIC_PORT)},
+        {"from": [scrapers(context)], "ports": tcp(PROBE_PORT)},
+        {"from": peers, "ports": tcp(ADMIN_PORT)},
+    ]
+    return network_policy(context, ROUTER_COMPONENT, ingress)
+
+
+def router_budget(context: BuildContext) -> Manifest:
+    """One router at a time. Also the only one: it finishes its streams, and the next one is there in seconds."""
+    return disruption_budget(context, ROUTER_COMPONENT, max_unavailable=1)
+
+
+def router_role(context: BuildContext) -> Manifest:
+    """What routers need to watch their configuration, the engines, and their peers."""
+    found = manifest(context, "Role", ROUTER_COMPONENT)
+    found["rules"] = [
+        {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "resourceNames": [router_name(context.name)],
+            "verbs": ["get", "list", "watch"],
+        },
+        {
+            "apiGroups": ["discovery.k8s.io"],
+            "resources": ["endpointslices"],
+            "verbs": ["get", "list", "watch"],
+        },
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    ]
+    return found
+
+
+def router_role_binding(context: BuildContext) -> Manifest:
+    """The role, for the routers of this service only."""
+    found = manifest(context, "RoleBinding", ROUTER_COMPONENT)
+    name = router_name(context.name)
+    found["roleRef"] = {"apiGroup": KINDS["Role"].group, "kind": "Role", "name": name}
+    found["subjects"] = [
+        {"kind": "ServiceAccount", "name": name, "namespace": context.namespace},
+    ]
     return found
 
 
@@ -139,7 +222,7 @@ def _container(context: BuildContext) -> Manifest:
         mounts.append({"name": "state", "mountPath": STATE_PATH})
     container: Manifest = {
         "name": ROUTER_COMPONENT,
-        "image": context.images.router,
+        "image": context.defaults.router_image,
         "args": [f"--config-secret={router_name(context.name)}"],
         "env": [
             _from_pod("POD_NAMESPACE", "metadata.namespace"),
@@ -164,8 +247,8 @@ def _container(context: BuildContext) -> Manifest:
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "volumeMounts": mounts,
     }
-    if context.images.pull_policy:
-        container["imagePullPolicy"] = context.images.pull_policy
+    if context.defaults.pull_policy:
+        container["imagePullPolicy"] = context.defaults.pull_policy
     return container
 
 
@@ -173,5 +256,76 @@ def _from_pod(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def _head(context: BuildContext, api: str, kind: str, name: str) -> Manifest:
-    return manifest(context.owner, api=api, kind=kind, name=name, component=ROUTER_COMPONENT)
+IDLE_S: Final = 300
+"""RouterConfig's `idleTimeoutS`: the longest silence that a router allows in a stream."""
+
+
+def ingress(context: BuildContext) -> Manifest | None:
+    """The Ingress, where the spec asks for one."""
+    wanted = context.spec.exposure.ingress
+    if wanted is None:
+        return None
+    found = manifest(context, "Ingress", ROUTER_COMPONENT, annotations=_annotations(context))
+    backend = {
+        "service": {"name": router_name(context.name), "port": {"name": HTTP_PORT_NAME}},
+    }
+    paths = [{"path": "/", "pathType": "Prefix", "backend": backend}]
+    found["spec"] = {"rules": [{"host": wanted.host, "http": {"paths": paths}}]}
+    if wanted.class_name is not None:
+        found["spec"]["ingressClassName"] = wanted.class_name
+    if wanted.tls is not None:
+        found["spec"]["tls"] = [{"hosts": [wanted.host], "secretName": wanted.tls.secret_name}]
+    return found
+
+
+def http_route(context: BuildContext) -> Manifest | None:
+    """The HTTPRoute, where the spec asks for one and the cluster has the Gateway API."""
+    wanted = context.spec.exposure.http_route
+    if wanted is None or "HTTPRoute" not in context.apis:
+        return None
+    found = manifest(context, "HTTPRoute", ROUTER_COMPONENT)
+    found["spec"] = {
+        "parentRefs": [to_plain(ref) for ref in wanted.parent_refs],
+        "rules": [
+            {
+                "matches": [{"path": {"type": "PathPrefix", "value": "/"}}],
+                "backendRefs": [
+                    {
+                        "group": "",
+                        "kind": "Service",
+                        "name": router_name(context.name),
+                        "port": SERVICE_PORT,
+                        "weight": 1,
+                    }
+                ],
+                # 0s: no timeout. The router limits queueing, time to first token and silence.
+                "timeouts": {"request": "0s", "backendRequest": "0s"},
+            }
+        ],
+    }
+    if wanted.hostnames:
+        found["spec"]["hostnames"] = list(wanted.hostnames)
+    return found
+
+
+def _annotations(context: BuildContext) -> dict[str, str]:
+    """Timeouts and sizes of the usual controllers; each reads its own, and ignores the others'.
+
+    Traefik has none for an Ingress: its entry point's `respondingTimeouts` must fit.
+    """
+    limits = context.spec.router.limits
+    silence_s = ceil(
+        max(limits.queue_timeout.seconds, limits.activation_timeout.seconds)
+        + limits.first_token_timeout.seconds
+        + IDLE_S
+    )
+    nginx = "nginx.ingress.kubernetes.io"
+    return {
+        f"{nginx}/proxy-read-timeout": str(silence_s),
+        f"{nginx}/proxy-send-timeout": str(silence_s),
+        f"{nginx}/proxy-body-size": str(limits.max_body_size.whole),
+        f"{nginx}/proxy-buffering": "off",
+        f"{nginx}/proxy-next-upstream": "off",  # the router decides about retries
+        "haproxy-ingress.github.io/timeout-server": f"{silence_s}s",
+        "haproxy.org/timeout-server": f"{silence_s}s",
+    }

@@ -12,9 +12,9 @@ import logging
 from random import Random
 
 import msgspec
-from evenkeel_contract.faults import Fault
 from evenkeel_contract.names import ROUTER_CONFIG_KEY
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
+from evenkeel_contract.values import Fault
 from evenkeel_kube.cache import Metadata
 from evenkeel_kube.client import KubeClient
 from evenkeel_kube.watch import Selection, Watcher

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from evenkeel_operator.manifests.rights import cluster_rules, lease_rules
 from evenkeel_operator.settings import parse_arguments
 
 from tests.support.helm import CHART, REGISTRY, only, rendered, template
+from tests.support.operator_rights import cluster_rules, lease_rules
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

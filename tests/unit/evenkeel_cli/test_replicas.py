@@ -13,7 +13,7 @@ from evenkeel_cli.up.replicas import (
     changes_to,
     simulated,
 )
-from evenkeel_contract.spec import FairInferenceService
+from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
 
 OLD, NEW = SimulatedReplica(("--old",)), SimulatedReplica(("--new",))

@@ -19,8 +19,9 @@ from evenkeel_cli.up.sglang import (
     real,
     real_replica,
 )
-from evenkeel_contract.enginecommand import kv_events_flag
-from evenkeel_contract.spec import Model, ServiceSpec
+from evenkeel_contract.render import kv_events_flag
+from evenkeel_contract.spec.parts import Model
+from evenkeel_contract.spec.resources import ServiceSpec
 from evenkeel_contract.validate import OWNED_FLAGS
 
 FILE = """\

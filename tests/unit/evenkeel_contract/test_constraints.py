@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from evenkeel_contract.constraints import Cidr, Timestamp, Url
+from evenkeel_contract.values import Cidr, Timestamp, Url
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/8", "192.168.0.1", "::/0", "FD00::/8", "::1.2.3.4"])

@@ -13,7 +13,7 @@ import yaml
 from evenkeel_contract.crd import definitions
 from evenkeel_contract.crd.rules import ITEM_RULES, LEFT_TO_SPEC_VALID, OBJECT_RULES
 from evenkeel_contract.decode import decode, to_plain
-from evenkeel_contract.spec import (
+from evenkeel_contract.spec.resources import (
     Condition,
     ConditionStatus,
     ServiceCondition,

@@ -8,16 +8,17 @@ from enum import Enum
 from typing import Annotated, Any
 
 import pytest
-from evenkeel_contract.constraints import (
+from evenkeel_contract.decode import MAX_DEPTH, MAX_ENTRIES, decode, salvage, to_plain
+from evenkeel_contract.values import (
     DNS_LABEL,
     Cidr,
+    Fault,
     Length,
     Range,
     UniqueBy,
     Url,
+    without_echoes,
 )
-from evenkeel_contract.decode import MAX_DEPTH, MAX_ENTRIES, decode, salvage, to_plain
-from evenkeel_contract.faults import Fault, without_echoes
 
 
 class Colour(Enum):

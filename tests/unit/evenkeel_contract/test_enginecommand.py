@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import zmq
-from evenkeel_contract.enginecommand import kv_events_flag
+from evenkeel_contract.render import kv_events_flag
 
 
 def events_config(**given: Any) -> dict[str, Any]:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Final
 
 import pytest
-from evenkeel_contract import constraints, decode, quantities, validate
+from evenkeel_contract import decode, validate, values
 from evenkeel_contract.crd import definitions
-from evenkeel_contract.faults import Fault
-from evenkeel_operator.core import spec_in_use
-from evenkeel_operator.core.spec_in_use import choose_spec
+from evenkeel_contract.values import Fault
+from evenkeel_operator.core import records
+from evenkeel_operator.core.records import choose_spec
 
 from tests.support.crd_cases import (
     RULES,
@@ -35,7 +36,7 @@ from tests.support.crd_cases import (
 from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
 from tests.support.operator_lives import DEFAULTS
 
-MODULES: Final = (validate, constraints, decode, quantities, spec_in_use)
+MODULES: Final = (validate, values, decode, records)
 MAKERS: Final = frozenset({"Fault", "ValueError", "fault"})
 SCHEMAS: Final = {
     one["spec"]["names"]["kind"]: one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -91,15 +92,26 @@ def made_at(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
         note()
         plain(self, *given, **named)
 
-    class NotedError(ValueError):
-        def __init__(self, message: str) -> None:
-            note()
-            super().__init__(message)
-
     monkeypatch.setattr(Fault, "__init__", noted)
-    # What cannot be read as a scalar; `decode` makes a fault of it.
-    monkeypatch.setattr(quantities, "ValueError", NotedError, raising=False)
+    for scalar in (values.Duration, values.Quantity, values.CountOrPercent):
+        monkeypatch.setattr(scalar, "from_plain", _noting(scalar.from_plain, found))
     return found
+
+
+def _noting(
+    read: Callable[[object], object], found: set[tuple[str, int]]
+) -> Callable[[object], object]:
+    """`read`, and where it raises is noted: `decode` makes a fault of what cannot be read as a scalar."""
+
+    def noted(data: object) -> object:
+        try:
+            return read(data)
+        except ValueError as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            found.add((where.filename, where.lineno or 0))
+            raise
+
+    return noted
 
 
 def judge_all() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from evenkeel_contract.quantities import CountOrPercent, Duration, Quantity
+from evenkeel_contract.values import CountOrPercent, Duration, Quantity
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from evenkeel_contract.routerconfig import (
     dump_router_config,
     parse_router_config,
 )
-from evenkeel_contract.spec.service import (
+from evenkeel_contract.spec.resources import (
     LabelSelector,
     LabelSelectorRequirement,
     SelectorOperator,

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from aiohttp import web
-from evenkeel_kube.client import KubeClient, connected
-from evenkeel_kube.errors import ApiError, Overloaded, Refused, Unreachable
+from evenkeel_kube.client import ApiError, KubeClient, Overloaded, Refused, Unreachable, connected
 
 from tests.support.kube_api import access_to
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.routerconfig import AtZero
-from evenkeel_kube.errors import Unreachable
-from evenkeel_operator import activation
+from evenkeel_kube.client import Unreachable
+from evenkeel_operator import autoscaler
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core.objects import Object
 
@@ -32,7 +32,7 @@ ENGINES = ("Deployment", "team-ml", "simulated-engine")
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PAUSE_S", "FIRST_RETRY_S", "LAST_RETRY_S"):
-        monkeypatch.setattr(activation, name, 0.001)
+        monkeypatch.setattr(autoscaler, name, 0.001)
 
 
 def at_zero() -> FakeCluster:

@@ -10,10 +10,8 @@ import pytest
 from evenkeel_operator.autoscaler import INTERVAL_S
 from evenkeel_operator.cluster.prometheus import PrometheusError
 from evenkeel_operator.cluster.store import SERVICE
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.queries import measurements, queries
-from evenkeel_operator.core.recommendation import Measurements
-from evenkeel_operator.core.scaler import Blind
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.recommendation import Measurements, measurements, queries
 
 from tests.support.build_contexts import document, sample_context
 from tests.support.fake_cluster import FakeCluster
@@ -231,8 +229,8 @@ def test_only_what_is_needed_is_asked() -> None:
 )
 def test_without_anything_recent_nothing_is_known(given: Any, reason: str) -> None:
     found = measurements(given)
-    assert isinstance(found, Blind)
-    assert found.note.reason == reason
+    assert isinstance(found, Note)
+    assert found.reason == reason
 
 
 def test_what_is_no_number_is_no_figure() -> None:

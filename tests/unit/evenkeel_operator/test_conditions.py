@@ -6,11 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from evenkeel_contract.faults import Fault
-from evenkeel_operator.core.conditions import MAX_MESSAGE, Findings, Note, verdicts
-from evenkeel_operator.core.pod_failures import WORDS, PodFailure
-from evenkeel_operator.core.status import differs, events_for, service_status
-from evenkeel_operator.core.workload import Workload, workload
+from evenkeel_contract.values import Fault
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.status import (
+    MAX_MESSAGE,
+    Findings,
+    differs,
+    events_for,
+    service_status,
+    verdicts,
+)
+from evenkeel_operator.core.workload import WORDS, Workload, workload
 
 READY = Workload(wanted=2, exists=True, pods=2, ready=2, settled=True)
 STARTING = Workload(wanted=2, exists=True, pods=2, ready=0)
@@ -41,15 +47,13 @@ CRASHING = Workload(
     exists=True,
     pods=2,
     ready=0,
-    failure=PodFailure("Crashing", "it ends again and again"),
+    failure=Note("Crashing", "it ends again and again"),
 )
 SURGE = Workload(wanted=2, exists=True, pods=3, ready=2)
-CRASH = PodFailure("Crashing", "container engine of pod p ended")
+CRASH = Note("Crashing", "container engine of pod p ended")
 STUCK = replace(SURGE, failure=CRASH, stuck=CRASH)
 NONE = Workload(wanted=0, exists=True, settled=True)
-UNSCHEDULABLE = Workload(
-    wanted=1, exists=True, pods=1, failure=PodFailure("Unschedulable", "no GPU")
-)
+UNSCHEDULABLE = Workload(wanted=1, exists=True, pods=1, failure=Note("Unschedulable", "no GPU"))
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
     "all is well": ({}, {}),
@@ -104,7 +108,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
         },
     ),
     "a rollout finds no room": (
-        {"engines": replace(SURGE, failure=PodFailure("Unschedulable", "pod p finds no node"))},
+        {"engines": replace(SURGE, failure=Note("Unschedulable", "pod p finds no node"))},
         {"Progressing": ("False", "RolloutBlocked")},
     ),
     "no router takes a new one": (
@@ -283,7 +287,7 @@ def test_the_reason_why_pods_are_not_ready(
     pods: list[dict[str, Any]], want: tuple[str, str] | None
 ) -> None:
     found = workload(deployment(), wanted=1, pods=pods).failure
-    assert found == (None if want is None else PodFailure(*want))
+    assert found == (None if want is None else Note(*want))
 
 
 def test_a_long_last_line_is_reported_by_its_end() -> None:

@@ -7,8 +7,7 @@ import copy
 from datetime import UTC, datetime
 from typing import Any
 
-from evenkeel_kube.client import KubeClient
-from evenkeel_kube.errors import Overloaded, Unreachable
+from evenkeel_kube.client import KubeClient, Overloaded, Unreachable
 from evenkeel_operator.cluster.lease import Lease, LeaseTiming
 from evenkeel_operator.core.objects import Object
 

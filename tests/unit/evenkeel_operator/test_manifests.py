@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.validate import OWNED_FLAGS
-from evenkeel_operator.manifests.build_all import build_all
-from evenkeel_operator.manifests.command import engine_arguments
-from evenkeel_operator.manifests.context import BuildContext, Manifest
+from evenkeel_operator.core.objects import Manifest
+from evenkeel_operator.desired import build_all
+from evenkeel_operator.manifests.context import BuildContext
+from evenkeel_operator.manifests.engine import engine_arguments
 
 from tests.support.build_contexts import sample_context, with_apis
 
@@ -38,7 +39,7 @@ def test_every_object_is_owned_and_labelled(sample: str) -> None:
     context = sample_context(sample)
     for item in build(context).values():
         assert item["metadata"]["namespace"] == "team-ml"
-        assert item["metadata"]["ownerReferences"] == [context.owner.reference]
+        assert item["metadata"]["ownerReferences"] == [context.owner_reference]
         assert item["metadata"]["labels"]["evenkeel.dev/service"] == context.name
         assert len(item["metadata"]["name"]) <= 63
 
@@ -94,7 +95,7 @@ def test_a_pod_may_take_as_long_to_leave_as_the_drain(sample: str) -> None:
 def test_every_flag_that_is_set_is_one_that_the_spec_may_not_hold(sample: str) -> None:
     spec = sample_context(sample).spec
     free = {"--revision", "--sleep-on-idle"}  # harmless twice
-    ours = {flag.split("=")[0] for flag in engine_arguments(spec, key_env="KEY")}
+    ours = {flag.split("=")[0] for flag in engine_arguments(spec)}
     given = {flag.split("=")[0] for flag in spec.engine.args}
     assert ours - given - free <= set(OWNED_FLAGS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from evenkeel_operator.manifests.pods import merge
+from evenkeel_operator.manifests.context import merge
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "maps merge, the overlay wins": (

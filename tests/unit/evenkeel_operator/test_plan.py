@@ -6,8 +6,16 @@ import copy
 from typing import Any
 
 import pytest
-from evenkeel_operator.core.objects import Object, Ref, ref_of
-from evenkeel_operator.core.plan import differences, left_over, make_plan, seal
+from evenkeel_operator.core.objects import (
+    Object,
+    Plan,
+    Ref,
+    differences,
+    left_over,
+    make_plan,
+    ref_of,
+    seal,
+)
 
 # wanted, found, the paths that differ
 CASES: dict[str, tuple[Any, Any, list[str]]] = {
@@ -71,7 +79,7 @@ def live(*manifests: dict[str, Any]) -> dict[Ref, Object]:
 
 def test_what_is_as_wanted_is_no_plan() -> None:
     found = make_plan([manifest(x=1)], live(manifest(x=1)), owner_uid="u")
-    assert found.is_empty
+    assert found == Plan()
 
 
 def test_what_is_absent_is_applied_in_order() -> None:
@@ -110,7 +118,7 @@ def test_the_server_s_own_spelling_is_not_applied_again_but_any_other_change_is(
     answer = copy.deepcopy(seal(wanted))
     answer["spec"]["x"] = "A"
     residue = {ref: left_over(seal(wanted), answer)}
-    assert make_plan([wanted], {ref: answer}, owner_uid="u", residue=residue).is_empty
+    assert make_plan([wanted], {ref: answer}, owner_uid="u", residue=residue) == Plan()
     answer["spec"]["x"] = "B"
-    assert not make_plan([wanted], {ref: answer}, owner_uid="u", residue=residue).is_empty
-    assert not make_plan([manifest(x="c")], {ref: answer}, owner_uid="u", residue=residue).is_empty
+    assert make_plan([wanted], {ref: answer}, owner_uid="u", residue=residue) != Plan()
+    assert make_plan([manifest(x="c")], {ref: answer}, owner_uid="u", residue=residue) != Plan()

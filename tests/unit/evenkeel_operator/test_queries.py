@@ -10,9 +10,14 @@ from typing import Final
 import pytest
 import yaml
 from evenkeel_contract.names import OTHER_CLIENTS
-from evenkeel_contract.quantities import Quantity
-from evenkeel_operator.core.queries import Sample, measurements, queries, series_of
-from evenkeel_operator.core.recommendation import Measurements
+from evenkeel_contract.values import Quantity
+from evenkeel_operator.core.recommendation import (
+    Measurements,
+    Sample,
+    measurements,
+    queries,
+    series_of,
+)
 
 from tests.support.build_contexts import sample_context
 from tests.support.promtool import promtool

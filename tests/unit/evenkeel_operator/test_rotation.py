@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from evenkeel_contract.adminstate import ReplicasState, encode_state
-from evenkeel_kube.errors import ClusterError
+from evenkeel_kube.client import ClusterError
 from evenkeel_operator.cluster.routers import HttpRouters, reached
 from evenkeel_operator.cluster.store import SERVICE
-from evenkeel_operator.core.engines import COST_ANNOTATION, MARK_PREFIX, engines_of
-from evenkeel_operator.core.gates import without_gate
-from evenkeel_operator.core.objects import Object
-from evenkeel_operator.core.plan import seal
+from evenkeel_operator.core.objects import Object, seal
+from evenkeel_operator.core.rotation import without_gate
+from evenkeel_operator.core.workload import COST_ANNOTATION, MARK_PREFIX, engines_of
 
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_routers import FakeRouters, answer, replica

@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.adminstate import ReplicasState
-from evenkeel_operator.core.engines import Engine, Mark, engine_of, engines_of
-from evenkeel_operator.core.gates import condition, look_again_s, openings, overdue
-from evenkeel_operator.core.scale_down import (
-    PATIENCE,
+from evenkeel_operator.core.rotation import (
+    DRAIN_PATIENCE,
     Loss,
     ScaleDownStep,
     choose_candidates,
+    condition,
+    look_again_s,
     losses,
     marked,
     next_step,
+    openings,
+    overdue,
 )
+from evenkeel_operator.core.workload import Engine, Mark, engine_of, engines_of
 
 from tests.support.fake_routers import answer, replica
 
@@ -135,7 +138,7 @@ def test_the_deployment_waits_until_all_routers_have_let_go(
     assert leave(with_marks("cd"), *answers) == ScaleDownStep(wait=want)
 
 
-@pytest.mark.parametrize("since", [NOW - PATIENCE, NOW + timedelta(hours=1), None])
+@pytest.mark.parametrize("since", [NOW - DRAIN_PATIENCE, NOW + timedelta(hours=1), None])
 def test_it_does_not_wait_for_ever_nor_for_a_clock_that_is_ahead(since: datetime | None) -> None:
     assert leave(with_marks("cd", since), None) == ScaleDownStep()
 
@@ -238,7 +241,7 @@ def test_a_mark_is_read_back_and_a_foreign_mark_stays() -> None:
 
 def opened(waits_since: datetime, *answers: ReplicasState | None) -> list[tuple[str, str]]:
     engines = (engine("a", waits_since=waits_since), engine("b"))
-    return [(one.engine.name, one.reason) for one in openings(engines, answers, NOW)]
+    return [(engine.name, why.reason) for engine, why in openings(engines, answers, NOW)]
 
 
 def test_a_gate_is_opened_once_a_router_sends_there() -> None:
@@ -275,8 +278,8 @@ def test_who_waits_for_five_minutes_is_named() -> None:
 
 
 def test_the_condition_says_why() -> None:
-    (opening,) = openings([engine("a", waits_since=LATELY)], [answer(replica("a"))], NOW)
-    assert condition(opening, NOW) == {
+    ((_, why),) = openings([engine("a", waits_since=LATELY)], [answer(replica("a"))], NOW)
+    assert condition(why, NOW) == {
         "type": "evenkeel.dev/InRotation",
         "status": "True",
         "reason": "InRotation",

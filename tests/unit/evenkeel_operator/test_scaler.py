@@ -9,13 +9,20 @@ import pytest
 from evenkeel_contract.decode import decode
 from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
-from evenkeel_contract.spec.scaling import Autoscaling
-from evenkeel_operator.core.conditions import Note
-from evenkeel_operator.core.demand import Asked, Parts, demand_of, parts_of
-from evenkeel_operator.core.recommendation import Fleet, Measurements, recommend
-from evenkeel_operator.core.scaler import Blind, Decision, State, Terms, started, step
+from evenkeel_contract.spec.parts import Autoscaling
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.recommendation import (
+    Asked,
+    Fleet,
+    Measurements,
+    Parts,
+    demand_of,
+    parts_of,
+    recommend,
+)
+from evenkeel_operator.core.scaling import Decision, State, Terms, started, step
 
-BLIND = Blind(Note("NoData", "nothing there"))
+BLIND = Note("NoData", "nothing there")
 LEARNT = {"saturated_per_s": 1000.0}
 
 
@@ -149,7 +156,7 @@ class Life:
         self.now_s = 1000.0
         self.state: State = started(replicas, now_s=self.now_s)
 
-    def looks(self, seen: Measurements | Blind, *, after_s: float = 15.0) -> Decision:
+    def looks(self, seen: Measurements | Note, *, after_s: float = 15.0) -> Decision:
         self.now_s += after_s
         self.state, decision = step(self.state, self.terms, seen, now_s=self.now_s)
         return decision
@@ -201,7 +208,7 @@ def test_a_new_life_begins_with_what_lives_and_never_shrinks_at_once() -> None:
 
 
 @pytest.mark.parametrize("seen", [BLIND, Measurements(asked=asked(5000))], ids=["blind", "seeing"])
-def test_the_bounds_of_the_spec_hold_at_once_seen_or_not(seen: Measurements | Blind) -> None:
+def test_the_bounds_of_the_spec_hold_at_once_seen_or_not(seen: Measurements | Note) -> None:
     assert Life(20).looks(seen).replicas == 10
     assert Life(1, minReplicas=3).looks(BLIND).replicas == 3
 
@@ -217,7 +224,7 @@ def test_none_are_left_only_after_a_window_without_demand_and_without_requests()
 
 @pytest.mark.parametrize("seen", [BLIND, Measurements()], ids=["blind", "seeing"])
 def test_a_request_that_waits_brings_the_first_one_whatever_the_policies_say(
-    seen: Measurements | Blind,
+    seen: Measurements | Note,
 ) -> None:
     slow = {"scaleUp": {"selectPolicy": "Disabled", "stabilizationWindowSeconds": 600}}
     life = Life(0, minReplicas=0, behavior=slow)

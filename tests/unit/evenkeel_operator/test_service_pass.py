@@ -6,10 +6,10 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
-from evenkeel_kube.errors import ClusterError
+from evenkeel_kube.client import ClusterError
 from evenkeel_operator.cluster.store import SERVICE, TENANT, Key
-from evenkeel_operator.core.defaults import Defaults
 from evenkeel_operator.core.objects import OPTIONAL_KINDS, Object
+from evenkeel_operator.core.records import Defaults
 from evenkeel_operator.reconcile import RESYNC_S
 
 from tests.support.build_contexts import document

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from evenkeel_operator.core.defaults import Defaults
-from evenkeel_operator.core.spec_in_use import (
+from evenkeel_operator.core.records import (
     Accepted,
+    Defaults,
     accepted_data,
     choose_spec,
     engine_image,

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
-from evenkeel_kube.errors import Unreachable
+from evenkeel_kube.client import Unreachable
 from evenkeel_operator.cluster.store import SERVICE, Key
 from evenkeel_operator.cluster.work_queue import WorkQueue
 

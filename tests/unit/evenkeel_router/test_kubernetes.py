@@ -17,8 +17,7 @@ import pytest
 from evenkeel_contract.names import DRAIN_ANNOTATION
 from evenkeel_contract.routerconfig import ClusterConfig, RouterConfig, dump_router_config
 from evenkeel_kube import watch as kubewatch
-from evenkeel_kube.access import in_pod, namespace_of_pod
-from evenkeel_kube.errors import CredentialsError
+from evenkeel_kube.client import CredentialsError, in_pod, namespace_of_pod
 from evenkeel_kube.watch import Selection, Watcher
 from evenkeel_router.app import Router, background, running
 from evenkeel_router.cluster.endpoints import Pod

@@ -1,23 +1,29 @@
-"""Choose the scale-down candidates, and decide when the Deployment may shrink. Pure.
+"""Which replicas enter and leave rotation: readiness gates to open, scale-down candidates to mark. Pure.
 
-Marks are annotations of pods, so the next operator continues where this one stops.
+The readiness gate `evenkeel.dev/InRotation` makes a rollout wait until a router has the new replica in rotation.
+Routers judge replicas by their containers' readiness, so the two do not wait for each other. A gate is opened once
+and never closed. Closing it after a failed probe would cause writes at rest.
 
-A ReplicaSet removes pods in an order of its own, in which readiness counts before the deletion cost that we set. The
-order here begins with the same criteria. Otherwise the ReplicaSet would delete pods that are not marked.
+Marks of candidates are annotations of pods, so the next operator continues where this one stops. A ReplicaSet removes
+pods in an order of its own, in which readiness counts before the deletion cost that we set. The order here begins with
+the same criteria. Otherwise the ReplicaSet would delete pods that are not marked.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from evenkeel_contract.adminstate import ReplicasState
-from evenkeel_contract.names import DRAIN_ANNOTATION
+from evenkeel_contract.names import DRAIN_ANNOTATION, IN_ROTATION_GATE
 
-from evenkeel_operator.core.engines import (
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.workload import (
     COST_ANNOTATION,
     COST_OF_CANDIDATES,
     MARK_PREFIX,
@@ -25,7 +31,94 @@ from evenkeel_operator.core.engines import (
     Engine,
 )
 
-PATIENCE: Final = timedelta(seconds=10)
+GATE_PATIENCE: Final = timedelta(seconds=30)
+"""How long a replica waits if no router answers. Without routers nothing is served, so waiting longer gains nothing."""
+LONGEST_WAIT_S: Final = 30.0
+OVERDUE: Final = timedelta(minutes=5)
+"""Usually a router takes a replica one or two seconds after its containers are ready."""
+
+IN_ROTATION: Final = "InRotation"
+NO_ROUTER: Final = "NoRouter"
+
+
+def openings(
+    engines: Iterable[Engine], answers: Answers, now: datetime
+) -> Iterator[tuple[Engine, Note]]:
+    """The engines whose gates may be opened now, and why."""
+    received = [answer for answer in answers if answer is not None]
+    routable = {one.name for answer in received for one in answer.replicas if one.routable}
+    for engine in engines:
+        if engine.waits_since is None:
+            continue
+        if engine.name in routable:
+            yield engine, Note(IN_ROTATION, "A router sends requests to this replica.")
+        elif not received and now - engine.waits_since >= GATE_PATIENCE:
+            yield engine, Note(NO_ROUTER, "No router answers, so the gate is opened without one.")
+
+
+def look_again_s(engines: Iterable[Engine], now: datetime) -> float | None:
+    """Seconds until routers are queried again about waiting replicas, often at first. None: no replica waits."""
+    ages = [(now - engine.waits_since).total_seconds() for engine in engines if engine.waits_since]
+    return min(LONGEST_WAIT_S, max(1.0, min(ages) / 10)) if ages else None
+
+
+def overdue(engines: Iterable[Engine], now: datetime) -> Note | None:
+    """Replicas that no router uses although their containers are ready; no other condition shows them."""
+    names = [
+        engine.name
+        for engine in engines
+        if engine.waits_since is not None and now - engine.waits_since >= OVERDUE
+    ]
+    if not names:
+        return None
+    message = f"No router sends requests to ready pods: {', '.join(names)}. GET /v1/state of a router has the reason."
+    return Note(reasons.ROLLOUT_BLOCKED, message)
+
+
+def condition(why: Note, now: datetime) -> dict[str, str]:
+    """The condition of a pod whose gate is opened."""
+    return {
+        "type": IN_ROTATION_GATE,
+        "status": "True",
+        "reason": why.reason,
+        "message": why.message,
+        "lastTransitionTime": now.strftime(TIME_FORMAT),
+    }
+
+
+GATES: Final = [{"conditionType": IN_ROTATION_GATE}]
+
+
+def has_gate(deployment: Object) -> bool:
+    """Whether its pods wait for routers."""
+    pod: Mapping[str, Any] = deployment["spec"]["template"]["spec"]
+    return any(
+        gate.get("conditionType") == IN_ROTATION_GATE for gate in pod.get("readinessGates") or ()
+    )
+
+
+LAST_WORDS: Final = "FallbackToLogsOnError"
+"""`terminationMessagePolicy`: the kubelet keeps the end of a failed container's log, for conditions. Added together with
+the gate."""
+
+
+def without_gate(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The Deployment as operators before 0.2 built it."""
+    template = manifest["spec"]["template"]
+    pod = {name: value for name, value in template["spec"].items() if name != "readinessGates"}
+    pod["containers"] = [_silent(container) for container in pod["containers"]]
+    return {**manifest, "spec": {**manifest["spec"], "template": {**template, "spec": pod}}}
+
+
+def _silent(container: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in container.items()
+        if (name, value) != ("terminationMessagePolicy", LAST_WORDS)
+    }
+
+
+DRAIN_PATIENCE: Final = timedelta(seconds=10)
 """How long routers may take to stop sending to a candidate. Their watch takes milliseconds; a router that does not answer
 must not block the scale-down. Requests that it still sends are finished."""
 RELEASED: Final = frozenset({"draining", "terminating", "ended"})
@@ -135,7 +228,7 @@ def _is_held(engine: Engine, answers: Answers, now: datetime) -> bool:
     """Whether a router may still send requests to the candidate."""
     since = engine.mark.since if engine.mark else None
     # Holds also if the clock that wrote the mark is ahead.
-    if since is None or abs(now - since) >= PATIENCE:
+    if since is None or abs(now - since) >= DRAIN_PATIENCE:
         return False
     return not all(answer is not None and _has_released(answer, engine.name) for answer in answers)
 

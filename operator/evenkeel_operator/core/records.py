@@ -1,23 +1,67 @@
-"""Which spec is in use: the newest valid one. And which engine image is pinned.
+"""What the operator stores in the cluster for itself: the spec in use, the pinned engine image, and generated keys.
 
-The spec in use is kept in a ConfigMap of the service, so that it outlives the operator.
+The spec in use is the newest valid one. A ConfigMap of the service holds it with the pinned image, and a Secret holds
+the engines' keys and the routers' admin token, so that they outlive the operator.
+
+A rotation keeps the old engine key until no engine uses it. Meanwhile routers have both keys, and a label of each
+engine pod names the key it uses. No request fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
-from evenkeel_contract.faults import Fault, show
 from evenkeel_contract.names import GROUP, SERVICE_LABEL
-from evenkeel_contract.spec import FairInferenceService, PodTemplate, Runtime
+from evenkeel_contract.routerconfig import RouterConfig
+from evenkeel_contract.spec.parts import PodTemplate, Runtime
+from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_contract.validate import parse_service
+from evenkeel_contract.values import Fault, show
 
-from evenkeel_operator.core.defaults import Defaults
-from evenkeel_operator.core.objects import Object
+from evenkeel_operator.core.objects import Object, annotations_of, entries_of, without_status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitoring:
+    """How the platform's Prometheus selects the generated monitors and rules."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels on every PodMonitor and PrometheusRule, for the Prometheus selector."""
+    runbooks: str = "docs/runbooks"
+    """Base URL of runbooks; the page's name is appended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """Settings of the operator."""
+
+    version: str
+    """Of the operator; what the annotation `evenkeel.dev/upgrade` may name."""
+    router_image: str
+    sglang_image: str
+    simulator_image: str
+    pull_policy: str | None = None
+    """None: the cluster's default."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets in the service's namespace."""
+    scrapers: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the namespaces that may read metrics; empty: all."""
+    operator_namespace: str | None = None
+    monitoring: Monitoring = field(default_factory=Monitoring)
+    prometheus_urls: tuple[str, ...] = ()
+    """Beginnings of the addresses that a scaler may read; empty: any. Otherwise a tenant could make the operator
+    query any address that only the operator can reach."""
+
+    def image(self, runtime: Runtime) -> str:
+        """The default engine image."""
+        return self.simulator_image if runtime is Runtime.SIMULATOR else self.sglang_image
+
 
 UPGRADE_ANNOTATION: Final = f"{GROUP}/upgrade"
 """On a FairInferenceService: the operator's version, or `Always`: its default engine image replaces the pinned
@@ -63,7 +107,7 @@ class SpecDecision:
 
 def choose_spec(raw: Object, accepted: Accepted | None, defaults: Defaults) -> SpecDecision:
     """Read the wanted spec; `raw` is the FairInferenceService."""
-    wanted, faults = parse_service(_without_status(raw))
+    wanted, faults = parse_service(without_status(raw))
     if wanted is not None:
         faults = tuple(fault for rule in RULES for fault in rule(wanted, defaults))
     if wanted is None or faults:
@@ -80,7 +124,7 @@ def last_good(raw: Object, accepted: Accepted | None) -> SpecDecision:
     """The spec in use, without a result for the wanted spec."""
     if accepted is None:
         return SpecDecision((), None, None)
-    before, faults = parse_service(_without_status({**raw, "spec": accepted.spec}))
+    before, faults = parse_service(without_status({**raw, "spec": accepted.spec}))
     # This operator is stricter than the one that accepted the spec: it builds and changes nothing.
     return SpecDecision((), None if faults else before, accepted)
 
@@ -133,10 +177,6 @@ def accepted_data(accepted: Accepted) -> dict[str, str]:
         SPEC_ENTRY: spec,
         **{f"{PIN_PREFIX}{name}": image for name, image in sorted(accepted.pins.items())},
     }
-
-
-def _without_status(raw: Object) -> dict[str, Any]:
-    return {key: value for key, value in raw.items() if key != "status"}
 
 
 def prometheus_is_not_allowed(service: FairInferenceService, defaults: Defaults) -> Iterator[Fault]:
@@ -214,3 +254,96 @@ RULES: Final = (
     template_takes_what_is_ours,
     prometheus_is_not_allowed,
 )
+
+
+ROTATE_ANNOTATION: Final = f"{GROUP}/rotate"
+"""On a FairInferenceService: a new value requests new keys. On the Secret: the value for which its keys were
+generated."""
+CURRENT_ANNOTATION: Final = f"{GROUP}/engine-key"
+TOKEN_ENTRY: Final = "admin-token"
+KEY_PREFIX: Final = "engine-key-"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKey:
+    """A key of the engines."""
+
+    key: str
+
+    @property
+    def id(self) -> str:
+        """Distinguishes keys without revealing them: 32 of 256 bits of a hash."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The contents of the Secret."""
+
+    admin_token: str
+    engine_keys: tuple[EngineKey, ...]
+    """Engines are started with the last key."""
+    rotation: str = ""
+    """The annotation's value for which they were generated."""
+
+    def __repr__(self) -> str:
+        return f"Credentials(engine_keys={[key.id for key in self.engine_keys]})"
+
+    @property
+    def current(self) -> EngineKey:
+        return self.engine_keys[-1]
+
+    @property
+    def admin_token_sha256(self) -> str:
+        return hashlib.sha256(self.admin_token.encode()).hexdigest()
+
+
+def next_credentials(
+    stored: Credentials | None,
+    *,
+    rotation: str,
+    old_keys_are_in_use: bool,
+    fresh: Callable[[], str],
+) -> Credentials:
+    """The Secret's wanted contents: the present ones, unless they are missing or a rotation was requested."""
+    if stored is None:
+        return Credentials(fresh(), (EngineKey(fresh()),), rotation)
+    if rotation != stored.rotation:
+        # A second rotation during a rotation keeps all keys: engines may still use the oldest one.
+        keys = (*stored.engine_keys, EngineKey(fresh()))
+        return Credentials(fresh(), keys, rotation)
+    if len(stored.engine_keys) > 1 and not old_keys_are_in_use:
+        return replace(stored, engine_keys=(stored.current,))
+    return stored
+
+
+def read_credentials(secret: Object | None) -> Credentials | None:
+    """From the Secret; None if it is missing or incomplete, so that it is generated again."""
+    if secret is None:
+        return None
+    data = {}
+    for name, entry in entries_of(secret).items():
+        with suppress(UnicodeDecodeError):
+            data[name] = entry.decode()
+    token = data.get(TOKEN_ENTRY)
+    current = annotations_of(secret).get(CURRENT_ANNOTATION, "")
+    keys = [
+        EngineKey(value)
+        for name, value in sorted(data.items())
+        if name.startswith(KEY_PREFIX) and value
+    ]
+    keys = [key for key in keys if f"{KEY_PREFIX}{key.id}" in data]
+    newest = [key for key in keys if key.id == current]
+    if not token or not newest:
+        return None
+    older = [key for key in keys if key.id != current]
+    rotation = annotations_of(secret).get(ROTATE_ANNOTATION, "")
+    return Credentials(token, (*older, *newest), rotation)
+
+
+def recovered(config: RouterConfig | None, *, rotation: str) -> Credentials | None:
+    """From the routers' configuration, if the Secret was deleted: new keys would cut off running engines."""
+    if config is None or config.cluster is None or config.state.peer_token is None:
+        return None
+    keys = tuple(EngineKey(key.key) for key in config.cluster.api_keys)
+    return Credentials(config.state.peer_token, keys, rotation) if keys else None

@@ -1,7 +1,7 @@
-"""The rules of the operator's ClusterRole; the chart has the same rules.
+"""The rights that the operator needs: the rules of its ClusterRole. A test compares those of the chart with them.
 
-Every verb is needed by a pass. The rights of routers are included, since the API server lets the operator grant only
-rights that it has.
+A pass needs every verb here. The rights of routers are among them, since the API server refuses to grant rights that
+the grantor does not have.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from collections import defaultdict
 from typing import Final
 
 from evenkeel_contract.names import GROUP
-
-from evenkeel_operator.core.objects import KINDS
-from evenkeel_operator.manifests.context import Manifest
+from evenkeel_operator.core.objects import KINDS, Manifest
 
 READ: Final = ["get", "list", "watch"]
 _OWN: Final = [*READ, "create", "patch", "delete"]  # server-side apply is a patch, and a create

@@ -1,0 +1,411 @@
+"""The parts of a FairInferenceService's spec: model, engine, router, autoscaling and objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, ClassVar, Final
+
+from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
+from evenkeel_contract.names import API_VERSION
+from evenkeel_contract.routerconfig import PrefixMode, StateStore
+from evenkeel_contract.values import (
+    DNS_LABEL,
+    DNS_NAME,
+    PRINTABLE,
+    CountOrPercent,
+    Duration,
+    Length,
+    Pattern,
+    Quantity,
+    Range,
+    Url,
+)
+
+MAX_RESOURCE_NAME: Final = (
+    40  # generated objects append suffixes, and Kubernetes allows 63 characters
+)
+
+Weight = Annotated[int, Range(1, MAX_WEIGHT)]
+Count = Annotated[int, Range(0, 2**31 - 1)]
+Positive = Annotated[int, Range(1, 2**31 - 1)]
+Percent = Annotated[int, Range(1, 100)]
+ClientName = Annotated[str, Length(1, MAX_NAME_BYTES), PRINTABLE]
+DnsName = Annotated[str, DNS_NAME, Length(1, 253)]
+Text = Annotated[str, Length(1, 1024), PRINTABLE]
+ApiVersion = Annotated[str, Pattern(API_VERSION.replace(".", r"\."), API_VERSION)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """The parts of Kubernetes' metadata that Evenkeel reads. Other parts are accepted and ignored."""
+
+    OPEN: ClassVar[bool] = True
+    """Unknown fields are accepted: a cluster adds its own."""
+
+    name: Annotated[str, DNS_LABEL, Length(1, MAX_RESOURCE_NAME)]
+    """The name, unique among resources of this kind in the namespace."""
+    namespace: Annotated[str, DNS_LABEL] = "default"
+    """The namespace. A service uses only tenants of its own namespace."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels for selectors."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations. Selectors do not use them."""
+    generation: Count = 0
+    """A number that the API server increases with every change of the spec."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretKeyRef:
+    """Refers to one entry of a Secret in the same namespace."""
+
+    name: DnsName
+    """Name of the Secret."""
+    key: Annotated[str, Pattern(r"[-._a-zA-Z0-9]{1,253}", "a key of a Secret")]
+    """Key of the entry in the Secret's data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodTemplate:
+    """Changes the generated pods by a strategic merge. The API server checks the result."""
+
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    """Labels and annotations to add to the pods."""
+    spec: Mapping[str, object] = field(default_factory=dict)
+    """Fields of the pod spec to add or replace, such as node selector, tolerations, environment or resources."""
+
+
+SOURCE = Pattern(
+    r"hf://[\w.-]+/[\w.-]+(@[\w.-]+)?|pvc://[a-z0-9.-]+(/[^\x00-\x20\x7f]*)?|file:///[^\x00-\x20\x7f]*",
+    "hf://organisation/model, pvc://claim/path or file:///path",
+)
+
+
+class Runtime(Enum):
+    """The server that a replica runs."""
+
+    SGLANG = "SGLang"
+    SIMULATOR = "Simulator"  # answers like SGLang, with times from a cost model; needs no GPU
+
+
+class ReplicaPolicyName(Enum):
+    """How a replica orders its waiting requests (design R1)."""
+
+    DLPM = "DLPM"
+    VTC = "VTC"
+    VTC_PREDICT = "VTCPredict"  # VTC that charges predicted output at admission
+    DRR = "DRR"  # deficit round robin: one quantum each turn, in order of joining
+    LCF = "LCF"  # least counter first, for comparisons: a new client is owed all earlier service
+    LPM = "LPM"
+    FCFS = "FCFS"
+
+
+class AccessMode(Enum):
+    """Access mode of a PersistentVolumeClaim."""
+
+    READ_WRITE_MANY = "ReadWriteMany"
+    READ_ONLY_MANY = "ReadOnlyMany"
+    READ_WRITE_ONCE = "ReadWriteOnce"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """A volume that keeps the model's files, so that a new replica does not download them."""
+
+    size: Quantity
+    """Size of the volume."""
+    storage_class_name: Annotated[str, Length(1, 253)] | None = None
+    """Storage class of the volume. If not set, the cluster's default storage class is used."""
+    access_modes: Annotated[tuple[AccessMode, ...], Length(1, 3)] = (AccessMode.READ_WRITE_MANY,)
+    """Access modes of the volume. More than one replica needs ReadWriteMany or ReadOnlyMany."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The model that the service answers with."""
+
+    source: Annotated[str, SOURCE, Length(1, 1024)]
+    """Location of the model's files: `hf://organisation/model`, `pvc://claim/path` or `file:///path`. An `hf://` source may end
+    with `@` and a branch, tag or commit."""
+    served_name: Text | None = None
+    """Model name that clients send in requests. If not set, it is the last part of `source`."""
+    token_secret_ref: SecretKeyRef | None = None
+    """Secret entry with the Hugging Face token. Needed only for a gated or private `hf://` source."""
+    cache: Cache | None = None
+    """Volume for the model's files. If not set, each replica downloads them into its own container."""
+
+    @property
+    def name(self) -> str:
+        """Model name that clients send in requests."""
+        return self.served_name or self.source.rstrip("/").rsplit("/", 1)[-1].split("@")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """GPUs of one replica."""
+
+    resource_name: Annotated[str, Length(1, 253)] = "nvidia.com/gpu"
+    """Extended resource that a replica requests."""
+    count: Positive = 1
+    """GPUs per replica. The model is split over them by tensor parallelism."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """Pace of a rollout."""
+
+    max_surge: CountOrPercent = CountOrPercent.from_plain(1)
+    """Replicas that a rollout may add above the desired number, as a number or a percentage."""
+    max_unavailable: CountOrPercent = CountOrPercent.from_plain(0)
+    """Replicas that a rollout may remove below the desired number, as a number or a percentage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The engine replicas, one pod each."""
+
+    runtime: Runtime = Runtime.SGLANG
+    """Server that each replica runs. Simulator needs no GPU and generates no real text."""
+    image: Text | None = None
+    """Container image of the replicas. If not set, the operator's default image is used.
+
+    The operator pins the default when it first sees the service and keeps it until annotation evenkeel.dev/upgrade is set."""
+    replicas: Count | None = None
+    """Number of replicas. Set either this field or `spec.autoscaling`. If neither is set, the service has 1 replica."""
+    gpu: Gpu = field(default_factory=Gpu)
+    """GPUs of each replica. Runtime Simulator ignores them."""
+    args: Annotated[tuple[Text, ...], Length(0, 128)] = ()
+    """Additional flags of the engine, each as one entry `--flag=value`. Flags that Evenkeel sets are refused."""
+    rollout: Rollout = field(default_factory=Rollout)
+    """Pace at which a rollout replaces replicas."""
+    template: PodTemplate = field(default_factory=PodTemplate)
+    """Changes to the generated engine pods, applied by a strategic merge."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """How the router matches prompts with the prefixes that replicas have cached."""
+
+    mode: PrefixMode = PrefixMode.TEXT
+    """What the router compares. Text compares blocks of bytes and corrects itself by the replicas' reports.
+    Tokens compares the engine's own token blocks, which is exact."""
+    text_block_bytes: Annotated[int, Range(16, 65536)] = 256
+    """Length of a block in mode Text, in bytes. Shorter blocks find more matches, longer blocks use less memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """Volume of store File."""
+
+    size: Quantity = Quantity.from_plain("1Gi")
+    """Size of the volume."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisState:
+    """Server of store Redis."""
+
+    url_secret_ref: SecretKeyRef
+    """Secret entry with the server's address, such as `redis://:password@host:6379/0`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Where the ledger is kept when a router restarts."""
+
+    store: StateStore = StateStore.PEERS
+    """Place that keeps the ledger: the other routers (Peers), a volume (File) or a Redis server (Redis).
+    File needs exactly one router."""
+    file: FileState | None = None
+    """Volume of store File. Set it with store File only."""
+    redis: RedisState | None = None
+    """Server of store Redis. Required with store Redis and refused with another store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterLimits:
+    """Limits of one request and of one client."""
+
+    max_body_size: Quantity = Quantity.from_plain("16Mi")
+    """Largest request body in bytes. The router refuses a larger one with status 413."""
+    queue_timeout: Duration = Duration.from_plain("120s")
+    """Longest wait of a request while no replica can take it. Then the router answers 503."""
+    first_token_timeout: Duration = Duration.from_plain("120s")
+    """Longest wait for a replica's first byte. Then the router answers 504."""
+    activation_timeout: Duration = Duration.from_plain("600s")
+    """Longest wait of a request for the first replica of a service at zero. Then the router answers 503."""
+    max_concurrent_per_client: Count = 0
+    """Most requests of one client in flight at each router. The router refuses more with status 429. 0 means no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """The routers, which send requests to the replicas."""
+
+    replicas: Positive | None = None
+    """Number of routers. If not set, it is 1 with store File and 2 otherwise."""
+    template: PodTemplate = field(default_factory=PodTemplate)
+    """Changes to the generated router pods, applied by a strategic merge."""
+    prefix: Prefix = field(default_factory=Prefix)
+    """How the router matches prompts with cached prefixes."""
+    state: State = field(default_factory=State)
+    """Where the ledger is kept when a router restarts."""
+    limits: RouterLimits = field(default_factory=RouterLimits)
+    """Limits of one request and of one client."""
+
+    @property
+    def count(self) -> int:
+        """The desired number of routers."""
+        return self.replicas or (1 if self.state.store is StateStore.FILE else 2)
+
+
+class SelectPolicy(Enum):
+    """Which of several scaling policies applies."""
+
+    MAX = "Max"
+    MIN = "Min"
+    DISABLED = "Disabled"  # no scaling in this direction
+
+
+class ScalingPolicyType(Enum):
+    """Unit of a scaling policy's value."""
+
+    PODS = "Pods"
+    PERCENT = "Percent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingPolicy:
+    """Limits the change of the number of replicas within a period."""
+
+    type: ScalingPolicyType
+    """Unit of `value`: replicas (Pods) or percent of the current number (Percent)."""
+    value: Positive
+    """Largest change within the period, in the unit of `type`."""
+    period_seconds: Annotated[int, Range(1, 1800)]
+    """Length of the period in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleUpRules:
+    """Limits of scaling up, with the meaning of autoscaling/v2."""
+
+    stabilization_window_seconds: Annotated[int, Range(0, 3600)] = 0
+    """Window in seconds. The scaler uses the lowest recommendation of this window."""
+    select_policy: SelectPolicy = SelectPolicy.MAX
+    """Which policy applies: the one that allows most change (Max), least change (Min), or no change (Disabled)."""
+    policies: Annotated[tuple[ScalingPolicy, ...], Length(1, 16)] = (
+        ScalingPolicy(type=ScalingPolicyType.PERCENT, value=100, period_seconds=15),
+        ScalingPolicy(type=ScalingPolicyType.PODS, value=4, period_seconds=15),
+    )
+    """Limits of the change within a period. By default replicas may double, or grow by 4, every 15 seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleDownRules:
+    """Limits of scaling down, with the meaning of autoscaling/v2."""
+
+    stabilization_window_seconds: Annotated[int, Range(0, 3600)] = 300
+    """Window in seconds. The scaler uses the highest recommendation of this window."""
+    select_policy: SelectPolicy = SelectPolicy.MAX
+    """Which policy applies: the one that allows most change (Max), least change (Min), or no change (Disabled)."""
+    policies: Annotated[tuple[ScalingPolicy, ...], Length(1, 16)] = (
+        ScalingPolicy(type=ScalingPolicyType.PERCENT, value=100, period_seconds=15),
+    )
+    """Limits of the change within a period. By default any number of replicas may leave at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behavior:
+    """How fast the number of replicas may change."""
+
+    scale_up: ScaleUpRules = field(default_factory=ScaleUpRules)
+    """Limits of scaling up."""
+    scale_down: ScaleDownRules = field(default_factory=ScaleDownRules)
+    """Limits of scaling down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prometheus:
+    """Prometheus server that the scaler reads."""
+
+    url: Annotated[str, Url(), Length(1, 2048)]
+    """Address of the server. The operator's setting `--allow-prometheus` may restrict it."""
+    token_secret_ref: SecretKeyRef | None = None
+    """Secret entry with a bearer token. If not set, requests carry no token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """Targets of the scaler. Each set target yields a recommendation, and the highest one applies."""
+
+    utilization_percent: Percent = 75
+    """Target for demand over the replicas' capacity, in percent. Demand is the sum over clients, each limited to its cap."""
+    queue_time: Duration | None = None
+    """Target for the mean wait at replicas, over requests of clients within their share. If not set, it is not a target."""
+    ttft_p95: Duration | None = None
+    """Target for the 95th percentile of time to first token, over clients within their share.
+    If not set, it is not a target."""
+    service_per_replica: Quantity | None = None
+    """Capacity of one replica in weighted tokens per second. If not set, the scaler measures it at saturated replicas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autoscaling:
+    """Lets the operator choose the number of replicas by demand, with a cap for each client."""
+
+    min_replicas: Count = 1
+    """Fewest replicas. With 0 an idle service has no replica, and the next request waits for one to start."""
+    max_replicas: Positive
+    """Most replicas, whatever the demand."""
+    max_replicas_per_client: CountOrPercent = CountOrPercent.from_plain("100%")
+    """Cap on the replicas that the demand of one client may start, as a number or a percentage of `maxReplicas`.
+    The cap is multiplied by the client's relative weight. The demands of several clients add up."""
+    prometheus: Prometheus
+    """Prometheus server that the scaler reads."""
+    targets: Targets = field(default_factory=Targets)
+    """Targets of the scaler."""
+    behavior: Behavior = field(default_factory=Behavior)
+    """How fast the number of replicas may change."""
+    drain_timeout: Duration = Duration.from_plain("300s")
+    """Time that a draining replica gets to finish its requests. Then its pod is deleted."""
+
+    @property
+    def wakes(self) -> bool:
+        """Whether the service may have no replica until a request needs one."""
+        return self.min_replicas == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TtftObjective:
+    """Objective for time to first token, over requests of clients within their share."""
+
+    threshold: Duration
+    """Time limit for the first token. A request that meets it is good."""
+    objective_percent: Annotated[int, Range(1, 99)] = 99
+    """Percentage of requests that must be good."""
+    window: Duration = Duration.from_plain("720h")
+    """Period over which the percentage is measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairnessObjective:
+    """Objective for fairness between backlogged clients."""
+
+    max_lead: Duration = Duration.from_plain("60s")
+    """Largest lead of the most over the least served backlogged client, in time of fair service. An alert fires above it."""
+    max_share_error_percent: Percent = 15
+    """How much less service than its share a backlogged client may get, in percent of its share. An alert fires above it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """Service level objectives. The operator generates alerts from them."""
+
+    ttft: TtftObjective | None = None
+    """Objective for time to first token. If not set, there is no such objective and no alert."""
+    fairness: FairnessObjective = field(default_factory=FairnessObjective)
+    """Objective for fairness between backlogged clients."""
+    alert_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels to add to every alert of this service, for example to route it."""

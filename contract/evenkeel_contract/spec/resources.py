@@ -1,0 +1,426 @@
+"""FairInferenceService and InferenceTenant: spec and status of both resources.
+
+The operator writes `status`; users, `kubectl wait` and the HPA read it. No field of a status has a default in the CRD:
+an absent field is not known yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated
+
+from evenkeel_contract.routerconfig import Anonymous, FleetPolicyName
+from evenkeel_contract.spec.parts import (
+    ApiVersion,
+    Autoscaling,
+    ClientName,
+    Count,
+    DnsName,
+    Engine,
+    Metadata,
+    Model,
+    Positive,
+    ReplicaPolicyName,
+    Router,
+    SecretKeyRef,
+    Slo,
+    Weight,
+)
+from evenkeel_contract.values import (
+    DNS_LABEL,
+    DNS_NAME,
+    Cidr,
+    CountOrPercent,
+    Duration,
+    Length,
+    Pattern,
+    Range,
+    Timestamp,
+    UniqueBy,
+)
+
+Hostname = Annotated[
+    str, Pattern(rf"(\*\.)?{DNS_NAME.regex}", "a DNS name, or '*.' and a DNS name"), Length(1, 253)
+]
+
+
+class Rejoin(Enum):
+    """Deficit of a client that returns to a replica after being idle (design R4)."""
+
+    KEEP_DEBT = "KeepDebt"  # a negative deficit is kept
+    PAPER = "Paper"  # the deficit is set to zero, as in the paper; a client can exploit this
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """How clients share the service. A request costs
+    inputTokenWeight · extend tokens + outputTokenWeight · output tokens, in weighted tokens."""
+
+    replica_policy: ReplicaPolicyName = ReplicaPolicyName.DLPM
+    """Policy that orders the waiting requests within a replica. Only DLPM, VTC, VTCPredict and DRR are fair."""
+    fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
+    """Policy by which the router chooses a replica for a request."""
+    input_token_weight: Weight = 1
+    """Weight of an extend token: an input token that the replica had to compute because it was not cached."""
+    output_token_weight: Weight = 2
+    """Weight of an output token."""
+    client_quantum: Positive = 8000
+    """Weighted tokens that a client receives per refill within a replica (DLPM, DRR). A larger quantum keeps more
+    cache locality. A smaller quantum is fairer over short times."""
+    worker_quantum: Positive = 20000
+    """Weighted tokens that a client may send to a replica per refill before its requests go to other replicas too (D2LPM).
+    A larger quantum keeps more cache locality. It does not change the fairness bound."""
+    rejoin: Rejoin = Rejoin.KEEP_DEBT
+    """Deficit of a client that returns to a replica after being idle. KeepDebt keeps a negative deficit.
+    Paper sets it to zero, which a client can exploit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressTls:
+    """TLS settings of an Ingress."""
+
+    secret_name: DnsName
+    """Name of a Secret of type kubernetes.io/tls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressExposure:
+    """An Ingress that forwards to the routers."""
+
+    host: DnsName
+    """DNS name that clients use."""
+    class_name: DnsName | None = None
+    """Ingress class. If not set, the cluster's default ingress class is used."""
+    tls: IngressTls | None = None
+    """TLS settings. If not set, the Ingress serves plain HTTP."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentRef:
+    """Refers to a Gateway, as in HTTPRoute."""
+
+    name: DnsName
+    """Name of the Gateway."""
+    namespace: Annotated[str, DNS_LABEL] | None = None
+    """Namespace of the Gateway. If not set, it is the namespace of the service."""
+    group: DnsName = "gateway.networking.k8s.io"
+    """API group of the parent."""
+    kind: Annotated[str, Length(1, 63)] = "Gateway"
+    """Kind of the parent."""
+    section_name: DnsName | None = None
+    """Listener of the Gateway. If not set, all listeners are used."""
+    port: Annotated[int, Range(1, 65535)] | None = None
+    """Port of the Gateway. If not set, all ports are used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRouteExposure:
+    """An HTTPRoute of the Gateway API that forwards to the routers."""
+
+    parent_refs: Annotated[tuple[ParentRef, ...], Length(1, 32)]
+    """Gateways that the route is attached to."""
+    hostnames: Annotated[tuple[Hostname, ...], Length(0, 16)] = ()
+    """DNS names that clients use. If empty, all names of the gateways are used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """How clients outside the cluster reach the routers. Set at most one field."""
+
+    ingress: IngressExposure | None = None
+    """Ingress to generate. If not set, there is none."""
+    http_route: HttpRouteExposure | None = None
+    """HTTPRoute to generate. If not set, there is none."""
+
+
+class SelectorOperator(Enum):
+    """Operators of a label selector."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSelectorRequirement:
+    """One condition on a label, as in Kubernetes."""
+
+    key: Annotated[str, Length(1, 317)]
+    """Name of the label."""
+    operator: SelectorOperator
+    """How the label's value is compared with `values`."""
+    values: Annotated[tuple[str, ...], Length(0, 64)] = ()
+    """Values to compare with. Required with In and NotIn, empty with Exists and DoesNotExist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSelector:
+    """Selects resources by their labels. An empty selector selects all."""
+
+    match_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a resource must have, with their values."""
+    match_expressions: Annotated[tuple[LabelSelectorRequirement, ...], Length(0, 32)] = ()
+    """Conditions on labels. A resource must meet all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenancy:
+    """The clients that may use the service."""
+
+    selector: LabelSelector = field(default_factory=LabelSelector)
+    """Selects the InferenceTenants of the namespace that may use the service. An empty selector selects all."""
+    anonymous: Anonymous = Anonymous.REJECT
+    """Handling of requests without an identity. Reject answers 401. Share treats all of them as one client."""
+    trusted_proxies: Annotated[
+        tuple[Annotated[str, Cidr(), Length(1, 64)], ...], Length(0, 64)
+    ] = ()
+    """Networks (CIDR) of trusted proxies. The router accepts identity headers from these networks only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSpec:
+    """The desired state of a service."""
+
+    model: Model
+    """The model that the service answers with."""
+    engine: Engine = field(default_factory=Engine)
+    """The engine replicas that run the model."""
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    """How clients share the service."""
+    router: Router = field(default_factory=Router)
+    """The routers, which send requests to the replicas."""
+    autoscaling: Autoscaling | None = None
+    """Autoscaling by the operator. If not set, the number of replicas is `engine.replicas`, which an external autoscaler may
+    change."""
+    slo: Slo = field(default_factory=Slo)
+    """Service level objectives. The operator generates alerts from them."""
+    exposure: Exposure = field(default_factory=Exposure)
+    """How clients outside the cluster reach the routers."""
+    tenancy: Tenancy = field(default_factory=Tenancy)
+    """The clients that may use the service."""
+
+    @property
+    def initial_replicas(self) -> int:
+        """The number of replicas at the start."""
+        if self.autoscaling is not None:
+            return max(1, self.autoscaling.min_replicas)
+        return 1 if self.engine.replicas is None else self.engine.replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairInferenceService:
+    """FairInferenceService serves a model to many clients by weighted fair sharing."""
+
+    api_version: ApiVersion
+    """Group and version of this schema."""
+    kind: Annotated[str, Pattern("FairInferenceService", "FairInferenceService")]
+    """Kind of the resource: FairInferenceService."""
+    metadata: Metadata
+    """Name, labels and annotations."""
+    spec: ServiceSpec
+    """The desired state, written by users."""
+    status: Mapping[str, object] = field(default_factory=dict)
+    """The observed state, written by the operator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """A client of the tenant that has its own weight."""
+
+    name: ClientName
+    """Name of the client, unique within the tenant."""
+    weight: Weight = 1
+    """Share of the client relative to other clients of the tenant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key that identifies a client."""
+
+    name: ClientName
+    """Name of the key, used in logs and for key rotation. It is not the key itself."""
+    client: ClientName
+    """Name of the client that the key identifies. It must be one of `spec.clients`."""
+    secret_ref: SecretKeyRef
+    """Secret entry that holds the key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantRateLimits:
+    """Limits of the whole tenant. They count over all routers of a service."""
+
+    requests_per_minute: Count = 0
+    """Most requests per minute, over all routers. The router refuses more with status 429. 0 means no limit."""
+    tokens_per_minute: Count = 0
+    """Most tokens per minute, input and output together, over all routers. The router refuses more with status 429. 0 means no limit."""
+    max_concurrent: Count = 0
+    """Most requests in flight, over all routers. The router refuses more with status 429. 0 means no limit."""
+    burst: CountOrPercent = CountOrPercent.from_plain("10%")
+    """Most requests, and most tokens, that the tenant may use at once after a pause. A percentage of each limit per minute, or a number. At least 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantSpec:
+    """The desired state of a tenant."""
+
+    weight: Weight = 1
+    """Share of the tenant relative to other tenants of the service. It does not depend on the number of its clients."""
+    default_client_weight: Weight = 1
+    """Weight of clients that are not in `clients`."""
+    clients: Annotated[tuple[Client, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
+    """Clients that have their own weight, and the clients that API keys name."""
+    api_keys: Annotated[tuple[ApiKey, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
+    """API keys that identify clients."""
+    limits: TenantRateLimits = field(default_factory=TenantRateLimits)
+    """Limits of the whole tenant, over all routers of a service."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceTenant:
+    """InferenceTenant is a tenant that shares the services of its namespace. Administrators own it, not the tenant."""
+
+    api_version: ApiVersion
+    """Group and version of this schema."""
+    kind: Annotated[str, Pattern("InferenceTenant", "InferenceTenant")]
+    """Kind of the resource: InferenceTenant."""
+    metadata: Metadata
+    """Name, labels and annotations."""
+    spec: TenantSpec = field(default_factory=TenantSpec)
+    """The desired state, written by administrators."""
+    status: Mapping[str, object] = field(default_factory=dict)
+    """The observed state, written by the operator."""
+
+
+ConditionName = Annotated[str, Pattern(r"[A-Z][A-Za-z0-9]*", "a name in CamelCase"), Length(1, 316)]
+Generation = Annotated[int, Range(0, 2**53)]
+
+
+class ServiceCondition(Enum):
+    """The conditions of a FairInferenceService."""
+
+    READY = "Ready"  # the service answers requests
+    ENGINES_READY = "EnginesReady"
+    ROUTER_READY = "RouterReady"
+    SCALING_ACTIVE = "ScalingActive"
+    PROGRESSING = "Progressing"  # the operator is applying a change
+    DEGRADED = "Degraded"  # the service answers requests, but an object does not match the spec
+    SPEC_VALID = "SpecValid"  # False: the last valid spec is in use
+
+
+class TenantCondition(Enum):
+    """The conditions of an InferenceTenant."""
+
+    READY = "Ready"  # the routers of its services accept its API keys
+    SPEC_VALID = "SpecValid"
+
+
+class ConditionStatus(Enum):
+    """Value of a condition."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One observation about the resource, as in Kubernetes."""
+
+    type: ConditionName
+    """Name of the condition, unique in the list."""
+    status: ConditionStatus
+    """Value of the condition: True, False or Unknown."""
+    reason: ConditionName
+    """Cause of the value, in one CamelCase word for programs."""
+    message: Annotated[str, Length(0, 32768)] = ""
+    """Cause of the value, in a sentence for people. It names the field and the fix."""
+    last_transition_time: Annotated[str, Timestamp()]
+    """Time of the last change of `status`."""
+    observed_generation: Generation | None = None
+    """Generation of the spec that the condition describes."""
+
+
+Conditions = Annotated[tuple[Condition, ...], UniqueBy(("type",)), Length(0, 32)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterStatus:
+    """The observed routers."""
+
+    ready_replicas: Count = 0
+    """Number of routers that are in sync and take requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FairnessStatus:
+    """Fairness figures of the last minute, without client names. The operator updates them at most once a minute."""
+
+    share_error_percent: Count | None = None
+    """How much less service than its share the least served backlogged client got, in percent of its share."""
+    max_lead: Duration | None = None
+    """Largest lead of the most over the least served backlogged client, in time of fair service. Not set without a lead."""
+    backlogged_clients: Count | None = None
+    """Number of clients with waiting requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingStatus:
+    """Last decision of the scaler."""
+
+    desired: Count
+    """Number of replicas that the scaler recommends."""
+    reason: ConditionName
+    """Cause of the recommendation, in one CamelCase word."""
+    last_scale_time: Annotated[str, Timestamp()] | None = None
+    """Time of the last change of the recommendation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatus:
+    """The observed state of a service."""
+
+    observed_generation: Generation | None = None
+    """Generation of the spec that this status describes."""
+    replicas: Count | None = None
+    """Number of replicas that exist."""
+    ready_replicas: Count | None = None
+    """Number of replicas that take requests."""
+    selector: Annotated[str, Length(1, 2048)] | None = None
+    """Label selector of the engine pods, as text. The HPA reads it."""
+    url: Annotated[str, Length(1, 2048)] | None = None
+    """Address that clients send requests to."""
+    image: Annotated[str, Length(1, 1024)] | None = None
+    """Engine image in use. It stays the same until the spec or annotation evenkeel.dev/upgrade changes it."""
+    available_image: Annotated[str, Length(1, 1024)] | None = None
+    """The operator's default engine image, if it differs from `image`. Annotation evenkeel.dev/upgrade switches to it."""
+    router: RouterStatus | None = None
+    """The observed routers."""
+    conditions: Conditions = ()
+    """Conditions of types Ready, EnginesReady, RouterReady, ScalingActive, Progressing, Degraded and SpecValid."""
+    fairness: FairnessStatus | None = None
+    """Fairness figures of the last minute."""
+    scaling: ScalingStatus | None = None
+    """Last decision of the scaler. Not set without `spec.autoscaling`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedBy:
+    """A FairInferenceService that the tenant may use."""
+
+    name: DnsName
+    """Name of the service, in the tenant's namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantStatus:
+    """The observed state of a tenant."""
+
+    observed_generation: Generation | None = None
+    """Generation of the spec that this status describes."""
+    conditions: Conditions = ()
+    """Conditions of types Ready and SpecValid."""
+    services: Annotated[tuple[ServedBy, ...], UniqueBy(("name",)), Length(0, 1000)] = ()
+    """Services of the namespace that select this tenant."""
