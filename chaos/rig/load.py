@@ -49,6 +49,8 @@ class Tally:
 
     done: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    first_failures: dict[str, str] = field(default_factory=dict)
+    """What the first failure of each kind looked like."""
     given_up: int = 0
     cost: float = 0.0
     """Service by the usage in the answers: uncached input, plus twice the output."""
@@ -127,6 +129,7 @@ class Load:
                 tally.cost += answer.input_tokens - answer.cached_tokens + 2 * answer.output_tokens
             else:
                 tally.failed[answer.error] += 1
+                tally.first_failures.setdefault(answer.error, answer.detail)
                 await asyncio.sleep(_PAUSE_S)
 
     async def _send(self, client: Client) -> Answer | None:
