@@ -12,6 +12,7 @@ from evenkeel_contract.adminstate import decode_replicas, decode_state
 from evenkeel_contract.key import decode
 from evenkeel_fairshare.ledger.replica_account import REQUESTS
 from evenkeel_router.app import Router
+from evenkeel_simulator.server.pooled import DIMENSIONS
 
 from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet, until
 
@@ -57,8 +58,8 @@ async def test_every_endpoint_is_served_whole_and_streamed() -> None:
             assert events[-1] == "[DONE]"
             assert len(events) > 4
         embedded = await client.post("/v1/embeddings", json={"model": MODEL, "input": "Hi"})
-        assert embedded.status_code == 400  # the replica's word: this model does not embed
-        assert "embedding model" in embedded.json()["error"]["message"]
+        assert embedded.status_code == 200, embedded.text
+        assert len(embedded.json()["data"][0]["embedding"]) == DIMENSIONS
         models = (await client.get("/v1/models")).json()
         assert [model["id"] for model in models["data"]] == [MODEL]
 

@@ -307,12 +307,6 @@ async def test_unknown_paths_and_methods_are_answered_as_fastapi_does(
     assert (response.status_code, response.json()) == (405, {"detail": "Method Not Allowed"})
 
 
-async def test_embeddings_are_refused_by_a_model_that_generates(client: httpx.AsyncClient) -> None:
-    response = await client.post("/v1/embeddings", json={"model": "sim", "input": "a"})
-    assert response.status_code == 400
-    assert "embedding model" in response.json()["message"]
-
-
 async def test_a_request_id_that_is_in_use_is_refused(
     server: RunningServer, client: httpx.AsyncClient
 ) -> None:

@@ -23,7 +23,7 @@ from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.promptfacts import facts_of
 from evenkeel_contract.reportsport import Answers
 
-from evenkeel_simulator.server import handlers, operations, wire
+from evenkeel_simulator.server import errors, handlers, operations
 from evenkeel_simulator.server.handlers import REPLICA
 from evenkeel_simulator.server.kv_events import KvPublisher
 from evenkeel_simulator.server.replica import Replica
@@ -53,7 +53,18 @@ def make_app(settings: Settings) -> web.Application:
         [
             web.post("/v1/completions", handlers.completions),
             web.post("/v1/chat/completions", handlers.chat_completions),
+            web.post("/v1/responses", handlers.responses),
+            web.post("/v1/messages", handlers.anthropic_messages),
+            web.post("/v1/messages/count_tokens", handlers.count_tokens),
             web.post("/v1/embeddings", handlers.embeddings),
+            web.post("/v1/classify", handlers.classify),
+            web.post("/v1/score", handlers.score),
+            web.post("/v1/rerank", handlers.rerank),
+            web.put("/v1/rerank", handlers.rerank),
+            web.post("/tokenize", handlers.tokenize),
+            web.post("/v1/tokenize", handlers.tokenize),
+            web.post("/detokenize", handlers.detokenize),
+            web.post("/v1/detokenize", handlers.detokenize),
             web.post("/generate", handlers.generate),
             web.put("/generate", handlers.generate),
             web.get("/v1/models", operations.models),
@@ -183,7 +194,7 @@ async def _sglang_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except web.HTTPRequestEntityTooLarge:
         phrase = HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase
         limit = request.app[REPLICA].settings.max_body_bytes
-        body = wire.error_body(f"the body has more than {limit} bytes", kind=phrase, status=413)
+        body = errors.error_body(f"the body has more than {limit} bytes", kind=phrase, status=413)
         return web.Response(body=body, status=413, content_type="application/json")
     except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
         detail = {"detail": HTTPStatus(error.status).phrase}

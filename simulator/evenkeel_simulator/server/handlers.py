@@ -10,45 +10,90 @@ once. So a router can retry the former elsewhere for as long as nothing was comp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 from evenkeel_contract.names import CLIENT_KEY_HEADER
 
-from evenkeel_simulator.server import wire
+from evenkeel_simulator.server import errors, messages, pooled, tokenisation, wire
+from evenkeel_simulator.server.answers import AnswerFormat, MakeFormat, Read, StreamFormat
+from evenkeel_simulator.server.ask import Ask
+from evenkeel_simulator.server.bodies import BadRequest
+from evenkeel_simulator.server.chat import Chat, parse_chat
+from evenkeel_simulator.server.completions import Completion, parse_completion
 from evenkeel_simulator.server.identity import Owner, owner_of
-from evenkeel_simulator.server.parse import (
-    Ask,
-    BadRequest,
-    parse_chat,
-    parse_completion,
-    parse_generate,
-)
+from evenkeel_simulator.server.native import Native, parse_generate
 from evenkeel_simulator.server.replica import Overloaded, Replica
+from evenkeel_simulator.server.responses import read_responses
 from evenkeel_simulator.server.served import ServedRequest
-from evenkeel_simulator.server.streams import AnswerFormat, Chat, Completion, MakeFormat, Native
 
 REPLICA: Final = web.AppKey("replica", Replica)
 
 _EVENT_STREAM: Final = {"Content-Type": "text/event-stream; charset=utf-8"}
 
-Parse = Callable[..., Ask]
+ErrorBody = Callable[[Exception, int], bytes]
+"""Body of an error and its status, in the words of one API."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-async def completions(http: web.Request) -> web.StreamResponse:
-    """`POST /v1/completions`."""
-    return await _serve_openai(http, parse_completion, Completion)
+def _generating(read: Read, error_body: ErrorBody = errors.openai_error) -> Handler:
+    """A handler for an endpoint that takes the client key from a header."""
+
+    async def handle(http: web.Request) -> web.StreamResponse:
+        received_s = time.monotonic()
+        try:
+            ask, make = read(await _json_body(http), _context_length(http))
+            owner = owner_of(http.headers.getall(CLIENT_KEY_HEADER, []))
+            return await _answer(http, ask, owner, make(_head(http, ask)), received_s=received_s)
+        except BadRequest as error:
+            return _json(error_body(error, 400), status=400)
+        except Overloaded as error:
+            return _json(error_body(error, 503), status=503)
+
+    return handle
 
 
-async def chat_completions(http: web.Request) -> web.StreamResponse:
-    """`POST /v1/chat/completions`."""
-    return await _serve_openai(http, parse_chat, Chat)
+def _with(parse: Callable[..., Ask], make: Callable[[Ask, wire.Head], AnswerFormat]) -> Read:
+    def read(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
+        ask = parse(body, context_length=context_length)
+        return ask, partial(make, ask)
+
+    return read
+
+
+def _counting(count: Callable[..., bytes], error_body: ErrorBody = errors.openai_error) -> Handler:
+    """A handler for an endpoint that reads prompts and computes nothing in the engine."""
+
+    async def handle(http: web.Request) -> web.StreamResponse:
+        try:
+            body = count(await _json_body(http), context_length=_context_length(http))
+        except BadRequest as error:
+            return _json(error_body(error, 400), status=400)
+        return _json(body)
+
+    return handle
+
+
+completions: Final = _generating(_with(parse_completion, Completion))
+chat_completions: Final = _generating(_with(parse_chat, Chat))
+responses: Final = _generating(read_responses, errors.responses_error)
+anthropic_messages: Final = _generating(
+    _with(messages.parse_messages, messages.Messages), errors.anthropic_error
+)
+embeddings: Final = _generating(pooled.read_embeddings)
+classify: Final = _generating(pooled.read_classify)
+score: Final = _generating(pooled.read_score)
+rerank: Final = _generating(pooled.read_rerank)
+count_tokens: Final = _counting(messages.count_tokens, errors.anthropic_error)
+tokenize: Final = _counting(tokenisation.tokenize)
+detokenize: Final = _counting(tokenisation.detokenize)
 
 
 async def generate(http: web.Request) -> web.StreamResponse:
-    """`POST /generate`."""
+    """`POST /generate`: the key is in the body, the content type is not looked at."""
     received_s = time.monotonic()
     try:
         ask = parse_generate(await read_body(http), context_length=_context_length(http))
@@ -62,39 +107,10 @@ async def generate(http: web.Request) -> web.StreamResponse:
         if not ask.stream:
             return native_refusal(error)
         # The stream was promised before the fault was found, so the fault is its only event.
-        body = wire.native_error_event(str(error)) + wire.DONE
+        body = errors.native_error_event(str(error)) + wire.DONE
         return web.Response(body=body, headers=_EVENT_STREAM)
     except Overloaded as error:
-        return _json(wire.native_error_body(str(error)), status=503)
-
-
-async def embeddings(http: web.Request) -> web.StreamResponse:
-    """`POST /v1/embeddings`: as SGLang answers when it serves a model that generates."""
-    return openai_refusal(
-        BadRequest(
-            "This model does not appear to be an embedding model by default. "
-            "Please add `--is-embedding` when launching the server or try another model."
-        )
-    )
-
-
-async def _serve_openai(
-    http: web.Request, parse: Parse, make_format: MakeFormat
-) -> web.StreamResponse:
-    received_s = time.monotonic()
-    try:
-        if http.content_type != "application/json":
-            message = "Unsupported Media Type: Only 'application/json' is allowed"
-            raise BadRequest(message, by_schema=True)
-        ask = parse(await read_body(http), context_length=_context_length(http))
-        owner = owner_of(http.headers.getall(CLIENT_KEY_HEADER, []))
-        answer = make_format(ask, _head(http, ask))
-        return await _answer(http, ask, owner, answer, received_s=received_s)
-    except BadRequest as error:
-        return openai_refusal(error)
-    except Overloaded as error:
-        body = wire.error_body(str(error), kind="SERVICE_UNAVAILABLE", status=503)
-        return _json(body, status=503)
+        return _json(errors.native_error(error, 503), status=503)
 
 
 async def _answer(
@@ -108,6 +124,7 @@ async def _answer(
         try:
             if not ask.stream:
                 return await _wait(answer, choices)
+            assert isinstance(answer, StreamFormat)
             response = web.StreamResponse(headers=_EVENT_STREAM)
             with suppress(ConnectionResetError):  # the client has disconnected
                 await _stream(http, response, answer, choices)
@@ -127,7 +144,7 @@ async def _wait(answer: AnswerFormat, choices: Sequence[ServedRequest]) -> web.R
 async def _stream(
     http: web.Request,
     response: web.StreamResponse,
-    answer: AnswerFormat,
+    answer: StreamFormat,
     choices: Sequence[ServedRequest],
 ) -> None:
     if answer.opens_early:
@@ -170,22 +187,20 @@ async def read_body(http: web.Request) -> bytes:
         raise BadRequest(f"the body cannot be read: {error}", by_schema=True) from error
 
 
+async def _json_body(http: web.Request) -> bytes:
+    if http.content_type != "application/json":
+        message = "Unsupported Media Type: Only 'application/json' is allowed"
+        raise BadRequest(message, by_schema=True)
+    return await read_body(http)
+
+
 def _context_length(http: web.Request) -> int:
     return http.app[REPLICA].settings.context_tokens
 
 
-def openai_refusal(error: BadRequest) -> web.Response:
-    """A 400 of the OpenAI endpoints."""
-    if error.by_schema:
-        return _json(wire.schema_error_body(str(error)), status=400)
-    return _json(wire.error_body(str(error), kind="BadRequestError", status=400), status=400)
-
-
 def native_refusal(error: BadRequest) -> web.Response:
-    """A 400 of `/generate`."""
-    if error.by_schema:
-        return _json(wire.schema_error_body(str(error)), status=400)
-    return _json(wire.native_error_body(str(error)), status=400)
+    """A 400 of SGLang's own endpoints."""
+    return _json(errors.native_error(error, 400), status=400)
 
 
 def _json(body: bytes, *, status: int = 200) -> web.Response:

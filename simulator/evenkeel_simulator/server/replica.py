@@ -17,15 +17,16 @@ from evenkeel_fairshare.replica.contract import Arrival
 
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import RequestError
+from evenkeel_simulator.server.ask import Ask
+from evenkeel_simulator.server.bodies import BadRequest
 from evenkeel_simulator.server.driver import Driver
 from evenkeel_simulator.server.identity import Owner
 from evenkeel_simulator.server.kv_events import KvPublisher, KvRecorder
 from evenkeel_simulator.server.metrics import EngineMetrics
 from evenkeel_simulator.server.pages import pages_of
-from evenkeel_simulator.server.parse import Ask, BadRequest
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.settings import Settings
-from evenkeel_simulator.server.speech import Wish, seed_of, speak
+from evenkeel_simulator.server.speech import Speech, Wish, recite, seed_of, speak
 
 _SLACK_TOKENS = 5  # SGLang leaves this many for output, at least
 
@@ -155,7 +156,7 @@ class Replica:
             stop_token_ids=sampling.stop_token_ids,
             keep_stop=sampling.keep_stop,
         )
-        speech = speak(seed_of(prompt, index % sampling.n), wish)
+        speech = _decide(ask, seed_of(prompt, index % sampling.n, sampling.seed), wish)
         page_size = self.settings.page_size
         return ServedRequest(
             id=_request_id(ask, index),
@@ -164,13 +165,14 @@ class Replica:
             arrival_s=0.0,  # the driver knows the time
             input_tokens=len(prompt),
             max_output_tokens=limit,
-            fixed_length=sampling.ignore_eos,
+            fixed_length=sampling.ignore_eos and ask.write is None,
             client_weight=owner.key.client_weight,
             tenant_weight=owner.key.tenant_weight,
             seed=owner.key.seed,
             tenant_seed=owner.key.tenant_seed,
             charge_input=not owner.key.retried_by_fleet,
-            paid_output_tokens=owner.key.paid_output_tokens,
+            # A prompt that is only computed ends with one token, which its client neither gets nor pays.
+            paid_output_tokens=owner.key.paid_output_tokens + (not ask.generates),
             prompt=pages_of(prompt, page_size),
             target_output_tokens=speech.tokens,
             prompt_ids=prompt,
@@ -210,6 +212,16 @@ class Replica:
     async def _publish(self) -> None:
         if self._recorder is not None and self.publisher is not None:
             await self.publisher.publish(self._recorder.take(), timestamp=time.time())
+
+
+def _decide(ask: Ask, seed: int, wish: Wish) -> Speech:
+    """The answer. Raises `BadRequest` where its form allows none."""
+    if ask.write is None:
+        return speak(seed, wish)
+    try:
+        return recite(seed, wish, ask.write(seed))
+    except ValueError as error:
+        raise BadRequest(str(error)) from error
 
 
 def _expand(ask: Ask) -> Iterator[array[int]]:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import xxhash
+
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.request import EngineRequest
 from evenkeel_simulator.server.pages import pages_of
@@ -54,6 +56,33 @@ class ServedRequest(EngineRequest):
     """Wall clock of the last token."""
     finish: Finish | None = None
     """Set with the last token."""
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why it ended, in OpenAI's words; None while it goes on."""
+        if self.finish is None:
+            return None
+        if self.speech.calls and self.finish.type is FinishType.STOP:
+            return "tool_calls"
+        return self.finish.type.value
+
+    @property
+    def matched_stop(self) -> int | str | None:
+        """What stopped it; None too where it called a tool, as in SGLang."""
+        return None if self.finish is None or self.speech.calls else self.finish.matched
+
+    def text(self) -> str:
+        """All text delivered."""
+        return self.speech.text(0, self.output_tokens)
+
+    def tool_calls(self) -> list[tuple[str, str]]:
+        """(name, arguments) of each tool call delivered."""
+        deltas = self.speech.deltas(0, self.output_tokens)
+        return [(delta.name, delta.text) for delta in deltas if delta.name is not None]
+
+    def call_id(self, number: int) -> str:
+        """Id of tool call `number`."""
+        return f"call_{xxhash.xxh3_128_hexdigest(f'{self.id} {number}'.encode())[:24]}"
 
     def retained(self) -> Sequence[Segment]:
         """Prompt and output in whole pages. The last token's keys and values are never computed."""

@@ -1,26 +1,26 @@
-"""The simulated model's answers: readable words, determined by the prompt alone.
+"""The simulated model's answers: readable words, JSON by a schema, or tool calls. The prompt and the seed decide them.
 
 The whole answer is known when the request arrives, so a stop string needs no check later. Every word is exactly one token
 of `tokens`. So an answer that is repeated in the next turn's prompt is found in the cache.
 
 The natural length of an answer is log-normal with median 128 and sigma 0.8 (mean about 176, between 4 and
 2048 tokens, the end token included), drawn from the hash of the prompt and the number of the choice.
-`ignore_eos` and `min_tokens` override it, `max_tokens` and `stop` cut it.
+`ignore_eos` and `min_tokens` override it, `max_tokens` and `stop` cut it. JSON and tool calls end where they are complete.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
 
 import xxhash
 from evenkeel_contract.simulatedprompt import encode
 
-from evenkeel_simulator.server.tokens import END_TOKEN
+from evenkeel_simulator.server.tokens import END_TOKEN, decode
 
 _MEDIAN_TOKENS: Final = 128
 _SIGMA: Final = 0.8
@@ -51,6 +51,40 @@ class Wish:
     """Leave the stop string in the text (SGLang's `no_stop_trim`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenAnswer:
+    """An answer that is not words: a text, or tool calls."""
+
+    text: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    """(name, arguments as JSON) of each."""
+
+
+WriteAnswer = Callable[[int], WrittenAnswer]
+"""Writes the answer of a seed; raises `ValueError` where the request allows none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Where a tool call lies in its answer."""
+
+    name: str
+    start: int
+    """Its first token; the name is complete with it."""
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What some output tokens add to the text or to one tool call."""
+
+    text: str
+    call: int | None = None
+    """Number of the tool call that `text` adds arguments to; None: it is text of the answer."""
+    name: str | None = None
+    """Of a tool call that begins here."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speech:
     """One answer, complete."""
@@ -60,13 +94,16 @@ class Speech:
     """Output tokens, the end token included."""
     matched: int | str | None
     """The end token, stop token or stop string that ended it; None for the length limit."""
-    cut: tuple[str, ...] | None = None
-    """The text by token, where a stop string or stop token shortened it."""
+    pieces: tuple[str, ...] | None = None
+    """The text by token, where the answer is not words or was cut."""
+    script: tuple[int, ...] | None = None
+    """The ids by token, where the answer is not words."""
+    calls: tuple[Call, ...] = ()
 
     def piece(self, index: int) -> str:
         """Text of output token `index`, 0 <= index < tokens."""
-        if self.cut is not None:
-            return self.cut[index]
+        if self.pieces is not None:
+            return self.pieces[index]
         if self.matched is not None and index == self.tokens - 1:
             return ""
         return _PIECES[_spoken(self.seed, index)]
@@ -75,18 +112,32 @@ class Speech:
         """Text of the tokens from `start` to before `end`."""
         return "".join(self.piece(i) for i in range(start, self.tokens if end is None else end))
 
+    def deltas(self, start: int = 0, end: int | None = None) -> Iterator[Delta]:
+        """What the tokens from `start` to before `end` add."""
+        end = self.tokens if end is None else end
+        if not self.calls and (text := self.text(start, end)):
+            yield Delta(text)
+        for number, call in enumerate(self.calls):
+            first, last = max(start, call.start), min(end, call.end)
+            if first < last:
+                name = call.name if first == call.start else None
+                yield Delta(self.text(first, last), number, name)
+
     def ids(self, start: int = 0, end: int | None = None) -> list[int]:
         """Ids of the tokens from `start` to before `end`."""
         end = self.tokens if end is None else end
+        if self.script is not None:
+            return list(self.script[start:end])
         ids = [_IDS[_spoken(self.seed, i)] for i in range(start, end)]
         if self.matched == END_TOKEN and start < end == self.tokens:
             ids[-1] = END_TOKEN
         return ids
 
 
-def seed_of(prompt: array[int], choice: int) -> int:
-    """Seed of choice number `choice` of a prompt."""
-    return xxhash.xxh3_64_intdigest(prompt.tobytes(), choice)
+def seed_of(prompt: array[int], choice: int, wished: int | None = None) -> int:
+    """Seed of choice number `choice` of a prompt; `wished` is the request's own `seed`."""
+    seed = xxhash.xxh3_64_intdigest(prompt.tobytes(), choice)
+    return seed if wished is None else xxhash.xxh3_64_intdigest(f"{seed} {wished}".encode())
 
 
 def speak(seed: int, wish: Wish) -> Speech:
@@ -98,6 +149,46 @@ def speak(seed: int, wish: Wish) -> Speech:
     if wish.stop or wish.stop_token_ids:
         return _stopped(speech, wish) or speech
     return speech
+
+
+def recite(seed: int, wish: Wish, answer: WrittenAnswer) -> Speech:
+    """Compute an answer from its text or tool calls. Only `max_tokens` cuts tool calls."""
+    ids: list[int] = []
+    pieces: list[str] = []
+    calls = []
+    for name, arguments in answer.calls:
+        start = len(ids)
+        ids += encode(f"<tool_call>{name}\n")
+        pieces += [""] * (len(ids) - start)
+        _append(ids, pieces, arguments)
+        calls.append(Call(name, start, len(ids)))
+    _append(ids, pieces, answer.text)
+    ends = len(ids) < wish.max_tokens
+    tokens = len(ids) + 1 if ends else wish.max_tokens
+    speech = Speech(
+        seed=seed,
+        tokens=tokens,
+        matched=END_TOKEN if ends else None,
+        pieces=(*pieces, "")[:tokens],
+        script=(*ids, END_TOKEN)[:tokens],
+        calls=tuple(calls),
+    )
+    if wish.stop and not calls:
+        return _stopped(speech, wish) or speech
+    return speech
+
+
+def _append(ids: list[int], pieces: list[str], text: str) -> None:
+    added = encode(text)
+    ids += added
+    pieces += [decode([token]) for token in added]
+
+
+def alternatives(seed: int, index: int, number: int, *, besides: str) -> list[str]:
+    """Distinct texts of `number` further tokens that might have been in place of token `index`."""
+    others = [piece for piece in _DISTINCT_PIECES if piece != besides]
+    first = _spoken(seed ^ 1, index)
+    return [others[(first + step) % len(others)] for step in range(number)]
 
 
 def natural_tokens(seed: int) -> int:
@@ -121,15 +212,19 @@ def _stopped(speech: Speech, wish: Wish) -> Speech | None:
         if token in wish.stop_token_ids:
             # SGLang drops a stop token from the text, as it does the end token.
             kept = pieces if wish.keep_stop else [*pieces[:-1], ""]
-            return Speech(seed=speech.seed, tokens=len(pieces), matched=token, cut=tuple(kept))
+            return _cut(speech, kept, matched=token)
         window_start = max(0, len(text) - longest - len(pieces[-1]))
         found = _first_stop(text, wish.stop, window_start)
         if found is not None:
             at, stop = found
             keep_chars = at + len(stop) if wish.keep_stop else at
-            cut = tuple(_trimmed(pieces, keep_chars))
-            return Speech(seed=speech.seed, tokens=len(pieces), matched=stop, cut=cut)
+            return _cut(speech, _trimmed(pieces, keep_chars), matched=stop)
     return None
+
+
+def _cut(speech: Speech, pieces: Sequence[str], *, matched: int | str) -> Speech:
+    script = None if speech.script is None else speech.script[: len(pieces)]
+    return replace(speech, tokens=len(pieces), matched=matched, pieces=tuple(pieces), script=script)
 
 
 def _first_stop(text: str, stops: Sequence[str], start: int) -> tuple[int, str] | None:
@@ -161,4 +256,5 @@ _PIECES: Final = (
     *(f" {word.capitalize()}" for word in _WORDS),
     ".",
 )
+_DISTINCT_PIECES: Final = tuple(dict.fromkeys(_PIECES))
 _IDS: Final = tuple(encode(piece)[0] for piece in _PIECES)

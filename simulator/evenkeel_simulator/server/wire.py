@@ -1,22 +1,24 @@
-"""Answers as SGLang 0.5.23 writes them: bodies and server-sent events, field by field.
+"""Completions and chats as SGLang 0.5.23 writes them: bodies and server-sent events, field by field.
 
 Pure. Fields that only a real engine can fill are null, as SGLang leaves them where a feature is off.
 
-The three endpoints stream differently. Completions send the text of each step and
-finish with the last one; chats send a role first and a reason of their own last; `/generate` repeats the
-whole text so far in every event.
+The endpoints stream differently. Completions send the text of each step and finish with the last one; chats send a role
+first and a reason of their own last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
-from evenkeel_simulator.server.served import Finish, FinishType, ServedRequest
+from evenkeel_simulator.server import tokens
+from evenkeel_simulator.server.ask import Ask
+from evenkeel_simulator.server.logprobs import chat_form, completion_form, probabilities
+from evenkeel_simulator.server.served import ServedRequest
+from evenkeel_simulator.server.speech import Delta
 
 DONE: Final = b"data: [DONE]\n\n"
 WEIGHT_VERSION: Final = "default"
@@ -52,35 +54,49 @@ class _BriefUsage(msgspec.Struct, omit_defaults=True):
 class _CompletionChoice(msgspec.Struct):
     index: int
     text: str
-    logprobs: None = None
+    logprobs: dict[str, Any] | None = None
     finish_reason: str | None = None
     matched_stop: int | str | None = None
+
+
+class _Function(msgspec.Struct):
+    name: str | None
+    arguments: str
+
+
+class _ToolCall(msgspec.Struct):
+    id: str | None
+    index: int
+    type: str
+    function: _Function
 
 
 class _Delta(msgspec.Struct, omit_defaults=True):
     reasoning_content: str | None
     role: str | None = None
     content: str | None = None
+    tool_calls: list[_ToolCall] | None = None
 
 
 class _ChatDelta(msgspec.Struct):
     index: int
     delta: _Delta
-    logprobs: None = None
+    logprobs: dict[str, Any] | None = None
     finish_reason: str | None = None
     matched_stop: int | str | None = None
 
 
-class _ChatMessage(msgspec.Struct):
+class _ChatMessage(msgspec.Struct, omit_defaults=True):
     role: str
-    content: str
-    reasoning_content: None = None
+    content: str | None
+    reasoning_content: str | None
+    tool_calls: list[_ToolCall] | None = None
 
 
 class _ChatChoice(msgspec.Struct):
     index: int
     message: _ChatMessage
-    logprobs: None = None
+    logprobs: dict[str, Any] | None = None
     finish_reason: str | None = None
     matched_stop: int | str | None = None
 
@@ -142,34 +158,44 @@ def usage(requests: Sequence[ServedRequest], *, n: int, cache_report: bool) -> U
 # OpenAI, whole bodies
 
 
-def completion_body(
-    head: Head, requests: Sequence[ServedRequest], *, n: int, echoes: Sequence[str] | None
-) -> bytes:
+def completion_body(head: Head, requests: Sequence[ServedRequest], ask: Ask) -> bytes:
     """Body of `/v1/completions` without streaming."""
+    n = ask.sampling.n
     choices = [
         _CompletionChoice(
             index=request.index,
-            text=(echoes[request.index // n] if echoes else "") + answer_text(request),
-            finish_reason=_reason(request.finish),
-            matched_stop=_matched(request.finish),
+            text=(ask.echoes[request.index // n] if ask.echoes else "") + request.text(),
+            logprobs=_completion_logprobs(request, ask, 0, begins=True),
+            finish_reason=request.finish_reason,
+            matched_stop=request.matched_stop,
         )
         for request in requests
     ]
     return _body(head, "text_completion", choices, requests, n=n)
 
 
-def chat_body(head: Head, requests: Sequence[ServedRequest], *, n: int) -> bytes:
+def chat_body(head: Head, requests: Sequence[ServedRequest], ask: Ask) -> bytes:
     """Body of `/v1/chat/completions` without streaming."""
     choices = [
         _ChatChoice(
             index=request.index,
-            message=_ChatMessage(role="assistant", content=answer_text(request)),
-            finish_reason=_reason(request.finish),
-            matched_stop=_matched(request.finish),
+            message=_message(request),
+            logprobs=chat_logprobs(request, ask.top_logprobs, 0),
+            finish_reason=request.finish_reason,
+            matched_stop=request.matched_stop,
         )
         for request in requests
     ]
-    return _body(head, "chat.completion", choices, requests, n=n)
+    return _body(head, "chat.completion", choices, requests, n=ask.sampling.n)
+
+
+def _message(request: ServedRequest) -> _ChatMessage:
+    calls = [
+        _ToolCall(request.call_id(number), number, "function", _Function(name, arguments))
+        for number, (name, arguments) in enumerate(request.tool_calls())
+    ]
+    text = request.text()
+    return _ChatMessage("assistant", None if calls else text, None, calls or None)
 
 
 def _body(
@@ -196,15 +222,19 @@ def _body(
 # OpenAI, events
 
 
-def completion_event(head: Head, request: ServedRequest, text: str) -> bytes:
-    """One event of a completion; the last one carries the finish reason."""
+def completion_event(
+    head: Head, request: ServedRequest, ask: Ask, start: int, *, begins: bool
+) -> bytes:
+    """One event of a completion, with the tokens from `start` on; the last one carries the finish reason."""
+    echo = ask.echoes[request.index // ask.sampling.n] if ask.echoes and begins else ""
     choice = _CompletionChoice(
         index=request.index,
-        text=text,
-        finish_reason=_reason(request.finish),
-        matched_stop=_matched(request.finish),
+        text=echo + request.speech.text(start, request.output_tokens),
+        logprobs=_completion_logprobs(request, ask, start, begins=begins),
+        finish_reason=request.finish_reason,
+        matched_stop=request.matched_stop,
     )
-    return _event(
+    return event(
         _CompletionChunk(
             id=request.id,
             object="text_completion",
@@ -221,15 +251,34 @@ def chat_role_event(head: Head, request: ServedRequest) -> bytes:
     return _chat_event(head, request, _Delta(reasoning_content=None, role="assistant", content=""))
 
 
-def chat_event(head: Head, request: ServedRequest, text: str) -> bytes:
-    """Text of a chat's choice."""
-    delta = _Delta(reasoning_content=None, content=text)
-    return _chat_event(head, request, delta, usage=_running_usage(head, request))
+def chat_event(
+    head: Head,
+    request: ServedRequest,
+    delta: Delta,
+    logprobs: dict[str, Any] | None = None,
+) -> bytes:
+    """Text of a chat's choice, or a piece of a tool call."""
+    if delta.call is None:
+        made = _Delta(reasoning_content=None, content=delta.text)
+    else:
+        begins = delta.name is not None
+        made = _Delta(
+            reasoning_content=None,
+            tool_calls=[
+                _ToolCall(
+                    request.call_id(delta.call) if begins else None,
+                    delta.call,
+                    "function",
+                    _Function(delta.name, delta.text),
+                )
+            ],
+        )
+    return _chat_event(head, request, made, logprobs=logprobs, usage=_running_usage(head, request))
 
 
 def chat_finish_event(head: Head, request: ServedRequest) -> bytes:
     """The finish reason of a chat's choice; sent after the text of all choices."""
-    return _chat_event(head, request, _Delta(reasoning_content=None), finish=request.finish)
+    return _chat_event(head, request, _Delta(reasoning_content=None), ends=True)
 
 
 def _chat_event(
@@ -237,16 +286,18 @@ def _chat_event(
     request: ServedRequest,
     delta: _Delta,
     *,
-    finish: Finish | None = None,
+    logprobs: dict[str, Any] | None = None,
+    ends: bool = False,
     usage: Usage | None = None,
 ) -> bytes:
     choice = _ChatDelta(
         index=request.index,
         delta=delta,
-        finish_reason=_reason(finish),
-        matched_stop=_matched(finish),
+        logprobs=logprobs,
+        finish_reason=request.finish_reason if ends else None,
+        matched_stop=request.matched_stop if ends else None,
     )
-    return _event(
+    return event(
         _ChatChunk(
             id=request.id,
             object="chat.completion.chunk",
@@ -268,14 +319,14 @@ def completion_usage_event(head: Head, requests: Sequence[ServedRequest], *, n: 
         prompt_tokens_details=total.prompt_tokens_details,
     )
     chunk = _CompletionChunk(requests[0].id, "text_completion", head.created, head.model, [], brief)
-    return _event(chunk)
+    return event(chunk)
 
 
 def chat_usage_event(head: Head, requests: Sequence[ServedRequest], *, n: int) -> bytes:
     """The same of a chat."""
     total = usage(requests, n=n, cache_report=head.cache_report)
     kind = "chat.completion.chunk"
-    return _event(_ChatChunk(requests[0].id, kind, head.created, head.model, [], total))
+    return event(_ChatChunk(requests[0].id, kind, head.created, head.model, [], total))
 
 
 def _running_usage(head: Head, request: ServedRequest) -> Usage | None:
@@ -285,95 +336,36 @@ def _running_usage(head: Head, request: ServedRequest) -> Usage | None:
     return Usage(request.input_tokens, request.input_tokens + done, done, None)
 
 
-# `/generate`
+# Parts of answers
 
 
-def native_answer(request: ServedRequest, text: str, *, e2e_s: float | None) -> dict[str, Any]:
-    """One answer of `/generate`: `text` is all of it so far; `e2e_s` only once it ended."""
-    meta: dict[str, Any] = {
-        "id": request.id,
-        "finish_reason": _native_finish(request),
-        "prompt_tokens": request.input_tokens,
-        "weight_version": WEIGHT_VERSION,
-        "num_retractions": request.retractions,
-        "reasoning_tokens": 0,
-        "completion_tokens": request.output_tokens,
-        "cached_tokens": request.cached_tokens,
-        "dp_rank": 0,
-    }
-    if e2e_s is not None:
-        meta["e2e_latency"] = e2e_s
-    ids = request.speech.ids(0, request.output_tokens)
-    return {"text": text, "output_ids": ids, "meta_info": meta}
-
-
-def native_body(answers: Sequence[dict[str, Any]], *, batched: bool) -> bytes:
-    """Body of `/generate` without streaming: one answer, or a list of them."""
-    return _encoder.encode(list(answers) if batched else answers[0])
-
-
-def native_event(answer: dict[str, Any], *, index: int | None) -> bytes:
-    """One event of `/generate`; `index`: which of several answers (None: there is one)."""
-    return _event(answer if index is None else {**answer, "index": index})
-
-
-def _native_finish(request: ServedRequest) -> dict[str, Any] | None:
-    finish = request.finish
-    if finish is None:
+def _completion_logprobs(
+    request: ServedRequest, ask: Ask, start: int, *, begins: bool
+) -> dict[str, Any] | None:
+    if ask.top_logprobs is None:
         return None
-    if finish.type is FinishType.LENGTH:
-        return {"type": "length", "length": request.output_tokens}
-    if finish.type is FinishType.STOP:
-        return {"type": "stop", "matched": finish.matched}
-    return {"type": "abort", "message": finish.message}
+    echoed = request.prompt_ids if ask.echoes is not None and begins else ()
+    found = probabilities(request.speech, start, request.output_tokens, ask.top_logprobs)
+    return completion_form(list(found), echoed=[tokens.decode([token]) for token in echoed])
 
 
-# Errors
+def chat_logprobs(request: ServedRequest, top: int | None, start: int) -> dict[str, Any] | None:
+    """Of the tokens from `start` on; None where the request wants none."""
+    if top is None:
+        return None
+    return chat_form(list(probabilities(request.speech, start, request.output_tokens, top)))
 
 
-class _Error(msgspec.Struct):
-    message: str
-    type: str
-    param: str | None
-    code: int
-    object: str = "error"
+def encode(content: object) -> bytes:
+    """JSON."""
+    return _encoder.encode(content)
 
 
-def error_body(message: str, *, kind: str, status: int) -> bytes:
-    """SGLang's error on OpenAI endpoints: flat, not under `error`."""
-    return _encoder.encode(
-        {"object": "error", "message": message, "type": kind, "param": None, "code": status}
-    )
-
-
-def schema_error_body(message: str) -> bytes:
-    """A body that does not follow the schema."""
-    return error_body(message, kind=HTTPStatus.BAD_REQUEST.phrase, status=400)
-
-
-def native_error_body(message: str) -> bytes:
-    """SGLang's error on `/generate`."""
-    return _encoder.encode({"error": {"message": message}})
-
-
-def native_error_event(message: str) -> bytes:
-    """An invalid request to `/generate`, detected after the stream's headers were sent."""
-    error = {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}
-    return _event({"error": error})
-
-
-def answer_text(request: ServedRequest) -> str:
-    """All text delivered."""
-    return request.speech.text(0, request.output_tokens)
-
-
-def _event(content: object) -> bytes:
+def event(content: object) -> bytes:
+    """One server-sent event."""
     return b"data: " + _encoder.encode(content) + b"\n\n"
 
 
-def _reason(finish: Finish | None) -> str | None:
-    return None if finish is None else finish.type.value
-
-
-def _matched(finish: Finish | None) -> int | str | None:
-    return None if finish is None else finish.matched
+def named_event(name: str, content: object) -> bytes:
+    """One server-sent event with a name."""
+    return b"event: " + name.encode() + b"\n" + event(content)

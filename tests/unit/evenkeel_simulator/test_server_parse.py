@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.simulatedprompt import encode
-from evenkeel_simulator.server.parse import (
-    Ask,
-    BadRequest,
-    parse_chat,
-    parse_completion,
-    parse_generate,
-)
+from evenkeel_simulator.server.ask import Ask
+from evenkeel_simulator.server.bodies import BadRequest
+from evenkeel_simulator.server.chat import parse_chat
+from evenkeel_simulator.server.completions import parse_completion
+from evenkeel_simulator.server.messages import parse_messages
+from evenkeel_simulator.server.native import parse_generate
+from evenkeel_simulator.server.responses import read_responses
+from evenkeel_simulator.server.speech import WrittenAnswer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,11 @@ def chat(**fields: Any) -> Ask:
 
 def native(**fields: Any) -> Ask:
     return parse_generate(json.dumps(fields).encode(), context_length=1000)
+
+
+def written(ask: Ask, seed: int = 1) -> WrittenAnswer:
+    assert ask.write is not None
+    return ask.write(seed)
 
 
 def test_a_completion_has_sglangs_defaults() -> None:
@@ -125,11 +131,14 @@ REFUSED_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "a", "stop": ["x"] * 33}, "at most 32 strings"),
     ({"prompt": "a", "stop": 5}, "`$.stop`"),
     ({"prompt": "a", "stream": "perhaps"}, "`$.stream`"),
-    ({"prompt": "a", "logprobs": 0}, "has no probabilities"),
+    ({"prompt": "a", "logprobs": 21}, "logprobs must be from 0 to 20"),
     ({"prompt": "a", "best_of": 3}, "best_of"),
     ({"prompt": "a", "rid": ["x"]}, "rid: a list"),
-    ({"prompt": "a", "response_format": {"type": "json_object"}}, "under no grammar"),
-    ({"prompt": "a", "regex": "a+"}, "under no grammar"),
+    ({"prompt": "a", "response_format": {"type": "structural_tag"}}, "`$.response_format.type`"),
+    ({"prompt": "a", "response_format": {"type": "json_schema"}}, "json_schema has no schema"),
+    ({"prompt": "a", "json_schema": "{"}, "JSON decode error"),
+    ({"prompt": "a", "json_schema": "5"}, "Expected"),
+    ({"prompt": "a", "regex": "a+"}, "by no other grammar"),
 ]
 
 
@@ -150,12 +159,25 @@ REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"content": "hi"}]}, "missing required field `role`"),
     ({"messages": [{"role": "user", "content": 5}]}, "`$.messages[0].content`"),
     (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-        "messages[0].content: the model accepts only text, not 'image_url'",
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages[0].content: a part of type 'image_url' is not supported, or is empty",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "smell", "text": "a"}]}]},
+        "messages[0].content: a part of type 'smell' is not supported",
     ),
     ({"messages": [{"role": "user", "content": "a"}], "max_tokens": -1}, "max_new_tokens must be"),
-    ({"messages": [{"role": "user", "content": "a"}], "logprobs": True}, "no probabilities"),
+    ({"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}, "requires logprobs"),
     ({"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}, "tool_choice"),
+    ({"messages": [{"role": "user", "content": "a"}], "tool_choice": "some"}, "`$.tool_choice`"),
+    (
+        {
+            "messages": [{"role": "user", "content": "a"}],
+            "tools": [{"type": "function", "function": {"name": "a"}}],
+            "tool_choice": {"type": "function", "function": {"name": "b"}},
+        },
+        "tool_choice names 'b', which is not among the tools",
+    ),
 ]
 
 
@@ -174,8 +196,8 @@ REFUSED_NATIVES: list[tuple[dict[str, Any], str]] = [
     ({"input_ids": [1, [2]]}, "input_ids mixes"),
     ({"text": "a", "sampling_params": {"max_new_tokens": 0}}, "max_new_tokens must be at least 1"),
     ({"text": "a", "sampling_params": [{}]}, "sampling_params: a list"),
-    ({"text": "a", "sampling_params": {"json_schema": "{}"}}, "under no grammar"),
-    ({"text": "a", "return_logprob": True}, "no probabilities"),
+    ({"text": "a", "sampling_params": {"ebnf": "a"}}, "by no other grammar"),
+    ({"text": "a", "return_logprob": True}, "on OpenAI endpoints only"),
 ]
 
 
@@ -186,6 +208,32 @@ def test_a_native_request_that_cannot_be_served_names_its_fault(
     with pytest.raises(BadRequest) as refused:
         native(**fields)
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "answer"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        ({"json_schema": '{"const": 5}'}, "5"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"const": 1}}}},
+            "1",
+        ),
+    ],
+)
+def test_a_completion_may_be_json(fields: dict[str, Any], answer: str | None) -> None:
+    ask = completion(prompt="a", **fields)
+    assert (None if ask.write is None else ask.write(1).text) == answer
+
+
+def test_generate_takes_a_json_schema() -> None:
+    ask = native(text="a", sampling_params={"json_schema": '{"enum": [[]]}'})
+    assert written(ask).text == "[]"
+
+
+def test_json_object_is_an_object() -> None:
+    ask = completion(prompt="a", response_format={"type": "json_object"})
+    assert isinstance(json.loads(written(ask).text), dict)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +259,8 @@ def test_what_is_no_json_object_is_refused_by_its_schema(body: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
-    for parse in (parse_completion, parse_chat, parse_generate):
-        try:
+    for parse in (parse_completion, parse_chat, parse_generate, parse_messages):
+        with pytest.raises(BadRequest, match="."):
             parse(body, context_length=1000)
-        except BadRequest as error:
-            assert str(error)
+    with pytest.raises(BadRequest, match="."):
+        read_responses(body, 1000)

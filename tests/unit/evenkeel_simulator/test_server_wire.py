@@ -10,11 +10,16 @@ import asyncio
 from array import array
 
 import pytest
-from evenkeel_simulator.server import wire
+from evenkeel_simulator.server import errors, wire
+from evenkeel_simulator.server.ask import Ask
+from evenkeel_simulator.server.bodies import BadRequest
+from evenkeel_simulator.server.native import native_answer
+from evenkeel_simulator.server.sampling import Sampling
 from evenkeel_simulator.server.served import Finish, FinishType, ServedRequest
-from evenkeel_simulator.server.speech import Wish, speak
+from evenkeel_simulator.server.speech import Delta, Wish, WrittenAnswer, recite, speak
 
 HEAD = wire.Head(model="sim", created=17)
+ASK = Ask(model="sim", prompts=(array("I", [1]),), sampling=Sampling(max_tokens=None))
 STOP = Finish(FinishType.STOP, matched=2)
 LENGTH = Finish(FinishType.LENGTH)
 ABORT = Finish(FinishType.ABORT, message="gone")
@@ -49,7 +54,7 @@ def data(event: bytes) -> str:
 
 def test_the_body_of_a_completion() -> None:
     text = request().speech.text()
-    body = wire.completion_body(HEAD, [request(finish=STOP)], n=1, echoes=None)
+    body = wire.completion_body(HEAD, [request(finish=STOP)], ASK)
     assert body.decode() == (
         '{"id":"r0","object":"text_completion","created":17,"model":"sim","choices":[{"index":0,'
         f'"text":"{text}","logprobs":null,"finish_reason":"stop","matched_stop":2}}],'
@@ -61,7 +66,7 @@ def test_the_body_of_a_completion() -> None:
 
 def test_the_body_of_a_chat() -> None:
     text = request().speech.text()
-    body = wire.chat_body(HEAD, [request(finish=LENGTH)], n=1)
+    body = wire.chat_body(HEAD, [request(finish=LENGTH)], ASK)
     assert body.decode() == (
         '{"id":"r0","object":"chat.completion","created":17,"model":"sim","choices":[{"index":0,'
         f'"message":{{"role":"assistant","content":"{text}","reasoning_content":null}},'
@@ -73,9 +78,11 @@ def test_the_body_of_a_chat() -> None:
 
 
 def test_events_of_a_completion() -> None:
-    assert data(wire.completion_event(HEAD, request(), " hi")) == (
+    text = request().speech.text(1)
+    assert data(wire.completion_event(HEAD, request(), ASK, 1, begins=False)) == (
         '{"id":"r0","object":"text_completion","created":17,"model":"sim","choices":[{"index":0,'
-        '"text":" hi","logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":null}'
+        f'"text":"{text}",'
+        '"logprobs":null,"finish_reason":null,"matched_stop":null}],"usage":null}'
     )
     assert data(wire.completion_usage_event(HEAD, [request()], n=1)) == (
         '{"id":"r0","object":"text_completion","created":17,"model":"sim","choices":[],'
@@ -92,7 +99,7 @@ def test_events_of_a_chat() -> None:
         + '{"index":0,"delta":{"reasoning_content":null,"role":"assistant","content":""},'
         + plain
     )
-    assert data(wire.chat_event(HEAD, request(), " hi")) == (
+    assert data(wire.chat_event(HEAD, request(), Delta(" hi"))) == (
         start + '{"index":0,"delta":{"reasoning_content":null,"content":" hi"},' + plain
     )
     assert data(wire.chat_finish_event(HEAD, request(finish=STOP))) == (
@@ -115,14 +122,17 @@ def test_usage_counts_every_answer_and_every_prompt_once() -> None:
 
 def test_without_the_cache_report_cached_tokens_are_null() -> None:
     head = wire.Head(model="sim", created=17, cache_report=False)
-    body = wire.completion_body(head, [request(finish=LENGTH)], n=1, echoes=None)
+    body = wire.completion_body(head, [request(finish=LENGTH)], ASK)
     assert '"prompt_tokens_details":null' in body.decode()
     assert "details" not in data(wire.completion_usage_event(head, [request()], n=1))
 
 
 def test_usage_in_every_event_has_no_details() -> None:
     head = wire.Head(model="sim", created=17, continuous_usage=True)
-    for event in (wire.completion_event(head, request(), ""), wire.chat_event(head, request(), "")):
+    for event in (
+        wire.completion_event(head, request(), ASK, 0, begins=True),
+        wire.chat_event(head, request(), Delta("")),
+    ):
         assert '"usage":{"prompt_tokens":10,"total_tokens":12,"completion_tokens":2,' in data(event)
         assert '"prompt_tokens_details":null' in data(event)
 
@@ -138,7 +148,7 @@ def test_usage_in_every_event_has_no_details() -> None:
 )
 def test_an_answer_of_generate(finish: Finish | None, reason: object) -> None:
     one = request(finish=finish)
-    answer = wire.native_answer(one, one.speech.text(), e2e_s=1.5 if finish else None)
+    answer = native_answer(one, one.speech.text(), e2e_s=1.5 if finish else None)
     assert answer == {
         "text": one.speech.text(),
         "output_ids": one.speech.ids(),
@@ -158,13 +168,42 @@ def test_an_answer_of_generate(finish: Finish | None, reason: object) -> None:
 
 
 def test_errors() -> None:
-    assert wire.error_body("no", kind="BadRequestError", status=400) == (
+    assert errors.openai_error(BadRequest("no"), 400) == (
         b'{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}'
     )
-    assert wire.schema_error_body("no") == (
-        b'{"object":"error","message":"no","type":"Bad Request","param":null,"code":400}'
+    by_schema = BadRequest("no", by_schema=True)
+    for error_body in (errors.openai_error, errors.native_error):
+        assert error_body(by_schema, 400) == (
+            b'{"object":"error","message":"no","type":"Bad Request","param":null,"code":400}'
+        )
+    assert errors.native_error(BadRequest("no"), 400) == b'{"error":{"message":"no"}}'
+    assert errors.anthropic_error(BadRequest("no"), 400) == (
+        b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}'
     )
-    assert wire.native_error_body("no") == b'{"error":{"message":"no"}}'
+    assert errors.responses_error(BadRequest("no"), 400) == (
+        b'{"error":{"message":"no","type":"invalid_request_error","param":null,"code":400}}'
+    )
+
+
+def test_a_tool_call_of_a_chat() -> None:
+    one = request(finish=STOP)
+    one.speech = recite(1, Wish(max_tokens=99), WrittenAnswer(calls=(("look", '{"a": 1}'),)))
+    one.output_tokens = one.speech.tokens
+    call_id = one.call_id(0)
+    body = wire.chat_body(HEAD, [one], ASK).decode()
+    assert (
+        '"message":{"role":"assistant","content":null,"reasoning_content":null,"tool_calls":'
+        f'[{{"id":"{call_id}","index":0,"type":"function","function":{{"name":"look",'
+        '"arguments":"{\\"a\\": 1}"}}]},"logprobs":null,"finish_reason":"tool_calls",'
+        '"matched_stop":null}'
+    ) in body
+    first = data(wire.chat_event(HEAD, one, Delta("", 0, "look")))
+    assert f'"tool_calls":[{{"id":"{call_id}","index":0,"type":"function"' in first
+    more = data(wire.chat_event(HEAD, one, Delta('{"a"', 0)))
+    assert (
+        '"tool_calls":[{"id":null,"index":0,"type":"function","function":{"name":null,'
+        '"arguments":"{\\"a\\""}}]'
+    ) in more
 
 
 def test_what_stays_in_the_cache_is_prompt_and_answer_but_for_the_last_token() -> None:
