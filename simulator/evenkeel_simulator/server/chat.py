@@ -82,27 +82,31 @@ _chat: Final = msgspec.json.Decoder(_Chat, strict=False)
 
 def parse_chat(body: bytes, *, context_length: int) -> Ask:
     """Body of `/v1/chat/completions`; raises `BadRequest`."""
-    wish = decode(_chat, body)
-    limit = wish.max_completion_tokens or wish.max_tokens
+    fields = decode(_chat, body)
+    limit = fields.max_completion_tokens or fields.max_tokens
     if limit == 0:
         raise BadRequest("max_tokens is 0, must be at least 1: the simulator always generates")
-    choice = wish.tool_choice
+    choice = fields.tool_choice
     conversation = Conversation(
-        messages=chat_messages(wish.messages),
-        tools=[Tool.of(tool.function.name, tool.function.parameters) for tool in wish.tools or ()],
+        messages=chat_messages(fields.messages),
+        tools=[
+            Tool.of(tool.function.name, tool.function.parameters) for tool in fields.tools or ()
+        ],
         choice="auto" if choice is None or isinstance(choice, _Choice) else choice,
         named=choice.function.name if isinstance(choice, _Choice) else None,
-        parallel=wish.parallel_tool_calls is not False,
-        schema=wish.schema(),
+        parallel=fields.parallel_tool_calls is not False,
+        schema=fields.schema(),
     )
-    if wish.top_logprobs is not None and not wish.logprobs:
+    if fields.top_logprobs is not None and not fields.logprobs:
         raise BadRequest("top_logprobs requires logprobs to be true")
     return Ask(
         prompts=conversation.prompts(context_length),
-        sampling=sampling(wish, max_tokens=limit),
+        sampling=sampling(fields, max_tokens=limit),
         write=conversation.writer(),
-        top_logprobs=checked_top(wish.top_logprobs or 0, "top_logprobs") if wish.logprobs else None,
-        **common(wish),
+        top_logprobs=checked_top(fields.top_logprobs or 0, "top_logprobs")
+        if fields.logprobs
+        else None,
+        **common(fields),
     )
 
 

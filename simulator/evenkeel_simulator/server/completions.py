@@ -66,14 +66,14 @@ class OpenAIFields(RangedFields, kw_only=True):
             raise BadRequest(
                 "regex and ebnf: the simulator writes words or JSON, by no other grammar"
             )
-        wish = self.response_format
-        if wish is None or wish.type == "text":
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
             return None
-        if wish.type == "json_object":
+        if wanted.type == "json_object":
             return ANY_OBJECT
-        if wish.json_schema is None or wish.json_schema.schema is None:
+        if wanted.json_schema is None or wanted.json_schema.schema is None:
             raise BadRequest("response_format: json_schema has no schema")
-        return wish.json_schema.schema
+        return wanted.json_schema.schema
 
 
 class _Completion(OpenAIFields, kw_only=True):
@@ -92,22 +92,22 @@ _schema: Final[msgspec.json.Decoder[Schema]] = msgspec.json.Decoder(Schema)
 
 def parse_completion(body: bytes, *, context_length: int) -> Ask:
     """Body of `/v1/completions`; raises `BadRequest`."""
-    wish = decode(_completion, body)
-    if wish.max_tokens <= 0:
+    fields = decode(_completion, body)
+    if fields.max_tokens <= 0:
         raise BadRequest("max_tokens must be positive", by_schema=True)
-    if wish.best_of is not None and wish.best_of != wish.n:
+    if fields.best_of is not None and fields.best_of != fields.n:
         raise BadRequest("best_of other than n is not served by the simulator")
-    schema = parse_schema(wish.json_schema) if wish.json_schema else wish.schema()
-    prompts, texts = texts_or_tokens("prompt", wish.prompt, context_length)
-    made = sampling(wish, max_tokens=wish.max_tokens)
+    schema = parse_schema(fields.json_schema) if fields.json_schema else fields.schema()
+    prompts, texts = texts_or_tokens("prompt", fields.prompt, context_length)
+    made = sampling(fields, max_tokens=fields.max_tokens)
     return Ask(
         prompts=checked_prompts(prompts, made.n),
-        echoes=tuple(texts or map(tokens.decode, prompts)) if wish.echo else None,
+        echoes=tuple(texts or map(tokens.decode, prompts)) if fields.echo else None,
         batched=len(prompts) > 1,
         sampling=made,
         write=json_writer(schema),
-        top_logprobs=None if wish.logprobs is None else checked_top(wish.logprobs, "logprobs"),
-        **common(wish),
+        top_logprobs=None if fields.logprobs is None else checked_top(fields.logprobs, "logprobs"),
+        **common(fields),
     )
 
 
@@ -116,32 +116,32 @@ def parse_schema(text: str) -> Schema:
     return decode(_schema, text.encode())
 
 
-def sampling(wish: OpenAIFields, *, max_tokens: int | None) -> Sampling:
+def sampling(fields: OpenAIFields, *, max_tokens: int | None) -> Sampling:
     """The sampling parameters of an OpenAI body; raises `BadRequest`."""
-    check_ranges(wish)
+    check_ranges(fields)
     return checked(
         Sampling(
             max_tokens=max_tokens,
-            min_tokens=wish.min_tokens,
-            ignore_eos=wish.ignore_eos,
-            stop=stops(wish.stop),
-            stop_token_ids=frozenset(wish.stop_token_ids or ()),
-            keep_stop=wish.no_stop_trim,
-            n=wish.n,
-            seed=wish.seed,
+            min_tokens=fields.min_tokens,
+            ignore_eos=fields.ignore_eos,
+            stop=stops(fields.stop),
+            stop_token_ids=frozenset(fields.stop_token_ids or ()),
+            keep_stop=fields.no_stop_trim,
+            n=fields.n,
+            seed=fields.seed,
         )
     )
 
 
-def common(wish: OpenAIFields) -> dict[str, Any]:
+def common(fields: OpenAIFields) -> dict[str, Any]:
     """Further fields of `Ask`."""
-    options = wish.stream_options or _StreamOptions()
+    options = fields.stream_options or _StreamOptions()
     return {
-        "model": wish.model,
-        "stream": wish.stream,
+        "model": fields.model,
+        "stream": fields.stream,
         "include_usage": bool(options.include_usage),
         "continuous_usage": bool(options.continuous_usage_stats),
-        "rid": one_rid(wish.rid),
+        "rid": one_rid(fields.rid),
     }
 
 

@@ -86,11 +86,11 @@ class Conversation:
             return chosen[:1]
         if self.choice == "required" and not self.tools:
             raise BadRequest("tool_choice is required, but there are no tools")
-        if self.choice == "none" or (self.choice == "auto" and not self._asks_anew()):
+        if self.choice == "none" or (self.choice == "auto" and not self._has_new_question()):
             return []
         return list(self.tools)
 
-    def _asks_anew(self) -> bool:
+    def _has_new_question(self) -> bool:
         """The newest turn is the user's and has no result of a tool. So a loop of tool calls ends."""
         for message in reversed(self.messages):
             if message.role == "assistant":
@@ -119,7 +119,7 @@ def text_part(text: str) -> ContentPart:
 
 
 def media_part(kind: Media, source: object) -> ContentPart:
-    """An image, a sound or a film in the prompt: a fixed number of tokens, which depend on its address or data only.
+    """An image, audio or video in the prompt: a fixed number of tokens, which depend on its address or data only.
 
     `source` is what an API's body holds; the same image has the same tokens over every API.
     """

@@ -106,7 +106,7 @@ async def generate(http: web.Request) -> web.StreamResponse:
     except BadRequest as error:
         if not ask.stream:
             return native_refusal(error)
-        # The stream was promised before the fault was found, so the fault is its only event.
+        # The answer to a stream is a stream: its only event is the error.
         body = errors.native_error_event(str(error)) + wire.DONE
         return web.Response(body=body, headers=_EVENT_STREAM)
     except Overloaded as error:

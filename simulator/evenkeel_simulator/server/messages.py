@@ -79,17 +79,17 @@ _messages: Final = msgspec.json.Decoder(_Messages)
 
 def parse_messages(body: bytes, *, context_length: int) -> Ask:
     """Body of `/v1/messages`; raises `BadRequest`."""
-    wish = decode(_messages, body)
-    if wish.max_tokens <= 0:
+    fields = decode(_messages, body)
+    if fields.max_tokens <= 0:
         raise BadRequest("max_tokens must be positive", by_schema=True)
-    check_ranges(wish)
-    conversation = _conversation(wish)
+    check_ranges(fields)
+    conversation = _conversation(fields)
     return Ask(
-        model=wish.model,
+        model=fields.model,
         prompts=conversation.prompts(context_length),
-        sampling=checked(Sampling(max_tokens=wish.max_tokens, stop=stops(wish.stop_sequences))),
+        sampling=checked(Sampling(max_tokens=fields.max_tokens, stop=stops(fields.stop_sequences))),
         write=conversation.writer(),
-        stream=bool(wish.stream),
+        stream=bool(fields.stream),
     )
 
 
@@ -99,17 +99,17 @@ def count_tokens(body: bytes, *, context_length: int) -> bytes:
     return wire.encode({"input_tokens": len(prompt)})
 
 
-def _conversation(wish: _Counted) -> Conversation:
-    choice = wish.tool_choice or _Choice("auto")
-    output = wish.output_config
+def _conversation(fields: _Counted) -> Conversation:
+    choice = fields.tool_choice or _Choice("auto")
+    output = fields.output_config
     return Conversation(
         messages=[
-            *_system(wish.system),
-            *(made for message in wish.messages for made in _chat_messages(message)),
+            *_system(fields.system),
+            *(made for message in fields.messages for made in _chat_messages(message)),
         ],
         tools=[
             Tool.of(tool.name, tool.input_schema)
-            for tool in wish.tools or ()
+            for tool in fields.tools or ()
             if tool.input_schema is not None
         ],
         choice="required" if choice.type == "any" else "none" if choice.type == "none" else "auto",

@@ -57,25 +57,25 @@ _native: Final = msgspec.json.Decoder(_Native, strict=False)
 
 def parse_generate(body: bytes, *, context_length: int) -> Ask:
     """Body of `/generate`; raises `BadRequest`."""
-    wish = decode(_native, body)
-    if wish.return_logprob not in (None, False):
+    fields = decode(_native, body)
+    if fields.return_logprob not in (None, False):
         raise BadRequest(
             "return_logprob: the simulator reports probabilities on OpenAI endpoints only"
         )
-    if wish.text is not None:
-        batched = isinstance(wish.text, list)
-        texts = wish.text if isinstance(wish.text, list) else [wish.text]
+    if fields.text is not None:
+        batched = isinstance(fields.text, list)
+        texts = fields.text if isinstance(fields.text, list) else [fields.text]
         prompts = encode_all(texts, context_length)
-    elif wish.input_ids is not None:
-        if not wish.input_ids:
+    elif fields.input_ids is not None:
+        if not fields.input_ids:
             raise BadRequest("input_ids cannot be empty.")
-        batched = isinstance(wish.input_ids[0], list)
-        prompts = token_prompts("input_ids", wish.input_ids)
+        batched = isinstance(fields.input_ids[0], list)
+        prompts = token_prompts("input_ids", fields.input_ids)
     else:
         raise BadRequest("Either text, input_ids or input_embeds should be provided.")
-    if isinstance(wish.sampling_params, list):
+    if isinstance(fields.sampling_params, list):
         raise BadRequest("sampling_params: a list is not served by the simulator, send one object")
-    params = wish.sampling_params or _Sampling()
+    params = fields.sampling_params or _Sampling()
     if params.regex or params.ebnf:
         raise BadRequest("regex and ebnf: the simulator writes words or JSON, by no other grammar")
     sampling = _sampling(params)
@@ -85,24 +85,24 @@ def parse_generate(body: bytes, *, context_length: int) -> Ask:
         batched=batched,
         sampling=sampling,
         write=json_writer(parse_schema(params.json_schema)) if params.json_schema else None,
-        stream=wish.stream,
-        rid=one_rid(wish.rid),
-        routing_key=wish.routing_key,
+        stream=fields.stream,
+        rid=one_rid(fields.rid),
+        routing_key=fields.routing_key,
     )
 
 
-def _sampling(wish: _Sampling) -> Sampling:
-    check_ranges(wish)
+def _sampling(fields: _Sampling) -> Sampling:
+    check_ranges(fields)
     return checked(
         Sampling(
-            max_tokens=wish.max_new_tokens,
-            min_tokens=wish.min_new_tokens or 0,
-            ignore_eos=bool(wish.ignore_eos),
-            stop=stops(wish.stop),
-            stop_token_ids=frozenset(t for t in wish.stop_token_ids or () if t is not None),
-            keep_stop=bool(wish.no_stop_trim),
-            n=1 if wish.n is None else wish.n,
-            seed=wish.sampling_seed,
+            max_tokens=fields.max_new_tokens,
+            min_tokens=fields.min_new_tokens or 0,
+            ignore_eos=bool(fields.ignore_eos),
+            stop=stops(fields.stop),
+            stop_token_ids=frozenset(t for t in fields.stop_token_ids or () if t is not None),
+            keep_stop=bool(fields.no_stop_trim),
+            n=1 if fields.n is None else fields.n,
+            seed=fields.sampling_seed,
         )
     )
 

@@ -78,17 +78,17 @@ MakeAnswer = Callable[[wire.Head, Sequence[ServedRequest]], object]
 
 def read_embeddings(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
     """Body of `/v1/embeddings`; raises `BadRequest`."""
-    wish = decode(_embeddings, body)
-    size = DIMENSIONS if wish.dimensions is None else wish.dimensions
+    fields = decode(_embeddings, body)
+    size = DIMENSIONS if fields.dimensions is None else fields.dimensions
     if not 1 <= size <= DIMENSIONS:
         raise BadRequest(f"dimensions must be from 1 to {DIMENSIONS}, got {size}.")
-    prompts, _ = texts_or_tokens("input", wish.input, context_length)
+    prompts, _ = texts_or_tokens("input", fields.input, context_length)
 
     def answer(head: wire.Head, requests: Sequence[ServedRequest]) -> object:
         vectors = [embedding(request.prompt_ids, size) for request in requests]
         data = [
             {
-                "embedding": _base64(vector) if wish.encoding_format == "base64" else vector,
+                "embedding": _base64(vector) if fields.encoding_format == "base64" else vector,
                 "index": index,
                 "object": "embedding",
             }
@@ -97,13 +97,13 @@ def read_embeddings(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
         usage = _usage(requests)
         return {"data": data, "model": head.model, "object": "list", "usage": usage}
 
-    return _read(wish, prompts, answer)
+    return _read(fields, prompts, answer)
 
 
 def read_classify(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
     """Body of `/v1/classify`; raises `BadRequest`."""
-    wish = decode(_classify, body)
-    prompts, _ = texts_or_tokens("input", wish.input, context_length)
+    fields = decode(_classify, body)
+    prompts, _ = texts_or_tokens("input", fields.input, context_length)
 
     def answer(head: wire.Head, requests: Sequence[ServedRequest]) -> object:
         return {
@@ -115,23 +115,26 @@ def read_classify(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
             "usage": _usage(requests),
         }
 
-    return _read(wish, prompts, answer)
+    return _read(fields, prompts, answer)
 
 
 def read_score(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
     """Body of `/v1/score`; raises `BadRequest`."""
-    wish = decode(_score, body)
-    if not wish.label_token_ids:
+    fields = decode(_score, body)
+    if not fields.label_token_ids:
         raise BadRequest("label_token_ids must be provided")
-    labels = wish.label_token_ids
-    (query,), _ = texts_or_tokens("query", wish.query, context_length)
-    items, _ = texts_or_tokens("items", wish.items, context_length)
-    pairs = tuple(item + query if wish.item_first else query + item for item in items)
+    labels = fields.label_token_ids
+    queries, _ = texts_or_tokens("query", fields.query, context_length)
+    if not queries:
+        raise BadRequest("Query cannot be empty")
+    query = queries[0]
+    items, _ = texts_or_tokens("items", fields.items, context_length)
+    pairs = tuple(item + query if fields.item_first else query + item for item in items)
 
     def answer(head: wire.Head, requests: Sequence[ServedRequest]) -> object:
         return {
             "scores": [
-                _label_scores(one.prompt_ids, labels, softmax=wish.apply_softmax)
+                _label_scores(one.prompt_ids, labels, softmax=fields.apply_softmax)
                 for one in requests
             ],
             "pooled_hidden_states": None,
@@ -141,26 +144,26 @@ def read_score(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
             "object": "scoring",
         }
 
-    return _read(wish, pairs, answer)
+    return _read(fields, pairs, answer)
 
 
 def read_rerank(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
     """Body of `/v1/rerank`; raises `BadRequest`."""
-    wish = decode(_rerank, body)
-    if not wish.query.strip():
+    fields = decode(_rerank, body)
+    if not fields.query.strip():
         raise BadRequest("Query cannot be empty or whitespace only")
-    if not wish.documents:
+    if not fields.documents:
         raise BadRequest("Documents cannot be empty")
-    if wish.top_n is not None and wish.top_n < 1:
+    if fields.top_n is not None and fields.top_n < 1:
         raise BadRequest("parameter top_n should be larger than 0.", by_schema=True)
-    (query,) = encode_all([wish.query], context_length)
-    documents = encode_all(wish.documents, context_length)
+    (query,) = encode_all([fields.query], context_length)
+    documents = encode_all(fields.documents, context_length)
 
     def answer(head: wire.Head, requests: Sequence[ServedRequest]) -> object:
         found: list[dict[str, Any]] = [
             {
                 "score": relevance(query, documents[one.index]),
-                **({"document": wish.documents[one.index]} if wish.return_documents else {}),
+                **({"document": fields.documents[one.index]} if fields.return_documents else {}),
                 "index": one.index,
                 "meta_info": {
                     "id": one.id,
@@ -170,22 +173,22 @@ def read_rerank(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
             }
             for one in requests
         ]
-        return sorted(found, key=lambda one: -float(one["score"]))[: wish.top_n]
+        return sorted(found, key=lambda one: -float(one["score"]))[: fields.top_n]
 
-    return _read(wish, tuple(query + document for document in documents), answer)
+    return _read(fields, tuple(query + document for document in documents), answer)
 
 
 def _read(
-    wish: _Fields, prompts: tuple[array[int], ...], answer: MakeAnswer
+    fields: _Fields, prompts: tuple[array[int], ...], answer: MakeAnswer
 ) -> tuple[Ask, MakeFormat]:
     ask = Ask(
-        model=wish.model,
+        model=fields.model,
         prompts=checked_prompts(prompts),
         sampling=Sampling(max_tokens=1, ignore_eos=True),
         generates=False,
-        rid=one_rid(wish.rid),
+        rid=one_rid(fields.rid),
     )
-    return ask, lambda head: _Whole(head, answer)
+    return ask, lambda head: _PooledAnswer(head, answer)
 
 
 def _usage(requests: Sequence[ServedRequest]) -> wire.Usage:
@@ -193,7 +196,7 @@ def _usage(requests: Sequence[ServedRequest]) -> wire.Usage:
     return wire.Usage(prompt_tokens, prompt_tokens, 0, None)
 
 
-class _Whole:
+class _PooledAnswer:
     """An answer that is never streamed."""
 
     def __init__(self, head: wire.Head, answer: MakeAnswer) -> None:

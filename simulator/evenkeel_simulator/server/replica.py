@@ -26,7 +26,7 @@ from evenkeel_simulator.server.metrics import EngineMetrics
 from evenkeel_simulator.server.pages import pages_of
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.settings import Settings
-from evenkeel_simulator.server.speech import Speech, Wish, recite, seed_of, speak
+from evenkeel_simulator.server.speech import AnswerLimits, Speech, seed_of, speak, speak_written
 
 _SLACK_TOKENS = 5  # SGLang leaves this many for output, at least
 
@@ -148,7 +148,7 @@ class Replica:
     ) -> ServedRequest:
         limit = self._output_limit(len(prompt), ask.sampling.max_tokens)
         sampling = ask.sampling
-        wish = Wish(
+        limits = AnswerLimits(
             max_tokens=limit,
             min_tokens=min(sampling.min_tokens, limit),
             ignore_eos=sampling.ignore_eos,
@@ -156,7 +156,7 @@ class Replica:
             stop_token_ids=sampling.stop_token_ids,
             keep_stop=sampling.keep_stop,
         )
-        speech = _decide(ask, seed_of(prompt, index % sampling.n, sampling.seed), wish)
+        speech = _speech(ask, seed_of(prompt, index % sampling.n, sampling.seed), limits)
         page_size = self.settings.page_size
         return ServedRequest(
             id=_request_id(ask, index),
@@ -214,12 +214,12 @@ class Replica:
             await self.publisher.publish(self._recorder.take(), timestamp=time.time())
 
 
-def _decide(ask: Ask, seed: int, wish: Wish) -> Speech:
+def _speech(ask: Ask, seed: int, limits: AnswerLimits) -> Speech:
     """The answer. Raises `BadRequest` where its form allows none."""
     if ask.write is None:
-        return speak(seed, wish)
+        return speak(seed, limits)
     try:
-        return recite(seed, wish, ask.write(seed))
+        return speak_written(seed, limits, ask.write(seed))
     except ValueError as error:
         raise BadRequest(str(error)) from error
 

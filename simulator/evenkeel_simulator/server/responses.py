@@ -100,21 +100,21 @@ _ECHOED: Final[dict[str, Any]] = {
 
 def read_responses(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
     """Body of `/v1/responses`; raises `BadRequest`."""
-    wish = decode(_responses, body)
+    fields = decode(_responses, body)
     for name in ("previous_response_id", "background"):
-        if getattr(wish, name):
+        if getattr(fields, name):
             raise BadRequest(f"{name}: Response store is disabled; send the whole conversation")
-    check_ranges(wish)
-    conversation = _conversation(wish)
-    logprobs = _LOGPROBS in (wish.include or ())
+    check_ranges(fields)
+    conversation = _conversation(fields)
+    logprobs = _LOGPROBS in (fields.include or ())
     ask = Ask(
-        model=wish.model or "default",
+        model=fields.model or "default",
         prompts=conversation.prompts(context_length),
-        sampling=checked(Sampling(max_tokens=wish.max_output_tokens, stop=stops(wish.stop))),
+        sampling=checked(Sampling(max_tokens=fields.max_output_tokens, stop=stops(fields.stop))),
         write=conversation.writer(),
-        top_logprobs=checked_top(wish.top_logprobs or 0, "top_logprobs") if logprobs else None,
-        stream=bool(wish.stream),
-        rid=wish.request_id,
+        top_logprobs=checked_top(fields.top_logprobs or 0, "top_logprobs") if logprobs else None,
+        stream=bool(fields.stream),
+        rid=fields.request_id,
     )
     given = _fields.decode(body)
     echoed = {
@@ -124,21 +124,21 @@ def read_responses(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
     return ask, partial(Responses, ask, echoed)
 
 
-def _conversation(wish: _Responses) -> Conversation:
-    choice = wish.tool_choice
-    format_ = (wish.text and wish.text.format) or _Format()
+def _conversation(fields: _Responses) -> Conversation:
+    choice = fields.tool_choice
+    format_ = (fields.text and fields.text.format) or _Format()
     if format_.type == "json_schema" and format_.schema is None:
         raise BadRequest("text.format: json_schema has no schema")
     return Conversation(
-        messages=_messages(wish),
+        messages=_messages(fields),
         tools=[
             Tool.of(tool.name, tool.parameters)
-            for tool in wish.tools or ()
+            for tool in fields.tools or ()
             if tool.type == "function" and tool.name is not None
         ],
         choice="auto" if isinstance(choice, dict) else choice,
         named=_named(choice) if isinstance(choice, dict) else None,
-        parallel=wish.parallel_tool_calls is not False,
+        parallel=fields.parallel_tool_calls is not False,
         schema=ANY_OBJECT if format_.type == "json_object" else format_.schema,
     )
 
@@ -149,12 +149,12 @@ def _named(choice: dict[str, Any]) -> str | None:
     return name if choice.get("type") == "function" and isinstance(name, str) else None
 
 
-def _messages(wish: _Responses) -> list[ChatMessage]:
+def _messages(fields: _Responses) -> list[ChatMessage]:
     """The messages of a chat that say the same: what one answer says and calls is one message."""
-    messages = [ChatMessage("system", wish.instructions)] if wish.instructions else []
-    if isinstance(wish.input, str):
-        return [*messages, ChatMessage("user", wish.input)]
-    for index, item in enumerate(wish.input):
+    messages = [ChatMessage("system", fields.instructions)] if fields.instructions else []
+    if isinstance(fields.input, str):
+        return [*messages, ChatMessage("user", fields.input)]
+    for index, item in enumerate(fields.input):
         made = _message(f"input[{index}]", item)
         if made is None:
             continue

@@ -38,8 +38,8 @@ _FULL_STOP_EVERY: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """A request's parameters for the answer."""
+class AnswerLimits:
+    """What ends an answer."""
 
     max_tokens: int
     """At least 1."""
@@ -134,24 +134,24 @@ class Speech:
         return ids
 
 
-def seed_of(prompt: array[int], choice: int, wished: int | None = None) -> int:
-    """Seed of choice number `choice` of a prompt; `wished` is the request's own `seed`."""
+def seed_of(prompt: array[int], choice: int, requested: int | None = None) -> int:
+    """Seed of choice number `choice` of a prompt; `requested` is the request's own `seed`."""
     seed = xxhash.xxh3_64_intdigest(prompt.tobytes(), choice)
-    return seed if wished is None else xxhash.xxh3_64_intdigest(f"{seed} {wished}".encode())
+    return seed if requested is None else xxhash.xxh3_64_intdigest(f"{seed} {requested}".encode())
 
 
-def speak(seed: int, wish: Wish) -> Speech:
+def speak(seed: int, limits: AnswerLimits) -> Speech:
     """Compute an answer."""
-    natural = max(natural_tokens(seed), wish.min_tokens + 1)
-    ends = not wish.ignore_eos and natural <= wish.max_tokens
-    tokens = natural if ends else wish.max_tokens
+    natural = max(natural_tokens(seed), limits.min_tokens + 1)
+    ends = not limits.ignore_eos and natural <= limits.max_tokens
+    tokens = natural if ends else limits.max_tokens
     speech = Speech(seed=seed, tokens=tokens, matched=END_TOKEN if ends else None)
-    if wish.stop or wish.stop_token_ids:
-        return _stopped(speech, wish) or speech
+    if limits.stop or limits.stop_token_ids:
+        return _stopped(speech, limits) or speech
     return speech
 
 
-def recite(seed: int, wish: Wish, answer: WrittenAnswer) -> Speech:
+def speak_written(seed: int, limits: AnswerLimits, answer: WrittenAnswer) -> Speech:
     """Compute an answer from its text or tool calls. Only `max_tokens` cuts tool calls."""
     ids: list[int] = []
     pieces: list[str] = []
@@ -163,8 +163,8 @@ def recite(seed: int, wish: Wish, answer: WrittenAnswer) -> Speech:
         _append(ids, pieces, arguments)
         calls.append(Call(name, start, len(ids)))
     _append(ids, pieces, answer.text)
-    ends = len(ids) < wish.max_tokens
-    tokens = len(ids) + 1 if ends else wish.max_tokens
+    ends = len(ids) < limits.max_tokens
+    tokens = len(ids) + 1 if ends else limits.max_tokens
     speech = Speech(
         seed=seed,
         tokens=tokens,
@@ -173,8 +173,8 @@ def recite(seed: int, wish: Wish, answer: WrittenAnswer) -> Speech:
         script=(*ids, END_TOKEN)[:tokens],
         calls=tuple(calls),
     )
-    if wish.stop and not calls:
-        return _stopped(speech, wish) or speech
+    if limits.stop and not calls:
+        return _stopped(speech, limits) or speech
     return speech
 
 
@@ -199,25 +199,25 @@ def natural_tokens(seed: int) -> int:
     return min(max(round(tokens), _SHORTEST_TOKENS), _LONGEST_TOKENS)
 
 
-def _stopped(speech: Speech, wish: Wish) -> Speech | None:
+def _stopped(speech: Speech, limits: AnswerLimits) -> Speech | None:
     """The answer cut at the first stop string or stop token, None where there is none."""
     pieces: list[str] = []
     text = ""
-    longest = max((len(stop) for stop in wish.stop), default=0)
+    longest = max((len(stop) for stop in limits.stop), default=0)
     for index, token in enumerate(speech.ids()):
         pieces.append(speech.piece(index))
         text += pieces[-1]
-        if len(pieces) < wish.min_tokens:
+        if len(pieces) < limits.min_tokens:
             continue
-        if token in wish.stop_token_ids:
+        if token in limits.stop_token_ids:
             # SGLang drops a stop token from the text, as it does the end token.
-            kept = pieces if wish.keep_stop else [*pieces[:-1], ""]
+            kept = pieces if limits.keep_stop else [*pieces[:-1], ""]
             return _cut(speech, kept, matched=token)
         window_start = max(0, len(text) - longest - len(pieces[-1]))
-        found = _first_stop(text, wish.stop, window_start)
+        found = _first_stop(text, limits.stop, window_start)
         if found is not None:
             at, stop = found
-            keep_chars = at + len(stop) if wish.keep_stop else at
+            keep_chars = at + len(stop) if limits.keep_stop else at
             return _cut(speech, _trimmed(pieces, keep_chars), matched=stop)
     return None
 

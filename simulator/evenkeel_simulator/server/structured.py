@@ -50,6 +50,10 @@ class SchemaError(ValueError):
     """The simulator cannot write JSON by this schema; the message says why."""
 
 
+class _TooLarge(SchemaError):
+    """No further draw is worth its time."""
+
+
 def write_json(schema: Schema, rng: Random) -> str:
     """The text of an instance of `schema`. Raises `SchemaError`."""
     if not isinstance(schema, bool) and not isinstance(schema.get("$schema", ""), str):
@@ -72,6 +76,8 @@ def _accepted(schema: Schema, rng: Random, accepts: Callable[[Any], bool]) -> An
     for _ in range(_DRAWS):
         try:
             value = _Writer(schema, rng).value(schema, 0)
+        except _TooLarge:
+            raise
         except SchemaError as error:  # another draw may take another branch
             fault = error
             continue
@@ -273,7 +279,7 @@ class _Writer:
     def _take(self, parts: int) -> None:
         self._parts_left -= parts
         if self._parts_left < 0:
-            raise SchemaError(f"every instance of this schema has more than {_MAX_PARTS} parts")
+            raise _TooLarge(f"an instance of this schema has more than {_MAX_PARTS} parts")
 
 
 _TYPE_BY_KEYWORD: Final = (

@@ -28,17 +28,17 @@ _detokenize: Final = msgspec.json.Decoder(_Detokenize)
 
 def tokenize(body: bytes, *, context_length: int) -> bytes:
     """Body of `/tokenize` → its answer; raises `BadRequest`."""
-    wish = decode(_tokenize, body)
-    if (wish.prompt is None) == (wish.messages is None):
+    fields = decode(_tokenize, body)
+    if (fields.prompt is None) == (fields.messages is None):
         message = "Exactly one of 'prompt' or 'messages' must be provided."
         raise BadRequest(message, by_schema=True)
-    if wish.messages is not None:
-        conversation = Conversation(messages=chat_messages(wish.messages))
+    if fields.messages is not None:
+        conversation = Conversation(messages=chat_messages(fields.messages))
         found = conversation.prompts(context_length)
     else:
-        texts = [wish.prompt] if isinstance(wish.prompt, str) else wish.prompt or []
+        texts = [fields.prompt] if isinstance(fields.prompt, str) else fields.prompt or []
         found = encode_all(texts, context_length)
-    many = isinstance(wish.prompt, list)
+    many = isinstance(fields.prompt, list)
     ids = [prompt.tolist() for prompt in found]
     return wire.encode(
         {
@@ -51,7 +51,7 @@ def tokenize(body: bytes, *, context_length: int) -> bytes:
 
 def detokenize(body: bytes, *, context_length: int) -> bytes:
     """Body of `/detokenize` → its answer; raises `BadRequest`."""
-    wish = decode(_detokenize, body)
-    texts = [tokens.decode(ids) for ids in token_prompts("tokens", wish.tokens)]
-    many = bool(wish.tokens) and isinstance(wish.tokens[0], list)
+    fields = decode(_detokenize, body)
+    texts = [tokens.decode(ids) for ids in token_prompts("tokens", fields.tokens)]
+    many = bool(fields.tokens) and isinstance(fields.tokens[0], list)
     return wire.encode({"text": texts if many else "".join(texts)})

@@ -13,7 +13,7 @@ from evenkeel_simulator.server.chat import parse_chat
 from evenkeel_simulator.server.conversation import AUDIO_TOKENS, IMAGE_TOKENS
 from evenkeel_simulator.server.messages import count_tokens, parse_messages
 from evenkeel_simulator.server.responses import read_responses
-from evenkeel_simulator.server.speech import Speech, Wish, WrittenAnswer, recite
+from evenkeel_simulator.server.speech import AnswerLimits, Speech, WrittenAnswer, speak_written
 from evenkeel_simulator.server.tokens import END_TOKEN
 from hypothesis import given
 from hypothesis import strategies as st
@@ -216,17 +216,20 @@ def pieces(speech: Speech, steps: list[int]) -> tuple[str, dict[int, tuple[str, 
 
 @given(st.lists(st.integers(1, 5), max_size=20))
 def test_an_answer_has_the_same_parts_however_its_tokens_are_cut(steps: list[int]) -> None:
-    speech = recite(1, Wish(max_tokens=1000), CALLED)
+    speech = speak_written(1, AnswerLimits(max_tokens=1000), CALLED)
     assert pieces(speech, steps) == ("", {0: CALLED.calls[0], 1: CALLED.calls[1]})
     assert speech.ids()[-1] == END_TOKEN and len(speech.ids()) == speech.tokens
     written = WrittenAnswer(text='{"a": "ü and 1234567"}')
-    assert pieces(recite(1, Wish(max_tokens=1000), written), steps) == (written.text, {})
+    assert pieces(speak_written(1, AnswerLimits(max_tokens=1000), written), steps) == (
+        written.text,
+        {},
+    )
 
 
 @given(st.integers(1, 40))
 def test_max_tokens_cut_an_answer_at_that_token(limit: int) -> None:
-    whole = recite(1, Wish(max_tokens=1000), CALLED)
-    cut = recite(1, Wish(max_tokens=limit), CALLED)
+    whole = speak_written(1, AnswerLimits(max_tokens=1000), CALLED)
+    cut = speak_written(1, AnswerLimits(max_tokens=limit), CALLED)
     assert cut.tokens == min(limit, whole.tokens)
     assert cut.ids() == whole.ids()[:limit]
     assert (cut.matched == END_TOKEN) == (limit >= whole.tokens)
@@ -234,6 +237,8 @@ def test_max_tokens_cut_an_answer_at_that_token(limit: int) -> None:
 
 
 def test_a_stop_string_cuts_json() -> None:
-    speech = recite(1, Wish(max_tokens=99, stop=('"b"',)), WrittenAnswer(text='{"a": 1, "b": 2}'))
+    speech = speak_written(
+        1, AnswerLimits(max_tokens=99, stop=('"b"',)), WrittenAnswer(text='{"a": 1, "b": 2}')
+    )
     assert (speech.text(), speech.matched) == ('{"a": 1, ', '"b"')
     assert len(speech.ids()) == speech.tokens

@@ -19,7 +19,7 @@ from evenkeel_simulator.server.pooled import (
     read_score,
     relevance,
 )
-from evenkeel_simulator.server.speech import Wish, speak
+from evenkeel_simulator.server.speech import AnswerLimits, speak
 from evenkeel_simulator.server.tokenisation import detokenize, tokenize
 
 
@@ -52,6 +52,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (read_embeddings, {"input": ["a", 1]}, "input mixes"),
     (read_classify, {}, "missing required field `input`"),
     (read_score, {"query": "a", "items": ["b"]}, "label_token_ids must be provided"),
+    (read_score, {"query": [], "items": ["b"], "label_token_ids": [1]}, "Query cannot be empty"),
     (read_rerank, {"query": " ", "documents": ["a"]}, "Query cannot be empty"),
     (read_rerank, {"query": "a", "documents": []}, "Documents cannot be empty"),
     (read_rerank, {"query": "a", "documents": ["b"], "top_n": 0}, "larger than 0"),
@@ -85,7 +86,7 @@ def test_texts_become_tokens_and_texts_again() -> None:
 
 
 def test_the_produced_token_is_the_most_probable_and_all_together_are_less_than_one() -> None:
-    speech = speak(5, Wish(max_tokens=30, ignore_eos=True))
+    speech = speak(5, AnswerLimits(max_tokens=30, ignore_eos=True))
     found = list(probabilities(speech, 0, 30, 4))
     assert [one.text for one in found] == [speech.piece(index) for index in range(30)]
     for one in found:
@@ -98,7 +99,7 @@ def test_the_produced_token_is_the_most_probable_and_all_together_are_less_than_
 
 
 def test_probabilities_in_both_forms() -> None:
-    speech = speak(5, Wish(max_tokens=2, ignore_eos=True))
+    speech = speak(5, AnswerLimits(max_tokens=2, ignore_eos=True))
     found = list(probabilities(speech, 0, 2, 1))
     [first, _] = chat_form(found)["content"]
     assert first["bytes"] == list(first["token"].encode())

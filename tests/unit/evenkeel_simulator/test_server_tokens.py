@@ -7,7 +7,7 @@ from array import array
 import pytest
 from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.server import speech, tokens
-from evenkeel_simulator.server.speech import Wish, seed_of, speak
+from evenkeel_simulator.server.speech import AnswerLimits, seed_of, speak
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,7 +44,7 @@ def test_a_half_surrogate_is_no_text() -> None:
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 300))
 def test_an_answer_is_one_token_a_word_and_reads_back_as_its_ids(seed: int, limit: int) -> None:
-    answer = speak(seed, Wish(max_tokens=limit, ignore_eos=True))
+    answer = speak(seed, AnswerLimits(max_tokens=limit, ignore_eos=True))
     assert answer.tokens == limit
     assert answer.matched is None
     assert encode(answer.text()).tolist() == answer.ids()
@@ -52,7 +52,7 @@ def test_an_answer_is_one_token_a_word_and_reads_back_as_its_ids(seed: int, limi
 
 @given(st.integers(0, 2**64 - 1))
 def test_an_answer_that_ends_by_itself_ends_with_a_silent_token(seed: int) -> None:
-    answer = speak(seed, Wish(max_tokens=4096))
+    answer = speak(seed, AnswerLimits(max_tokens=4096))
     assert answer.tokens == speech.natural_tokens(seed)
     assert answer.matched == tokens.END_TOKEN == answer.ids()[-1]
     assert answer.piece(answer.tokens - 1) == ""
@@ -61,13 +61,13 @@ def test_an_answer_that_ends_by_itself_ends_with_a_silent_token(seed: int) -> No
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 300))
 def test_min_tokens_holds_the_end_back(seed: int, least: int) -> None:
-    answer = speak(seed, Wish(max_tokens=4096, min_tokens=least))
+    answer = speak(seed, AnswerLimits(max_tokens=4096, min_tokens=least))
     assert answer.tokens > least
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 40), st.data())
 def test_text_in_parts_is_the_text_at_once(seed: int, limit: int, data: st.DataObject) -> None:
-    answer = speak(seed, Wish(max_tokens=limit, stop=(" sun", "on a")))
+    answer = speak(seed, AnswerLimits(max_tokens=limit, stop=(" sun", "on a")))
     cut = data.draw(st.integers(0, answer.tokens))
     assert answer.text(0, cut) + answer.text(cut) == answer.text()
     assert answer.ids(0, cut) + answer.ids(cut) == answer.ids()
@@ -77,9 +77,11 @@ def test_text_in_parts_is_the_text_at_once(seed: int, limit: int, data: st.DataO
 def test_a_stop_string_cuts_where_it_first_appears(
     seed: int, at: int, length: int, keep: bool
 ) -> None:
-    whole = speak(seed, Wish(max_tokens=300, ignore_eos=True)).text()
+    whole = speak(seed, AnswerLimits(max_tokens=300, ignore_eos=True)).text()
     stop = whole[at : at + length]
-    answer = speak(seed, Wish(max_tokens=300, ignore_eos=True, stop=(stop,), keep_stop=keep))
+    answer = speak(
+        seed, AnswerLimits(max_tokens=300, ignore_eos=True, stop=(stop,), keep_stop=keep)
+    )
     first = whole.index(stop)
     assert answer.matched == stop
     assert answer.text() == (whole[: first + length] if keep else whole[:first])
@@ -87,16 +89,18 @@ def test_a_stop_string_cuts_where_it_first_appears(
 
 
 def test_a_stop_string_is_not_looked_for_before_min_tokens() -> None:
-    whole = speak(7, Wish(max_tokens=50, ignore_eos=True))
+    whole = speak(7, AnswerLimits(max_tokens=50, ignore_eos=True))
     stop = whole.piece(0)
-    answer = speak(7, Wish(max_tokens=50, ignore_eos=True, min_tokens=5, stop=(stop,)))
+    answer = speak(7, AnswerLimits(max_tokens=50, ignore_eos=True, min_tokens=5, stop=(stop,)))
     assert answer.tokens >= 5
 
 
 def test_a_stop_token_ends_the_answer_and_is_not_said() -> None:
-    whole = speak(7, Wish(max_tokens=50, ignore_eos=True))
+    whole = speak(7, AnswerLimits(max_tokens=50, ignore_eos=True))
     stop = whole.ids()[10]
-    answer = speak(7, Wish(max_tokens=50, ignore_eos=True, stop_token_ids=frozenset([stop])))
+    answer = speak(
+        7, AnswerLimits(max_tokens=50, ignore_eos=True, stop_token_ids=frozenset([stop]))
+    )
     assert answer.matched == stop == answer.ids()[-1]
     assert answer.text() == whole.text(0, whole.ids().index(stop))
 

@@ -16,7 +16,13 @@ from evenkeel_simulator.server.bodies import BadRequest
 from evenkeel_simulator.server.native import native_answer
 from evenkeel_simulator.server.sampling import Sampling
 from evenkeel_simulator.server.served import Finish, FinishType, ServedRequest
-from evenkeel_simulator.server.speech import Delta, Wish, WrittenAnswer, recite, speak
+from evenkeel_simulator.server.speech import (
+    AnswerLimits,
+    Delta,
+    WrittenAnswer,
+    speak,
+    speak_written,
+)
 
 HEAD = wire.Head(model="sim", created=17)
 ASK = Ask(model="sim", prompts=(array("I", [1]),), sampling=Sampling(max_tokens=None))
@@ -26,7 +32,7 @@ ABORT = Finish(FinishType.ABORT, message="gone")
 
 
 def request(index: int = 0, *, finish: Finish | None = None, tokens: int = 2) -> ServedRequest:
-    speech = speak(index, Wish(max_tokens=tokens, ignore_eos=True))
+    speech = speak(index, AnswerLimits(max_tokens=tokens, ignore_eos=True))
     return ServedRequest(
         id=f"r{index}",
         client="c",
@@ -187,7 +193,9 @@ def test_errors() -> None:
 
 def test_a_tool_call_of_a_chat() -> None:
     one = request(finish=STOP)
-    one.speech = recite(1, Wish(max_tokens=99), WrittenAnswer(calls=(("look", '{"a": 1}'),)))
+    one.speech = speak_written(
+        1, AnswerLimits(max_tokens=99), WrittenAnswer(calls=(("look", '{"a": 1}'),))
+    )
     one.output_tokens = one.speech.tokens
     call_id = one.call_id(0)
     body = wire.chat_body(HEAD, [one], ASK).decode()
