@@ -75,6 +75,7 @@ class _Chat(OpenAIFields, kw_only=True):
     tools: list[_Tool] | None = None
     tool_choice: Literal["auto", "required", "none"] | _Choice | None = None
     parallel_tool_calls: bool | None = True
+    continue_final_message: bool = False
 
 
 _chat: Final = msgspec.json.Decoder(_Chat, strict=False)
@@ -96,6 +97,7 @@ def parse_chat(body: bytes, *, context_length: int) -> Ask:
         named=choice.function.name if isinstance(choice, _Choice) else None,
         parallel=fields.parallel_tool_calls is not False,
         schema=fields.schema(),
+        continues_last=fields.continue_final_message,
     )
     if fields.top_logprobs is not None and not fields.logprobs:
         raise BadRequest("top_logprobs requires logprobs to be true")
@@ -113,7 +115,7 @@ def parse_chat(body: bytes, *, context_length: int) -> Ask:
 def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
     """Messages in the form of the prompt. Raises `BadRequest` naming a part that has no such form."""
     return [
-        ChatMessage(message.role, _content(index, message))
+        ChatMessage(message.role.lower(), _content(index, message))
         for index, message in enumerate(messages)
     ]
 

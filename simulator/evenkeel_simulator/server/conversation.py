@@ -60,15 +60,26 @@ class Conversation:
     """Allow several tool calls in one answer."""
     schema: Schema | None = None
     """Of an answer in JSON; None: it is words."""
+    continues_last: bool = False
+    """The answer continues the last message, which is an assistant's."""
 
     def prompts(self, context_length: int) -> tuple[array[int], ...]:
         """The one prompt, as token ids. Raises `BadRequest`."""
         if not self.messages:
             raise BadRequest("Messages cannot be empty.")
         try:
-            return encode_all([render(self.messages)], context_length)
+            return encode_all([self._text()], context_length)
         except ValueError as error:
             raise BadRequest(str(error)) from error
+
+    def _text(self) -> str:
+        """The prompt. A last message of the assistant is handled as in SGLang, which a router in tokens mode follows too."""
+        *before, last = self.messages
+        if last.role != "assistant" or isinstance(last.content, list):
+            return render(self.messages)
+        if self.continues_last:
+            return render(before) + (last.content or "")
+        return render([*before, ChatMessage("user", last.content)])
 
     def writer(self) -> WriteAnswer | None:
         """Writes the answer, where it is not words. Raises `BadRequest`."""

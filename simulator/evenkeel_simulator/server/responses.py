@@ -171,7 +171,7 @@ def _message(field: str, item: _Item) -> ChatMessage | None:
     if item.type in _CALLS:
         return ChatMessage("assistant", None)
     if item.type in _RESULTS:
-        return ChatMessage("tool", _content(f"{field}.output", item.output))
+        return ChatMessage("tool", _joined(_content(f"{field}.output", item.output)))
     if item.type == "reasoning":
         return None
     raise BadRequest(f"{field}: Unsupported Responses API input item type: {item.type!r}")
@@ -181,6 +181,13 @@ def _content(field: str, content: str | list[_Part] | None) -> str | list[Conten
     if not isinstance(content, list):
         return content
     return [_part(field, part) for part in content]
+
+
+def _joined(content: str | list[ContentPart] | None) -> str | None:
+    """The output of a tool. Unlike in a message, SGLang puts no blanks between its parts."""
+    if not isinstance(content, list):
+        return content
+    return "".join(part.text or "" for part in content)
 
 
 def _part(field: str, part: _Part) -> ContentPart:

@@ -97,6 +97,20 @@ def test_the_prompt_of_each_turn_extends_the_one_before() -> None:
         assert after[: len(before) + len(answer)] == before + answer
 
 
+def test_a_last_message_of_the_assistant_is_handled_as_in_sglang() -> None:
+    turns = [{"role": "USER", "content": "hi"}, {"role": "assistant", "content": " The"}]
+    as_user = [{"role": "User", "content": "hi"}, {"role": "user", "content": " The"}]
+    assert chat(turns).prompts == chat(as_user).prompts
+    continued = chat(turns, continue_final_message=True).prompts[0]
+    assert continued == chat(turns[:1]).prompts[0] + encode(" The")
+
+
+def test_parts_of_a_tools_output_are_joined_as_in_sglang() -> None:
+    parts = [{"type": "input_text", "text": text} for text in ("a ", "cat")]
+    result = {"type": "function_call_output", "call_id": "c1", "output": parts}
+    assert responses([*RESPONSES[:3], result]).prompts == responses(RESPONSES[:4]).prompts
+
+
 def test_tools_and_tool_calls_are_no_part_of_the_prompt() -> None:
     assert chat(tools=TOOLS["chat"]).prompts == chat().prompts
 
