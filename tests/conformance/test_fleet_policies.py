@@ -8,7 +8,8 @@ from evenkeel_fairshare.fleet.registry import POLICIES, FleetPolicyConfig, make_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-OPTIONS = FleetPolicyConfig(worker_quantum=200.0, max_clients=4)
+AUTO = "D2LPM, worker quantum Auto"
+NAMES = [*POLICIES, AUTO]
 SLOTS = 6
 
 events = st.lists(
@@ -31,9 +32,15 @@ events = st.lists(
 Events = list[tuple[str, int, int, set[int]]]
 
 
+def policy_of(name: str) -> FleetPolicy:
+    worker_quantum = None if name == AUTO else 200.0
+    config = FleetPolicyConfig(worker_quantum=worker_quantum, max_clients=4)
+    return make_policy("D2LPM" if name == AUTO else name, config)
+
+
 def play(name: str, script: Events) -> list[int]:
     """Run a script of a fleet's life; returns the slots chosen, having checked each."""
-    policy = make_policy(name, OPTIONS)
+    policy = policy_of(name)
     live: set[int] = set()
     hidden: set[int] = set()
     running: list[tuple[Dispatch, int]] = []
@@ -66,16 +73,16 @@ def play(name: str, script: Events) -> list[int]:
     return chosen
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60, deadline=None)
 @given(script=events)
 def test_only_routable_replicas_are_chosen_and_every_run_alike(name: str, script: Events) -> None:
     assert play(name, script) == play(name, script)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_replica_gets_work_when_requests_stay(name: str) -> None:
-    policy = make_policy(name, OPTIONS)
+    policy = policy_of(name)
     outstanding = [0] * SLOTS
     for slot in range(SLOTS):
         policy.joined(slot)
@@ -88,9 +95,9 @@ def test_every_replica_gets_work_when_requests_stay(name: str) -> None:
     assert min(outstanding) > 0
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_only_routable_replica_is_chosen_however_loaded_or_indebted(name: str) -> None:
-    policy = make_policy(name, OPTIONS)
+    policy = policy_of(name)
     for slot in range(3):
         policy.joined(slot)
     for count in range(20):
@@ -100,12 +107,12 @@ def test_the_only_routable_replica_is_chosen_however_loaded_or_indebted(name: st
         policy.finished(request, 1, Usage(4000, 0, 700))
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_reused_slot_starts_as_a_fresh_one(name: str) -> None:
     """A policy whose slot 1 changed hands goes on like one whose newcomer got another number."""
     chosen = []
     for newcomer in (1, 2):
-        policy = make_policy(name, OPTIONS)
+        policy = policy_of(name)
         policy.joined(0)
         policy.joined(1)
         spent = Dispatch("a", 5000)
@@ -120,7 +127,7 @@ def test_a_reused_slot_starts_as_a_fresh_one(name: str) -> None:
 
 def sent(name: str, input_tokens: int) -> tuple[FleetPolicy, Dispatch]:
     """A policy of one replica, and a request that was estimated so and sent there."""
-    policy = make_policy(name, OPTIONS)
+    policy = policy_of(name)
     policy.joined(0)
     request = Dispatch("a", input_tokens)
     assert policy.select(request, replica_set([0]), [0]) == 0
@@ -128,7 +135,7 @@ def sent(name: str, input_tokens: int) -> tuple[FleetPolicy, Dispatch]:
     return policy, request
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
 @given(estimates=st.lists(st.integers(1, 10**6), min_size=1, max_size=20), data=st.data())
 def test_requests_that_never_ran_leave_no_charge(
     name: str, estimates: list[int], data: st.DataObject
@@ -149,7 +156,7 @@ def test_requests_that_never_ran_leave_no_charge(
     assert policy.credit("a") == before
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
 def test_whatever_was_estimated_the_replica_s_count_is_what_counts_in_the_end(
     name: str, estimate: int, tokens: int, output_tokens: int
@@ -161,7 +168,7 @@ def test_whatever_was_estimated_the_replica_s_count_is_what_counts_in_the_end(
     assert guessed.credit("a") == known.credit("a")
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_without_a_known_usage_the_estimate_stays(name: str) -> None:
     policy, request = sent(name, 50)
     before = policy.credit("a")
@@ -169,6 +176,6 @@ def test_without_a_known_usage_the_estimate_stays(name: str) -> None:
     assert policy.credit("a") == before
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_policy_that_holds_nothing_gives_nothing_back(name: str) -> None:
-    assert make_policy(name).pull(0, 10**6, 0.0) == ()
+    assert policy_of(name).pull(0, 10**6, 0.0) == ()

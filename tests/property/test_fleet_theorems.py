@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from itertools import combinations, count, pairwise
 from random import Random
 
+import pytest
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.fleet.contract import FleetPolicy
-from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.fleet.per_client_round_robin import PerClientRoundRobin
+from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
@@ -81,7 +82,8 @@ class Setting:
     replicas: int
     memory_tokens: int
     quantum: float
-    worker_quantum: float
+    worker_quantum: float | None
+    """None: it follows the prompts (R2)."""
     clients: list[Client]
     seed: int
     estimate_factor: float
@@ -117,7 +119,7 @@ def settings_of_fleets(
         replicas=draw(st.integers(2, 4)),
         memory_tokens=draw(st.integers(50, 90)),
         quantum=draw(st.sampled_from([3.0, 20.0, 80.0])),
-        worker_quantum=draw(st.sampled_from([10.0, 60.0, 200.0])),
+        worker_quantum=draw(st.sampled_from([None, 10.0, 60.0, 200.0])),
         clients=[client(number) for number in range(draw(st.integers(2, 3)) + tenants - 1)],
         seed=draw(st.integers(0, 2**32)),
         estimate_factor=draw(st.sampled_from([1.0, 0.25, 4.0])),
@@ -132,6 +134,10 @@ def dlpm(quantum: float) -> Dlpm:
     return Dlpm(rules=DeficitRules(quantum=quantum))
 
 
+def d2lpm(worker_quantum: float | None) -> FleetPolicy:
+    return make_policy("D2LPM", FleetPolicyConfig(worker_quantum=worker_quantum))
+
+
 def build(setting: Setting, policy: FleetPolicy | None = None) -> AbstractFleet:
     """D2LPM + DLPM; or the given policy + VTC."""
 
@@ -139,7 +145,7 @@ def build(setting: Setting, policy: FleetPolicy | None = None) -> AbstractFleet:
         return dlpm(setting.quantum) if policy is None else Vtc()
 
     return AbstractFleet(
-        policy=policy or D2lpm(worker_quantum=setting.worker_quantum),
+        policy=policy or d2lpm(setting.worker_quantum),
         make_replica=replica,
         replicas=setting.replicas,
         memory_tokens=setting.memory_tokens,
@@ -310,7 +316,7 @@ def test_theorem_a_6_per_client_round_robin_with_vtc_is_fair_too(setting: Settin
         assert gap.steepest <= per_client_round_robin_shortfall(overshoots, weights)
 
 
-def favourite_against_stranger(worker_quantum: float, *, steps: int) -> list[float]:
+def favourite_against_stranger(worker_quantum: float | None, *, steps: int) -> list[float]:
     """Theorem A.5's trace: f has one big prefix, g has none. W_g - W_f after every step."""
     setting = Setting(
         replicas=4,
@@ -346,7 +352,7 @@ def favourite_against_stranger(worker_quantum: float, *, steps: int) -> list[flo
         send(4)  # as much as all four replicas can take
         fleet.step()
         gaps.append(fleet.service("g") - fleet.service("f"))
-    if worker_quantum < float("inf"):
+    if worker_quantum != float("inf"):
         assert all(premise)  # finite: both wait everywhere, at every instant
     else:
         assert not any(premise)
@@ -364,8 +370,11 @@ def test_theorem_a_5_an_infinite_worker_quantum_is_not_fair() -> None:
     assert min(growth) > 0.9 * quarters[0]  # it grows as long as it lasts
 
 
-def test_the_same_trace_stays_within_the_bound_under_a_finite_worker_quantum() -> None:
-    gaps = favourite_against_stranger(200.0, steps=240)
+@pytest.mark.parametrize("worker_quantum", [200.0, None])
+def test_the_same_trace_stays_within_the_bound_under_a_finite_worker_quantum(
+    worker_quantum: float | None,
+) -> None:
+    gaps = favourite_against_stranger(worker_quantum, steps=240)
     overshoots = [dlpm_overshoot(max_input_tokens=16, memory_tokens=60)] * 4
     bound = d2lpm_backlogged_gap(overshoots, 40.0)
     assert max(gaps) - min(0.0, *gaps) <= bound

@@ -81,6 +81,7 @@ class AbstractFleet:
             input_tokens=max(1, round(job.input_tokens * self.estimate_factor)),
             weight=job.tenant_weight * job.client_weight,
             longest=match.replicas,
+            matched_tokens=round(match.blocks * job.prefix_tokens * self.estimate_factor),
         )
         slot = self.policy.select(request, self.everyone, self.outstanding)
         assert slot is not None

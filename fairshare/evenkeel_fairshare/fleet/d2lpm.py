@@ -1,4 +1,4 @@
-"""D2LPM, the fleet half: a deficit q_{i,w} per client and replica (D2LPM paper, Algorithm 2; design R2).
+"""D2LPM with a constant worker quantum, the fleet half: a deficit q_{i,w} per client and replica (D2LPM paper, Algorithm 2; design R2).
 
 While the client has credit at a replica with the longest match of the prefix, the request goes there. Otherwise it
 goes to the least loaded replica where the client has credit. If no routable replica has credit, all of them get quanta of
@@ -68,7 +68,7 @@ class D2lpm(FleetPolicy):
     def __init__(
         self,
         *,
-        worker_quantum: float = 20_000.0,
+        worker_quantum: float,
         cost: Cost | None = None,
         max_clients: int = 10_000,
     ) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.fleet.contract import FleetPolicy
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
+from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.fleet.per_client_round_robin import PerClientRoundRobin
 from evenkeel_fairshare.fleet.round_robin import RoundRobin
@@ -21,13 +22,15 @@ class FleetPolicyConfig:
 
     cost: Cost = field(default_factory=LinearCost)
     """The cost of service, the same as at the replicas."""
-    worker_quantum: float = 20_000.0
-    """Q^w, weighted tokens."""
+    worker_quantum: float | None = None
+    """Q^w, weighted tokens. None: it follows the prompts (R2)."""
     max_clients: int = 10_000
     """Number of clients that a policy keeps; beyond it the least recently used is removed (R8 allows it)."""
 
 
 def _d2lpm(config: FleetPolicyConfig) -> FleetPolicy:
+    if config.worker_quantum is None:
+        return AutoD2lpm(cost=config.cost, max_clients=config.max_clients)
     return D2lpm(
         worker_quantum=config.worker_quantum,
         cost=config.cost,

@@ -97,7 +97,7 @@ def test_options_reach_per_client_round_robin() -> None:
 
 def test_the_options_of_today_are_the_api_s_defaults() -> None:
     config = FleetPolicyConfig()
-    assert (config.worker_quantum, config.max_clients) == (20_000, 10_000)
+    assert (config.worker_quantum, config.max_clients) == (None, 10_000)
     assert config.cost == LinearCost(input_weight=1, output_weight=2)
 
 

@@ -1,0 +1,257 @@
+"""D2LPM with `workerQuantum: Auto`: the worker quantum follows the prompts (design R2; docs/design/0005).
+
+A constant Q^w has no good value. Below the length of one prompt it sends each question on a document to a cold replica; far
+above it, clients stay at one replica while others idle. So here a request leaves the replica with its longest match only if the
+wait that it saves is worth more than the tokens that another replica computes again:
+
+    wait(near) - wait(far) > PATIENCE · matched tokens
+
+That is Algorithm 2 with a quantum of PATIENCE times what the match saves, and with credit that is charged at dispatch and
+returned at the end of the request. `near` is the replica of the longest match, `far` the replica outside it, where the client
+has the least open work. All quantities are weighted tokens.
+
+A replica runs DLPM, so the wait depends on the client: its own open work there, and the work of each other client, up to
+the same amount per weight. Behind a flooding client a light one waits only a little.
+
+Fairness needs that a backlogged client waits at every replica (DLPM paper, Theorem 5.1). It does: while some replica has no
+work of the client, its work at any other is bounded. See the design note.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import inf
+from typing import Final
+
+from evenkeel_fairshare.cost import Cost, LinearCost
+from evenkeel_fairshare.fleet.contract import (
+    EMPTY,
+    Dispatch,
+    FleetPolicy,
+    ReplicaSet,
+    Usage,
+    slots_of,
+)
+
+PATIENCE: Final = 16.0
+"""Tokens of wait that are worth one token computed again. A wait delays one client, and only while replicas are unequally
+loaded; a token computed again takes time from all clients. Measured from 1 to 64: docs/design/0005."""
+RECENT_REQUESTS: Final = 20
+"""Requests in the mean output of a client."""
+
+
+class _OpenWork:
+    """What one client has sent to one replica and what has not ended yet."""
+
+    __slots__ = ("input_cost", "requests", "weight")
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+        self.requests = 0
+        self.input_cost = 0.0
+
+
+class _MeanOutput:
+    """The mean cost of the output of the last requests."""
+
+    __slots__ = ("_requests", "cost")
+
+    def __init__(self) -> None:
+        self.cost = 0.0
+        self._requests = 0
+
+    def add(self, cost: float) -> None:
+        self._requests = min(self._requests + 1, RECENT_REQUESTS)
+        self.cost += (cost - self.cost) / self._requests
+
+
+class _Account:
+    """The open work of one client by slot, and its mean output."""
+
+    __slots__ = ("busy", "open", "output")
+
+    def __init__(self) -> None:
+        self.open: dict[int, _OpenWork] = {}
+        self.busy = EMPTY
+        """The slots in `open`."""
+        self.output = _MeanOutput()
+
+    def work(self, slot: int) -> float:
+        """Weighted tokens: the uncached input of its open requests, and their expected output."""
+        own = self.open.get(slot)
+        return 0.0 if own is None else own.input_cost + own.requests * self.output.cost
+
+    def drop(self, slot: int) -> None:
+        del self.open[slot]
+        self.busy = ReplicaSet(self.busy & ~(1 << slot))
+
+
+class _Load:
+    """The open work of all clients at one replica."""
+
+    __slots__ = ("input_cost", "requests", "weight")
+
+    def __init__(self) -> None:
+        self.input_cost = 0.0
+        self.requests = 0
+        self.weight = 0.0
+        """Sum over the clients with open work."""
+
+
+class AutoD2lpm(FleetPolicy):
+    """Algorithm 2 with a quantum for each request. Each replica runs its own fair scheduler."""
+
+    name = "D2LPM"
+    matches_prefix = True
+
+    def __init__(
+        self, *, cost: Cost | None = None, patience: float = PATIENCE, max_clients: int = 10_000
+    ) -> None:
+        """Memory: about 200 bytes per client, and 150 per client and replica where it has open work."""
+        if not patience > 0:
+            raise ValueError(f"patience is {patience}; it must be positive")
+        if max_clients < 1:
+            raise ValueError(f"max_clients is {max_clients}; it must be at least 1")
+        self._cost = cost if cost is not None else LinearCost()
+        self._patience = patience
+        self._max_clients = max_clients
+        self._live = EMPTY
+        self._loads: list[_Load] = []
+        """By slot."""
+        self._output = _MeanOutput()
+        """Of all clients."""
+        self._accounts: OrderedDict[str, _Account] = OrderedDict()
+
+    def select(
+        self, request: Dispatch, routable: ReplicaSet, outstanding: Sequence[int]
+    ) -> int | None:
+        """The replica of the longest match, or another one if that saves enough of the wait."""
+        if routable & ~self._live:
+            strangers = ReplicaSet(routable & ~self._live)
+            raise ValueError(f"slots {list(slots_of(strangers))} are routable but have not joined")
+        if not request.weight > 0:
+            raise ValueError(f"a client's weight is {request.weight}; it must be positive")
+        account = self._account(request.client)
+        holders = ReplicaSet(routable & request.longest)
+        others = ReplicaSet(routable & ~holders)
+        if not holders:
+            return self._least_work(account, others, outstanding)
+        near = self._least_work(account, holders, outstanding)
+        quantum = self._patience * self._cost.input_cost(request.matched_tokens)
+        wait = self._wait(account, request, near, self._input_cost(request, near))
+        if not others or wait <= quantum:
+            return near
+        far = self._least_work(account, others, outstanding)
+        excess = wait - self._wait(account, request, far, self._input_cost(request, far))
+        return near if excess <= quantum else far
+
+    def dispatched(self, request: Dispatch, slot: int) -> None:
+        account = self._account(request.client)
+        self._accounts.move_to_end(request.client)
+        if not self._live >> slot & 1:
+            return
+        load, own = self._loads[slot], account.open.get(slot)
+        if own is None:
+            own = account.open[slot] = _OpenWork(request.weight)
+            account.busy = ReplicaSet(account.busy | 1 << slot)
+            load.weight += own.weight
+        cost = self._input_cost(request, slot)
+        own.input_cost += cost
+        own.requests += 1
+        load.input_cost += cost
+        load.requests += 1
+
+    def finished(self, request: Dispatch, slot: int, usage: Usage | None) -> None:
+        account = self._accounts.get(request.client)
+        own = None if account is None else account.open.get(slot)
+        if account is None or own is None:
+            return  # the replica has left, or the client was removed
+        load = self._loads[slot]
+        cost = self._input_cost(request, slot)
+        own.input_cost -= cost
+        own.requests -= 1
+        load.input_cost -= cost
+        load.requests -= 1
+        if not own.requests:
+            load.weight -= own.weight
+            account.drop(slot)
+        if usage is not None and usage.input_tokens:
+            output = self._cost.output_cost(usage.input_tokens, 0, usage.output_tokens)
+            account.output.add(output)
+            self._output.add(output)
+
+    def joined(self, slot: int) -> None:
+        while len(self._loads) <= slot:
+            self._loads.append(_Load())
+        self._loads[slot] = _Load()
+        self._live = ReplicaSet(self._live | 1 << slot)
+
+    def left(self, slot: int) -> None:
+        self._live = ReplicaSet(self._live & ~(1 << slot))
+        for account in self._accounts.values():
+            if slot in account.open:
+                account.drop(slot)
+
+    def _account(self, client: str) -> _Account:
+        account = self._accounts.get(client)
+        if account is None:
+            account = self._accounts[client] = _Account()
+            if len(self._accounts) > self._max_clients:
+                self._remove(self._accounts.popitem(last=False)[1])
+        return account
+
+    def _remove(self, account: _Account) -> None:
+        for slot, own in account.open.items():
+            load = self._loads[slot]
+            load.input_cost -= own.input_cost
+            load.requests -= own.requests
+            load.weight -= own.weight
+
+    def _input_cost(self, request: Dispatch, slot: int) -> float:
+        """Of the tokens that a replica computes for a request."""
+        cached = request.matched_tokens if request.longest >> slot & 1 else 0
+        return self._cost.input_cost(max(1, request.input_tokens - cached))
+
+    def _wait(self, account: _Account, request: Dispatch, slot: int, input_cost: float) -> float:
+        """Work that a replica does before it has served the client's open work there.
+
+        Under DLPM each other client gets, per weight, at most as much as this client needs.
+        """
+        load, own = self._loads[slot], account.open.get(slot)
+        work = account.work(slot)
+        other_cost, other_requests, other_weight = load.input_cost, load.requests, load.weight
+        if own is not None:
+            other_cost -= own.input_cost
+            other_requests -= own.requests
+            other_weight -= own.weight
+        others = other_cost + other_requests * self._output.cost
+        share = work + input_cost + account.output.cost
+        return work + min(others, share * other_weight / request.weight)
+
+    def _least_work(self, account: _Account, slots: ReplicaSet, outstanding: Sequence[int]) -> int:
+        """The slot with the least open work of the client, then of all clients, then with the fewest requests.
+
+        `slots` is not empty. Ties go to the lowest slot.
+        """
+        idle = slots & ~account.busy
+        mask = idle or int(slots)
+        if not mask & mask - 1:
+            return mask.bit_length() - 1
+        loads, price = self._loads, self._output.cost
+        best, least, own = -1, inf, inf
+        while (
+            mask
+        ):  # without `slots_of` and tuples: this is the router's inner loop over up to 64 replicas
+            low = mask & -mask
+            mask ^= low
+            slot = low.bit_length() - 1
+            load = loads[slot]
+            work = load.input_cost + load.requests * price
+            own_here = 0.0 if idle else account.work(slot)
+            if own_here < own or (
+                own_here == own
+                and (work < least or (work == least and outstanding[slot] < outstanding[best]))
+            ):
+                best, least, own = slot, work, own_here
+        return best

@@ -1,0 +1,190 @@
+"""D2LPM with a worker quantum that follows the prompts (R2; docs/design/0005)."""
+
+from collections.abc import Sequence
+
+import pytest
+from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, Usage, replica_set
+from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
+
+IDLE = [0] * 8
+
+
+def fleet(slots: Sequence[int], *, patience: float = 4.0, max_clients: int = 100) -> AutoD2lpm:
+    policy = AutoD2lpm(patience=patience, max_clients=max_clients)
+    for slot in slots:
+        policy.joined(slot)
+    return policy
+
+
+def request(
+    tokens: int = 100,
+    *,
+    client: str = "a",
+    longest: Sequence[int] = (),
+    matched: int = 0,
+    weight: float = 1.0,
+) -> Dispatch:
+    return Dispatch(
+        client=client,
+        input_tokens=tokens,
+        weight=weight,
+        longest=replica_set(longest),
+        matched_tokens=matched,
+    )
+
+
+def send(
+    policy: AutoD2lpm,
+    sent: Dispatch,
+    *,
+    to: Sequence[int] = (0, 1),
+    outstanding: Sequence[int] = IDLE,
+) -> int | None:
+    slot = policy.select(sent, replica_set(to), outstanding)
+    assert slot is not None
+    policy.dispatched(sent, slot)
+    return slot
+
+
+def test_a_client_leaves_its_match_once_the_wait_there_outweighs_the_tokens_computed_again() -> (
+    None
+):
+    policy = fleet([0, 1])
+    question = request(110, longest=[1], matched=100)
+    # Each question adds 10 tokens of wait at slot 1, and slot 0 asks for 110 tokens: the wait may reach 4 * 100.
+    assert [send(policy, question) for _ in range(42)] == [1] * 41 + [0]
+
+
+def test_the_longer_the_match_the_longer_the_wait_that_a_client_accepts() -> None:
+    moved = []
+    for matched in (100, 200):
+        policy = fleet([0, 1])
+        question = request(matched + 10, longest=[1], matched=matched)
+        moved.append([send(policy, question) for _ in range(100)].index(0))
+    assert moved == [41, 81]
+
+
+def test_finished_work_no_longer_counts() -> None:
+    policy = fleet([0, 1])
+    question = request(110, longest=[1], matched=100)
+    for _ in range(100):
+        assert send(policy, question) == 1
+        policy.finished(question, 1, Usage(110, 100, 0))
+
+
+def test_the_expected_output_counts_as_work() -> None:
+    policy = fleet([0, 1])
+    question = request(110, longest=[1], matched=100)
+    send(policy, question)
+    policy.finished(question, 1, Usage(110, 100, 45))
+    # From now on each question is 10 + 2 * 45 tokens of work.
+    assert [send(policy, question) for _ in range(6)] == [1] * 5 + [0]
+
+
+def test_the_output_of_a_request_that_never_ran_or_is_unknown_teaches_nothing() -> None:
+    policy = fleet([0, 1])
+    question = request(110, longest=[1], matched=100)
+    for usage in (NOTHING, None):
+        send(policy, question)
+        policy.finished(question, 1, usage)
+    assert [send(policy, question) for _ in range(42)] == [1] * 41 + [0]
+
+
+def test_a_light_client_stays_at_its_match_behind_a_flooding_client() -> None:
+    policy = fleet([0, 1])
+    for _ in range(50):
+        flood = request(10_000, client="flooder")
+        policy.dispatched(flood, 1)
+    assert send(policy, request(110, longest=[1], matched=100)) == 1
+
+
+def test_many_light_clients_with_one_system_prompt_do_not_stay_at_one_replica() -> None:
+    policy = fleet([0, 1])
+    chosen = [
+        send(policy, request(110, client=f"user-{number}", longest=[1], matched=100))
+        for number in range(60)
+    ]
+    assert chosen.index(0) == 41
+
+
+def test_the_work_of_others_counts_by_weight() -> None:
+    """A client of weight 3 waits for a third of what each other client gets."""
+    chosen = []
+    for weight in (1.0, 3.0):
+        policy = fleet([0, 1])
+        for number in range(50):
+            policy.dispatched(request(1000, client=f"user-{number}"), 1)
+        chosen.append(send(policy, request(110, longest=[1], matched=100, weight=weight)))
+    assert chosen == [0, 1]
+
+
+def test_without_a_match_the_replica_with_the_least_work_of_the_client_wins() -> None:
+    policy = fleet([0, 1, 2])
+    for slot, tokens in enumerate((300, 100, 200)):
+        policy.dispatched(request(tokens), slot)
+    assert send(policy, request(), to=[0, 1, 2]) == 1
+
+
+def test_among_replicas_without_work_of_the_client_the_least_loaded_in_tokens_wins() -> None:
+    policy = fleet([0, 1, 2])
+    policy.dispatched(request(1000, client="b"), 0)
+    for _ in range(5):
+        policy.dispatched(request(100, client="b"), 1)
+    policy.dispatched(request(900, client="b"), 2)
+    assert send(policy, request(), to=[0, 1, 2], outstanding=[1, 5, 1]) == 1
+
+
+def test_among_equal_replicas_the_one_with_the_fewest_requests_wins_then_the_lowest() -> None:
+    policy = fleet([0, 1, 2])
+    assert policy.select(request(), replica_set([0, 1, 2]), [3, 2, 2]) == 1
+
+
+def test_a_client_goes_to_the_least_loaded_of_several_matches() -> None:
+    policy = fleet([0, 1, 2])
+    policy.dispatched(request(50), 1)
+    assert send(policy, request(110, longest=[1, 2], matched=100), to=[0, 1, 2]) == 2
+
+
+def test_a_replica_that_left_takes_its_work_along() -> None:
+    policy = fleet([0, 1])
+    policy.dispatched(request(5000), 1)
+    late = request(300)
+    policy.dispatched(late, 0)
+    policy.left(1)
+    policy.joined(1)
+    assert send(policy, request()) == 1
+    policy.left(0)
+    policy.finished(late, 0, Usage(300, 0, 5))  # it ends after its replica has left
+    policy.dispatched(late, 0)
+    assert send(policy, request(), to=[1]) == 1
+
+
+def test_the_client_longest_without_a_dispatch_is_removed_with_its_work() -> None:
+    policy = fleet([0, 1], max_clients=1)
+    large = request(10_000, client="b")
+    assert send(policy, large) == 0
+    assert send(policy, request(10)) == 0  # the work of "b" no longer counts
+    policy.finished(large, 0, Usage(10_000, 0, 5))
+    assert send(policy, request(20)) == 1
+
+
+def test_a_replica_that_never_joined_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"slots \[3\] are routable but have not joined"):
+        send(fleet([0]), request(), to=[0, 3])
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan")])
+def test_a_weight_that_is_not_positive_is_refused(weight: float) -> None:
+    with pytest.raises(ValueError, match="weight is .*; it must be positive"):
+        send(fleet([0]), request(weight=weight), to=[0])
+
+
+@pytest.mark.parametrize("patience", [0.0, -1.0, float("nan")])
+def test_a_patience_that_is_not_positive_is_refused(patience: float) -> None:
+    with pytest.raises(ValueError, match="patience is .*; it must be positive"):
+        AutoD2lpm(patience=patience)
+
+
+def test_a_memory_of_zero_clients_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_clients is 0; it must be at least 1"):
+        AutoD2lpm(max_clients=0)
