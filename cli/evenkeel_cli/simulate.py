@@ -92,8 +92,12 @@ MaxRunning = Annotated[
 ShareInBatch = Annotated[
     bool, typer.Option(help="Let requests wait for a running one that computes their prefix.")
 ]
-Quantum = Annotated[float, typer.Option(help="Quantum of DLPM (Q^u), in weighted tokens.")]
-WorkerQuantum = Annotated[float, typer.Option(help="Quantum of D2LPM (Q^w), in weighted tokens.")]
+Quantum = Annotated[
+    str, typer.Option(help="Quantum of DLPM (Q^u), in weighted tokens, or Auto.", metavar="TOKENS")
+]
+WorkerQuantum = Annotated[
+    str, typer.Option(help="Quantum of D2LPM (Q^w), in weighted tokens, or Auto.", metavar="TOKENS")
+]
 InputWeight = Annotated[float, typer.Option(help="Weight of an input token.")]
 OutputWeight = Annotated[float, typer.Option(help="Weight of an output token.")]
 LongestFirst = Annotated[
@@ -124,8 +128,8 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     admission: AdmissionName = "sglang",
     max_running: MaxRunning = None,
     share_in_batch: ShareInBatch = True,
-    quantum: Quantum = 8000.0,
-    worker_quantum: WorkerQuantum = 20_000.0,
+    quantum: Quantum = "Auto",
+    worker_quantum: WorkerQuantum = "Auto",
     input_weight: InputWeight = 1.0,
     output_weight: OutputWeight = 2.0,
     longest_first: LongestFirst = False,
@@ -141,8 +145,8 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
             replicas=replicas if replicas is not None else (spec.replicas if spec else 1),
             replica_policy=replica_policy,
             fleet_policy=fleet_policy,
-            quantum=quantum,
-            worker_quantum=worker_quantum,
+            quantum=_quantum("quantum", quantum),
+            worker_quantum=_quantum("worker_quantum", worker_quantum),
             cost=LinearCost(input_weight, output_weight),
             engine=engine_config(
                 kv_tokens=kv_tokens if spec is None or kv_tokens is not None else spec.kv_tokens,
@@ -177,6 +181,16 @@ def workloads_folder() -> Path:
     installed = Path(evenkeel_simulator.__file__).parent / "experiments" / "workloads"
     source = Path(evenkeel_simulator.__file__).parents[2] / "bench" / "workloads"
     return installed if installed.is_dir() else source
+
+
+def _quantum(name: str, text: str) -> float | None:
+    """None for Auto."""
+    if text.lower() == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{name} is {text!r}, must be Auto or a number") from None
 
 
 def _find_spec(

@@ -19,6 +19,8 @@ WARMUP_VARIABLE: Final = "EVENKEEL_WARMUP_S"
 REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
 INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
 
+AUTO: Final = "Auto"
+"""Value of `EVENKEEL_CLIENT_QUANTUM`: the replica measures its service."""
 WARMUP_S: Final = 3.0
 """Seconds. All routers find a new replica within two seconds of each other, and so do its clients."""
 REJOINS: Final = ("KeepDebt", "Paper")
@@ -43,8 +45,8 @@ class EngineSettingsError(ValueError):
 class EngineSettings:
     """Scheduling settings of one engine. Raises `EngineSettingsError`."""
 
-    client_quantum: float = 8000.0
-    """Q^u, weighted tokens."""
+    client_quantum: float | None = None
+    """Q^u, weighted tokens. None: a share of a second of the measured service."""
     input_token_weight: float = 1.0
     output_token_weight: float = 2.0
     rejoin: str = "KeepDebt"
@@ -61,7 +63,7 @@ class EngineSettings:
             (INPUT_WEIGHT_VARIABLE, self.input_token_weight),
             (OUTPUT_WEIGHT_VARIABLE, self.output_token_weight),
         ):
-            if not (value > 0 and math.isfinite(value)):
+            if value is not None and not (value > 0 and math.isfinite(value)):
                 raise EngineSettingsError(f"{variable} is {value}; it must be a positive number")
         if not (self.warmup_s >= 0 and math.isfinite(self.warmup_s)):
             raise EngineSettingsError(
@@ -79,7 +81,7 @@ class EngineSettings:
     def to_environment(self) -> dict[str, str]:
         """The variables that `from_environment` reads."""
         environment = {
-            QUANTUM_VARIABLE: repr(self.client_quantum),
+            QUANTUM_VARIABLE: AUTO if self.client_quantum is None else repr(self.client_quantum),
             INPUT_WEIGHT_VARIABLE: repr(self.input_token_weight),
             OUTPUT_WEIGHT_VARIABLE: repr(self.output_token_weight),
             REJOIN_VARIABLE: self.rejoin,
@@ -98,7 +100,7 @@ class EngineSettings:
         defaults = cls()
         port = environment.get(REPORTS_PORT_VARIABLE, "")
         return cls(
-            client_quantum=_number(environment, QUANTUM_VARIABLE, defaults.client_quantum),
+            client_quantum=_quantum(environment),
             input_token_weight=_number(
                 environment, INPUT_WEIGHT_VARIABLE, defaults.input_token_weight
             ),
@@ -110,6 +112,11 @@ class EngineSettings:
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
         )
+
+
+def _quantum(environment: Mapping[str, str]) -> float | None:
+    text = environment.get(QUANTUM_VARIABLE) or AUTO
+    return None if text == AUTO else _number(environment, QUANTUM_VARIABLE, 0.0)
 
 
 def _number(environment: Mapping[str, str], variable: str, default: float) -> float:

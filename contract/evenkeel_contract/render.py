@@ -71,8 +71,8 @@ def router_config(
             fleet_policy=spec.scheduling.fleet_policy,
             input_token_weight=spec.scheduling.input_token_weight,
             output_token_weight=spec.scheduling.output_token_weight,
-            worker_quantum=spec.scheduling.worker_quantum,
-            client_quantum=spec.scheduling.client_quantum,
+            worker_quantum=spec.scheduling.worker_quantum.tokens,
+            client_quantum=spec.scheduling.client_quantum.tokens,
         ),
         prefix=PrefixConfig(
             mode=spec.router.prefix.mode, text_block_bytes=spec.router.prefix.text_block_bytes
@@ -241,7 +241,7 @@ def simulator_flags(spec: ServiceSpec) -> Iterator[str]:
     """The simulator's flags, without ports."""
     yield f"--model={spec.model.name}"
     yield f"--replica-policy={spec.scheduling.replica_policy.value}"
-    yield f"--client-quantum={spec.scheduling.client_quantum}"
+    yield f"--client-quantum={spec.scheduling.client_quantum.to_plain()}"
     yield f"--input-token-weight={spec.scheduling.input_token_weight}"
     yield f"--output-token-weight={spec.scheduling.output_token_weight}"
     yield f"--rejoin={spec.scheduling.rejoin.value}"
@@ -251,7 +251,7 @@ def engine_environment(spec: ServiceSpec, *, reports_port: int | None) -> dict[s
     """Environment of the SGLang plug-in. The simulator has flags for the same settings."""
     scheduling = spec.scheduling
     return EngineSettings(
-        client_quantum=scheduling.client_quantum,
+        client_quantum=scheduling.client_quantum.tokens,
         input_token_weight=scheduling.input_token_weight,
         output_token_weight=scheduling.output_token_weight,
         rejoin=scheduling.rejoin.value,

@@ -102,10 +102,10 @@ class SchedulingConfig:
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
     input_token_weight: Weight = 1
     output_token_weight: Weight = 2
-    worker_quantum: Positive = 20_000
-    """Q^w in weighted tokens: how much a client may send to a replica per refill."""
-    client_quantum: Positive = 8000
-    """Q^u of the replicas in weighted tokens: the largest credit that a seed can carry (R5)."""
+    worker_quantum: Positive | None = None
+    """Q^w in weighted tokens: how much a client may send to a replica per refill. None: it follows the prompts (R2)."""
+    client_quantum: Positive | None = None
+    """Q^u of the replicas in weighted tokens: the largest credit that a seed can carry (R5). None: each replica measures it."""
     max_debt: Positive | None = None
     """U in weighted tokens: the largest charge of one batch to a client; None: the value that replicas report."""
 

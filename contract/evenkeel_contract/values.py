@@ -215,6 +215,29 @@ class CountOrPercent:
         return self.spelling
 
 
+@dataclass(frozen=True, slots=True)
+class QuantumSetting:
+    """A positive whole number of weighted tokens (`8000`), or `Auto`."""
+
+    EXAMPLE: ClassVar[str] = "Auto"
+    PATTERN: ClassVar[str] = "Auto"
+    tokens: int | None
+    """None for `Auto`."""
+
+    @classmethod
+    def from_plain(cls, data: object) -> Self:
+        """Read one; raises `ValueError`."""
+        if data == cls.PATTERN:
+            return cls(None)
+        if isinstance(data, int) and not isinstance(data, bool) and 1 <= data < 2**31:
+            return cls(data)
+        raise ValueError(f"must be Auto or a whole number from 1 to {2**31 - 1}, not {show(data)}")
+
+    def to_plain(self) -> str | int:
+        """The text or the number that was read."""
+        return self.PATTERN if self.tokens is None else self.tokens
+
+
 class Constraint(Protocol):
     """A check of one value that has the right type."""
 

@@ -18,6 +18,7 @@ from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.reportbook import Accounts, ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.measured_quantum import FIRST_QUANTUM
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_sglang import seams
@@ -161,8 +162,11 @@ def _announce(
 def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Scheduling:
     """The policy `name` in charge of a scheduler's queue."""
     cost = LinearCost(settings.input_token_weight, settings.output_token_weight)
-    deficits = DeficitRules(quantum=settings.client_quantum, rejoin=Rejoin(settings.rejoin))
     ranks = scheduler.server_args.tp_size * scheduler.server_args.pp_size
+    quantum = settings.client_quantum
+    if quantum is None and ranks > 1:
+        quantum = FIRST_QUANTUM  # ranks share no clock: their measurements, and so their batches, would differ
+    deficits = DeficitRules(quantum=quantum, rejoin=Rejoin(settings.rejoin))
     match = seams.matcher()
     tree_cache = scheduler.tree_cache
 

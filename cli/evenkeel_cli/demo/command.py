@@ -30,7 +30,7 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of `demo.json`."""
 
     replicas: int
-    client_quantum: int
+    client_quantum: int | str
     profile: str
     load: Flood
     phases: dict[str, Figures]
@@ -44,9 +44,11 @@ def demo(
         float, typer.Option(min=1.0, max=600.0, help="Seconds during which requests arrive.")
     ] = Flood().duration_s,
     quantum: Annotated[
-        int,
-        typer.Option(min=1, help="spec.scheduling.clientQuantum, in weighted tokens."),
-    ] = Scheduling().client_quantum,
+        str,
+        typer.Option(
+            metavar="TOKENS", help="spec.scheduling.clientQuantum: Auto or weighted tokens."
+        ),
+    ] = str(Scheduling().client_quantum.to_plain()),
 ) -> None:
     """Flood a local fleet, with and without fair scheduling.
 
@@ -71,7 +73,7 @@ def demo(
         _write(
             DemoReport(
                 replicas=REPLICAS,
-                client_quantum=quantum,
+                client_quantum=int(quantum) if quantum.isdecimal() else quantum,
                 profile=PROFILE,
                 load=flood,
                 phases=figures,

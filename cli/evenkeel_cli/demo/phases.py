@@ -37,7 +37,7 @@ class Phase:
     replica_policy: str
     fleet_policy: str
     flood: Flood
-    client_quantum: int
+    client_quantum: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class PhaseResult:
     """The time until the last ordinary request ended, or until the phase was cut."""
 
 
-def phases(flood: Flood, client_quantum: int) -> tuple[Phase, Phase, Phase]:
+def phases(flood: Flood, client_quantum: str) -> tuple[Phase, Phase, Phase]:
     """The baseline, the common setup without fairness, and Evenkeel."""
     alone = replace(flood, flood_factor=0.0, duration_s=flood.duration_s / 3)
     fair = Phase(

@@ -25,6 +25,7 @@ from evenkeel_contract.values import (
     Length,
     Pattern,
     Quantity,
+    QuantumSetting,
     Range,
     Timestamp,
     UniqueBy,
@@ -124,14 +125,14 @@ def _scalar(cls: type) -> Schema:
     if cls is Duration:
         schema: Schema = {"type": "string"}
     else:
-        assert cls in (Quantity, CountOrPercent), cls
+        assert cls in (Quantity, CountOrPercent, QuantumSetting), cls
         schema = {
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
         }
     schema |= {"maxLength": MAX_TEXT, "pattern": _whole(cls.PATTERN)}
-    if cls is CountOrPercent:
-        schema |= {"minimum": 0, "maximum": _INT32}
+    if cls in (CountOrPercent, QuantumSetting):
+        schema |= {"minimum": int(cls is QuantumSetting), "maximum": _INT32}
     return _with_rules(schema, SCALAR_RULES.get(cls, ()))
 
 

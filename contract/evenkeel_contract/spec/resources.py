@@ -21,7 +21,6 @@ from evenkeel_contract.spec.parts import (
     Engine,
     Metadata,
     Model,
-    Positive,
     ReplicaPolicyName,
     Router,
     SecretKeyRef,
@@ -36,6 +35,7 @@ from evenkeel_contract.values import (
     Duration,
     Length,
     Pattern,
+    QuantumSetting,
     Range,
     Timestamp,
     UniqueBy,
@@ -66,12 +66,14 @@ class Scheduling:
     """Weight of an extend token: an input token that the replica had to compute because it was not cached."""
     output_token_weight: Weight = 2
     """Weight of an output token."""
-    client_quantum: Positive = 8000
-    """Weighted tokens that a client receives per refill within a replica (DLPM, DRR). A larger quantum keeps more
-    cache locality. A smaller quantum is fairer over short times."""
-    worker_quantum: Positive = 20000
+    client_quantum: QuantumSetting = QuantumSetting.from_plain("Auto")
+    """Weighted tokens that a client receives per refill within a replica (DLPM, DRR). Auto: the service of an eighth of a
+    second, as the replica measures it. A larger number may keep more cache locality. A smaller number is fairer over
+    short times."""
+    worker_quantum: QuantumSetting = QuantumSetting.from_plain("Auto")
     """Weighted tokens that a client may send to a replica per refill before its requests go to other replicas too (D2LPM).
-    A larger quantum keeps more cache locality. It does not change the fairness bound."""
+    Auto: a request leaves the replica that caches its prompt only if the shorter wait elsewhere is worth computing the
+    prompt again. It does not change the fairness bound."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     """Deficit of a client that returns to a replica after being idle. KeepDebt keeps a negative deficit.
     Paper sets it to zero, which a client can exploit."""

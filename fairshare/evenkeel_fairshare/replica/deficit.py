@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from evenkeel_fairshare.replica.measured_quantum import FIRST_QUANTUM
+
 DEFERRED_REFILLS: Final = 8
 """Refills that a new replica defers while it warms up. A client that arrives late still gets at most this many."""
 
@@ -32,17 +34,22 @@ class Rejoin(Enum):
 class DeficitRules:
     """The common parameters of all levels of a policy."""
 
-    quantum: float = 8000.0
-    """Q^u: weighted tokens per refill for a member of weight 1."""
+    quantum: float | None = None
+    """Q^u: weighted tokens per refill for a member of weight 1. None: DLPM measures it (`measured_quantum`)."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     remembered: int = 65_536
     """Idle members per level whose debts are kept; beyond this number the smallest debts are cancelled."""
 
     def __post_init__(self) -> None:
-        if not self.quantum > 0:
+        if not self.first_quantum > 0:
             raise ValueError(f"quantum is {self.quantum}; it must be positive")
         if self.remembered < 1:
             raise ValueError(f"remembered is {self.remembered}; it must be at least 1")
+
+    @property
+    def first_quantum(self) -> float:
+        """The quantum before any measurement."""
+        return FIRST_QUANTUM if self.quantum is None else self.quantum
 
 
 class Account:
@@ -61,6 +68,7 @@ class Account:
         "running",
         "seed",
         "waiting",
+        "weight",
     )
 
     def __init__(self, name: str, level: DeficitLevel, parent: Account | None) -> None:
@@ -74,7 +82,8 @@ class Account:
         """Requests in the batch."""
         self.seed = 0.0
         """The first deficit (R5)."""
-        self.quantum = level.rules.quantum
+        self.weight = 1.0
+        self.quantum = level.quantum
         """Weighted tokens per refill: Q^u times the weight."""
         self.positive_from = 0
         """Number of the refill that makes the deficit positive, or made it so."""
@@ -100,7 +109,9 @@ class Account:
     def children(self) -> DeficitLevel:
         """The level below; created at the first use."""
         if self._children is None:
-            self._children = DeficitLevel(self.level.rules, warming_up=self.level.warming_up)
+            self._children = DeficitLevel(
+                self.level.rules, warming_up=self.level.warming_up, quantum=self.level.quantum
+            )
         return self._children
 
     def charge(self, cost: float) -> None:
@@ -124,7 +135,8 @@ class Account:
 
     def weigh(self, weight: float) -> None:
         """From now on a refill gives `weight` quanta."""
-        quantum = self.level.rules.quantum * weight
+        self.weight = weight
+        quantum = self.level.quantum * weight
         if quantum != self.quantum:
             deficit = self.deficit
             self.quantum = quantum
@@ -157,10 +169,14 @@ class Account:
 class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
-    __slots__ = ("_departed", "horizon", "members", "refills", "rules", "warming_up")
+    __slots__ = ("_departed", "horizon", "members", "quantum", "refills", "rules", "warming_up")
 
-    def __init__(self, rules: DeficitRules, *, warming_up: bool = False) -> None:
+    def __init__(
+        self, rules: DeficitRules, *, warming_up: bool = False, quantum: float | None = None
+    ) -> None:
         self.rules = rules
+        self.quantum = rules.first_quantum if quantum is None else quantum
+        """Weighted tokens per refill for a member of weight 1, from now on."""
         self.warming_up = warming_up
         """Whether the last `DEFERRED_REFILLS` refills are deferred: they count for the order but not in deficits yet."""
         self.members: dict[str, Account] = {}
@@ -204,6 +220,12 @@ class DeficitLevel:
         self.refills = max(
             self.refills, self.horizon - (DEFERRED_REFILLS if self.warming_up else 0)
         )
+
+    def change_quantum(self, quantum: float) -> None:
+        """Later refills give `quantum`. Deficits do not change, so each member got the same from earlier refills."""
+        self.quantum = quantum
+        for account in self.members.values():
+            account.weigh(account.weight)
 
     def begin_pass(self) -> None:
         """During warm-up no member stays eligible from one pass to the next: a new member may need fewer refills."""

@@ -27,6 +27,7 @@ from evenkeel_fairshare.replica.contract import (
     Request,
 )
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
+from evenkeel_fairshare.replica.measured_quantum import MeasuredQuantum
 
 MAX_OVERTAKEN: Final = 32
 """Number of requests of a client that may overtake its oldest one, which then goes next. Otherwise a cold request could wait
@@ -82,12 +83,18 @@ class Dlpm(ReplicaPolicy):
         self._running: dict[Request, Account] = {}
         self._warmup_s = warmup_s
         self._warm_at_s = 0.0
-        self.tenants = DeficitLevel(rules or DeficitRules(), warming_up=warmup_s > 0)
+        rules = rules or DeficitRules()
+        self.tenants = DeficitLevel(rules, warming_up=warmup_s > 0)
+        self._measured = MeasuredQuantum() if rules.quantum is None else None
+        self._service = 0.0
+        """Weighted tokens charged so far."""
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         """Lines 11 to 13."""
         if self.tenants.warming_up and not (self._queue or self._running):
             self._begin_warmup(now_s)
+        if self._measured is not None and not self._queue:
+            self._measured.queue_was_empty()
         client = self._join(request)
         for node in client.path:
             node.waiting += 1
@@ -99,6 +106,8 @@ class Dlpm(ReplicaPolicy):
         """Lines 16 to 24. Ends when memory is full, or when no other client is or becomes positive (§1.13 a)."""
         if self.tenants.warming_up and self._queue:
             self._warm_up(now_s)
+        if self._measured is not None and self._queue:
+            self._measure(self._measured, now_s)
         for request in self._eligible():
             outcome = yield request
             if outcome is AdmissionResult.ADMITTED:
@@ -110,6 +119,7 @@ class Dlpm(ReplicaPolicy):
         """Line 26, per token produced (§1.13 e)."""
         after = request.output_tokens
         cost = self._cost.output_cost(request.extend_tokens, after - tokens, after)
+        self._service += cost
         for node in self._running[request].path:
             node.charge(cost)
 
@@ -119,6 +129,7 @@ class Dlpm(ReplicaPolicy):
             super().progress_all(requests, tokens)
             return
         price = self._token_price * tokens
+        self._service += price * len(requests)
         by_tenant: defaultdict[Account, int] = defaultdict(int)
         for client, count in Counter(map(self._running.__getitem__, requests)).items():
             client.charge(price * count)
@@ -180,6 +191,16 @@ class Dlpm(ReplicaPolicy):
         """Lines 17 to 20: the requests to propose, each once. The last one must have been charged if it was admitted."""
         return longest_first(self.tenants, self._queue, self.client_queues)
 
+    @property
+    def quantum(self) -> float:
+        """Q^u in force: weighted tokens per refill for weight 1."""
+        return self.tenants.quantum
+
+    def _measure(self, measured: MeasuredQuantum, now_s: float) -> None:
+        if measured.begin_pass(now_s, self._service):
+            for level in self._levels():
+                level.change_quantum(measured.value)
+
     def _begin_warmup(self, now_s: float) -> None:
         self._warm_at_s = now_s + self._warmup_s
         for level in self._levels():
@@ -213,6 +234,7 @@ class Dlpm(ReplicaPolicy):
         client = self._running[request] = self._queue.pop(request)
         self.client_queues[client].take_out(request, admitted=True)
         cost = self._cost.input_cost(request.extend_tokens) if request.charge_input else 0.0
+        self._service += cost
         for node in client.path:
             node.admit(cost)
 

@@ -79,7 +79,7 @@ class Drr(MeteredPolicy[Seat]):
     def arrive(self, request: Request, now_s: float) -> Arrival:
         seat = self._sit(request.client)
         self._settle(seat)
-        seat.step = self._rules.quantum * request.tenant_weight * request.client_weight
+        seat.step = self._rules.first_quantum * request.tenant_weight * request.client_weight
         self._enqueue(request, seat)
         return Arrival.QUEUED
 

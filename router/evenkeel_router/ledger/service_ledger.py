@@ -12,6 +12,7 @@ from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
+from evenkeel_fairshare.replica.measured_quantum import LARGEST_QUANTUM
 
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.ledger.contacts import Peer, PeerContact
@@ -98,7 +99,7 @@ def carry_rules(
     )
     overshoot = scheduling.max_debt or max(overshoots, default=UNKNOWN_MAX_DEBT)
     return CarryRules(
-        quantum=float(scheduling.client_quantum),
+        quantum=float(scheduling.client_quantum or LARGEST_QUANTUM),
         overshoot=float(overshoot),
         deferred_refills=DEFERRED_REFILLS,
     )

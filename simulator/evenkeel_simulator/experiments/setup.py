@@ -37,10 +37,10 @@ class Setup:
     replicas: int = 1
     replica_policy: str = "DLPM"
     fleet_policy: str = "D2LPM"
-    quantum: float = 8000.0
-    """Q^u, weighted tokens."""
-    worker_quantum: float = 20_000.0
-    """Q^w, weighted tokens."""
+    quantum: float | None = None
+    """Q^u, weighted tokens. None: a share of a second of the measured service."""
+    worker_quantum: float | None = None
+    """Q^w, weighted tokens. None: it follows the prompts."""
     cost: LinearCost = field(default_factory=LinearCost)
     longest_first: bool = False
     """DLPM as replicas run it; as the paper prints it otherwise."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
-from evenkeel_contract.enginesettings import WARMUP_S
+from evenkeel_contract.enginesettings import AUTO, WARMUP_S
 from evenkeel_contract.kvevents import KEPT_BATCHES
 from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -47,8 +47,8 @@ class Settings:
     api_key: str | None = None
     """Bearer key that every request needs, except probes and metrics."""
     replica_policy: str = "DLPM"
-    client_quantum: float = 8000.0
-    """Q^u, weighted tokens."""
+    client_quantum: float | None = None
+    """Q^u, weighted tokens. None: a share of a second of the measured service."""
     input_token_weight: float = 1.0
     output_token_weight: float = 2.0
     rejoin: Rejoin = Rejoin.KEEP_DEBT
@@ -74,7 +74,8 @@ class Settings:
         if self.replica_policy not in POLICIES:
             raise ValueError(f"replica_policy must be one of {', '.join(POLICIES)}")
         for name in ("client_quantum", "input_token_weight", "output_token_weight", "speed"):
-            if not 0 < getattr(self, name) < float("inf"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}, must be positive and finite")
         for name in (
             "kv_kept_batches",
@@ -203,7 +204,10 @@ def _parser(
     policy = parser.add_argument_group("scheduling")
     policy.add_argument("--replica-policy", choices=list(POLICIES))
     policy.add_argument(
-        "--client-quantum", type=float, metavar="TOKENS", help="Q^u of DLPM, in weighted tokens"
+        "--client-quantum",
+        type=_quantum,
+        metavar="TOKENS",
+        help="Q^u of DLPM, in weighted tokens; Auto by default",
     )
     policy.add_argument("--input-token-weight", type=float, help="1 by default")
     policy.add_argument("--output-token-weight", type=float, help="2 by default")
@@ -224,6 +228,10 @@ def _parser(
     engine.add_argument("--chunked-prefill-size", type=int, default=defaults.prefill_tokens)
     engine.add_argument("--enable-mixed-chunk", action="store_true", default=defaults.mixed)
     return parser
+
+
+def _quantum(text: str) -> float | None:
+    return None if text == AUTO else float(text)
 
 
 def _profile(text: str) -> CostProfile:

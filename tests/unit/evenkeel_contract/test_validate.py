@@ -149,8 +149,8 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
     "a quantum of nothing": (
         lambda s: s["scheduling"].update(clientQuantum=0, workerQuantum=-1),
         [
-            "spec.scheduling.clientQuantum: must be from 1 to 2147483647, not 0",
-            "spec.scheduling.workerQuantum: must be from 1 to 2147483647, not -1",
+            "spec.scheduling.clientQuantum: must be Auto or a whole number from 1 to 2147483647, not 0",
+            "spec.scheduling.workerQuantum: must be Auto or a whole number from 1 to 2147483647, not -1",
         ],
     ),
     "an unknown policy": (

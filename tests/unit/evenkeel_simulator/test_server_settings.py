@@ -21,7 +21,7 @@ def test_the_least_one_must_say_is_the_model() -> None:
     settings = parse_arguments(["--model", "m"])
     assert (settings.model, settings.host, settings.port) == ("m", "127.0.0.1", 30000)
     assert (settings.kv_events_port, settings.reports_port) == (None, None)
-    assert (settings.replica_policy, settings.client_quantum) == ("DLPM", 8000.0)
+    assert (settings.replica_policy, settings.client_quantum) == ("DLPM", None)
     assert settings.pool_tokens == settings.context_tokens == PROFILES["a10g-llama2-7b"].kv_tokens
 
 

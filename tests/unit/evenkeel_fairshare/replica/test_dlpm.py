@@ -556,4 +556,4 @@ def test_the_registry_passes_its_configuration_on():
 
 def test_the_defaults_are_those_of_the_design():
     rules = DeficitRules()
-    assert (rules.quantum, rules.rejoin) == (8000, Rejoin.KEEP_DEBT)
+    assert (rules.quantum, rules.rejoin) == (None, Rejoin.KEEP_DEBT)
