@@ -106,8 +106,9 @@ class Dlpm(ReplicaPolicy):
         """Lines 16 to 24. Ends when memory is full, or when no other client is or becomes positive (§1.13 a)."""
         if self.tenants.warming_up and self._queue:
             self._warm_up(now_s)
-        if self._measured is not None and self._queue:
-            self._measure(self._measured, now_s)
+        measured = self._measured
+        if measured is not None and self._queue and measured.begin_pass(now_s, self._service):
+            self.change_quantum(measured.value)
         for request in self._eligible():
             outcome = yield request
             if outcome is AdmissionResult.ADMITTED:
@@ -196,10 +197,10 @@ class Dlpm(ReplicaPolicy):
         """Q^u in force: weighted tokens per refill for weight 1."""
         return self.tenants.quantum
 
-    def _measure(self, measured: MeasuredQuantum, now_s: float) -> None:
-        if measured.begin_pass(now_s, self._service):
-            for level in self._levels():
-                level.change_quantum(measured.value)
+    def change_quantum(self, quantum: float) -> None:
+        """Later refills give `quantum` per weight. The bounds hold with the largest quantum in force meanwhile."""
+        for level in self._levels():
+            level.change_quantum(quantum)
 
     def _begin_warmup(self, now_s: float) -> None:
         self._warm_at_s = now_s + self._warmup_s

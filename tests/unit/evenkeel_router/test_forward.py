@@ -36,10 +36,10 @@ STREAM = BODY | {"stream": True}
 
 @asynccontextmanager
 async def behind(
-    answer: Answer, count: int = 3
+    answer: Answer, count: int = 3, **changes: object
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Router, FakeUpstream]]:
     upstream = FakeUpstream(answer)
-    config = config_for(*replicas(count))
+    config = config_for(*replicas(count), **changes)
     async with (
         running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router,
         httpx.AsyncClient(base_url=router.url) as client,
@@ -191,7 +191,8 @@ async def test_a_fault_of_the_router_is_a_500_a_count_and_a_log_line(
 
 
 ERROR = b'data: {"error":{"message":"too long","code":400}}\n\n'
-FIRST_CREDIT = SchedulingConfig().worker_quantum
+FIRST_CREDIT = 20_000
+CONSTANT = SchedulingConfig(worker_quantum=FIRST_CREDIT)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ async def test_the_charge_is_settled_or_taken_back(
 ) -> None:
     """Design §5.6; a prompt of 50 tokens, so that the estimate is known."""
     refused = want_charge == 0
-    async with behind(lambda *_: answer(), count=1) as (client, router, _):
+    async with behind(lambda *_: answer(), count=1, scheduling=CONSTANT) as (client, router, _):
         await client.post("/v1/completions", json=body | {"prompt": list(range(50))})
         await until(lambda: not router.rooms.intake.active_requests, "the end")
         (totals,) = router.rooms.totals.clients()
@@ -247,7 +248,7 @@ async def test_a_failed_attempt_gives_its_charge_to_the_next() -> None:
     def answer(replica: ReplicaConfig, request: Outgoing) -> FakeReply | UpstreamError:
         return BrokenError("reset") if replica.name == "r0" else FakeReply([OK])
 
-    async with behind(answer, count=2) as (client, router, _):
+    async with behind(answer, count=2, scheduling=CONSTANT) as (client, router, _):
         assert (await client.post("/v1/completions", json=BODY)).content == OK
         (totals,) = router.rooms.totals.clients()
         credit = router.rooms.replicas.fleet.policy.credit(totals.identity)

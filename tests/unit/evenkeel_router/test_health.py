@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
+from evenkeel_fairshare.replica.measured_quantum import LARGEST_QUANTUM
 from evenkeel_router.app import Router, running
 from evenkeel_router.fleet.health import SILENT_PROBES, HealthMonitor
 from evenkeel_router.fleet.probe import EngineSize, HttpProber, Verdict, prober_session
@@ -134,10 +135,15 @@ async def test_the_largest_replica_says_how_much_a_client_can_owe() -> None:
         scheduling = replace(router.rooms.settings.config.scheduling, max_debt=77)
         router.rooms.apply(replace(router.rooms.settings.config, scheduling=scheduling))
         assert router.rooms.service_ledger.ledger.rules.overshoot == 77
-        quantum = router.rooms.settings.config.scheduling.client_quantum
+        # The replicas measure their quantum: the router takes the largest one.
         assert (
             router.rooms.service_ledger.ledger.rules.max_debt(2.0)
-            == 77 + DEFERRED_REFILLS * quantum * 2
+            == 77 + DEFERRED_REFILLS * LARGEST_QUANTUM * 2
+        )
+        scheduling = replace(scheduling, client_quantum=50)
+        router.rooms.apply(replace(router.rooms.settings.config, scheduling=scheduling))
+        assert (
+            router.rooms.service_ledger.ledger.rules.max_debt(2.0) == 77 + DEFERRED_REFILLS * 50 * 2
         )
 
 

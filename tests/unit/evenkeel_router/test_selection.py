@@ -150,7 +150,7 @@ def test_a_policy_that_does_not_match_prefixes_costs_no_hashing() -> None:
 def test_a_changed_policy_starts_from_zero_with_those_that_are_there() -> None:
     of = fleet(2)
     of.add("r2")  # never joined
-    of.replace_policy(D2lpm())
+    of.replace_policy(D2lpm(worker_quantum=1000.0))
     ticket = of.select(plan(of), EMPTY)
     assert ticket is not None
     of.replace_index(PrefixIndex(), block_bytes=32)

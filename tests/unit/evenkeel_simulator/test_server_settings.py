@@ -99,6 +99,7 @@ def test_a_profile_may_come_from_a_file(tmp_path: Path) -> None:
         (("--model", ""), "model must not be empty"),
         (("--model", "m", "--replica-policy", "LUCK"), "LUCK"),
         (("--model", "m", "--client-quantum", "0"), "client_quantum is 0.0, must be positive"),
+        (("--model", "m", "--client-quantum", "much"), "argument --client-quantum: invalid"),
         (("--model", "m", "--speed", "inf"), "speed is inf, must be positive"),
         (("--model", "m", "--kv-tokens", "5"), "kv_tokens is 5, must be at least 64"),
         (("--model", "m", "--page-size", "0"), "page_size is 0, must be at least 1"),

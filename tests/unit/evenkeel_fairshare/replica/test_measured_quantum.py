@@ -1,0 +1,63 @@
+"""`clientQuantum: Auto`: a share of a second of the measured service (R2; docs/design/0005)."""
+
+import pytest
+from evenkeel_fairshare.replica.measured_quantum import (
+    FIRST_QUANTUM,
+    LARGEST_QUANTUM,
+    PERIOD_S,
+    SHARE_S,
+    SMALLEST_QUANTUM,
+    MeasuredQuantum,
+)
+
+
+def passes(quantum: MeasuredQuantum, rate: float, *, seconds: float, start_s: float = 0.0) -> int:
+    """A pass each half second at a steady rate; returns the number of changes."""
+    steps = range(int(seconds * 2) + 1)
+    times_s = (start_s + step / 2 for step in steps)
+    return sum(quantum.begin_pass(now_s, now_s * rate) for now_s in times_s)
+
+
+@pytest.mark.parametrize(
+    ("rate", "want"),
+    [
+        (2000.0, 2000 * SHARE_S),
+        (40_000.0, 40_000 * SHARE_S),
+        (10.0, SMALLEST_QUANTUM),
+        (1e9, LARGEST_QUANTUM),
+    ],
+)
+def test_the_quantum_is_a_share_of_a_second_of_the_service(rate: float, want: float) -> None:
+    quantum = MeasuredQuantum()
+    assert quantum.value == FIRST_QUANTUM
+    assert passes(quantum, rate, seconds=3 * PERIOD_S) == 1
+    assert quantum.value == want
+
+
+def test_a_measurement_close_to_the_quantum_in_force_changes_nothing() -> None:
+    quantum = MeasuredQuantum()
+    assert passes(quantum, FIRST_QUANTUM / SHARE_S * 1.2, seconds=3 * PERIOD_S) == 0
+    assert quantum.value == FIRST_QUANTUM
+
+
+def test_time_without_waiting_requests_does_not_count() -> None:
+    quantum = MeasuredQuantum()
+    service = 0.0
+    for burst in range(100):
+        quantum.queue_was_empty()
+        began_s = 1000.0 * burst
+        for now_s in (began_s, began_s + PERIOD_S / 10):
+            changed = quantum.begin_pass(now_s, service)
+            service += 2000 * PERIOD_S / 10
+        if changed:
+            break
+    assert burst == 9
+    assert quantum.value == pytest.approx(2000 * SHARE_S)
+
+
+def test_a_later_measurement_replaces_an_earlier_one() -> None:
+    quantum = MeasuredQuantum()
+    passes(quantum, 2000.0, seconds=PERIOD_S)
+    quantum.queue_was_empty()
+    passes(quantum, 8000.0, seconds=PERIOD_S, start_s=100.0)
+    assert quantum.value == 8000 * SHARE_S
