@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from evenkeel_fairshare.fleet.contract import Dispatch, ReplicaSet, replica_set
-from evenkeel_fairshare.fleet.d2lpm import D2lpm
+from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.prefix.blocks import DEFAULT_BLOCK_BYTES, text_blocks
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
@@ -125,13 +125,14 @@ def main() -> None:
     assert isinstance(index, PrefixIndex) and isinstance(peer, PerReplicaSets)
     asked = rng.choices(prompts, k=args.prompts)
     everyone = replica_set(range(args.replicas))
-    policy = D2lpm()
+    policy = AutoD2lpm()
     for slot in range(args.replicas):
         policy.joined(slot)
     outstanding = [rng.randrange(20) for _ in range(args.replicas)]
 
     def select(client: str, longest: ReplicaSet) -> None:
-        request = Dispatch(client, PROMPT_BYTES // 4, longest=longest)
+        tokens = PROMPT_BYTES // 4
+        request = Dispatch(client, tokens, longest=longest, matched_tokens=tokens - 1)
         slot = policy.select(request, everyone, outstanding)
         assert slot is not None
         policy.dispatched(request, slot)

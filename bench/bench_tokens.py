@@ -23,7 +23,7 @@ from typing import NamedTuple
 from evenkeel_contract.heldpages import HeldPages, answer
 from evenkeel_contract.kvevents import BlockStored
 from evenkeel_fairshare.fleet.contract import Dispatch, replica_set
-from evenkeel_fairshare.fleet.d2lpm import D2lpm
+from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_router.prefix.model_tokenizers import ModelTokenizer
@@ -131,7 +131,7 @@ def main() -> None:
     index = build_index(prompts, 4 * args.blocks)
     asked = rng.choices(prompts, k=args.prompts)
     everyone = replica_set(range(args.replicas))
-    policy = D2lpm()
+    policy = AutoD2lpm()
     for slot in range(args.replicas):
         policy.joined(slot)
     outstanding = [rng.randrange(20) for _ in range(args.replicas)]

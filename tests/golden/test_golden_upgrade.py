@@ -18,7 +18,7 @@ from e2e.previous import NoHistoryError, find_previous
 
 ROOT = Path(__file__).parents[2]
 FOLDER = "tests/golden/operator"
-STORED_DEFAULTS = {"--client-quantum=Auto": "--client-quantum=8000"}
+STORED_DEFAULTS = {"--client-quantum=Auto": "--client-quantum=8000", "value: Auto": "value: '8000'"}
 """A new default, and the former one, which the API server has stored in every existing service."""
 
 
