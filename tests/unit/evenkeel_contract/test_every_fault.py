@@ -93,7 +93,12 @@ def made_at(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
         plain(self, *given, **named)
 
     monkeypatch.setattr(Fault, "__init__", noted)
-    for scalar in (values.Duration, values.Quantity, values.CountOrPercent):
+    for scalar in (
+        values.Duration,
+        values.Quantity,
+        values.CountOrPercent,
+        values.QuantumSetting,
+    ):
         monkeypatch.setattr(scalar, "from_plain", _noting(scalar.from_plain, found))
     return found
 

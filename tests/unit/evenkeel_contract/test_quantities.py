@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from evenkeel_contract.values import CountOrPercent, Duration, Quantity
+from evenkeel_contract.values import CountOrPercent, Duration, Quantity, QuantumSetting
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,15 @@ def test_a_percentage_is_a_share_and_a_count_is_itself() -> None:
 def test_what_is_neither_count_nor_percentage_is_refused(data: object) -> None:
     with pytest.raises(ValueError, match="must be a whole number such as 3 or a percentage"):
         CountOrPercent.from_plain(data)
+
+
+def test_a_quantum_is_a_number_of_tokens_or_automatic() -> None:
+    assert QuantumSetting.from_plain("Auto").tokens is None
+    assert QuantumSetting.from_plain(8000).tokens == 8000
+    assert [QuantumSetting.from_plain(data).to_plain() for data in ("Auto", 1)] == ["Auto", 1]
+
+
+@pytest.mark.parametrize("data", ["auto", "8000", "", 0, -1, 2**31, True, 1.5, None])
+def test_what_is_no_quantum_is_refused(data: object) -> None:
+    with pytest.raises(ValueError, match="must be Auto or a whole number from 1 to 2147483647"):
+        QuantumSetting.from_plain(data)
