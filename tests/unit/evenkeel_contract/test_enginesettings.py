@@ -30,7 +30,10 @@ def test_settings_survive_the_environment(settings: EngineSettings) -> None:
 
 
 def test_absent_and_empty_variables_keep_the_defaults() -> None:
-    assert EngineSettings.from_environment({"EVENKEEL_CLIENT_QUANTUM": ""}) == EngineSettings()
+    for text in ("", "Auto"):
+        assert (
+            EngineSettings.from_environment({"EVENKEEL_CLIENT_QUANTUM": text}) == EngineSettings()
+        )
 
 
 @pytest.mark.parametrize(

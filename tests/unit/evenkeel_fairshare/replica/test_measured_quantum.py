@@ -1,6 +1,9 @@
 """`clientQuantum: Auto`: a share of a second of the measured service (R2; docs/design/0005)."""
 
 import pytest
+from evenkeel_fairshare.replica.contract import AdmissionResult, Request
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.measured_quantum import (
     FIRST_QUANTUM,
     LARGEST_QUANTUM,
@@ -61,3 +64,42 @@ def test_a_later_measurement_replaces_an_earlier_one() -> None:
     quantum.queue_was_empty()
     passes(quantum, 8000.0, seconds=PERIOD_S, start_s=100.0)
     assert quantum.value == 8000 * SHARE_S
+
+
+def test_dlpm_takes_the_measured_quantum() -> None:
+    policy = Dlpm()
+    for number in range(40):
+        client = f"ns/t/{number % 2}"
+        policy.arrive(Request(f"r{number}", client, "ns/t", 0.0, 4000, 1), 0.0)
+    quanta = []
+    for second in range(int(PERIOD_S) + 1):  # one request of 4000 tokens each second
+        admissions = policy.admissions(float(second))
+        request = next(admissions)
+        quanta.append(policy.quantum)
+        request.extend_tokens = request.input_tokens
+        admissions.send(AdmissionResult.ADMITTED)
+        admissions.close()
+    assert quanta == [FIRST_QUANTUM] * 10 + [4000 * SHARE_S]
+    members = policy.tenants.members["ns/t"].children.members.values()
+    assert {member.quantum for member in members} == {4000 * SHARE_S}
+
+
+def test_a_given_quantum_stays() -> None:
+    policy = Dlpm(rules=DeficitRules(quantum=70.0))
+    policy.arrive(Request("r", "ns/t/c", "ns/t", 0.0, 10, 1), 0.0)
+    for second in range(3 * int(PERIOD_S)):
+        next(policy.admissions(float(second)))
+    assert policy.quantum == 70.0
+
+
+def test_a_change_of_the_quantum_leaves_all_deficits_as_they_are() -> None:
+    policy = Dlpm(rules=DeficitRules(quantum=1000.0))
+    for number in range(6):
+        policy.arrive(Request(f"r{number}", f"ns/t/{number % 2}", "ns/t", 0.0, 700, 1), 0.0)
+    admissions = policy.admissions(0.0)
+    next(admissions).extend_tokens = 700
+    admissions.send(AdmissionResult.ADMITTED)
+    before = {name: state.deficit for name, state in policy.clients().items()}
+    policy.change_quantum(50.0)
+    assert {name: state.deficit for name, state in policy.clients().items()} == before
+    assert len(set(before.values())) == 2
