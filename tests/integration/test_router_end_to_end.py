@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from evenkeel_contract.adminstate import decode_replicas, decode_state
 from evenkeel_contract.key import decode
+from evenkeel_contract.routerconfig import SchedulingConfig
 from evenkeel_fairshare.ledger.replica_account import REQUESTS
 from evenkeel_router.app import Router
 from evenkeel_simulator.server.pooled import DIMENSIONS
@@ -111,7 +112,11 @@ async def test_requests_with_one_prefix_go_where_it_is_cached() -> None:
 
 
 async def test_the_admin_port_shows_clients_replicas_and_credit() -> None:
-    async with fleet(2) as (router, _), client_of(router, **AUTH) as client:
+    constant = SchedulingConfig(worker_quantum=20_000)  # an automatic one keeps no credit
+    async with (
+        fleet(2, scheduling=constant) as (router, _),
+        client_of(router, **AUTH) as client,
+    ):
         await client.post("/v1/completions", json=completion())
         await until(lambda: len(router.rooms.replicas.reports) == 2, "reports of both replicas")
         url = f"http://127.0.0.1:{router.admin_port}/v1/state"

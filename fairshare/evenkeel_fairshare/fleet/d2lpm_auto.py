@@ -176,6 +176,8 @@ class AutoD2lpm(FleetPolicy):
         if not own.requests:
             load.weight -= own.weight
             account.drop(slot)
+        if not load.requests:  # errors of rounding and of removed clients end here
+            load.input_cost = load.weight = 0.0
         if usage is not None and usage.input_tokens:
             output = self._cost.output_cost(usage.input_tokens, 0, usage.output_tokens)
             account.output.add(output)

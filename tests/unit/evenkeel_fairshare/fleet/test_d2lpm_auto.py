@@ -168,6 +168,17 @@ def test_the_client_longest_without_a_dispatch_is_removed_with_its_work() -> Non
     assert send(policy, request(20)) == 1
 
 
+def test_the_late_end_of_a_removed_client_leaves_no_load_behind() -> None:
+    policy = fleet([0, 1], max_clients=1)
+    small, large = request(10, client="b"), request(10_000, client="b")
+    policy.dispatched(small, 0)
+    policy.dispatched(request(), 1)  # removes "b"
+    policy.dispatched(large, 0)
+    for ended in (small, large):
+        policy.finished(ended, 0, None)
+    assert send(policy, request(client="c")) == 0
+
+
 def test_a_replica_that_never_joined_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"slots \[3\] are routable but have not joined"):
         send(fleet([0]), request(), to=[0, 3])
