@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 from evenkeel_contract.spec.resources import Scheduling
+from evenkeel_contract.values import QuantumSetting
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -36,6 +37,14 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, Figures]
 
 
+def _quantum(text: str) -> str:
+    try:
+        QuantumSetting.from_plain(int(text) if text.isdecimal() else text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the plot and the results.")] = Path(
         "out/demo"
@@ -46,7 +55,9 @@ def demo(
     quantum: Annotated[
         str,
         typer.Option(
-            metavar="TOKENS", help="spec.scheduling.clientQuantum: Auto or weighted tokens."
+            metavar="TOKENS",
+            help="spec.scheduling.clientQuantum: Auto or weighted tokens.",
+            callback=_quantum,
         ),
     ] = str(Scheduling().client_quantum.to_plain()),
 ) -> None:
