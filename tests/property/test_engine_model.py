@@ -67,6 +67,7 @@ CONFIGS = st.builds(
     prefix_cache=st.booleans(),
     share_in_batch=st.booleans(),
     decode_steps_between_passes=st.sampled_from([0, 3]),
+    isolation=st.sampled_from([None, 0.0, 0.5, 2.0]),
     retry_when_full=st.booleans(),
 )
 POLICIES = st.sampled_from([Queue, LongestMatch])

@@ -1,0 +1,69 @@
+"""What one client may cost another whose requests run: the closed loops of `bench/workloads/isolation/` (design R13)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from evenkeel_fairshare.replica.registry import make_policy
+from evenkeel_simulator.engine.config import EngineConfig
+from evenkeel_simulator.engine.model import Engine
+from evenkeel_simulator.engine.profiles import PROFILES
+from evenkeel_simulator.laboratory.closed_loop import (
+    LoopFigures,
+    read_loop,
+    run_closed_loop,
+    total_service_per_s,
+)
+
+FOLDER = Path(__file__).parents[3] / "bench/workloads/isolation"
+WARMUP_S, END_S = 15.0, 75.0
+CHUNK_S = 0.9
+"""A prefill of 8192 tokens in the profile of these workloads."""
+DEFAULT = 0.5
+
+
+@cache
+def play(name: str, isolation: float | None, max_running: int = 4096) -> dict[str, LoopFigures]:
+    spec = read_loop(FOLDER / f"{name}.yaml")
+    config = EngineConfig(isolation=isolation, max_running=max_running)
+    engine = Engine(config, make_policy("DLPM"), PROFILES[spec.profile])
+    return run_closed_loop(engine, spec.clients, until_s=END_S)
+
+
+def rate(figures: dict[str, LoopFigures]) -> float:
+    return figures["victim"].rate_per_s(WARMUP_S, END_S)
+
+
+def service(figures: dict[str, LoopFigures]) -> float:
+    return total_service_per_s(figures.values(), WARMUP_S, END_S)
+
+
+@pytest.mark.parametrize("attack", ["prompts-3000", "prompts-20000", "prompts-1000"])
+def test_prompts_of_others_leave_a_client_that_decodes_its_share(attack: str) -> None:
+    alone, today, now = play("alone", None), play(attack, None), play(attack, DEFAULT)
+    assert rate(today) == 0.0, "the attack works without the division of engine time"
+    assert rate(now) >= 1.6
+    victim, before = now["victim"], alone["victim"]
+    assert victim.mean_gap_s(WARMUP_S) <= 2.2 * before.mean_gap_s(WARMUP_S)
+    assert victim.p99_gap_s(WARMUP_S) <= before.p99_gap_s(WARMUP_S) + CHUNK_S
+
+
+def test_the_default_costs_an_honest_flood_at_most_3_percent() -> None:
+    assert service(play("honest-flood", DEFAULT)) >= 0.97 * service(play("honest-flood", None))
+
+
+def test_isolation_trades_total_service_for_a_small_client_about_as_a_smaller_batch_does() -> None:
+    def victim(figures: dict[str, LoopFigures]) -> float:
+        return figures["victim"].service_per_s(WARMUP_S, END_S)
+
+    base, default, strict = (play("honest-flood", isolation) for isolation in (0.0, DEFAULT, 1.0))
+    assert victim(base) < victim(default) < victim(strict)
+    assert service(base) > service(default) > service(strict)
+    larger, smaller = play("honest-flood", None, 64), play("honest-flood", None, 32)
+    assert victim(larger) < victim(strict) < victim(smaller)
+    # Total service is linear in the victim's: a step has a fixed time and a time per request.
+    slope = (service(larger) - service(smaller)) / (victim(smaller) - victim(larger))
+    line = service(larger) - slope * (victim(strict) - victim(larger))
+    assert service(strict) >= 0.98 * line
