@@ -60,7 +60,7 @@ EVENTS = st.lists(
 CONFIGS = st.builds(
     EngineConfig,
     kv_tokens=st.just(POOL),
-    admission=st.sampled_from([AdmissionRule.RESERVATION, AdmissionRule.SGLANG]),
+    admission=st.sampled_from(AdmissionRule),
     max_running=st.sampled_from([1, 3, 100]),
     prefill_tokens=st.sampled_from([None, 7, 50]),
     mixed=st.booleans(),

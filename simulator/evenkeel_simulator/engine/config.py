@@ -16,6 +16,7 @@ class AdmissionRule(Enum):
 
     RESERVATION = "reservation"
     SGLANG = "sglang"
+    HISTORY = "history"
 
 
 AdmissionMaker = Callable[[int], "Admission"]

@@ -187,7 +187,7 @@ class Engine:
         if self._by_pass is not None and produced:
             self._by_pass.forwarded(produced, prefill=False, finished=bool(finished))
         for request in finished:
-            self._end(request, end_s, State.FINISHED)
+            self._finish(request, end_s)
         finished += [request for request in prefilled if request.state is State.FINISHED]
         return Step(
             start_s=iteration.start_s,
@@ -331,7 +331,7 @@ class Engine:
         if self._by_pass is not None and produced:
             self._by_pass.forwarded(produced, prefill=True, finished=bool(finished))
         for request in finished:
-            self._end(request, end_s, State.FINISHED)
+            self._finish(request, end_s)
         return produced
 
     def _begin_output(self, request: EngineRequest, end_s: float) -> None:
@@ -409,6 +409,10 @@ class Engine:
         if self._follows:
             self.memory.cache.follow(request)
         self.policy.requeue(request, now_s)
+
+    def _finish(self, request: EngineRequest, now_s: float) -> None:
+        self._rule.finished(request)
+        self._end(request, now_s, State.FINISHED)
 
     def _end(self, request: EngineRequest, now_s: float, state: State) -> None:
         if request.state is State.WAITING:

@@ -23,7 +23,7 @@ from evenkeel_simulator.engine.step import Step
 
 
 class LoopClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One client. Token counts are those of each of its requests."""
+    """One client, or one of its kinds of requests. Token counts are those of each request."""
 
     name: str
     open_requests: int
@@ -116,16 +116,18 @@ class _Loop:
         self.due: list[tuple[float, int, LoopClient]] = []
         """(time, serial number, client of the request that is sent then) as a heap."""
         self._serial = 0
-        self._clients = {client.name: client for client in clients}
+        self._clients: dict[EngineRequest, LoopClient] = {}
         self._last_token_s: dict[EngineRequest, float] = {}
-        for client in self._clients.values():
+        for client in clients:
             for _ in range(client.open_requests):
                 self._plan(client, client.from_s)
 
     def submit_due(self, now_s: float) -> None:
         while self.due and self.due[0][0] <= now_s:
             _, number, client = heappop(self.due)
-            self.engine.submit(_request(client, number, now_s), now_s)
+            request = _request(client, number, now_s)
+            self._clients[request] = client
+            self.engine.submit(request, now_s)
 
     def note(self, step: Step) -> None:
         """Record what a step did, and plan what follows it."""
@@ -141,7 +143,7 @@ class _Loop:
         for request in step.finished:
             self._last_token_s.pop(request, None)
             self._of(request).finished.append(step.end_s)
-            client = self._clients[request.client.rpartition("/")[2]]
+            client = self._clients.pop(request)
             if step.end_s < client.until_s:
                 self._plan(client, step.end_s)
 
