@@ -22,7 +22,7 @@ level advances by elapsed time over the weight of its active members.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Final
 
@@ -208,8 +208,10 @@ class EngineTime:
         """Clients with a request in prefill or decode."""
         self._prefilling: dict[Request, int] = {}
         """Context tokens of each request in prefill."""
-        self._requests = 0
-        """Requests that decode."""
+        self._decoding: dict[Request, int] = {}
+        """Context tokens of each request that decodes, less the decode steps so far."""
+        self._steps = 0
+        """Decode steps so far."""
         self._context_tokens = 0
         """Of the requests that decode."""
         self._tolerated: list[tuple[float, Member]] | None = None
@@ -241,18 +243,18 @@ class EngineTime:
         before, tokens = self._prefilling.pop(request), _context_tokens(request)
         client.decoding += 1
         client.context_tokens += tokens - before
-        self._requests += 1
+        self._decoding[request] = tokens - self._steps
         self._context_tokens += tokens
 
     def stops(self, request: Request) -> None:
         """A request leaves the batch, at its end or before."""
         client = self._client(request)
-        tokens = self._prefilling.pop(request, 0)
-        if not tokens:
-            tokens = _context_tokens(request)
+        if request in self._decoding:
+            tokens = self._decoding.pop(request) + self._steps
             client.decoding -= 1
-            self._requests -= 1
             self._context_tokens -= tokens
+        else:
+            tokens = self._prefilling.pop(request)
         client.running -= 1
         client.context_tokens -= tokens
         if not client.running:
@@ -281,11 +283,12 @@ class EngineTime:
         if decoded:
             for client in self._running:
                 if client.decoding:
-                    client.use(decode_s * client.decoding / self._requests)
+                    client.use(decode_s * client.decoding / len(self._decoding))
                     own_s = min(decode_s, self._most_progress_s(client))
                     progress[client] = progress.get(client, 0.0) + own_s
                     client.context_tokens += client.decoding
-            self._context_tokens += self._requests
+            self._steps += 1
+            self._context_tokens += len(self._decoding)
         if self._tenants.active:
             self._tenants.advance(seconds)
         for client, own_s in progress.items():
@@ -303,7 +306,7 @@ class EngineTime:
         if longest_s in {0.0, inf}:
             return longest_s == 0.0
         tokens = 0 if request in self._prefilling else _context_tokens(request)
-        requests = self._requests + len(self._prefilling) + (tokens > 0)
+        requests = len(self._decoding) + len(self._prefilling) + (tokens > 0)
         context_tokens = self._context_tokens + sum(self._prefilling.values()) + tokens
         return self._step_times.predict(requests, context_tokens) > longest_s
 
@@ -317,6 +320,10 @@ class EngineTime:
     def lags(self, request: Request) -> bool:
         """Whether the client of a request has a lag."""
         return self._client(request).lags
+
+    def in_prefill(self, request: Request) -> bool:
+        """Whether it is in the batch and its prefill is not complete."""
+        return request in self._prefilling
 
     def figures(self) -> dict[str, tuple[float, float]]:
         """(lead, lag) in seconds of each client with an open request. The lead is its tenant's if that is larger."""
@@ -359,9 +366,9 @@ class EngineTime:
     def _decode_part(self, seconds: float, *, alone: bool) -> float:
         """Seconds of an iteration that its decode step took."""
         if alone:
-            self._step_times.observe(self._requests, self._context_tokens, seconds)
+            self._step_times.observe(len(self._decoding), self._context_tokens, seconds)
             return seconds
-        return min(seconds, self._step_times.predict(self._requests, self._context_tokens))
+        return min(seconds, self._step_times.predict(len(self._decoding), self._context_tokens))
 
     def _changed(self) -> None:
         self._tolerated = self._lagging = None
@@ -369,3 +376,31 @@ class EngineTime:
 
 def _context_tokens(request: Request) -> int:
     return request.input_tokens + request.output_tokens
+
+
+class PassTurns:
+    """Whose prefill waits in a pass of admissions; without an `EngineTime` no request waits."""
+
+    def __init__(self, time: EngineTime | None) -> None:
+        self._time = time
+        self._yielding = self._yielded = False
+
+    def begin(self) -> None:
+        """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`."""
+        self._yielding, self._yielded = self._time is not None, False
+
+    def must_wait(self, request: Request) -> bool:
+        """Whether prefill of a request has to wait in this pass."""
+        if self._time is None or self._time.must_wait(request):
+            return self._time is not None
+        if self._yielding and self._time.should_wait(request):
+            self._yielded = True
+            return True
+        return False
+
+    def must_repeat(self, admitted: Iterable[Request]) -> bool:
+        """The pass ended. Whether another one has to follow in which no client yields: one did, and no client with a lag entered."""
+        self._yielding = False
+        if self._time is None or not self._yielded:
+            return False
+        return not any(map(self._time.lags, admitted))

@@ -219,7 +219,7 @@ class Engine:
         first, later = self._shares.in_order(list(self._prefilling))
         left = budget - sum([request.pending_tokens for request in first])
         admitted = self._admit_fairly(now_s, left) if left > 0 and self._pass_is_due() else []
-        later = [request for request in later if not self._shares.must_wait(request)]
+        later = [request for request in later if not self._shares.turns.must_wait(request)]
         chunks: list[tuple[EngineRequest, int]] = []
         for request in [*first, *admitted, *later]:
             if budget > 0:
@@ -229,9 +229,9 @@ class Engine:
 
     def _admit_fairly(self, now_s: float, budget: int) -> list[EngineRequest]:
         """One pass; where clients with a lag wait, one for them and, if it admits none of them, another for all."""
-        self._shares.begin_pass()
+        self._shares.turns.begin()
         admitted = self._admit(now_s, budget)
-        if self._shares.must_repeat(admitted):
+        if self._shares.turns.must_repeat(admitted):
             budget -= sum([request.pending_tokens for request in admitted])
             if budget > 0 and self._pass_is_due():
                 admitted += self._admit(now_s, budget)
@@ -265,7 +265,7 @@ class Engine:
         return admitted
 
     def _try(self, request: EngineRequest, now_s: float) -> AdmissionResult:
-        if self._shares.must_wait(request):
+        if self._shares.turns.must_wait(request):
             return AdmissionResult.LATER
         cache = self.memory.cache
         cache.unfollow(request)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from evenkeel_fairshare.replica.contract import Request
-from evenkeel_fairshare.replica.engine_time import EngineTime
+from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 
 from evenkeel_simulator.engine.iteration import Iteration
 from evenkeel_simulator.engine.request import EngineRequest, State
 
 
 class TimeShares:
-    """One engine's `EngineTime` and the state of a pass of admissions."""
+    """One engine's `EngineTime`, if it has one."""
 
     def __init__(self, isolation: float | None) -> None:
         self.time = None if isolation is None else EngineTime(isolation=isolation)
-        self.yielding = False
-        """Whether clients with a lead yield in this pass to clients with a lag that wait."""
-        self._yielded = False
+        self.turns = PassTurns(self.time)
 
     def opened(self, request: EngineRequest) -> None:
         if self.time is not None:
@@ -39,26 +35,6 @@ class TimeShares:
     def closed(self, request: EngineRequest) -> None:
         if self.time is not None:
             self.time.close(request)
-
-    def begin_pass(self) -> None:
-        """A pass for clients with a lag first; `must_repeat` says whether one for all has to follow."""
-        self.yielding, self._yielded = self.time is not None, False
-
-    def must_repeat(self, admitted: Sequence[EngineRequest]) -> bool:
-        """Whether a request yielded in the pass that ends, and none of a client with a lag was admitted."""
-        self.yielding = False
-        if self.time is None or not self._yielded:
-            return False
-        return not any(map(self.time.lags, admitted))
-
-    def must_wait(self, request: EngineRequest) -> bool:
-        """Whether prefill of a request has to wait in this pass."""
-        if self.time is None or self.time.must_wait(request):
-            return self.time is not None
-        if self.yielding and self.time.should_wait(request):
-            self._yielded = True
-            return True
-        return False
 
     def in_order(
         self, begun: list[EngineRequest]
