@@ -13,7 +13,7 @@ from typing import Final
 
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
-from evenkeel_simulator.engine.config import EngineConfig
+from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES
 from evenkeel_simulator.laboratory.closed_loop import (
@@ -25,18 +25,25 @@ from evenkeel_simulator.laboratory.closed_loop import (
 )
 
 FOLDER: Final = Path(__file__).parent / "workloads" / "isolation"
+ATTACKS: Final = ("alone", "prompts-3000", "prompts-20000", "prompts-1000", "honest-flood")
 FRONT: Final = (0.0, 0.5, 0.75, 0.9, 1.0, 1.25)
 BATCHES: Final = (128, 96, 64, 48, 32)
 
 
 def run(
-    spec: LoopSpec, *, quantum: float, isolation: float | None, max_running: int = 4096
-) -> Mapping[str, LoopFigures]:
-    """One run under DLPM."""
+    name: str,
+    *,
+    quantum: float,
+    isolation: float | None = None,
+    max_running: int = 4096,
+    admission: AdmissionRule = AdmissionRule.SGLANG,
+) -> tuple[LoopSpec, Mapping[str, LoopFigures]]:
+    """(workload, figures by client) of one run under DLPM."""
+    spec = read_loop(FOLDER / f"{name}.yaml")
     policy = make_policy("DLPM", ReplicaPolicyConfig(deficits=DeficitRules(quantum=quantum)))
-    config = EngineConfig(isolation=isolation, max_running=max_running)
+    config = EngineConfig(isolation=isolation, max_running=max_running, admission=admission)
     engine = Engine(config, policy, PROFILES[spec.profile])
-    return run_closed_loop(engine, spec.clients, until_s=spec.duration_s)
+    return spec, run_closed_loop(engine, spec.clients, until_s=spec.duration_s)
 
 
 def row(name: str, spec: LoopSpec, figures: Mapping[str, LoopFigures]) -> str:
@@ -53,21 +60,27 @@ def main() -> None:
     parser.add_argument("--isolation", type=float, default=0.5)
     parser.add_argument("--quantum", type=float, default=8000.0, help="Q^u, weighted tokens")
     options = parser.parse_args()
+    quantum = options.quantum
     print(f"{'':32} {'victim':>6} {'ITL mean':>9} {'ITL p99':>9} {'service':>8}")
     print(f"{'workload':32} {'req/s':>6} {'ms':>9} {'ms':>9} {'per s':>8}")
-    for path in sorted(FOLDER.glob("*.yaml")):
-        spec = read_loop(path)
-        for isolation in (None, options.isolation):
-            name = path.stem + (", prefill first" if isolation is None else f", {isolation}")
-            figures = run(spec, quantum=options.quantum, isolation=isolation)
-            print(row(name, spec, figures))
-    flood = read_loop(FOLDER / "honest-flood.yaml")
+    for name in ATTACKS:
+        print(row(f"{name}, prefill first", *run(name, quantum=quantum)))
+        played = run(name, quantum=quantum, isolation=options.isolation)
+        print(row(f"{name}, {options.isolation}", *played))
     for batch in BATCHES:
-        figures = run(flood, quantum=options.quantum, isolation=None, max_running=batch)
-        print(row(f"honest-flood, batch of {batch}", flood, figures))
+        played = run("honest-flood", quantum=quantum, max_running=batch)
+        print(row(f"honest-flood, batch of {batch}", *played))
     for isolation in FRONT:
-        figures = run(flood, quantum=options.quantum, isolation=isolation)
-        print(row(f"honest-flood, isolation {isolation}", flood, figures))
+        played = run("honest-flood", quantum=quantum, isolation=isolation)
+        print(row(f"honest-flood, isolation {isolation}", *played))
+    for rule in (AdmissionRule.SGLANG, AdmissionRule.HISTORY):
+        played = run("lying-flood", quantum=quantum, admission=rule)
+        print(row(f"lying-flood, admission {rule.value}", *played))
+    spec, figures = run("rejoin", quantum=quantum)
+    print("rejoin: weighted tokens per second of the old client and of the victim, by 2 s")
+    for at in range(int(spec.warmup_s), int(spec.warmup_s) + 16, 2):
+        rates = [figures[name].service_per_s(at, at + 2) for name in ("old", "victim")]
+        print(f"{at:4} s {rates[0]:8.0f} {rates[1]:8.0f}")
 
 
 if __name__ == "__main__":
