@@ -1,7 +1,7 @@
 """What one client may cost another whose requests run (design R13 to R15): `python -m bench.isolation [--isolation 0.5]`.
 
 Runs the closed loops of `bench/workloads/isolation/` on one engine in virtual time, without and with the division of engine
-time, and prints the victim's figures.
+time, and prints the figures of the measured client.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def run(
 
 def row(name: str, spec: LoopSpec, figures: Mapping[str, LoopFigures]) -> str:
     """One line of the table."""
-    victim, interval = figures["victim"], (spec.warmup_s, spec.duration_s)
+    measured, interval = figures["measured"], (spec.warmup_s, spec.duration_s)
     return (
-        f"{name:32} {victim.rate_per_s(*interval):6.2f} {1e3 * victim.mean_gap_s(spec.warmup_s):9.1f} "
-        f"{1e3 * victim.p99_gap_s(spec.warmup_s):9.0f} {total_service_per_s(figures.values(), *interval):8.0f}"
+        f"{name:32} {measured.rate_per_s(*interval):6.2f} {1e3 * measured.mean_gap_s(spec.warmup_s):9.1f} "
+        f"{1e3 * measured.p99_gap_s(spec.warmup_s):9.0f} {total_service_per_s(figures.values(), *interval):8.0f}"
     )
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--quantum", type=float, default=8000.0, help="Q^u, weighted tokens")
     options = parser.parse_args()
     quantum = options.quantum
-    print(f"{'':32} {'victim':>6} {'ITL mean':>9} {'ITL p99':>9} {'service':>8}")
+    print(f"{'':32} {'measured':>6} {'ITL mean':>9} {'ITL p99':>9} {'service':>8}")
     print(f"{'workload':32} {'req/s':>6} {'ms':>9} {'ms':>9} {'per s':>8}")
     for name in ATTACKS:
         print(row(f"{name}, prefill first", *run(name, quantum=quantum)))
@@ -77,9 +77,9 @@ def main() -> None:
         played = run("lying-flood", quantum=quantum, admission=rule)
         print(row(f"lying-flood, admission {rule.value}", *played))
     spec, figures = run("rejoin", quantum=quantum)
-    print("rejoin: weighted tokens per second of the old client and of the victim, by 2 s")
+    print("rejoin: weighted tokens per second of the old client and of the measured one, by 2 s")
     for at in range(int(spec.warmup_s), int(spec.warmup_s) + 16, 2):
-        rates = [figures[name].service_per_s(at, at + 2) for name in ("old", "victim")]
+        rates = [figures[name].service_per_s(at, at + 2) for name in ("old", "measured")]
         print(f"{at:4} s {rates[0]:8.0f} {rates[1]:8.0f}")
 
 

@@ -41,7 +41,7 @@ def play(
 
 
 def rate(figures: dict[str, LoopFigures]) -> float:
-    return figures["victim"].rate_per_s(WARMUP_S, END_S)
+    return figures["measured"].rate_per_s(WARMUP_S, END_S)
 
 
 def service(figures: dict[str, LoopFigures]) -> float:
@@ -53,9 +53,9 @@ def test_prompts_of_others_leave_a_client_that_decodes_its_share(attack: str) ->
     alone, today, now = play("alone", None), play(attack, None), play(attack, DEFAULT)
     assert rate(today) == 0.0, "the attack works without the division of engine time"
     assert rate(now) >= 1.6
-    victim, before = now["victim"], alone["victim"]
-    assert victim.mean_gap_s(WARMUP_S) <= 2.2 * before.mean_gap_s(WARMUP_S)
-    assert victim.p99_gap_s(WARMUP_S) <= before.p99_gap_s(WARMUP_S) + CHUNK_S
+    measured, before = now["measured"], alone["measured"]
+    assert measured.mean_gap_s(WARMUP_S) <= 2.2 * before.mean_gap_s(WARMUP_S)
+    assert measured.p99_gap_s(WARMUP_S) <= before.p99_gap_s(WARMUP_S) + CHUNK_S
 
 
 def test_the_default_costs_an_honest_flood_at_most_3_percent() -> None:
@@ -63,17 +63,17 @@ def test_the_default_costs_an_honest_flood_at_most_3_percent() -> None:
 
 
 def test_isolation_trades_total_service_for_a_small_client_about_as_a_smaller_batch_does() -> None:
-    def victim(figures: dict[str, LoopFigures]) -> float:
-        return figures["victim"].service_per_s(WARMUP_S, END_S)
+    def measured(figures: dict[str, LoopFigures]) -> float:
+        return figures["measured"].service_per_s(WARMUP_S, END_S)
 
     base, default, strict = (play("honest-flood", isolation) for isolation in (0.0, DEFAULT, 1.0))
-    assert victim(base) < victim(default) < victim(strict)
+    assert measured(base) < measured(default) < measured(strict)
     assert service(base) > service(default) > service(strict)
     larger, smaller = play("honest-flood", None, 64), play("honest-flood", None, 32)
-    assert victim(larger) < victim(strict) < victim(smaller)
-    # Total service is linear in the victim's: a step has a fixed time and a time per request.
-    slope = (service(larger) - service(smaller)) / (victim(smaller) - victim(larger))
-    line = service(larger) - slope * (victim(strict) - victim(larger))
+    assert measured(larger) < measured(strict) < measured(smaller)
+    # Total service is linear in the measured's: a step has a fixed time and a time per request.
+    slope = (service(larger) - service(smaller)) / (measured(smaller) - measured(larger))
+    line = service(larger) - slope * (measured(strict) - measured(larger))
     assert service(strict) >= 0.98 * line
 
 
@@ -87,7 +87,7 @@ def test_a_client_that_used_an_idle_engine_gets_a_quarter_of_its_share_from_the_
     assert played["old"].service_per_s(0.0, 60.0) * 60.0 > 100_000
     for from_s in range(80, 104, 2):
         total = total_service_per_s(played.values(), from_s, from_s + 2)
-        for client in ("old", "victim"):
+        for client in ("old", "measured"):
             assert played[client].service_per_s(from_s, from_s + 2) >= total / 2 / 4
 
 
