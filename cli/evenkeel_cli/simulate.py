@@ -85,7 +85,7 @@ Speed = Annotated[
 KvTokens = Annotated[
     int | None, _option("Size of the KV pool. Default: that of the workload or profile.")
 ]
-AdmissionName = Annotated[str, typer.Option(help="Admission rule: sglang or reservation.")]
+AdmissionName = Annotated[str, typer.Option(help="Admission rule: sglang, history or reservation.")]
 MaxRunning = Annotated[
     int | None, _option("Maximum number of running requests. Default: no limit.")
 ]

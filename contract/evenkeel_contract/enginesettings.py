@@ -16,6 +16,7 @@ INPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_INPUT_TOKEN_WEIGHT"
 OUTPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_OUTPUT_TOKEN_WEIGHT"
 REJOIN_VARIABLE: Final = "EVENKEEL_REJOIN"
 WARMUP_VARIABLE: Final = "EVENKEEL_WARMUP_S"
+ISOLATION_VARIABLE: Final = "EVENKEEL_ISOLATION"
 REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
 INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
 
@@ -52,6 +53,9 @@ class EngineSettings:
     rejoin: str = "KeepDebt"
     warmup_s: float = WARMUP_S
     """DLPM: seconds for which a new replica defers refills. 0: never, as in the paper."""
+    isolation: float | None = None
+    """Divide engine time among clients whose requests run (R13); None: prefill always goes first. The part of its share of its speed
+    alone that a client keeps beside a large batch; 0: no such bound."""
     reports_port: int | None = None
     """Port for reports; None disables them."""
     incarnation: str = ""
@@ -68,6 +72,10 @@ class EngineSettings:
         if not (self.warmup_s >= 0 and math.isfinite(self.warmup_s)):
             raise EngineSettingsError(
                 f"{WARMUP_VARIABLE} is {self.warmup_s}; it must be a number of seconds, 0 or more"
+            )
+        if self.isolation is not None and not 0 <= self.isolation < math.inf:
+            raise EngineSettingsError(
+                f"{ISOLATION_VARIABLE} is {self.isolation}; it must be a number, 0 or more"
             )
         if self.rejoin not in REJOINS:
             raise EngineSettingsError(
@@ -88,6 +96,8 @@ class EngineSettings:
         }
         if self.warmup_s != WARMUP_S:
             environment[WARMUP_VARIABLE] = repr(self.warmup_s)
+        if self.isolation is not None:
+            environment[ISOLATION_VARIABLE] = repr(self.isolation)
         if self.reports_port is not None:
             environment[REPORTS_PORT_VARIABLE] = str(self.reports_port)
         if self.incarnation:
@@ -99,6 +109,7 @@ class EngineSettings:
         """Read the variables; absent or empty ones keep their defaults."""
         defaults = cls()
         port = environment.get(REPORTS_PORT_VARIABLE, "")
+        isolation = environment.get(ISOLATION_VARIABLE, "")
         return cls(
             client_quantum=_quantum(environment),
             input_token_weight=_number(
@@ -109,6 +120,7 @@ class EngineSettings:
             ),
             rejoin=environment.get(REJOIN_VARIABLE) or defaults.rejoin,
             warmup_s=_number(environment, WARMUP_VARIABLE, defaults.warmup_s),
+            isolation=_number(environment, ISOLATION_VARIABLE, 0.0) if isolation else None,
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
         )

@@ -18,6 +18,7 @@ from evenkeel_contract.heldpages import HeldPages
 from evenkeel_contract.reportbook import Accounts, ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.measured_quantum import FIRST_QUANTUM
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
@@ -26,6 +27,7 @@ from evenkeel_sglang.engine import EngineRequest
 from evenkeel_sglang.prompts import prompt_facts
 from evenkeel_sglang.reports import ReportServer
 from evenkeel_sglang.scheduling import Scheduling
+from evenkeel_sglang.step_clock import StepClock
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ pages = HeldPages()
 """The blocks in the cache, by the published KV events."""
 
 _scheduling: Scheduling | None = None
+_step_clock = StepClock()
 
 
 def add_flags(result: None, parser: ArgumentParser) -> None:
@@ -103,14 +106,32 @@ def add_request(
     return result
 
 
-def new_prefill(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any) -> Any:
     """Around `Scheduler.get_new_batch_prefill`: the pass ends with it, also after an exception."""
     try:
-        return original(scheduler, *args, **kwargs)
+        if _scheduling is not None:
+            _step_clock.launched()
+            chunked = scheduler.chunked_req
+            may_wait = chunked is not None and not running_batch.is_empty()
+            if may_wait and _scheduling.must_wait(chunked):
+                return _no_prefill(original, scheduler, running_batch)
+        return original(scheduler, running_batch)
     finally:
         if _scheduling is not None:
             _scheduling.end_pass()
             _scheduling.look(scheduler.waiting_queue)
+
+
+def _no_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any) -> Any:
+    """The engine's own answer to an empty queue: the batch decodes, and the prompt in chunks goes on later (R13)."""
+    chunked, scheduler.chunked_req = scheduler.chunked_req, None
+    waiting, scheduler.waiting_queue = scheduler.waiting_queue, []
+    try:
+        return original(scheduler, running_batch)
+    finally:
+        # Requests whose grammar became ready were added meanwhile.
+        scheduler.waiting_queue = [*waiting, *scheduler.waiting_queue]
+        scheduler.chunked_req = chunked
 
 
 def process_result(
@@ -121,7 +142,8 @@ def process_result(
     is_prefill = batch.forward_mode.is_extend()
     original(scheduler, batch, *args, **kwargs)
     if _scheduling is not None:
-        _scheduling.processed(batch_requests, is_prefill=is_prefill)
+        seconds = _step_clock.ended(overlap=bool(getattr(scheduler, "enable_overlap", False)))
+        _scheduling.processed(batch_requests, is_prefill=is_prefill, seconds=seconds)
 
 
 def kv_published(result: None, publisher: Any, events: Any) -> None:
@@ -186,4 +208,8 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
         ),
         Accounts(cost),
         match=matched_tokens,
+        # Ranks measure different times, and their batches would differ.
+        time=EngineTime(isolation=settings.isolation)
+        if settings.isolation is not None and ranks == 1
+        else None,
     )

@@ -10,14 +10,15 @@ every version. So before every pass the queue is compared with the policy's view
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 
 from evenkeel_sglang.engine import (
     EngineRequest,
@@ -67,14 +68,17 @@ class Scheduling:
         accounts: Accounts,
         *,
         match: Callable[[EngineRequest], int],
+        time: EngineTime | None = None,
         refused: Callable[[str], None] = lambda reason: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`match` asks the cache for a waiting request's cached tokens; `refused` is called for each client key that
+        """`match` asks the cache for a waiting request's cached tokens; `time` divides the engine's time (R13); `refused` is called for each client key that
         could not be read. With several ranks no policy may depend on the clock, or their orders would differ."""
         self.policy = policy
         self._accounts = accounts
         self._matching = Matching(match) if policy.matches_prefix else None
+        self._time = time
+        self._turns = PassTurns(time)
         self.refused = refused
         self._clock = clock
         self._waiting: dict[EngineRequest, Scheduled] = {}
@@ -122,11 +126,20 @@ class Scheduling:
             scheduled.matched_tokens = prefix_tokens(request)
             scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
 
-    def processed(self, batch: Iterable[EngineRequest], *, is_prefill: bool) -> None:
-        """A forward pass over `batch` ended: charge new output, remove finished requests."""
+    def must_wait(self, request: EngineRequest) -> bool:
+        """Whether the next chunk of a prompt has to wait for decode steps (R13)."""
+        scheduled = self._running.get(request)
+        return scheduled is not None and self._time is not None and self._time.must_wait(scheduled)
+
+    def processed(
+        self, batch: Iterable[EngineRequest], *, is_prefill: bool, seconds: float = 0.0
+    ) -> None:
+        """A forward pass over `batch` ended after `seconds`: charge time and new output, remove finished requests."""
         with self._lock:
             running = [scheduled for request in batch if (scheduled := self._running.get(request))]
+            self._account_time(running, seconds)
             grown = self._charge(running)
+            self._begin_decoding(grown)
             for scheduled in running:
                 request = scheduled.engine
                 if request.finished():
@@ -145,18 +158,43 @@ class Scheduling:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def _account_time(self, running: Sequence[Scheduled], seconds: float) -> None:
+        if self._time is None or not running:
+            return
+        # Of a prompt in chunks all of its tokens count for its part of each prefill.
+        prefilled: dict[Request, int] = {
+            one: one.extend_tokens for one in running if self._time.in_prefill(one)
+        }
+        self._time.elapsed(seconds, prefilled=prefilled, decoded=len(prefilled) < len(running))
+
+    def _begin_decoding(self, grown: Iterable[Scheduled]) -> None:
+        if self._time is not None:
+            for scheduled in grown:
+                if self._time.in_prefill(scheduled):
+                    self._time.decodes(scheduled)
+
     def _proposals(self, probes: Sequence[EngineRequest]) -> Generator[EngineRequest, None, None]:
         yield from probes
+        admitted: list[Request] = []
+        self._turns.begin()
+        yield from self._one_pass(admitted)
+        if self._turns.must_repeat(admitted):
+            yield from self._one_pass(admitted)
+
+    def _one_pass(self, admitted: list[Request]) -> Generator[EngineRequest, None, None]:
+        """One pass of the policy; adds requests that the engine took to `admitted`."""
         with self._lock:
             admissions = self.policy.admissions(self._clock())
             wanted = next(admissions, None)
         try:
             while wanted is not None:
-                if self._waits_for_another(wanted):
+                if self._waits_for_another(wanted) or self._turns.must_wait(wanted):
                     self._answer = AdmissionResult.LATER
                 else:
                     self._answer = None
                     yield self._engine_of(wanted)
+                    if self._answer is AdmissionResult.ADMITTED:
+                        admitted.append(wanted)
                 with self._lock:
                     wanted = self._settle(admissions, wanted)
         finally:
@@ -176,6 +214,8 @@ class Scheduling:
         if outcome is AdmissionResult.ADMITTED:
             scheduled = self._waiting.pop(self._engine_of(wanted))
             self._running[scheduled.engine] = scheduled
+            if self._time is not None:
+                self._time.starts(scheduled)
             self._accounts.admitted(scheduled, charged=scheduled.charge_input)
             if self._matching is not None:
                 self._matching.begin(scheduled.engine)
@@ -211,11 +251,15 @@ class Scheduling:
         scheduled = self._running.pop(request, None)
         if scheduled is not None:  # retracted: what it computes again is charged again (R11)
             self._accounts.left(scheduled)
+            if self._time is not None:
+                self._time.stops(scheduled)
             self.policy.requeue(scheduled, now_s)
             if self._matching is not None:
                 self._matching.end(request)
         else:
             scheduled = self._identified(request, now_s)
+            if self._time is not None:
+                self._time.open(scheduled)
             self.policy.arrive(scheduled, now_s)
         self._waiting[request] = scheduled
         if self._matching is not None:
@@ -225,6 +269,8 @@ class Scheduling:
         request = scheduled.engine
         if self._running.pop(request, None) is not None:
             self._accounts.left(scheduled)
+            if self._time is not None:
+                self._time.stops(scheduled)
             if self._matching is not None:
                 self._matching.cached(request)
         else:
@@ -233,6 +279,8 @@ class Scheduling:
                 self._matching.discard(request)
         if scheduled.extend_tokens and was_aborted(request):  # it was admitted once
             self._accounts.aborted(scheduled)
+        if self._time is not None:
+            self._time.close(scheduled)
         self.policy.leave(scheduled, self._clock())
 
     def _charge(self, running: Iterable[Scheduled]) -> set[Scheduled]:

@@ -60,13 +60,14 @@ EVENTS = st.lists(
 CONFIGS = st.builds(
     EngineConfig,
     kv_tokens=st.just(POOL),
-    admission=st.sampled_from([AdmissionRule.RESERVATION, AdmissionRule.SGLANG]),
+    admission=st.sampled_from(AdmissionRule),
     max_running=st.sampled_from([1, 3, 100]),
     prefill_tokens=st.sampled_from([None, 7, 50]),
     mixed=st.booleans(),
     prefix_cache=st.booleans(),
     share_in_batch=st.booleans(),
     decode_steps_between_passes=st.sampled_from([0, 3]),
+    isolation=st.sampled_from([None, 0.0, 0.5, 2.0]),
     retry_when_full=st.booleans(),
 )
 POLICIES = st.sampled_from([Queue, LongestMatch])

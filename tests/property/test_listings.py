@@ -69,7 +69,7 @@ def test_the_printed_order_is_that_of_algorithm_1(load, disturbances, quantum, k
     held = {account.name: account for account in accounts(policy)}
     assert set(held) == set(listed.q)
     for name, deficit in listed.q.items():
-        assert held[name].deficit == (min(deficit, 0.0) if keep_debt else 0.0)
+        assert held[name].deficit == deficit
 
 
 class AuditedDlpm(Dlpm):

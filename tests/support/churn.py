@@ -82,7 +82,7 @@ class GameReplica:
         self.sequence = 0
 
     def leave(self, client: str) -> None:
-        """Nothing waits, nothing runs: debt stays, credit is forfeited (R4)."""
+        """Nothing waits, nothing runs: credit is forfeited (R4); a debt stays, and fades (R15)."""
         self.away.add(client)
         known = self.clients[client]
         known.deficit = min(known.deficit, 0.0)
@@ -130,6 +130,9 @@ class GameReplica:
         )
         for name, client in waiting:
             client.deficit += rounds * self.quantum * self.weights.client(name)
+        for name in self.away:  # debts fade, to less than a quantum (R15)
+            client, quantum = self.clients[name], self.quantum * self.weights.client(name)
+            client.deficit += min(rounds, int(-client.deficit // quantum)) * quantum
 
 
 @dataclass

@@ -139,7 +139,11 @@ class ListedLcf(ListedVtc):
 
 
 class ListedDlpm(ReplicaPolicy):
-    """DLPM, Algorithm 1: flat, refills one quantum at a time over the whole list."""
+    """DLPM, Algorithm 1: flat, refills one quantum at a time over the whole list.
+
+    With `keep_debt` debts fade (design R15): refills reduce the debts of clients that left, to less than a quantum, and all debts end
+    when a request arrives and none waits.
+    """
 
     name: ClassVar[str] = "DLPM as listed"
     matches_prefix: ClassVar[bool] = True
@@ -156,11 +160,12 @@ class ListedDlpm(ReplicaPolicy):
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         i = request.client
+        if self.keep_debt and not self.queue:
+            for j in self.q:
+                while self.q[j] <= 0 and self.refill(j):
+                    pass
         if i not in self.l:  # line 12
-            if i not in self.q:
-                self.q[i] = request.seed
-            else:
-                self.q[i] = min(self.q[i], 0.0) if self.keep_debt else 0.0
+            self.q.setdefault(i, request.seed)
             self.l.append(i)
         self.w[i] = request.client_weight
         self.queue.append(request)
@@ -203,6 +208,7 @@ class ListedDlpm(ReplicaPolicy):
         (self.queue if request in self.queue else self.batch).remove(request)
         if all(r.client != request.client for r in (*self.queue, *self.batch)):
             self.l.remove(request.client)
+            self.q[request.client] = min(self.q[request.client], 0.0) if self.keep_debt else 0.0
 
     def waiting(self) -> Iterable[Request]:
         return self.queue
@@ -215,11 +221,17 @@ class ListedDlpm(ReplicaPolicy):
         queued = {r.client for r in self.queue}
         refilled = False
         while all(self.q[i] <= 0 for i in queued):  # lines 4, 5, and §1.13 b
-            for i in self.l:
-                if self.q[i] <= 0:
-                    self.q[i] += self.quantum * self.w[i]  # line 7
+            for i in self.q if self.keep_debt else self.l:
+                self.refill(i)
             refilled = True
         return refilled
+
+    def refill(self, i: str) -> bool:
+        """Line 7; whether the client got a quantum. A client that left gets none that would make it positive."""
+        quantum = self.quantum * self.w[i]
+        due = self.q[i] <= 0 and (i in self.l or self.q[i] + quantum <= 0)
+        self.q[i] += quantum if due else 0
+        return due
 
 
 class SearchedDlpm(Dlpm):

@@ -25,7 +25,7 @@ class Rejoin(Enum):
     """Deficit of a member that returns after being idle (R4)."""
 
     KEEP_DEBT = "KeepDebt"
-    """A debt stays, credit is lost: q := min(q, 0)."""
+    """A debt stays, credit is lost: q := min(q, 0). Refills of others reduce the debt, and it ends once nothing waits (R15)."""
     PAPER = "Paper"
     """q := 0, as Algorithm 1 prints it. Each return cancels a debt of up to U, which a client can exploit."""
 
@@ -125,7 +125,7 @@ class Account:
             return  # `positive_from` stays the refill that made it positive
         if self.positive_from <= now:
             self._is_light = self.positive_from < now
-        self.positive_from = now + int(-balance // self.quantum) + 1
+        self._owe_until(now + int(-balance // self.quantum) + 1)
 
     def admit(self, cost: float) -> None:
         """One request moves from the queue to the batch and pays `cost`."""
@@ -148,28 +148,39 @@ class Account:
         self._set(seed)
 
     def leave(self) -> None:
-        """Leave the list l: the remaining deficit does not change until `come_back` (R4)."""
+        """Leave the list l: credit is lost (R4). Refills reduce the debt further, to less than a quantum (R15)."""
         keeps_debt = self.level.rules.rejoin is Rejoin.KEEP_DEBT
-        self._balance = min(self.deficit, 0.0) if keeps_debt else 0.0
-        self._balance_at = self.positive_from = self.level.refills  # so no refill adds anything
+        self._set(min(self.deficit, 0.0) if keeps_debt else 0.0)
+        self.positive_from -= 1  # the last refill that does not make it positive
         self._is_light = True
 
     def come_back(self) -> None:
         """Return to the list l."""
-        self._set(self._balance)
+        self._set(self.deficit)
+
+    def renew(self, *, is_light: bool) -> None:
+        """The level ended debts: nothing else of it changes."""
+        self._set(self.deficit)
+        self._is_light = is_light
 
     def _set(self, deficit: float) -> None:
         now = self.level.refills
         self._balance = deficit
         self._balance_at = now
         # §1.13 b: the refills until it is positive; zero or less if it is positive already.
-        self.positive_from = now + int(-deficit // self.quantum) + 1
+        self._owe_until(now + int(-deficit // self.quantum) + 1)
+
+    def _owe_until(self, refill: int) -> None:
+        self.positive_from = refill
+        self.level.last_debt = max(self.level.last_debt, refill)
 
 
 class DeficitLevel:
     """The list l of Algorithm 1: members that have a request waiting or running, with their deficits."""
 
-    __slots__ = ("_departed", "horizon", "members", "quantum", "refills", "rules", "warming_up")
+    __slots__ = (
+        "_departed", "horizon", "last_debt", "members", "quantum", "refills", "rules", "warming_up",
+    )  # fmt: skip
 
     def __init__(
         self, rules: DeficitRules, *, warming_up: bool = False, quantum: float | None = None
@@ -184,6 +195,8 @@ class DeficitLevel:
         """Refills so far. Every queued member got as many quanta."""
         self.horizon = 0
         """Refill horizon: `refills` and the deferred ones. A member is eligible if its `positive_from` is not beyond it."""
+        self.last_debt = 0
+        """Number of the refill after which no account that ever was here is in debt by a quantum or more."""
         self._departed: dict[str, Account] = {}
 
     def knows(self, name: str) -> bool:
@@ -226,6 +239,20 @@ class DeficitLevel:
         self.quantum = quantum
         for account in self.members.values():
             account.weigh(account.weight)
+
+    def end_debts(self) -> None:
+        """No member is queued: refill until no debt is a quantum or more (R15).
+
+        Such debts are those of clients that used the engine while no other client waited. No bound changes: the proofs depend
+        on the refills while a member is queued. A client gains nothing that a request at this moment would not give it.
+        """
+        if self.warming_up or self.refills >= self.last_debt:
+            return
+        if self.rules.rejoin is Rejoin.KEEP_DEBT:
+            light = [member.is_light for member in self.members.values()]
+            self.refills = self.horizon = max(self.horizon, self.last_debt)
+            for member, is_light in zip(self.members.values(), light, strict=True):
+                member.renew(is_light=is_light)
 
     def begin_pass(self) -> None:
         """During warm-up no member stays eligible from one pass to the next: a new member may need fewer refills."""

@@ -93,8 +93,10 @@ class Dlpm(ReplicaPolicy):
         """Lines 11 to 13."""
         if self.tenants.warming_up and not (self._queue or self._running):
             self._begin_warmup(now_s)
-        if self._measured is not None and not self._queue:
-            self._measured.queue_was_empty()
+        if not self._queue:
+            self.tenants.end_debts()
+            if self._measured is not None:
+                self._measured.queue_was_empty()
         client = self._join(request)
         for node in client.path:
             node.waiting += 1
@@ -224,6 +226,8 @@ class Dlpm(ReplicaPolicy):
         tenant = self.tenants.join(request.tenant, weight=request.tenant_weight)
         if is_new:
             tenant.start_from(request.tenant_seed)
+        if not tenant.waiting:
+            tenant.children.end_debts()
         is_new = not tenant.children.knows(request.client)
         client = tenant.children.join(request.client, weight=request.client_weight, parent=tenant)
         if is_new:

@@ -9,16 +9,13 @@ returns no lower than that target.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Collection
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
+from evenkeel_fairshare.replica.output_lengths import OutputLengths
 from evenkeel_fairshare.replica.vtc import Counter, Vtc
-
-RECENT: Final = 5
-"""The paper's predictor is the mean of this many requests of the client."""
 
 
 class PredictedVtc(Vtc):
@@ -36,8 +33,7 @@ class PredictedVtc(Vtc):
         super().__init__(cost=cost, sweep_above=sweep_above)
         self._prepaid: dict[Request, int] = {}
         """Prepaid output tokens of each running request, produced or not."""
-        self._lengths: OrderedDict[str, deque[int]] = OrderedDict()
-        self._remembered = remembered
+        self._lengths = OutputLengths(remembered=remembered)
 
     def progress(self, request: Request, tokens: int) -> None:
         """Line 30 for output beyond the prediction."""
@@ -58,7 +54,7 @@ class PredictedVtc(Vtc):
     def leave(self, request: Request, now_s: float) -> None:
         if request in self._running:
             self._refund(request)
-            self._learn(request)
+            self._lengths.learn(request.client, request.output_tokens)
         super().leave(request, now_s)
 
     def _admit(self, request: Request, counter: Counter) -> None:
@@ -82,13 +78,4 @@ class PredictedVtc(Vtc):
         """Predicted output tokens, at most `max_output_tokens`."""
         if request.expected_output_tokens is not None:
             return request.expected_output_tokens
-        lengths = self._lengths.get(request.client)
-        mean = round(sum(lengths) / len(lengths)) if lengths else 0
-        return min(mean, request.max_output_tokens)
-
-    def _learn(self, request: Request) -> None:
-        lengths = self._lengths.setdefault(request.client, deque(maxlen=RECENT))
-        lengths.append(request.output_tokens)
-        self._lengths.move_to_end(request.client)
-        if len(self._lengths) > self._remembered:
-            self._lengths.popitem(last=False)
+        return min(self._lengths.mean(request.client), request.max_output_tokens)

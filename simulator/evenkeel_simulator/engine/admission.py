@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
+from evenkeel_fairshare.replica.output_lengths import OutputLengths
+
 from evenkeel_simulator.engine.config import AdmissionMaker, AdmissionRule
 from evenkeel_simulator.engine.request import EngineRequest
 
@@ -37,6 +39,9 @@ class Admission(Protocol):
     def retracted(self, remaining: Collection[EngineRequest]) -> None:
         """Called after memory ran out, with the requests that were not retracted."""
 
+    def finished(self, request: EngineRequest) -> None:
+        """A request produced its last token."""
+
 
 class Reservation:
     """Reserves the whole of every request's possible output: memory never runs out (ALGORITHMS §7 A1)."""
@@ -58,6 +63,9 @@ class Reservation:
 
     def retracted(self, remaining: Collection[EngineRequest]) -> None:
         """Does not happen: admitted requests have their memory reserved."""
+
+    def finished(self, request: EngineRequest) -> None:
+        """Nothing to learn."""
 
 
 class SGLangAdmission:
@@ -123,6 +131,43 @@ class SGLangAdmission:
         self._steps = 0
         self._retracting = True
 
+    def finished(self, request: EngineRequest) -> None:
+        """Nothing to learn."""
+
+
+class HistoryAdmission(SGLangAdmission):
+    """As SGLang, but a request counts with the longest output of its client's last requests (design R14).
+
+    So a client that asks for 4096 tokens and produces 128 keeps no others out. Without history, and beyond it, a request counts with
+    all that it may produce.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lengths = OutputLengths()
+
+    def begin(self, batch: Collection[EngineRequest]) -> None:
+        fixed = sum([_to_come(r) for r in batch if r.fixed_length])
+        to_come = sum([self._expected(r) for r in batch if not r.fixed_length])
+        self._reserved = fixed + to_come * self.new_token_ratio
+
+    def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
+        expected = extend_tokens + self._expected(request) + self.MARGIN_TOKENS
+        return expected < available - self._reserved
+
+    def admit(self, request: EngineRequest) -> None:
+        self._reserved += self._expected(request) + self.MARGIN_TOKENS
+
+    def finished(self, request: EngineRequest) -> None:
+        self._lengths.learn(request.client, request.output_tokens)
+
+    def _expected(self, request: EngineRequest) -> int:
+        """Output tokens that a request is expected to produce yet."""
+        longest = self._lengths.longest(request.client)
+        if request.fixed_length or longest is None or request.output_tokens >= longest:
+            return _to_come(request)
+        return min(longest - request.output_tokens, _to_come(request))
+
 
 def _to_come(request: EngineRequest) -> int:
     return min(request.reserved_tokens, MAX_CLIPPED_TOKENS)
@@ -134,4 +179,6 @@ def make_admission(rule: AdmissionRule | AdmissionMaker, kv_tokens: int) -> Admi
         return Reservation()
     if rule is AdmissionRule.SGLANG:
         return SGLangAdmission()
+    if rule is AdmissionRule.HISTORY:
+        return HistoryAdmission()
     return rule(kv_tokens)

@@ -16,6 +16,7 @@ class AdmissionRule(Enum):
 
     RESERVATION = "reservation"
     SGLANG = "sglang"
+    HISTORY = "history"
 
 
 AdmissionMaker = Callable[[int], "Admission"]
@@ -43,6 +44,9 @@ class EngineConfig:
     queue instead, and only if it has no more than 32 tokens cached."""
     decode_steps_between_passes: int = 0
     """Decode steps between a prefill and the next pass over the queue. SGLang: 0; the VTC artifact: 10."""
+    isolation: float | None = None
+    """Divide engine time among clients (R13, `replica.engine_time`), not negative. None: prefill always goes first, as in SGLang
+    without Evenkeel's plug-in."""
     retry_when_full: bool = False
     """Make a pass before every step even if memory did not suffice. SGLang waits until a request ends
     (`batch_is_full`); the VTC artifact does not."""

@@ -7,7 +7,7 @@ saves the work per request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from evenkeel_simulator.engine.profiles import CostProfile
@@ -52,6 +52,11 @@ class Iteration:
             steps += 1
         self.done += steps
         return steps
+
+    def times(self, first: int, count: int) -> Iterator[float]:
+        """Seconds of each of `count` decode steps of a run, from the step number `first` on."""
+        for number in range(first - self.done, first - self.done + count):
+            yield self.step_s + self.kv_token_s * (self.kv_tokens + number * self.batch)
 
     def truncate(self) -> None:
         """End after the current decode step."""

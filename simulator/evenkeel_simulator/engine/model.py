@@ -30,6 +30,7 @@ from evenkeel_simulator.engine.memory import Memory
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
 from evenkeel_simulator.engine.step import Loads, Step
+from evenkeel_simulator.engine.time_shares import TimeShares
 
 
 class Engine:
@@ -57,6 +58,7 @@ class Engine:
         self._requests: dict[str, EngineRequest] = {}
         self._prefilling: dict[EngineRequest, None] = {}
         self._batch = Batch()
+        self._shares = TimeShares(config.isolation)
         self._makers = Makers() if config.share_in_batch and self._follows else None
         self._full = False  # memory did not suffice, and none has been released since
         self._steps_since_prefill = 0
@@ -120,6 +122,7 @@ class Engine:
             return Arrival.REJECTED
         request.state = State.WAITING
         self._requests[request.id] = request
+        self._shares.opened(request)
         if not self._is_closed() and self._iteration is not None:
             self._iteration.truncate()
         return Arrival.QUEUED
@@ -177,13 +180,14 @@ class Engine:
         self._iteration = None
         end_s = iteration.end_s
         produced = list(self._batch) if iteration.steps else []
+        self._account_time(iteration, iteration.steps - iteration.done)
         self._decode(iteration.steps - iteration.done)
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = self._batch.pop_ended() if produced else []
         if self._by_pass is not None and produced:
             self._by_pass.forwarded(produced, prefill=False, finished=bool(finished))
         for request in finished:
-            self._end(request, end_s, State.FINISHED)
+            self._finish(request, end_s)
         finished += [request for request in prefilled if request.state is State.FINISHED]
         return Step(
             start_s=iteration.start_s,
@@ -212,14 +216,26 @@ class Engine:
     ) -> tuple[list[tuple[EngineRequest, int]], list[EngineRequest]]:
         """(tokens to compute by request, requests admitted)."""
         budget = self.config.prefill_tokens or self.kv_tokens
-        left = budget - sum([request.pending_tokens for request in self._prefilling])
-        admitted = self._admit(now_s, left) if left > 0 and self._pass_is_due() else []
+        first, later = self._shares.in_order(list(self._prefilling))
+        left = budget - sum([request.pending_tokens for request in first])
+        admitted = self._admit_fairly(now_s, left) if left > 0 and self._pass_is_due() else []
+        later = [request for request in later if not self._shares.turns.must_wait(request)]
         chunks: list[tuple[EngineRequest, int]] = []
-        for request in self._prefilling:  # started prefills come first
+        for request in [*first, *admitted, *later]:
             if budget > 0:
                 chunks.append((request, min(budget, request.pending_tokens)))
                 budget -= chunks[-1][1]
         return chunks, admitted
+
+    def _admit_fairly(self, now_s: float, budget: int) -> list[EngineRequest]:
+        """One pass; where clients with a lag wait, one for them and, if it admits none of them, another for all."""
+        self._shares.turns.begin()
+        admitted = self._admit(now_s, budget)
+        if self._shares.turns.must_repeat(admitted):
+            budget -= sum([request.pending_tokens for request in admitted])
+            if budget > 0 and self._pass_is_due():
+                admitted += self._admit(now_s, budget)
+        return admitted
 
     def _admit(self, now_s: float, budget: int) -> list[EngineRequest]:
         """One pass of the policy, for at most `budget` tokens; the last one may be chunked."""
@@ -249,6 +265,8 @@ class Engine:
         return admitted
 
     def _try(self, request: EngineRequest, now_s: float) -> AdmissionResult:
+        if self._shares.turns.must_wait(request):
+            return AdmissionResult.LATER
         cache = self.memory.cache
         cache.unfollow(request)
         extend_tokens = self.memory.claim(request)
@@ -265,6 +283,7 @@ class Engine:
         self._rule.admit(request)
         request.enter(extend_tokens, now_s)
         self._prefilling[request] = None
+        self._shares.started(request)
         if self._makers is not None:
             self._makers.update(request)
         self._accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
@@ -312,7 +331,7 @@ class Engine:
         if self._by_pass is not None and produced:
             self._by_pass.forwarded(produced, prefill=True, finished=bool(finished))
         for request in finished:
-            self._end(request, end_s, State.FINISHED)
+            self._finish(request, end_s)
         return produced
 
     def _begin_output(self, request: EngineRequest, end_s: float) -> None:
@@ -320,6 +339,7 @@ class Engine:
         request.begin_output(end_s)
         self.memory.settle(request, request.held_tokens)
         self._batch.add(request)
+        self._shares.decoding(request)
         if request.due_tokens(1) > 0:
             self.policy.progress(request, 1)
 
@@ -328,8 +348,8 @@ class Engine:
     def _free_steps(self) -> int:
         """Decode steps that can pass before an end, a lack of memory or a pass of admissions."""
         steps = min(self._batch.steps_to_end(), self.memory.available // len(self._batch))
-        if self._may_preempt or self._by_pass is not None:
-            return 1
+        if self._may_preempt or self._by_pass is not None or self._prefilling:
+            return 1  # prefill that has to wait is looked at again after every step
         if len(self.policy) and not self._is_closed():
             until_pass = self.config.decode_steps_between_passes - self._steps_since_prefill
             steps = min(steps, max(1, until_pass))
@@ -337,8 +357,14 @@ class Engine:
 
     def _catch_up(self, now_s: float) -> None:
         """Apply the decode steps that have ended, so that the caller sees the current state."""
-        if self._iteration is not None:
-            self._decode(self._iteration.advance(now_s))
+        iteration = self._iteration
+        if iteration is not None and (steps := iteration.advance(now_s)):
+            self._account_time(iteration, steps, applied=steps)
+            self._decode(steps)
+
+    def _account_time(self, iteration: Iteration, steps: int, *, applied: int = 0) -> None:
+        first, decoded = iteration.done - applied, len(self._batch) > 0
+        self._shares.account(iteration, first=first, steps=steps, decoded=decoded)
 
     def _decode(self, steps: int) -> None:
         if not steps or not self._batch:
@@ -384,6 +410,10 @@ class Engine:
             self.memory.cache.follow(request)
         self.policy.requeue(request, now_s)
 
+    def _finish(self, request: EngineRequest, now_s: float) -> None:
+        self._rule.finished(request)
+        self._end(request, now_s, State.FINISHED)
+
     def _end(self, request: EngineRequest, now_s: float, state: State) -> None:
         if request.state is State.WAITING:
             self.memory.cache.unfollow(request)
@@ -394,9 +424,11 @@ class Engine:
             self._accounts.aborted(request)
         request.state, request.finished_s = state, now_s
         del self._requests[request.id]
+        self._shares.closed(request)
         self.policy.leave(request, now_s)
 
     def _leave_batch(self, request: EngineRequest, *, keep: bool) -> None:
+        self._shares.stopped(request)
         if request.state is State.RUNNING:
             self._batch.remove(request)
         else:

@@ -40,6 +40,13 @@ class Record:
         """End to end."""
         return None if self.finished_s is None else self.finished_s - self.arrival_s
 
+    @property
+    def itl_s(self) -> float | None:
+        """Inter-token latency: the mean time between two of its tokens; None if it has fewer."""
+        if self.first_token_s is None or self.finished_s is None or self.output_tokens < 2:
+            return None
+        return (self.finished_s - self.first_token_s) / (self.output_tokens - 1)
+
 
 def write_csv(records: Iterable[Record], path: Path) -> None:
     """Write `requests.csv`: a column per field, empty where a value is missing."""

@@ -47,6 +47,9 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p99_s: float | None
     latency_p50_s: float | None
     latency_p99_s: float | None
+    itl_p50_s: float | None
+    """Inter-token latency: the mean time between the tokens of a request. None without a request of two tokens."""
+    itl_p99_s: float | None
     program_latency_p50_s: float | None
     """From a program's first arrival to its last end."""
     program_latency_p99_s: float | None
@@ -168,6 +171,7 @@ def _client(records: Sequence[Record]) -> ClientSummary:
     finished = [record for record in records if record.status == "finished"]
     ttfts = [record.ttft_s for record in finished if record.ttft_s is not None]
     latencies = [record.latency_s for record in finished if record.latency_s is not None]
+    itls = [record.itl_s for record in finished if record.itl_s is not None]
     programs = program_latencies(records)
     return ClientSummary(
         requests=len(records),
@@ -179,6 +183,8 @@ def _client(records: Sequence[Record]) -> ClientSummary:
         ttft_p99_s=_percentile(ttfts, 99),
         latency_p50_s=_percentile(latencies, 50),
         latency_p99_s=_percentile(latencies, 99),
+        itl_p50_s=_percentile(itls, 50),
+        itl_p99_s=_percentile(itls, 99),
         program_latency_p50_s=_percentile(programs, 50),
         program_latency_p99_s=_percentile(programs, 99),
     )

@@ -101,6 +101,9 @@ class ArtifactAdmission:
     def retracted(self, remaining: Collection[EngineRequest]) -> None:
         """Does not happen: peaks are known."""
 
+    def finished(self, request: EngineRequest) -> None:
+        """Nothing to learn: lengths are known."""
+
 
 def _newcomer(request: EngineRequest) -> tuple[int, int]:
     """(still to come after prefill, held after prefill): prefill makes the first output token."""

@@ -9,6 +9,7 @@ from evenkeel_contract.key import UNKNOWN
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_sglang.engine import EngineRequest
 from evenkeel_sglang.scheduling import Scheduling
@@ -50,7 +51,9 @@ class Req:
 class Loop:
     """What SGLang's scheduler does with its queue, in little: room for `slots` requests, no cache but `cached`."""
 
-    def __init__(self, policy: str = "DLPM", *, slots: int = 2) -> None:
+    def __init__(
+        self, policy: str = "DLPM", *, slots: int = 2, time: EngineTime | None = None
+    ) -> None:
         self.slots = slots
         self.cached: dict[str, int] = {}
         self.matched: list[str] = []
@@ -63,6 +66,7 @@ class Loop:
             make_policy(policy, config),
             Accounts(cost),
             match=self.match,
+            time=time,
             refused=self.refused.append,
         )
 
@@ -93,12 +97,14 @@ class Loop:
         self.running += admitted
         return [request.rid for request in admitted]
 
-    def forward(self, *, is_prefill: bool = False, finish: Iterable[str] = ()) -> None:
+    def forward(
+        self, *, is_prefill: bool = False, finish: Iterable[str] = (), seconds: float = 0.0
+    ) -> None:
         """One token for each running request; `finish` names those that end."""
         for request in self.running:
             request.output_ids.append(7)
             request.is_over = request.is_over or request.rid in finish
-        self.scheduling.processed(self.running, is_prefill=is_prefill)
+        self.scheduling.processed(self.running, is_prefill=is_prefill, seconds=seconds)
         self.running = [request for request in self.running if not request.is_over]
 
 
@@ -304,3 +310,68 @@ def test_what_is_aborted_while_no_pass_is_due_waits_no_longer_in_reports() -> No
     loop.scheduling.look([])
     assert loop.scheduling.snapshot()[1]["ns/a/a"].waiting == 0
     assert len(loop.scheduling) == 0
+
+
+# Engine time (R13).
+
+
+def beside_a_victim(prompt_s: float) -> Loop:
+    """The victim decodes, and the rival has computed a prompt of `prompt_s` seconds that ended with its first token."""
+    loop = Loop(slots=4, time=EngineTime())
+    loop.send(req("v0", "v"))
+    assert loop.step() == ["v0"]
+    loop.forward(is_prefill=True, seconds=0.01)
+    loop.send(req("r0", "r", base=5000))
+    assert loop.step() == ["r0"]
+    loop.scheduling.processed([loop.running[1]], is_prefill=True, seconds=prompt_s)
+    loop.running[1].output_ids.append(7)
+    loop.running[1].is_over = True
+    loop.scheduling.processed([loop.running.pop()], is_prefill=True)
+    return loop
+
+
+def test_a_prompt_waits_for_as_much_decode_time_as_the_last_one_took() -> None:
+    loop = beside_a_victim(prompt_s=0.5)
+    loop.send(req("r1", "r", base=7000), req("n0", "n", base=9000))
+    assert loop.step() == ["n0"], "a client that used nothing yet goes on"
+    loop.forward(seconds=0.3)
+    assert loop.step() == []
+    loop.forward(seconds=0.5)
+    assert loop.step() == ["r1"]
+
+
+def test_without_engine_time_prompts_never_wait() -> None:
+    loop = Loop(slots=4)
+    loop.send(req("v0", "v"))
+    loop.step()
+    loop.forward(is_prefill=True, seconds=0.01)
+    for number in range(3):
+        loop.send(req(f"r{number}", "r", base=5000 * number + 5000))
+        assert loop.step() == [f"r{number}"]
+        loop.forward(is_prefill=True, seconds=1.0, finish=[f"r{number}"])
+
+
+def test_the_next_chunk_of_a_prompt_waits_too_and_a_retracted_request_starts_again() -> None:
+    loop = beside_a_victim(prompt_s=0.1)
+    loop.forward(seconds=0.5)
+    chunked = req("r1", "r", base=7000)
+    loop.send(chunked)
+    assert loop.step() == ["r1"]
+    assert not loop.scheduling.must_wait(chunked)
+    loop.scheduling.processed([chunked], is_prefill=True, seconds=0.5)
+    assert loop.scheduling.must_wait(chunked)
+    loop.running.remove(chunked)
+    loop.send(chunked)
+    assert loop.step() == []
+    loop.forward(seconds=1.0)
+    assert loop.step() == ["r1"]
+    assert not loop.scheduling.must_wait(req("unknown"))
+
+
+def test_a_client_with_a_lag_that_waits_is_admitted_before_others() -> None:
+    loop = beside_a_victim(prompt_s=0.5)
+    loop.forward(seconds=0.01, finish=["v0"])
+    loop.send(req("r1", "r", base=7000), req("v1", "v", base=9000))
+    assert loop.step() == ["v1"]
+    loop.forward(is_prefill=True, finish=["v1"], seconds=0.01)
+    assert loop.step() == ["r1"], "nothing else is there: no capacity is idle"

@@ -84,6 +84,20 @@ def test_a_program_lasts_from_its_first_arrival_to_its_last_end() -> None:
     assert program_latencies(calls) == [8.5, 2.0]
 
 
+def test_inter_token_latency_is_the_mean_between_tokens_of_requests_with_two_or_more() -> None:
+    calls = [
+        record("long", first_token_s=1.0, finished_s=5.0, output_tokens=5),
+        record("quick", first_token_s=1.0, finished_s=1.5, output_tokens=2),
+        record("one", first_token_s=3.0, finished_s=3.0, output_tokens=1),
+    ]
+    client = summarise(calls, 5.0).clients["a"]
+    assert (client.itl_p50_s, client.itl_p99_s) == (
+        pytest.approx(0.5, abs=0.26),
+        pytest.approx(1.0, abs=0.01),
+    )
+    assert summarise([calls[2]], 5.0).clients["a"].itl_p99_s is None
+
+
 def test_what_was_never_served_is_counted_and_spoils_nothing(tmp_path: Path) -> None:
     records = [ended("r1", "refused"), ended("r2", "rejected")]
     summary = summarise(records, 0.0)

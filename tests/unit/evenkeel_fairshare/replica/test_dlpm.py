@@ -220,7 +220,7 @@ def test_a_client_that_waits_or_runs_stays_with_its_credit():
     ("rejoin", "extend", "want"),
     [
         (Rejoin.KEEP_DEBT, 10, 0),  # credit is forfeited
-        (Rejoin.KEEP_DEBT, 350, -250),  # a debt is not
+        (Rejoin.KEEP_DEBT, 350, -250),  # a debt is not, while another client waits
         (Rejoin.PAPER, 10, 0),
         (Rejoin.PAPER, 350, 0),
     ],
@@ -228,24 +228,61 @@ def test_a_client_that_waits_or_runs_stays_with_its_credit():
 def test_what_a_client_comes_back_with(rejoin, extend, want):
     policy = dlpm(rejoin=rejoin)
     first = request("first", extend=extend)
-    arrive(policy, first)
-    admit(policy)
+    arrive(policy, first, request("b", "b"))
+    assert admit(policy, room=1) == ["first"]
     policy.leave(first, 1.0)
     arrive(policy, request("second"))
     assert deficit(policy, "a") == want
 
 
-def test_a_client_that_left_is_not_refilled_meanwhile():
+# Debts fade (R15).
+
+
+def test_a_client_that_used_an_idle_engine_owes_less_than_a_quantum_when_the_next_request_comes():
     policy = dlpm()
-    first = request("first", extend=350)
-    arrive(policy, first)
+    running, gone = request("running", extend=1250), request("gone", "b", extend=350)
+    arrive(policy, running, gone)
+    assert admit(policy) == ["running", "gone"]
+    policy.leave(gone, 1.0)
+    assert (deficit(policy, "a"), policy.clients()["b"].deficit) == (-1150, -250)
+    arrive(policy, request("c", "c"))
+    assert deficit(policy, "a") == 50, "one that runs gets the refill that makes it positive"
+    assert policy.clients()["b"].deficit == -50
+
+
+def test_a_debt_at_either_level_ends_when_nothing_of_that_level_waits():
+    policy = dlpm()
+    used = request("used", "a", "t", extend=350)
+    arrive(policy, used)
     admit(policy)
+    policy.leave(used, 1.0)
+    arrive(policy, request("waits", "c", "u"))
+    arrive(policy, request("again", "a", "t"))
+    state = policy.clients()["a"]
+    assert (state.deficit, state.tenant_deficit) == (-50, -50)
+
+
+def test_while_a_new_replica_warms_up_seeds_are_not_worked_off_by_an_empty_queue():
+    policy = dlpm(warmup_s=10)
+    arrive(policy, request("a", "a", seed=-350))
+    assert admit(policy) == ["a"]
+    arrive(policy, request("b", "b"))
+    assert deficit(policy, "a") == -350 - 100
+
+
+def test_refills_of_others_reduce_the_debt_of_a_client_that_left():
+    policy = dlpm()
+    first = request("first", extend=750)
+    arrive(policy, first, *(request(f"b{n}", "b", extend=100) for n in range(9)))
+    assert admit(policy, room=2) == ["first", "b0"]
     policy.leave(first, 1.0)
-    arrive(policy, *(request(f"b{n}", "b") for n in range(5)))
+    assert policy.clients()["a"].deficit == -550, "a debt is reported while its client is away"
+    assert admit(policy, room=3) == ["b1", "b2", "b3"]
+    assert policy.clients()["a"].deficit == -250, "one quantum for each of three refills"
     assert len(admit(policy)) == 5
-    assert policy.clients()["a"].deficit == -250, "a debt is reported while its client is away"
+    arrive(policy, request("b9", "b"))
     arrive(policy, request("second"))
-    assert deficit(policy, "a") == -250
+    assert deficit(policy, "a") == -50, "less than a quantum is never worked off while it is away"
 
 
 def test_a_client_whose_only_request_is_retracted_and_aborted_leaves_with_its_tenant():
@@ -370,12 +407,10 @@ def test_seeds_and_debts_are_reported_after_their_client_left():
     gone = [request("a0", "a", seed=60), request("b0", "b", extend=150)]
     arrive(policy, *gone)
     assert admit(policy) == ["a0", "b0"]
-    gone.append(request("c0", "c"))
-    arrive(policy, gone[-1])
     for one in gone:
         policy.leave(one, 0.0)
     states = policy.clients()
-    assert {client: state.deficit for client, state in states.items()} == {"a": 0, "b": -50, "c": 0}
+    assert {client: state.deficit for client, state in states.items()} == {"a": 0, "b": -50}
     assert {state.tenant_deficit for state in states.values()} == {-50}
     assert states["a"].seed == 60
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.replica.contract import Request
+from evenkeel_fairshare.replica.output_lengths import OutputLengths
 from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
 from evenkeel_simulator.laboratory.cost import QuadraticCost
 
@@ -163,15 +164,11 @@ def test_counters_are_forgotten_as_those_of_vtc():
 
 
 def test_lengths_of_those_seen_last_are_kept():
-    policy = PredictedVtc(remembered=2)
-    serve(policy, 10, client="a")
-    serve(policy, 20, client="b")
-    serve(policy, 10, client="a")
-    serve(policy, 30, client="c")
-    assert {client: list(lengths) for client, lengths in policy._lengths.items()} == {
-        "a": [10, 10],
-        "c": [30],
-    }
+    lengths = OutputLengths(remembered=2)
+    for client, tokens in (("a", 10), ("b", 20), ("a", 12), ("c", 30)):
+        lengths.learn(client, tokens)
+    assert [lengths.longest(client) for client in "abc"] == [12, None, 30]
+    assert [lengths.mean(client) for client in "abc"] == [11, 0, 30]
 
 
 def test_a_cost_that_is_not_linear_is_prepaid_by_the_same_h():

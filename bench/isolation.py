@@ -1,0 +1,87 @@
+"""What one client may cost another whose requests run (design R13 to R15): `python -m bench.isolation [--isolation 0.5]`.
+
+Runs the closed loops of `bench/workloads/isolation/` on one engine in virtual time, without and with the division of engine
+time, and prints the figures of the measured client.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
+from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
+from evenkeel_simulator.engine.model import Engine
+from evenkeel_simulator.engine.profiles import PROFILES
+from evenkeel_simulator.laboratory.closed_loop import (
+    LoopFigures,
+    LoopSpec,
+    read_loop,
+    run_closed_loop,
+    total_service_per_s,
+)
+
+FOLDER: Final = Path(__file__).parent / "workloads" / "isolation"
+ATTACKS: Final = ("alone", "prompts-3000", "prompts-20000", "prompts-1000", "honest-flood")
+FRONT: Final = (0.0, 0.5, 0.75, 0.9, 1.0, 1.25)
+BATCHES: Final = (128, 96, 64, 48, 32)
+
+
+def run(
+    name: str,
+    *,
+    quantum: float,
+    isolation: float | None = None,
+    max_running: int = 4096,
+    admission: AdmissionRule = AdmissionRule.SGLANG,
+) -> tuple[LoopSpec, Mapping[str, LoopFigures]]:
+    """(workload, figures by client) of one run under DLPM."""
+    spec = read_loop(FOLDER / f"{name}.yaml")
+    policy = make_policy("DLPM", ReplicaPolicyConfig(deficits=DeficitRules(quantum=quantum)))
+    config = EngineConfig(isolation=isolation, max_running=max_running, admission=admission)
+    engine = Engine(config, policy, PROFILES[spec.profile])
+    return spec, run_closed_loop(engine, spec.clients, until_s=spec.duration_s)
+
+
+def row(name: str, spec: LoopSpec, figures: Mapping[str, LoopFigures]) -> str:
+    """One line of the table."""
+    measured, interval = figures["measured"], (spec.warmup_s, spec.duration_s)
+    return (
+        f"{name:32} {measured.rate_per_s(*interval):6.2f} {1e3 * measured.mean_gap_s(spec.warmup_s):9.1f} "
+        f"{1e3 * measured.p99_gap_s(spec.warmup_s):9.0f} {total_service_per_s(figures.values(), *interval):8.0f}"
+    )
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--isolation", type=float, default=0.5)
+    parser.add_argument("--quantum", type=float, default=8000.0, help="Q^u, weighted tokens")
+    options = parser.parse_args()
+    quantum = options.quantum
+    print(f"{'':32} {'measured':>6} {'ITL mean':>9} {'ITL p99':>9} {'service':>8}")
+    print(f"{'workload':32} {'req/s':>6} {'ms':>9} {'ms':>9} {'per s':>8}")
+    for name in ATTACKS:
+        print(row(f"{name}, prefill first", *run(name, quantum=quantum)))
+        played = run(name, quantum=quantum, isolation=options.isolation)
+        print(row(f"{name}, {options.isolation}", *played))
+    for batch in BATCHES:
+        played = run("honest-flood", quantum=quantum, max_running=batch)
+        print(row(f"honest-flood, batch of {batch}", *played))
+    for isolation in FRONT:
+        played = run("honest-flood", quantum=quantum, isolation=isolation)
+        print(row(f"honest-flood, isolation {isolation}", *played))
+    for rule in (AdmissionRule.SGLANG, AdmissionRule.HISTORY):
+        played = run("lying-flood", quantum=quantum, admission=rule)
+        print(row(f"lying-flood, admission {rule.value}", *played))
+    spec, figures = run("rejoin", quantum=quantum)
+    print("rejoin: weighted tokens per second of the old client and of the measured one, by 2 s")
+    for at in range(int(spec.warmup_s), int(spec.warmup_s) + 16, 2):
+        rates = [figures[name].service_per_s(at, at + 2) for name in ("old", "measured")]
+        print(f"{at:4} s {rates[0]:8.0f} {rates[1]:8.0f}")
+
+
+if __name__ == "__main__":
+    main()

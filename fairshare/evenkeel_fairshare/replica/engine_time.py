@@ -1,0 +1,406 @@
+"""The engine's time, divided among the clients whose requests run (design R13).
+
+Prefill and decode share one engine, and engines prefill first. So a client with a few long prompts stops the decoding of all
+others, whatever the order of the queue is. `EngineTime` measures this and says whose prefill has to wait.
+
+Each client has two figures, in seconds of engine time:
+
+    lead: what it used beyond its share. A prefill is used by its request, a decode step by all running requests alike.
+    lag:  what it lacks of its share of progress. A client makes progress in its prefills and in the decode steps of its requests.
+
+Prefill of a client with a lead waits while another client with a lag runs. The requests of that client use the engine meanwhile,
+so no capacity is idle. Clients that take no more than their share have no lead and never wait. So together they leave every
+client its share, up to one prefill.
+
+A decode step counts as progress in full, however large the batch is: a larger batch serves more tokens per second. `isolation`
+bounds that. At 0.5 a decode step counts for at most 1 / 0.5 times what the client's own requests alone would take. So a client
+keeps at least this part of its share of its speed alone.
+
+Tenants and clients have shares by weight, as in DLPM (R9). The shares are those of weighted fair queueing: the virtual time of a
+level advances by elapsed time over the weight of its active members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf
+from typing import Final
+
+from evenkeel_fairshare.replica.contract import Request
+from evenkeel_fairshare.replica.step_times import StepTimes
+
+MAX_LAG_S: Final = 2.0
+"""The most that a lag or a lead may be: about two prefills of 8192 tokens on a small GPU."""
+LEAST_S: Final = 1e-9
+"""A smaller lag or lead is a rounding error."""
+MAX_IDLE: Final = 4096
+"""Idle members of a level whose lag and lead are kept."""
+
+
+class Member:
+    """A tenant, or a client of a tenant."""
+
+    __slots__ = (
+        "children",
+        "context_tokens",
+        "decoding",
+        "level",
+        "open",
+        "parent",
+        "progress_until_s",
+        "running",
+        "used_until_s",
+        "weight",
+    )
+
+    def __init__(self, level: TimeLevel, parent: Member | None) -> None:
+        self.level = level
+        self.parent = parent
+        self.children = TimeLevel(self)
+        """Of a tenant: its clients."""
+        self.weight = 1.0
+        self.open = 0
+        """Requests that wait or run."""
+        self.used_until_s = 0.0
+        """The virtual time of the level at which its use is its share."""
+        self.progress_until_s = 0.0
+        """The same for its progress; the virtual time of the level at most. While it is idle: minus its lag."""
+        # Of a client only.
+        self.running = 0
+        """Requests in prefill or decode."""
+        self.decoding = 0
+        """Requests that produce a token in each decode step."""
+        self.context_tokens = 0
+        """Input and output so far of its running requests."""
+
+    @property
+    def share(self) -> float:
+        """Its part of all engine time; it has an open request."""
+        own = self.weight / self.level.weight
+        return own if self.parent is None else own * self.parent.share
+
+    @property
+    def lead_s(self) -> float:
+        """Engine time that it used beyond its share, from 0 to `MAX_LAG_S`."""
+        ahead_s = (self.used_until_s - self.level.virtual_s) * self.weight
+        return min(max(0.0, ahead_s), MAX_LAG_S)
+
+    @property
+    def lag_s(self) -> float:
+        """Progress that it lacks, from 0 to `MAX_LAG_S`; it has an open request."""
+        return min((self.level.virtual_s - self.progress_until_s) * self.weight, MAX_LAG_S)
+
+    @property
+    def lags(self) -> bool:
+        """Whether it has a lag."""
+        return self.lag_s > LEAST_S
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether it or its tenant has a lead."""
+        assert self.parent is not None
+        return self.lead_s > LEAST_S or self.parent.lead_s > LEAST_S
+
+    def leads(self, other: Member) -> bool:
+        """Whether this client has a lead at the level at which it competes with the client `other`."""
+        assert self.parent is not None
+        rival = self if self.parent is other.parent else self.parent
+        return self is not other and rival.lead_s > LEAST_S
+
+    def use(self, seconds: float) -> None:
+        """It used the engine for `seconds`, before the virtual time advances by them."""
+        now_s = self.level.virtual_s
+        used_s = max(self.used_until_s, now_s) + seconds / self.weight
+        self.used_until_s = min(used_s, now_s + (MAX_LAG_S + seconds) / self.weight)
+        if self.parent is not None:
+            self.parent.use(seconds)
+
+    def progress(self, seconds: float) -> None:
+        """It made progress, after the virtual time advanced."""
+        ahead_s = (self.level.virtual_s - self.progress_until_s) * self.weight - seconds
+        self.lag(min(max(ahead_s, 0.0), MAX_LAG_S))
+
+    def lag(self, seconds: float) -> None:
+        """Its lag is `seconds` from now on."""
+        self.progress_until_s = self.level.virtual_s - seconds / self.weight
+
+
+class TimeLevel:
+    """Tenants, or the clients of one tenant."""
+
+    __slots__ = ("_owner", "_owner_s", "_virtual_s", "active", "idle", "weight")
+
+    def __init__(self, owner: Member | None = None) -> None:
+        self.active: dict[str, Member] = {}
+        self.idle: dict[str, Member] = {}
+        self.weight = 0.0
+        """Of all active members."""
+        self._owner = owner
+        self._virtual_s = 0.0
+        self._owner_s = 0.0
+        """Virtual time of the owner's level that `_virtual_s` includes."""
+
+    @property
+    def virtual_s(self) -> float:
+        """Engine time for each unit of weight. A tenant's part of it advances this level."""
+        if self._owner is None or not self.active:
+            return self._virtual_s
+        passed_s = self._owner.level.virtual_s - self._owner_s
+        return self._virtual_s + passed_s * self._owner.weight / self.weight
+
+    def advance(self, seconds: float) -> None:
+        """Engine time passed, at the level of tenants."""
+        self._virtual_s += seconds / self.weight
+
+    def settle(self) -> None:
+        """A weight, here or of the owner, is about to change."""
+        self._virtual_s = self.virtual_s
+        if self._owner is not None:
+            self._owner_s = self._owner.level.virtual_s
+
+    def join(self, name: str, weight: float, parent: Member | None = None) -> Member:
+        """The member, with one more open request. The newest weight counts."""
+        member = self.active.get(name)
+        if member is None:
+            self.settle()
+            member = self.idle.pop(name, None) or Member(self, parent)
+            member.weight = weight
+            self.weight += weight
+            member.lag(-member.progress_until_s)
+            self.active[name] = member
+        elif member.weight != weight:
+            self.settle()
+            member.children.settle()
+            self.weight += weight - member.weight
+            lag_s = member.lag_s
+            member.weight = weight
+            member.lag(lag_s)
+        member.open += 1
+        return member
+
+    def leave(self, name: str) -> None:
+        """One open request less."""
+        member = self.active[name]
+        member.open -= 1
+        if member.open:
+            return
+        self.settle()
+        member.progress_until_s = -member.lag_s
+        del self.active[name]
+        self.weight = self.weight - member.weight if self.active else 0.0
+        self.idle[name] = member
+        if len(self.idle) > MAX_IDLE:
+            del self.idle[next(iter(self.idle))]  # idle for longest
+
+
+class EngineTime:
+    """The account of one engine. The engine calls `open`, `starts`, `decodes`, `stops`, `close` as a request goes its way, and
+    `elapsed` after each iteration. Deterministic: the same calls give the same answers."""
+
+    def __init__(self, *, isolation: float = 0.0) -> None:
+        """`isolation`: the part of its share of its speed alone that a client keeps beside a large batch; 0: no bound."""
+        if not 0 <= isolation < inf:
+            raise ValueError(f"isolation is {isolation}; it must be at least 0 and finite")
+        self._isolation = isolation
+        self._tenants = TimeLevel()
+        self._step_times = StepTimes()
+        self._running: dict[Member, None] = {}
+        """Clients with a request in prefill or decode."""
+        self._prefilling: dict[Request, int] = {}
+        """Context tokens of each request in prefill."""
+        self._decoding: dict[Request, int] = {}
+        """Context tokens of each request that decodes, less the decode steps so far."""
+        self._steps = 0
+        """Decode steps so far."""
+        self._context_tokens = 0
+        """Of the requests that decode."""
+        self._tolerated: list[tuple[float, Member]] | None = None
+        """(longest decode step beside which it keeps its progress, client that runs), ascending; None: to be computed."""
+        self._lagging: list[Member] | None = None
+        """Clients with a lag; None: to be computed."""
+
+    # The way of a request
+
+    def open(self, request: Request) -> None:
+        """A request arrived."""
+        tenant = self._tenants.join(request.tenant, request.tenant_weight)
+        tenant.children.join(request.client, request.client_weight, tenant)
+        self._changed()
+
+    def starts(self, request: Request) -> None:
+        """A request enters its prefill."""
+        client = self._client(request)
+        tokens = _context_tokens(request)
+        client.running += 1
+        client.context_tokens += tokens
+        self._running[client] = None
+        self._prefilling[request] = tokens
+        self._changed()
+
+    def decodes(self, request: Request) -> None:
+        """The prefill of a request is complete, with its first token."""
+        client = self._client(request)
+        before, tokens = self._prefilling.pop(request), _context_tokens(request)
+        client.decoding += 1
+        client.context_tokens += tokens - before
+        self._decoding[request] = tokens - self._steps
+        self._context_tokens += tokens
+
+    def stops(self, request: Request) -> None:
+        """A request leaves the batch, at its end or before."""
+        client = self._client(request)
+        if request in self._decoding:
+            tokens = self._decoding.pop(request) + self._steps
+            client.decoding -= 1
+            self._context_tokens -= tokens
+        else:
+            tokens = self._prefilling.pop(request)
+        client.running -= 1
+        client.context_tokens -= tokens
+        if not client.running:
+            del self._running[client]
+        self._changed()
+
+    def close(self, request: Request) -> None:
+        """A request ended; it had left the batch."""
+        self._tenants.active[request.tenant].children.leave(request.client)
+        self._tenants.leave(request.tenant)
+        self._changed()
+
+    # The way of the engine
+
+    def elapsed(self, seconds: float, *, prefilled: Mapping[Request, int], decoded: bool) -> None:
+        """An iteration ended. `prefilled`: computed tokens by request; `decoded`: the batch produced a token each."""
+        prefills: dict[Member, int] = {}
+        for request, tokens in prefilled.items():
+            client = self._client(request)
+            prefills[client] = prefills.get(client, 0) + tokens
+        decode_s = self._decode_part(seconds, alone=not prefills) if decoded else 0.0
+        second_per_token = (seconds - decode_s) / sum(prefills.values()) if prefills else 0.0
+        progress = {client: tokens * second_per_token for client, tokens in prefills.items()}
+        for client, used_s in progress.items():
+            client.use(used_s)
+        if decoded:
+            for client in self._running:
+                if client.decoding:
+                    client.use(decode_s * client.decoding / len(self._decoding))
+                    own_s = min(decode_s, self._most_progress_s(client))
+                    progress[client] = progress.get(client, 0.0) + own_s
+                    client.context_tokens += client.decoding
+            self._steps += 1
+            self._context_tokens += len(self._decoding)
+        if self._tenants.active:
+            self._tenants.advance(seconds)
+        for client, own_s in progress.items():
+            client.progress(own_s)
+        self._changed()
+
+    def must_wait(self, request: Request) -> bool:
+        """Whether prefill of a request has to wait now, while requests of other clients use the engine."""
+        client = self._client(request)
+        if not client.may_lead:
+            return False
+        longest_s = next(
+            (most_s for most_s, other in self._tolerances() if client.leads(other)), inf
+        )
+        if longest_s in {0.0, inf}:
+            return longest_s == 0.0
+        tokens = 0 if request in self._prefilling else _context_tokens(request)
+        requests = len(self._decoding) + len(self._prefilling) + (tokens > 0)
+        context_tokens = self._context_tokens + sum(self._prefilling.values()) + tokens
+        return self._step_times.predict(requests, context_tokens) > longest_s
+
+    def should_wait(self, request: Request) -> bool:
+        """`must_wait`, or a client with a lag waits in the queue: it goes first if it can be admitted."""
+        if self.must_wait(request):
+            return True
+        client = self._client(request)
+        return client.may_lead and any(map(client.leads, self._all_lagging()))
+
+    def lags(self, request: Request) -> bool:
+        """Whether the client of a request has a lag."""
+        return self._client(request).lags
+
+    def in_prefill(self, request: Request) -> bool:
+        """Whether it is in the batch and its prefill is not complete."""
+        return request in self._prefilling
+
+    def figures(self) -> dict[str, tuple[float, float]]:
+        """(lead, lag) in seconds of each client with an open request. The lead is its tenant's if that is larger."""
+        return {
+            name: (max(client.lead_s, tenant.lead_s), client.lag_s)
+            for tenant in self._tenants.active.values()
+            for name, client in tenant.children.active.items()
+        }
+
+    def _client(self, request: Request) -> Member:
+        return self._tenants.active[request.tenant].children.active[request.client]
+
+    def _clients(self) -> Iterator[Member]:
+        for tenant in self._tenants.active.values():
+            yield from tenant.children.active.values()
+
+    def _tolerances(self) -> list[tuple[float, Member]]:
+        if self._tolerated is None:
+            # A client in prefill that may have to wait itself protects no one: two such clients would wait for each other.
+            protected = [one for one in self._running if one.decoding or not one.may_lead]
+            pairs = [(self._tolerated_s(client), client) for client in protected]
+            self._tolerated = sorted(pairs, key=lambda pair: pair[0])
+        return self._tolerated
+
+    def _all_lagging(self) -> list[Member]:
+        if self._lagging is None:
+            self._lagging = [client for client in self._clients() if client.lags]
+        return self._lagging
+
+    def _tolerated_s(self, client: Member) -> float:
+        return 0.0 if client.lags else self._most_progress_s(client) / client.share
+
+    def _most_progress_s(self, client: Member) -> float:
+        """The progress that a decode step may count for."""
+        if not self._isolation:
+            return inf
+        alone_s = self._step_times.predict(client.running, client.context_tokens)
+        return alone_s / self._isolation
+
+    def _decode_part(self, seconds: float, *, alone: bool) -> float:
+        """Seconds of an iteration that its decode step took."""
+        if alone:
+            self._step_times.observe(len(self._decoding), self._context_tokens, seconds)
+            return seconds
+        return min(seconds, self._step_times.predict(len(self._decoding), self._context_tokens))
+
+    def _changed(self) -> None:
+        self._tolerated = self._lagging = None
+
+
+def _context_tokens(request: Request) -> int:
+    return request.input_tokens + request.output_tokens
+
+
+class PassTurns:
+    """Whose prefill waits in a pass of admissions; without an `EngineTime` no request waits."""
+
+    def __init__(self, time: EngineTime | None) -> None:
+        self._time = time
+        self._yielding = self._yielded = False
+
+    def begin(self) -> None:
+        """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`."""
+        self._yielding, self._yielded = self._time is not None, False
+
+    def must_wait(self, request: Request) -> bool:
+        """Whether prefill of a request has to wait in this pass."""
+        if self._time is None or self._time.must_wait(request):
+            return self._time is not None
+        if self._yielding and self._time.should_wait(request):
+            self._yielded = True
+            return True
+        return False
+
+    def must_repeat(self, admitted: Iterable[Request]) -> bool:
+        """The pass ended. Whether another one has to follow in which no client yields: one did, and no client with a lag entered."""
+        self._yielding = False
+        if self._time is None or not self._yielded:
+            return False
+        return not any(map(self._time.lags, admitted))

@@ -1,0 +1,110 @@
+"""A client that always decodes keeps its share of engine time, whatever prompts others send (design R13).
+
+Let P be the longest prefill. While the client lags, only clients without a lead prefill, and each gets a lead of P at most. So its
+lag is at most P for each of the others.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from evenkeel_fairshare.replica.contract import Request
+from evenkeel_fairshare.replica.engine_time import EngineTime
+from hypothesis import given
+from hypothesis import strategies as st
+
+LONGEST_S = 0.2
+STEP_S = 0.02
+VICTIM = "ns/victim/victim"
+
+
+def request(client: str, number: int, weight: float) -> Request:
+    return Request(
+        id=f"{client}-{number}",
+        client=client,
+        tenant=client.rpartition("/")[0],
+        arrival_s=0.0,
+        input_tokens=100,
+        max_output_tokens=100,
+        tenant_weight=weight,
+    )
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    weights=st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=1, max_size=5),
+    greed=st.sampled_from([0.1, 0.5, 1.0]),
+)
+def test_the_lag_of_a_client_that_decodes_is_one_prefill_for_each_other_client(
+    seed: int, weights: list[float], greed: float
+) -> None:
+    rng, time = Random(seed), EngineTime()
+    victim = request(VICTIM, 0, 1.0)
+    time.open(victim)
+    time.starts(victim)
+    victim.output_tokens = 1
+    time.decodes(victim)
+    rivals = [request(f"ns/rival-{n}/rival", n, weight) for n, weight in enumerate(weights)]
+    for rival in rivals:
+        time.open(rival)
+    share = 1.0 / (1.0 + sum(weights))
+    elapsed_s = progress_s = behind_s = 0.0
+    waited = 0
+    for _ in range(600):
+        rival = rng.choice(rivals)
+        if rng.random() < greed and not time.must_wait(rival):
+            seconds = rng.uniform(0.0, LONGEST_S)
+            time.starts(rival)
+            time.elapsed(seconds, prefilled={rival: 100}, decoded=False)
+            time.stops(rival)
+        else:
+            waited += time.must_wait(rival)
+            seconds = STEP_S
+            time.elapsed(seconds, prefilled={}, decoded=True)
+            progress_s += seconds
+        elapsed_s += seconds
+        # Over any interval until now: the shortfall now, less the least at any time before.
+        shortfall_s = share * elapsed_s - progress_s
+        behind_s = min(behind_s, shortfall_s)
+        assert shortfall_s - behind_s <= LONGEST_S * len(rivals) + 1e-6
+    if greed == 1.0:
+        assert waited > 0
+
+
+@given(seed=st.integers(0, 10**6), isolation=st.sampled_from([0.0, 0.5, 3.0]))
+def test_some_request_may_always_go_on(seed: int, isolation: float) -> None:
+    """If no request decodes, a prefill that has begun does not wait: no capacity is idle."""
+    rng, time = Random(seed), EngineTime(isolation=isolation)
+    waiting: list[Request] = []
+    prefilling: list[Request] = []
+    decoding: list[Request] = []
+    decided = 0
+    for number in range(300):
+        if rng.random() < 0.3:
+            waiting.append(request(f"ns/t{rng.randrange(4)}/c", number, rng.choice([1.0, 2.0])))
+            time.open(waiting[-1])
+        allowed = [one for one in waiting if not time.must_wait(one)]
+        if allowed and rng.random() < 0.5:
+            waiting.remove(allowed[0])
+            prefilling.append(allowed[0])
+            time.starts(allowed[0])
+        going = [one for one in prefilling if not time.must_wait(one)]
+        assert going or decoding or not prefilling
+        assert allowed or decoding or prefilling or not waiting
+        decided += bool(prefilling) and not decoding
+        if going:
+            one = rng.choice(going)
+            time.elapsed(rng.uniform(0.01, 0.5), prefilled={one: 50}, decoded=False)
+            if rng.random() < 0.5:
+                prefilling.remove(one)
+                decoding.append(one)
+                one.output_tokens = 1
+                time.decodes(one)
+        elif decoding:
+            time.elapsed(rng.uniform(0.01, 0.05), prefilled={}, decoded=True)
+            for one in decoding:
+                one.output_tokens += 1
+            if rng.random() < 0.3:
+                ended = decoding.pop(rng.randrange(len(decoding)))
+                time.stops(ended)
+                time.close(ended)
