@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Refusal
-from evenkeel_router.api.inference import Endpoint, Limits, parse
+from evenkeel_router.api.inference import Limits
+from evenkeel_router.api.parse import parse
 from evenkeel_router.prefix.model_tokenizers import AnyTokenizer, ModelTokenizer, SimulatedTokenizer
 from evenkeel_router.prefix.prompts import Chat, read
 from evenkeel_router.prefix.tokenised import UntokenisedError

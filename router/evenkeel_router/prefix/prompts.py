@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.prefix.tokenised import Reason, UntokenisedError
 
 _TEXT: Final = ("text", "input_text")

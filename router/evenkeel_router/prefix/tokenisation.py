@@ -18,7 +18,8 @@ from evenkeel_contract.promptfacts import FILES, MAX_FACTS_BYTES, PromptFacts
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 
-from evenkeel_router.api.inference import Endpoint, Inference
+from evenkeel_router.api.endpoints import APIS, Endpoint
+from evenkeel_router.api.inference import Inference
 from evenkeel_router.prefix.model_tokenizers import (
     AnyTokenizer,
     ModelTokenizer,
@@ -129,7 +130,7 @@ class Tokenisation:
 
     async def of(self, inference: Inference) -> Tokenised | None:
         """The request's tokens; None: its text has to do, and why is counted."""
-        if not self.wanted:
+        if not self.wanted or not APIS[inference.endpoint].computes:
             return None
         try:
             return await self._of(inference)
