@@ -15,7 +15,6 @@ import httpx
 import pytest
 from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.routerconfig import Anonymous, LimitsConfig, TenantConfig, TenantLimits
-from evenkeel_fairshare.ledger import Totals
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.app import Router
 
@@ -338,11 +337,43 @@ async def test_limits_hold_on_every_api() -> None:
     reply = {"content": [], "usage": ANTHROPIC_USAGE}
     async with behind(answering(reply), tenancy=limited) as (_, _, client):
         assert (await client.post("/v1/messages", json=MESSAGES)).status_code == 200
-        for path in BODIES:
-            refused = await client.post(path, json=BODIES[path])
+        for path, body in BODIES.items():
+            refused = await client.post(path, json=body)
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             assert refused.json()["error"]["type"] == "rate_limit_error"
 
 
 def _limited(tenant: TenantConfig, limits: TenantLimits) -> TenantConfig:
     return replace(tenant, limits=limits)
+
+
+async def test_a_web_page_of_an_allowed_origin_can_use_the_router() -> None:
+    app, evil = {"origin": "https://app.example.com"}, {"origin": "https://evil.example.com"}
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
+    allowed = "access-control-allow-origin"
+    async with behind(streaming(*STREAMS["/v1/messages"]), cors_origins=(app["origin"],)) as (
+        router,
+        replica,
+        client,
+    ):
+        path, body = "/v1/messages", MESSAGES | {"stream": True}
+        preflight = await client.options(path, headers=app | asks)
+        assert (preflight.status_code, preflight.headers[allowed]) == (200, app["origin"])
+        assert preflight.headers["access-control-allow-headers"] == "authorization, *"
+        assert allowed not in (await client.options(path, headers=evil | asks)).headers
+        assert not replica.asked
+        assert counted(router) == {}
+        for headers, want in ((app, app["origin"]), (evil, None), ({}, None)):
+            streamed = await client.post(path, json=body, headers=headers)
+            refused = await client.post(path, json={}, headers=headers)
+            listed = await client.get("/v1/models", headers=headers)
+            assert [one.status_code for one in (streamed, refused, listed)] == [200, 400, 200]
+            assert {one.headers.get(allowed) for one in (streamed, refused, listed)} == {want}
+
+
+async def test_without_origins_there_are_no_cors_headers() -> None:
+    asks = {"origin": "https://app.example.com", "access-control-request-method": "POST"}
+    async with behind(answering({})) as (_, _, client):
+        response = await client.options("/v1/messages", headers=asks)
+        assert response.status_code == 404
+        assert not [name for name in response.headers if name.startswith("access-control")]

@@ -1,6 +1,7 @@
 """The traffic port: routes requests by their path, and turns refusals and faults into answers.
 
-Every request ends in `_finish`, once, and is counted and logged there. Checks of `/health` are neither.
+Every request ends in `_finish`, once, and is counted and logged there. Checks of `/health` and of browsers (CORS) are
+neither.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ from evenkeel_router.transport.client_request import (
 )
 
 _log = logging.getLogger(__name__)
+_ORIGIN: Final = istr("Origin")
+_PREFLIGHT: Final = istr("Access-Control-Request-Method")
 _REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
 _WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _HEALTH: Final = "/health"
@@ -97,6 +100,12 @@ class Traffic:
             path=path if endpoint is not None or path == MODELS else _OTHER_PATH,
             started_s=self._now(),
         )
+        if self._intake.cors.enabled and _ORIGIN in request.headers:
+            origin = request.headers[_ORIGIN]
+            if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
+                headers = self._intake.cors.preflight(origin)
+                return CompleteReply(request, status=200, body=b"", headers=headers)
+            request_state.reply_headers += self._intake.cors.headers(origin)
         try:
             if self._intake.draining:
                 raise refusals.shutting_down()
@@ -199,7 +208,7 @@ class Traffic:
         *,
         close: bool = False,
     ) -> CompleteReply:
-        headers = [(REQUEST_ID_HEADER, request_state.request_id), *headers]
+        headers = [*request_state.reply_headers, *headers]
         close = close or self._intake.draining
         return CompleteReply(
             request, status=status, body=body, content_type=JSON, headers=headers, close=close

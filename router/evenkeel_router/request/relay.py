@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from evenkeel_contract.names import REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 
 from evenkeel_router.api.endpoints import APIS
@@ -57,7 +56,7 @@ class Relay:
         inference = admitted.inference
         dialect = APIS[inference.endpoint].dialect
         self.scan = scan_of(dialect, drops_usage=not inference.wants_usage)
-        self.stream = Stream(request, headers=((REQUEST_ID_HEADER, request_state.request_id),))
+        self.stream = Stream(request, headers=request_state.reply_headers)
 
     def feed(self, data: bytes, last: bool) -> None:
         """Pass on what is whole."""
@@ -167,7 +166,7 @@ def relay_whole(
         status=status,
         body=body,
         content_type=content_type,
-        headers=((REQUEST_ID_HEADER, state.request_id),),
+        headers=state.reply_headers,
         close=close,
     )
 
