@@ -18,7 +18,7 @@ from evenkeel_contract.promptfacts import FILES, MAX_FACTS_BYTES, PromptFacts
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 
-from evenkeel_router.api.endpoints import APIS, Endpoint
+from evenkeel_router.api.endpoints import APIS
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.prefix.model_tokenizers import (
     AnyTokenizer,
@@ -26,7 +26,7 @@ from evenkeel_router.prefix.model_tokenizers import (
     SimulatedTokenizer,
     TokenizerError,
 )
-from evenkeel_router.prefix.prompts import Chat, Prompts, read
+from evenkeel_router.prefix.prompts import Chat, Prompts, is_read, read
 from evenkeel_router.prefix.tokenised import Reason, Tokenised, Untokenised, UntokenisedError
 
 _log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ class Tokenisation:
 
     async def _of(self, inference: Inference) -> Tokenised:
         tokenizer, size_bytes = self.tokenizer, inference.prompt_bytes
-        if inference.endpoint is Endpoint.EMBEDDINGS:
+        if not is_read(inference.endpoint):
             raise UntokenisedError(Reason.EMBEDDINGS)
         if tokenizer is None:
             raise UntokenisedError(Reason.NO_TOKENIZER)
