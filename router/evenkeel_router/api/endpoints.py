@@ -5,30 +5,8 @@ SGLang 0.5.23 and vLLM 0.32 serve all of them. An engine or a model that lacks o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from types import MappingProxyType
-from typing import Final, NamedTuple
-
-
-class Endpoint(Enum):
-    """The value is the path."""
-
-    COMPLETIONS = "/v1/completions"
-    CHAT = "/v1/chat/completions"
-    RESPONSES = "/v1/responses"
-    MESSAGES = "/v1/messages"
-    COUNT_TOKENS = "/v1/messages/count_tokens"
-    EMBEDDINGS = "/v1/embeddings"
-    RERANK = "/v1/rerank"
-    SCORE = "/v1/score"
-    CLASSIFY = "/v1/classify"
-    TRANSCRIPTIONS = "/v1/audio/transcriptions"
-    TOKENIZE = "/tokenize"
-    V1_TOKENIZE = "/v1/tokenize"
-    DETOKENIZE = "/detokenize"
-    V1_DETOKENIZE = "/v1/detokenize"
-    GENERATE = "/generate"
+from typing import Final, NamedTuple, Self
 
 
 class Dialect(Enum):
@@ -60,26 +38,39 @@ class Api(NamedTuple):
     """Whether the client key travels in the body; otherwise in a header."""
 
 
+_CHAT: Final = Api(Dialect.OPENAI, streams=True)
+_SCORES: Final = Api(Dialect.OPENAI)
 _TOKENIZER: Final = Api(Dialect.OPENAI, computes=False)
-APIS: Final[Mapping[Endpoint, Api]] = MappingProxyType(
-    {
-        Endpoint.COMPLETIONS: Api(Dialect.OPENAI, streams=True),
-        Endpoint.CHAT: Api(Dialect.OPENAI, streams=True),
-        Endpoint.RESPONSES: Api(Dialect.RESPONSES, streams=True),
-        Endpoint.MESSAGES: Api(Dialect.ANTHROPIC, streams=True),
-        Endpoint.COUNT_TOKENS: Api(Dialect.ANTHROPIC, computes=False),
-        Endpoint.EMBEDDINGS: Api(Dialect.OPENAI),
-        Endpoint.RERANK: Api(Dialect.RANKING),
-        Endpoint.SCORE: Api(Dialect.OPENAI),
-        Endpoint.CLASSIFY: Api(Dialect.OPENAI),
-        Endpoint.TRANSCRIPTIONS: Api(Dialect.AUDIO, streams=True),
-        Endpoint.TOKENIZE: _TOKENIZER,
-        Endpoint.V1_TOKENIZE: _TOKENIZER,
-        Endpoint.DETOKENIZE: _TOKENIZER,
-        Endpoint.V1_DETOKENIZE: _TOKENIZER,
-        Endpoint.GENERATE: Api(Dialect.SGLANG, streams=True, key_in_body=True),
-    }
-)
+
+
+class Endpoint(Enum):
+    """The table: the value is the path."""
+
+    COMPLETIONS = ("/v1/completions", _CHAT)
+    CHAT = ("/v1/chat/completions", _CHAT)
+    RESPONSES = ("/v1/responses", Api(Dialect.RESPONSES, streams=True))
+    MESSAGES = ("/v1/messages", Api(Dialect.ANTHROPIC, streams=True))
+    COUNT_TOKENS = ("/v1/messages/count_tokens", Api(Dialect.ANTHROPIC, computes=False))
+    EMBEDDINGS = ("/v1/embeddings", _SCORES)
+    RERANK = ("/v1/rerank", Api(Dialect.RANKING))
+    SCORE = ("/v1/score", _SCORES)
+    CLASSIFY = ("/v1/classify", _SCORES)
+    TRANSCRIPTIONS = ("/v1/audio/transcriptions", Api(Dialect.AUDIO, streams=True))
+    TOKENIZE = ("/tokenize", _TOKENIZER)
+    V1_TOKENIZE = ("/v1/tokenize", _TOKENIZER)
+    DETOKENIZE = ("/detokenize", _TOKENIZER)
+    V1_DETOKENIZE = ("/v1/detokenize", _TOKENIZER)
+    GENERATE = ("/generate", Api(Dialect.SGLANG, streams=True, key_in_body=True))
+
+    api: Api
+    __hash__ = object.__hash__  # Enum's own is Python code; every request looks up its parser
+
+    def __new__(cls, path: str, api: Api) -> Self:
+        member = object.__new__(cls)
+        member._value_ = path
+        member.api = api
+        return member
+
 
 MODELS: Final = "/v1/models"
 """Answered by the router."""
@@ -95,7 +86,7 @@ def dialect_of(path: str) -> Dialect:
     """The dialect of errors for a path, served or not."""
     below_messages = path.startswith(f"{Endpoint.MESSAGES.value}/")
     endpoint = Endpoint.MESSAGES if below_messages else _BY_PATH.get(path)
-    return Dialect.OPENAI if endpoint is None else APIS[endpoint].dialect
+    return Dialect.OPENAI if endpoint is None else endpoint.api.dialect
 
 
 def is_stored_response(path: str) -> bool:

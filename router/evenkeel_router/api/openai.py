@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api import prompt
-from evenkeel_router.api.endpoints import APIS, Endpoint
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import (
     Guarded,
     Inference,
@@ -93,7 +93,7 @@ def _openai(
     check_model(fields.model, limits)
     check_choices("n", fields.n)
     body, stripped = without_guarded(body, fields)
-    stream = bool(fields.stream) and APIS[endpoint].streams
+    stream = bool(fields.stream) and endpoint.api.streams
     options = fields.stream_options
     wants_usage = isinstance(options, _StreamOptions) and bool(options.include_usage)
     if stream and options is UNSET:

@@ -13,7 +13,7 @@ import msgspec
 from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.audio import TOKENS_PER_S
-from evenkeel_router.api.endpoints import APIS, Dialect, Endpoint
+from evenkeel_router.api.endpoints import Dialect, Endpoint
 
 JSON: Final = "application/json"
 TEXT_BYTES_PER_TOKEN: Final = 4
@@ -108,7 +108,7 @@ _NOT_DECODED: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 def of_reply(endpoint: Endpoint, body: bytes, content_type: str = JSON) -> Usage | None:
     """The usage of a whole answer; None if it has none. Raises `GarbageError`."""
-    dialect = APIS[endpoint].dialect
+    dialect = endpoint.api.dialect
     if dialect is Dialect.AUDIO and not content_type.startswith(JSON):
         return None  # a transcript as text
     try:

@@ -18,7 +18,6 @@ from evenkeel_contract.promptfacts import FILES, MAX_FACTS_BYTES, PromptFacts
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 
-from evenkeel_router.api.endpoints import APIS
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.prefix.model_tokenizers import (
     AnyTokenizer,
@@ -130,7 +129,7 @@ class Tokenisation:
 
     async def of(self, inference: Inference) -> Tokenised | None:
         """The request's tokens; None: its text has to do, and why is counted."""
-        if not self.wanted or not APIS[inference.endpoint].computes:
+        if not self.wanted or not inference.endpoint.api.computes:
             return None
         try:
             return await self._of(inference)

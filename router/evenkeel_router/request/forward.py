@@ -27,7 +27,6 @@ from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
 from multidict import istr
 
-from evenkeel_router.api.endpoints import APIS
 from evenkeel_router.api.identity import UNPAID, Paid
 from evenkeel_router.api.inference import with_client_key
 from evenkeel_router.fleet.health import Health
@@ -230,7 +229,7 @@ def _outgoing(
     """What is sent: the client's body, the client key, and the request's origin."""
     inference = admitted.inference
     headers = [(REQUEST_ID_HEADER, request_state.request_id)]
-    if APIS[inference.endpoint].key_in_body:
+    if inference.endpoint.api.key_in_body:
         body = with_client_key(inference.body, key)
     else:
         body = inference.body

@@ -14,7 +14,7 @@ from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
-from evenkeel_router.api.endpoints import APIS, Endpoint
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.identity import KEY_HEADERS, Claims, Client
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.api.parse import parse
@@ -117,7 +117,7 @@ class Pipeline:
                 tokens = self._totals.ratio.estimate(inference.prompt_bytes)
             request_state.estimate_tokens = tokens
             await admit(intake.admission, self._top_up, client, tokens, self._now)
-            if APIS[endpoint].computes:
+            if endpoint.api.computes:
                 self._service_ledger.demand.arrived(client.identity, self._now())
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
@@ -162,7 +162,7 @@ class Pipeline:
                 weight=client.weight,
                 text=inference.text,
                 input_tokens=request_state.estimate_tokens
-                if APIS[inference.endpoint].computes
+                if inference.endpoint.api.computes
                 else 0,
                 pages=pages,
             )
@@ -201,7 +201,7 @@ class Pipeline:
                 if inference.prompt_bytes:
                     self._totals.ratio.learn(inference.prompt_bytes, usage.input_tokens)
                 self._compare(request_state, attempt.ticket.prediction, usage)
-        elif request_state.outcome is None and not APIS[inference.endpoint].computes:
+        elif request_state.outcome is None and not inference.endpoint.api.computes:
             used_tokens = (
                 request_state.estimate_tokens
             )  # the model did not run; the tenant's limit counts it

@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 
-from evenkeel_router.api.endpoints import APIS
 from evenkeel_router.api.errors import Outcome, Refusal, of_status, replica_error_body
 from evenkeel_router.api.named_events import scan_of
 from evenkeel_router.api.usage import GarbageError, of_reply
@@ -54,7 +53,7 @@ class Relay:
         self._match = admitted.match
         self._begun = begun
         inference = admitted.inference
-        dialect = APIS[inference.endpoint].dialect
+        dialect = inference.endpoint.api.dialect
         self.scan = scan_of(dialect, drops_usage=not inference.wants_usage)
         self.stream = Stream(request, headers=request_state.reply_headers)
 
@@ -144,7 +143,7 @@ def relay_whole(
 ) -> CompleteReply:
     """What the client gets for a replica's answer that is no stream; raises `FailedAttempt`."""
     status, body, inference = reply.status, reply.body, admitted.inference
-    api = APIS[inference.endpoint]
+    api = inference.endpoint.api
     content_type = reply.content_type or "application/octet-stream"
     if 400 <= status < 500 and status not in (401, 403) and body is not None:
         state.outcome = of_status(status)
