@@ -89,10 +89,9 @@ def streaming(*chunks: bytes, ends: bool = True) -> Behaviour:
     return behave
 
 
-def served(router: Router, identity: str = CHAT) -> tuple[float, float]:
-    """Computed input and output tokens of a client in the ledger."""
-    totals = router.rooms.service_ledger.ledger.served(identity)
-    return totals.extend_tokens, totals.output_tokens
+def served(router: Router) -> float:
+    """Service of the client in the ledger: computed input tokens, and twice the output tokens."""
+    return router.rooms.service_ledger.ledger.served(CHAT)
 
 
 def tokens_of(router: Router) -> tuple[int, int, int]:
@@ -129,7 +128,7 @@ async def test_an_answer_passes_and_the_ledger_has_its_tokens(
         response = await client.post(path, json=body)
         assert (response.status_code, response.json()) == (200, reply)
         assert tokens_of(router) == want
-        assert served(router) == (want[0] - want[1], want[2])
+        assert served(router) == want[0] - want[1] + 2 * want[2]
         (asked,) = replica.asked
         assert asked.path == path.partition("?")[0]
         assert asked.headers[CLIENT_KEY_HEADER].startswith("ek1")
@@ -147,7 +146,7 @@ async def test_a_stream_passes_byte_by_byte_and_the_ledger_has_its_tokens(path: 
             assert response.headers["content-type"].startswith("text/event-stream")
             assert response.content == whole
             await until(lambda: tokens_of(router) == (9, 4, 3), "the stream to be counted")
-            assert served(router) == (5, 3)
+            assert served(router) == 5 + 2 * 3
             assert counted(router) == {}
 
 
@@ -163,10 +162,11 @@ async def test_a_client_that_leaves_pays_for_what_it_was_sent(path: str) -> None
                 if len(got) >= len(b"".join(begun)):
                     break
         await until(lambda: counted(router) == {Outcome.CLIENT_GONE: 1}, "the client to be gone")
-        _, output = served(router)
+        given, cached, output = tokens_of(router)
         assert output == 2
         if path == "/v1/messages":  # its first event has the input
-            assert tokens_of(router) == (9, 4, 2)
+            assert (given, cached) == (9, 4)
+            assert served(router) == 5 + 2 * 2
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ async def test_an_error_of_the_engine_in_a_stream_passes_and_costs_nothing() -> 
         response = await client.post("/v1/messages", json=MESSAGES | {"stream": True})
         assert response.content == b"".join(stream)
         assert counted(router) == {Outcome.REPLICA_FAILED: 1}
-        assert served(router) == (0, 0)
+        assert served(router) == 0
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
@@ -238,7 +238,7 @@ async def test_a_key_counts_in_either_header(header: str) -> None:
         del client.headers["x-api-key"]
         response = await client.post("/v1/messages", json=MESSAGES, headers={header: KEY})
         assert response.status_code == 200
-        assert served(router) == (5, 3)
+        assert served(router) == 5 + 2 * 3
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ async def test_what_the_model_does_not_compute_is_no_service_but_counts_in_limit
         if "messages" in body:
             large = body | {"system": "x" * 4000}
         assert (await client.post(path, json=large)).json() == reply
-        assert served(router) == (0, 0)
+        assert served(router) == 0
         refused = await client.post(path, json=body)
         assert refused.status_code == 429
         assert counted(router) == {Outcome.RATE_LIMITED: 1}
