@@ -12,6 +12,8 @@ from typing import Final, NamedTuple, Self
 class Dialect(Enum):
     """How answers, events, usage and errors are written."""
 
+    __hash__ = object.__hash__  # Enum's own is Python code; every answer looks up its reader
+
     OPENAI = "openai"
     """`usage` in the body or the last event; `[DONE]` ends a stream. Engines use it for their own endpoints, too."""
     SGLANG = "sglang"
@@ -34,6 +36,8 @@ class Api(NamedTuple):
     """Whether the client may ask for a stream."""
     computes: bool = True
     """Whether the model runs. If not, the request costs no service: it counts in the tenant's limits only."""
+    form: bool = False
+    """Whether the body is a form; otherwise it is JSON."""
     key_in_body: bool = False
     """Whether the client key travels in the body; otherwise in a header."""
 
@@ -55,7 +59,7 @@ class Endpoint(Enum):
     RERANK = ("/v1/rerank", Api(Dialect.RANKING))
     SCORE = ("/v1/score", _SCORES)
     CLASSIFY = ("/v1/classify", _SCORES)
-    TRANSCRIPTIONS = ("/v1/audio/transcriptions", Api(Dialect.AUDIO, streams=True))
+    TRANSCRIPTIONS = ("/v1/audio/transcriptions", Api(Dialect.AUDIO, streams=True, form=True))
     TOKENIZE = ("/tokenize", _TOKENIZER)
     V1_TOKENIZE = ("/v1/tokenize", _TOKENIZER)
     DETOKENIZE = ("/detokenize", _TOKENIZER)

@@ -131,12 +131,10 @@ class Directory:
         return bool(claims.named) and not self._proxies.trusts(claims.peer)
 
     def _by_api_key(self, claims: Claims) -> Client:
-        keys = claims.keys
-        if claims.authorization:
-            keys = (_bearer(claims.authorization[0]), *keys)
-        if any(key != keys[0] for key in keys[1:]):
+        key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0]
+        if claims.keys and any(other != key for other in claims.keys):
             raise _duplicate(KEY_HEADERS[0])
-        digest = hashlib.sha256(keys[0].strip().encode("utf-8", "surrogateescape")).digest()
+        digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         client = self._by_key.get(digest)
         if client is None:
             message = "The API key is unknown to this service."

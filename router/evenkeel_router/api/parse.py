@@ -36,7 +36,7 @@ _MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]+)`"
 
 def parse(endpoint: Endpoint, body: bytes, limits: Limits, *, content_type: str = "") -> Inference:
     """Parse a body; raises `Refusal` with the invalid field. `content_type` is read for forms only."""
-    if endpoint is Endpoint.TRANSCRIPTIONS:
+    if endpoint.api.form:
         return transcription(body, content_type, limits)
     _check_utf8(body)
     try:

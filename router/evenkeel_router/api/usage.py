@@ -108,11 +108,11 @@ _NOT_DECODED: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 def of_reply(endpoint: Endpoint, body: bytes, content_type: str = JSON) -> Usage | None:
     """The usage of a whole answer; None if it has none. Raises `GarbageError`."""
-    dialect = endpoint.api.dialect
-    if dialect is Dialect.AUDIO and not content_type.startswith(JSON):
+    api = endpoint.api
+    if api.form and not content_type.startswith(JSON):
         return None  # a transcript as text
     try:
-        return _READERS[dialect](body)
+        return _READERS[api.dialect](body)
     except _NOT_DECODED as error:
         raise GarbageError(f"the answer is not valid for {endpoint.value}: {error}") from error
 

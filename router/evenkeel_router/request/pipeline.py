@@ -79,7 +79,10 @@ class Pipeline:
             if key in headers:
                 named.extend((name, value) for value in headers.getall(key))
         peer = request.remote if named else None  # it matters only where a header names a client
-        keys = [key for name in _KEYS if name in headers for key in headers.getall(name)]
+        keys: list[str] = []
+        for key_header in _KEYS:
+            if key_header in headers:
+                keys += headers.getall(key_header)
         claims = Claims(headers.getall(_AUTHORIZATION, ()), keys, named, peer or "")
         if named and self._intake.directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
@@ -106,7 +109,7 @@ class Pipeline:
         )
         held_bytes = len(body)
         try:
-            content_type = request.headers.get(_CONTENT_TYPE, "")
+            content_type = request.headers.get(_CONTENT_TYPE, "") if endpoint.api.form else ""
             inference = parse(endpoint, body, intake.limits, content_type=content_type)
             self._note_stripped(request, inference)
             request_state.stream = inference.stream
