@@ -35,6 +35,7 @@ CLIENT_KEY_FIELD: Final = "routing_key"
 GUARDED_FIELDS: Final = (
     "routing_key",
     "rid",
+    "request_id",
     "priority",
     "extra_key",
     "custom_params",

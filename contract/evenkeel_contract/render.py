@@ -90,6 +90,7 @@ def router_config(
         replicas=tuple(sorted(replicas, key=lambda replica: replica.name)),
         cluster=cluster,
         at_zero=_at_zero(spec, scaled=cluster is not None),
+        cors_origins=() if spec.exposure.cors is None else spec.exposure.cors.allow_origins,
         admin_token_sha256=admin_token_sha256,
         ttft_threshold_s=None if spec.slo.ttft is None else spec.slo.ttft.threshold.seconds,
     )

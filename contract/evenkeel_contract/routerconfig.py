@@ -19,6 +19,7 @@ from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.values import (
     DNS_NAME,
+    ORIGIN,
     PORT,
     PRINTABLE,
     SHA256,
@@ -290,6 +291,8 @@ class RouterConfig:
     """Discovery of the fleet on a cluster. It excludes `replicas`."""
     at_zero: AtZero = AtZero.WAIT
     """Handling of a request while no replica exists or starts."""
+    cors_origins: Annotated[tuple[Annotated[str, ORIGIN], ...], Length(0, 64)] = ()
+    """Origins of web pages that may send requests; `*` allows all. Empty: the router sends no CORS headers."""
     admin_token_sha256: Annotated[str, SHA256] | None = None
     """Hash of the admin port's bearer token. None means no token, which is allowed on loopback only."""
     drain_timeout_s: Seconds = 30.0

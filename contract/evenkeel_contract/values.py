@@ -425,6 +425,10 @@ DNS_LABEL: Final = Pattern(
     _LABEL, "a name of a-z, 0-9 and '-', that starts and ends with a letter or digit"
 )
 DNS_NAME: Final = Pattern(rf"{_LABEL}(\.{_LABEL})*", "a DNS name such as llm.example.com")
+ORIGIN: Final = Pattern(  # of a web page (RFC 6454), as browsers write it
+    r"\*|[a-z][a-z0-9+.-]{0,31}://[a-z0-9.-]{1,253}(:[0-9]{1,5})?",
+    "an origin such as https://app.example.com in lower case and without a path, or '*'",
+)
 PRINTABLE: Final = Pattern(r"[^\x00-\x1f\x7f\ud800-\udfff]*", "text without control characters")
 SHA256: Final = Pattern(r"[0-9a-f]{64}", "a SHA-256 in 64 lower-case hexadecimal digits")
 PORT: Final = Range(0, 65535)

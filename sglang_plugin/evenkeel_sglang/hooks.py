@@ -15,6 +15,7 @@ from typing import Any
 
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
 from evenkeel_contract.heldpages import HeldPages
+from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.reportbook import Accounts, ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
@@ -56,6 +57,15 @@ def batch_item(item: Any, batch: Any, i: int) -> None:
     SGLang copies almost every field but the routing key.
     """
     item.routing_key = batch.routing_key
+
+
+def generate_request(manager: Any, obj: Any, request: Any = None) -> None:
+    """Before `TokenizerManager.generate_request`: the client key of the HTTP request.
+
+    SGLang takes it from the header for completions, chats and transcriptions only, not for responses, scores and rankings.
+    """
+    if request is not None and obj.routing_key is None:
+        obj.routing_key = request.headers.get(CLIENT_KEY_HEADER)
 
 
 def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:

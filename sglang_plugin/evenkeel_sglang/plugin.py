@@ -19,6 +19,7 @@ def register() -> None:
     for seam, hook, kind in (
         (seams.ADD_FLAGS, hooks.add_flags, HookType.AFTER),
         (seams.BATCH_ITEM, hooks.batch_item, HookType.AFTER),
+        (seams.GENERATE_REQUEST, hooks.generate_request, HookType.BEFORE),
         (seams.INIT_POLICY, hooks.init_policy, HookType.AROUND),
         (seams.NEW_PREFILL, hooks.new_prefill, HookType.AROUND),
         (seams.PROCESS_RESULT, hooks.process_result, HookType.AROUND),

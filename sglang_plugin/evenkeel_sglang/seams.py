@@ -47,8 +47,13 @@ ADD_REQUEST: Final = Seam(
 BATCH_ITEM: Final = Seam(
     "sglang.srt.managers.io_struct.GenerateReqInput.__getitem__", ("self", "i")
 )
+GENERATE_REQUEST: Final = Seam(
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
+    ("self", "obj", "request"),
+)
 SEAMS: Final[Sequence[Seam]] = (
     BATCH_ITEM,
+    GENERATE_REQUEST,
     ADD_FLAGS,
     INIT_POLICY,
     NEW_PREFILL,

@@ -17,6 +17,7 @@ from evenkeel_contract.routerconfig import (
 from evenkeel_contract.simulatedprompt import encode
 from evenkeel_fairshare.fleet.contract import Dispatch
 from evenkeel_router.app import Router
+from evenkeel_router.prefix.tokenised import WRONG_IN_A_ROW
 from evenkeel_simulator.server.app import RunningServer, running_server
 
 from tests.support.routers import (
@@ -61,8 +62,14 @@ async def test_the_routers_count_of_tokens_is_the_replicas() -> None:
             ("/generate", {"text": STORY, "sampling_params": {"max_new_tokens": 4}}),
         ):
             assert (await usage(client, path, **body))["prompt_tokens"] > 100
+        turn = {"role": "user", "content": STORY}
+        for path, body in WRONG_IN_A_ROW * (
+            ("/v1/messages", {"messages": [turn], "system": "Be brief."}),
+            ("/v1/responses", {"input": [turn], "instructions": "Be brief."}),
+        ):
+            assert (await usage(client, path, **body))["output_tokens"] > 0
         assert not router.rooms.prefixes.untokenised.counts
-        for kind in ("prompt", "chat"):
+        for kind in ("prompt", "chat", "messages chat", "responses chat"):
             assert not router.rooms.prefixes.untokenised.distrusts(kind)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import httpx
 from evenkeel_contract.key import decode
@@ -28,13 +29,36 @@ from tests.support.nasty import DONE, EVENT, OK, USAGE
 from tests.support.routers import MODEL, QUICK, config_for, routable, until
 
 FAILURES: list[UpstreamError] = [BrokenError("reset"), SilenceError("silent")]
-STREAMED = EVENT + EVENT + USAGE + DONE
+
+
+class Api(NamedTuple):
+    """One API: a request, and how a replica answers it."""
+
+    path: str
+    body: dict[str, Any]
+    event: bytes
+    streamed: bytes
+
+
+COMPLETIONS = Api(
+    "/v1/completions", {"model": MODEL, "prompt": "x"}, EVENT, EVENT + EVENT + USAGE + DONE
+)
+TEXT = b'event: content_block_delta\ndata: {"delta":{"text":"a"}}\n\n'
+MESSAGES = Api(
+    "/v1/messages",
+    {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]},
+    TEXT,
+    b'event: message_start\ndata: {"message":{"usage":{"input_tokens":5}}}\n\n' + TEXT
+    + b'event: message_delta\ndata: {"usage":{"output_tokens":1}}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+)  # fmt: skip
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> FakeReply:
+def streams(draw: st.DrawFn, api: Api) -> FakeReply:
     """A stream, right or garbled, cut anywhere, which may break at any point."""
-    data = draw(st.sampled_from([STREAMED, STREAMED, EVENT + b"garbage\n\n", b"\xff", EVENT, b""]))
+    garbled = [api.event + b"garbage\n\n", b"\xff", api.event, b""]
+    data = draw(st.sampled_from([api.streamed, api.streamed, *garbled]))
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=4)))
     ends = zip([0, *cuts], [*cuts, len(data)], strict=True)
     parts: list[bytes | UpstreamError] = [data[start:end] for start, end in ends]
@@ -48,14 +72,22 @@ WHOLE = st.builds(
     st.sampled_from([OK, OK, b"{", b"", b"\xff"]),
     st.sampled_from([200, 200, 200, 400, 401, 404, 500, 503, 302]),
 )
-ANSWERS = st.one_of(streams(), WHOLE, st.sampled_from(FAILURES), st.just(ConnectError("refused")))
+
+
+def scripts(api: Api) -> st.SearchStrategy[tuple[Api, list[FakeReply | UpstreamError]]]:
+    """The API, and the answers of replicas to one request."""
+    answers = st.one_of(
+        streams(api), WHOLE, st.sampled_from(FAILURES), st.just(ConnectError("refused"))
+    )
+    return st.tuples(st.just(api), st.lists(answers, max_size=4))
 
 
 class Scripted(FakeUpstream):
     """Gives the answers of a script, one to each connection, whoever is asked; at its end all is well."""
 
-    def __init__(self, script: list[FakeReply | UpstreamError]) -> None:
+    def __init__(self, api: Api, script: list[FakeReply | UpstreamError]) -> None:
         FakeUpstream.__init__(self, self._next)
+        self._api = api
         self._script = script
         self.refusals = 0
 
@@ -69,28 +101,29 @@ class Scripted(FakeUpstream):
         if self._script:
             return self._script.pop(0)
         if b'"stream":true' in request.body:
-            return FakeReply([STREAMED], content_type="text/event-stream")
+            return FakeReply([self._api.streamed], content_type="text/event-stream")
         return FakeReply([OK])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(ANSWERS, max_size=4), st.booleans())
+@given(st.sampled_from([COMPLETIONS, MESSAGES]).flatmap(scripts), st.booleans())
 def test_every_request_ends_once_and_leaves_nothing_behind(
-    script: list[FakeReply | UpstreamError], stream: bool
+    case: tuple[Api, list[FakeReply | UpstreamError]], stream: bool
 ) -> None:
+    api, script = case
     fresh = [replace(a, _position=0) if isinstance(a, FakeReply) else a for a in script]
-    asyncio.run(_one_request(Scripted(fresh), stream=stream))
+    asyncio.run(_one_request(api, Scripted(api, fresh), stream=stream))
 
 
-async def _one_request(upstream: Scripted, *, stream: bool) -> None:
+async def _one_request(api: Api, upstream: Scripted, *, stream: bool) -> None:
     config = config_for(*replicas(3), limits=LimitsConfig(max_attempts=3, queue_timeout_s=5.0))
     async with (
         running(config, upstream=upstream, prober=FakeProber(), timing=QUICK) as router,
         httpx.AsyncClient(base_url=router.url) as client,
     ):
         await routable(router, 3)
-        body = {"model": MODEL, "prompt": "x"} | ({"stream": True} if stream else {})
-        response = await client.post("/v1/completions", json=body)
+        body = api.body | ({"stream": True} if stream else {})
+        response = await client.post(api.path, json=body)
         rooms = router.rooms
         await until(lambda: not rooms.intake.admission.running, "the request to be over")
         assert not any(rooms.replicas.fleet.outstanding)
@@ -110,26 +143,29 @@ async def _one_request(upstream: Scripted, *, stream: bool) -> None:
             assert len({name for name, _ in upstream.asked}) == len(asked)
         assert [decode(key).retried_by_fleet for key in asked] == [n > 0 for n in range(len(asked))]
         assert upstream.closed == len(asked)
-        _check(response, stream=stream)
+        _check(response, api, stream=stream)
         (totals,) = rooms.totals.clients()
-        failed = response.status_code != 200 or b'data: {"error"' in response.content
+        failed = response.status_code != 200 or b'"error"' in response.content
         assert sum(totals.errors.values()) == failed
 
 
-def _check(response: httpx.Response, *, stream: bool) -> None:
+def _check(response: httpx.Response, api: Api, *, stream: bool) -> None:
     """A client can make sense of it."""
     if response.status_code != 200:
         assert response.status_code in (400, 404, 502, 504)
-        if response.status_code >= 500:
-            assert response.json()["error"]["code"] in ("replica_failed", "replica_timeout")
+        error = response.json()["error"]
+        if response.status_code >= 500 and api is COMPLETIONS:
+            assert error["code"] in ("replica_failed", "replica_timeout")
+        elif response.status_code >= 500:
+            assert error["type"] in ("api_error", "timeout_error")
     elif not stream:
         assert response.content == OK
     else:
         *events, rest = response.content.split(b"\n\n")
         assert rest == b""
-        contents = [event.removeprefix(b"data: ") for event in events]
+        contents = [event.split(b"data: ")[1] for event in events]
         assert all(json.loads(content) for content in contents[:-1])
-        ended = contents[-1] == b"[DONE]"
+        ended = contents[-1] == b"[DONE]" or b"message_stop" in contents[-1]
         broke = not ended and "error" in json.loads(contents[-1])
         assert ended or broke
-        assert sum(b'"error"' in content for content in contents) == broke
+        assert sum(b'"error":' in content for content in contents) == broke

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from evenkeel_contract.promptfacts import FILES
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
-from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.prefix.model_tokenizers import ModelTokenizer
 from evenkeel_router.prefix.prompts import Chat, read
 

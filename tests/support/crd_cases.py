@@ -123,7 +123,10 @@ _GATEWAY: Final = {
 _SCALED: Final[Changes] = {
     "spec.engine.replicas": GONE,
     "spec.autoscaling": _AUTOSCALING,
-    "spec.exposure": {"httpRoute": {"parentRefs": [_GATEWAY], "hostnames": ["*.example.com"]}},
+    "spec.exposure": {
+        "httpRoute": {"parentRefs": [_GATEWAY], "hostnames": ["*.example.com"]},
+        "cors": {"allowOrigins": ["https://app.example.com"]},
+    },
     "spec.router.state": {
         "store": "Redis",
         "redis": {"urlSecretRef": {"name": "redis", "key": "url"}},

@@ -101,6 +101,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "exposure.httpRoute.parentRefs[].sectionName": "http",
     "exposure.httpRoute.parentRefs[].port": 80,
     "exposure.httpRoute.hostnames": ["other.example.com"],
+    "exposure.cors.allowOrigins": ["https://other.example.com"],
     "tenancy.selector.matchLabels": {"a": "none"},
     "tenancy.selector.matchExpressions[].key": "none",
     "tenancy.selector.matchExpressions[].operator": "NotIn",

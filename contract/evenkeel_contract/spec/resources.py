@@ -30,6 +30,7 @@ from evenkeel_contract.spec.parts import (
 from evenkeel_contract.values import (
     DNS_LABEL,
     DNS_NAME,
+    ORIGIN,
     Cidr,
     CountOrPercent,
     Duration,
@@ -128,13 +129,23 @@ class HttpRouteExposure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CorsExposure:
+    """Requests from web pages of other origins (cross-origin resource sharing)."""
+
+    allow_origins: Annotated[tuple[Annotated[str, ORIGIN], ...], Length(1, 64)]
+    """Origins of web pages that may send requests, such as https://app.example.com; '*' allows every origin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """How clients outside the cluster reach the routers. Set at most one field."""
+    """How clients outside the cluster reach the routers. Set at most one of ingress and httpRoute."""
 
     ingress: IngressExposure | None = None
     """Ingress to generate. If not set, there is none."""
     http_route: HttpRouteExposure | None = None
     """HTTPRoute to generate. If not set, there is none."""
+    cors: CorsExposure | None = None
+    """Requests from web pages. If not set, browsers do not let web pages of other origins read answers."""
 
 
 class SelectorOperator(Enum):

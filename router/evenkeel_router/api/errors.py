@@ -1,6 +1,6 @@
-"""How a request can fail, and what the client receives: OpenAI's error object, so that its clients raise their own exceptions.
+"""How a request can fail, and what the client receives: the error object of the API, so that its clients raise their own exceptions.
 
-Each of ten outcomes has a status, an error type and a metric label. The `code` in the body is finer; docs/router.md lists
+That is Anthropic's on `/v1/messages`, and OpenAI's elsewhere. Each of ten outcomes has a status, an error type and a metric label. The `code` in the body is finer; docs/router.md lists
 the codes. A replica's 4xx gets the same format: SGLang has two of its own, and no code for a prompt that is too long, which
 is recognised by its message.
 """
@@ -16,6 +16,8 @@ from types import MappingProxyType
 from typing import Final
 
 import msgspec
+
+from evenkeel_router.api.endpoints import Dialect
 
 
 class Outcome(Enum):
@@ -53,7 +55,7 @@ STATUS: Final[Mapping[Outcome, int]] = MappingProxyType(
 OURS: Final = frozenset({Outcome.REPLICA_FAILED, Outcome.UNAVAILABLE, Outcome.TIMEOUT})
 """Failures of the service, not of the client."""
 
-ERROR_TYPE: Final[Mapping[Outcome, str]] = MappingProxyType(
+ERROR_TYPE: Final = MappingProxyType(
     {
         Outcome.INVALID_REQUEST: "invalid_request_error",
         Outcome.UNAUTHENTICATED: "authentication_error",
@@ -65,6 +67,16 @@ ERROR_TYPE: Final[Mapping[Outcome, str]] = MappingProxyType(
         Outcome.REPLICA_FAILED: "server_error",
         Outcome.UNAVAILABLE: "server_error",
         Outcome.TIMEOUT: "timeout_error",
+    }
+)
+
+
+ANTHROPIC_TYPE: Final[Mapping[Outcome, str]] = MappingProxyType(
+    ERROR_TYPE
+    | {
+        Outcome.TOO_LARGE: "request_too_large",
+        Outcome.REPLICA_FAILED: "api_error",
+        Outcome.UNAVAILABLE: "overloaded_error",
     }
 )
 
@@ -128,8 +140,10 @@ def invalid(message: str, *, code: str, param: str | None = None) -> Refusal:
     return Refusal(Outcome.INVALID_REQUEST, message, code=code, param=param)
 
 
-def error_body(refusal: Refusal) -> bytes:
-    """OpenAI's error object."""
+def error_body(refusal: Refusal, dialect: Dialect = Dialect.OPENAI) -> bytes:
+    """The error object of an API."""
+    if dialect is Dialect.ANTHROPIC:
+        return msgspec.json.encode(_anthropic_error(refusal))
     return msgspec.json.encode({"error": _error(refusal)})
 
 
@@ -137,6 +151,28 @@ def error_event(refusal: Refusal) -> bytes:
     """The last event of a stream that failed after its first byte, when its status had been sent."""
     error = _error(refusal) | {"status": refusal.status}
     return b"data: " + msgspec.json.encode({"error": error}) + b"\n\n"
+
+
+def anthropic_error_event(refusal: Refusal) -> bytes:
+    """The same for `/v1/messages`."""
+    return b"event: error\ndata: " + msgspec.json.encode(_anthropic_error(refusal)) + b"\n\n"
+
+
+def response_error_event(refusal: Refusal, number: int) -> bytes:
+    """The same for `/v1/responses`. `number`: events before it."""
+    event = {
+        "type": "error",
+        "code": refusal.code,
+        "message": refusal.message,
+        "param": refusal.param,
+        "sequence_number": number,
+    }
+    return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def _anthropic_error(refusal: Refusal) -> dict[str, object]:
+    kind = ANTHROPIC_TYPE[refusal.outcome]
+    return {"type": "error", "error": {"type": kind, "message": refusal.message}}
 
 
 def _error(refusal: Refusal) -> dict[str, object]:
@@ -200,6 +236,6 @@ def rejected_by_replica(status: int, body: bytes) -> Refusal:
     return refusal
 
 
-def replica_error_body(status: int, body: bytes) -> bytes:
+def replica_error_body(status: int, body: bytes, dialect: Dialect = Dialect.OPENAI) -> bytes:
     """The body that the client gets for a replica's 4xx."""
-    return error_body(rejected_by_replica(status, body))
+    return error_body(rejected_by_replica(status, body), dialect)

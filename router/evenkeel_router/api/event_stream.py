@@ -1,9 +1,8 @@
 """Scans a replica's event stream for its end, errors and usage, without I/O. Only events that may carry usage are parsed.
 
 `feed` takes bytes as they arrive, cut anywhere, and returns whole events. It keeps half an event until the rest arrives, so
-that a stream that breaks can still end with an error event. Nearly every event is alone in its chunk and carries nothing
-that the router needs: `passes` recognises those by four searches. Of the usage, in events and in bodies, only the numbers
-that the router needs are decoded; the rest is checked to be JSON. Numbers that are missing or null count as 0.
+that a stream that breaks can still end with an error event. Nearly every event of OpenAI's streams is alone in its chunk and
+carries nothing that the router needs: `passes` recognises those by four searches.
 """
 
 from __future__ import annotations
@@ -12,108 +11,10 @@ import re
 from itertools import pairwise
 from typing import Final
 
-import msgspec
 from evenkeel_fairshare.fleet.contract import Usage
 
-from evenkeel_router.api.inference import Endpoint
-
-
-class GarbageError(ValueError):
-    """An invalid answer of a replica."""
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _OpenAIUsage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
-class _OpenAIReply(msgspec.Struct):
-    usage: _OpenAIUsage | None = None
-
-
-class _Chunk(msgspec.Struct):
-    usage: _OpenAIUsage | None = None
-    choices: list[msgspec.Raw] | None = None
-
-
-class _Meta(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-
-
-class _Generated(msgspec.Struct):
-    meta_info: _Meta | None = None
-
-
-_OPENAI: Final = msgspec.json.Decoder(_OpenAIReply)
-_CHUNK: Final = msgspec.json.Decoder(_Chunk)
-_GENERATED: Final = msgspec.json.Decoder(_Generated | list[_Generated])
-
-
-def of_reply(endpoint: Endpoint, body: bytes) -> Usage | None:
-    """The usage of a whole answer; None if it has none. Raises `GarbageError`."""
-    try:
-        if endpoint is Endpoint.GENERATE:
-            return _of_generated(_GENERATED.decode(body))
-        reply = _OPENAI.decode(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise GarbageError(f"the answer is not valid for {endpoint.value}: {error}") from error
-    return None if reply.usage is None else _of_openai(reply.usage)
-
-
-def of_chunk(data: bytes) -> tuple[Usage | None, bool]:
-    """The usage in a stream's event, and whether the event carries nothing else. Never raises."""
-    try:
-        chunk = _CHUNK.decode(data)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None, False  # the client may understand it
-    if chunk.usage is None:
-        return None, False
-    return _of_openai(chunk.usage), not chunk.choices
-
-
-def of_generated_event(data: bytes) -> Usage | None:
-    """The usage so far, from an event of `/generate`. Never raises."""
-    try:
-        return _of_generated(_GENERATED.decode(data))
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
-
-
-def _of_openai(usage: _OpenAIUsage) -> Usage:
-    details = usage.prompt_tokens_details
-    return _usage(
-        usage.prompt_tokens, details.cached_tokens if details else None, usage.completion_tokens
-    )
-
-
-def _of_generated(reply: _Generated | list[_Generated]) -> Usage | None:
-    metas = [one.meta_info for one in (reply if isinstance(reply, list) else [reply])]
-    usages = [
-        _usage(meta.prompt_tokens, meta.cached_tokens, meta.completion_tokens)
-        for meta in metas
-        if meta is not None
-    ]
-    if not usages:
-        return None
-    return Usage(
-        sum(usage.input_tokens for usage in usages),
-        sum(usage.cached_tokens for usage in usages),
-        sum(usage.output_tokens for usage in usages),
-    )
-
-
-def _usage(given: int | None, cached: int | None, output: int | None) -> Usage:
-    """Clamped to possible values, so that a replica's error cannot make a negative charge."""
-    input_tokens = max(0, given or 0)
-    return Usage(input_tokens, min(max(0, cached or 0), input_tokens), max(0, output or 0))
-
+from evenkeel_router.api.errors import Refusal, error_event
+from evenkeel_router.api.usage import of_chunk, of_generated_event
 
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024  # /generate repeats all text in every event
 
@@ -142,7 +43,7 @@ _CHUNK_HEADS: Final = [_chunk_head(size_bytes) for size_bytes in range(_MAX_CHUN
 
 
 class EventScan:
-    """One stream. After `broken` is set nothing more may be fed."""
+    """One stream of OpenAI's or SGLang's. After `broken` is set nothing more may be fed."""
 
     __slots__ = ("_cumulative", "_drops_usage", "_fresh", "_last", "_tail", "_usage", "broken",
                  "done", "events", "failed")  # fmt: skip
@@ -210,6 +111,10 @@ class EventScan:
             where = "in the middle of an event" if self._tail else "before its last event"
             self.broken = f"the replica's stream ended {where}"
 
+    def error_event(self, refusal: Refusal) -> bytes:
+        """The event that ends a stream which failed after its first byte."""
+        return error_event(refusal)
+
     def _slowly(self, data: bytes) -> bytes:
         events, tail = _cut(self._tail + data)
         passed = []
@@ -240,7 +145,11 @@ class EventScan:
             return False
         data = b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
         # Without data it is a comment, passed on too: it may keep a connection alive.
-        return not data or self._data(data)
+        return not data or self._named(_name(lines), data)
+
+    def _named(self, name: bytes, data: bytes) -> bool:
+        """Note an event with its name, which OpenAI's completions and `/generate` do not use."""
+        return self._data(data)
 
     def _data(self, data: bytes) -> bool:
         """The same for the data of an event."""
@@ -278,6 +187,11 @@ def _cut(data: bytes) -> tuple[list[bytes], bytes]:
         return [event + b"\n\n" for event in events], tail
     ends = [0, *(end.end() for end in _END.finditer(data))]
     return [data[start:end] for start, end in pairwise(ends)], data[ends[-1] :]
+
+
+def _name(lines: list[bytes]) -> bytes:
+    """The event's name; empty if it has none."""
+    return next((line[6:].strip() for line in lines if line.startswith(b"event:")), b"")
 
 
 def _begins_event(tail: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Identifies the client of a request: by API key, by a header from a trusted proxy, or as anonymous (DESIGN section 5).
 
 The strongest claim decides alone: an unknown key is refused, even if a weaker claim is present. If no tenant has an API
-key, the `Authorization` header is ignored, because OpenAI's clients always send one. Keys are looked up by their SHA-256, so
+key, the headers of keys are ignored, because OpenAI's and Anthropic's clients always send one. Keys are looked up by their SHA-256, so
 that neither the table nor the time of a look-up reveals them. OpenAI's `user` field is no identity, because any sender can
 choose it.
 """
@@ -38,6 +38,8 @@ WHOLE: Final = 2**31
 """More output tokens than any request has."""
 
 
+KEY_HEADERS: Final = ("x-api-key", "api-key")
+"""Where Anthropic's and Azure's clients send their key."""
 ANONYMOUS: Final = "anonymous"
 """Tenant and client of all requests without an identity. A tenant of that name sets their weight."""
 DEFAULT_CLIENT: Final = "default"
@@ -82,6 +84,8 @@ class Claims(NamedTuple):
 
     authorization: Sequence[str]
     """Every `Authorization` header."""
+    keys: Sequence[str]
+    """Every header that is an API key and nothing else (`KEY_HEADERS`)."""
     named: Sequence[tuple[str, str]]
     """Every identity header, name and value."""
     peer: str
@@ -109,13 +113,13 @@ class Directory:
             raise _duplicate("authorization")
         if len(claims.named) > 1:
             raise _duplicate(claims.named[1][0])
-        if claims.authorization and self._by_key:
-            return self._by_api_key(claims.authorization[0])
+        if self._by_key and (claims.authorization or claims.keys):
+            return self._by_api_key(claims)
         if claims.named and self._proxies.trusts(claims.peer):
             return self._by_header(*claims.named[0])
         if self._anonymous is not None:
             return self._anonymous
-        message = "The API key is missing. Send it as 'Authorization: Bearer <key>'."
+        message = "The API key is missing. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
         raise Refusal(Outcome.UNAUTHENTICATED, message, code="missing_api_key")
 
     def declared(self, tenant: TenantConfig) -> list[Client]:
@@ -126,11 +130,10 @@ class Directory:
         """Whether an untrusted peer sent an identity header."""
         return bool(claims.named) and not self._proxies.trusts(claims.peer)
 
-    def _by_api_key(self, authorization: str) -> Client:
-        scheme, _, key = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not key:
-            message = "The Authorization header must have the form 'Bearer <key>'."
-            raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+    def _by_api_key(self, claims: Claims) -> Client:
+        key = _bearer(claims.authorization[0]) if claims.authorization else claims.keys[0]
+        if claims.keys and any(other != key for other in claims.keys):
+            raise _duplicate(KEY_HEADERS[0])
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
         client = self._by_key.get(digest)
         if client is None:
@@ -251,6 +254,14 @@ def names_of(identity: str) -> tuple[str, str]:
 def other_clients(tenant: str) -> str:
     """The identity of a tenant's other clients together. No client has it: its last part is not escaped as names are."""
     return f"{tenant}/{OTHERS}"
+
+
+def _bearer(authorization: str) -> str:
+    scheme, _, key = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not key:
+        message = "The Authorization header must have the form 'Bearer <key>'."
+        raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
+    return key.strip()
 
 
 def _duplicate(header: str) -> Refusal:

@@ -6,8 +6,8 @@ from that of the engine's chat template, but it changes where that would change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -59,12 +59,7 @@ def of_messages(messages: list[Message], tools: bytes) -> Prompt:
 
     Raises `Refusal` if there are so many that reading them would delay other requests.
     """
-    parts = 0
-    for one in messages:
-        parts += len(one.content) if isinstance(one.content, list) else 1
-    if parts > MAX_PARTS:
-        why = f"messages has {parts} parts; send at most {MAX_PARTS}."
-        raise invalid(why, code="invalid_value", param="messages")
+    check_parts("messages", messages)
     pieces = [tools.decode()] if tools else []
     for message in messages:
         pieces += (_START, message.role, _UNIT)
@@ -79,6 +74,35 @@ def of_messages(messages: list[Message], tools: bytes) -> Prompt:
             pieces += (_UNIT, bytes(message.tool_calls).decode())
     text = "".join(pieces).encode()
     return Prompt(text, len(text), None)
+
+
+def of_turns(tools: UnsetType | Raw, turns: Iterable[tuple[str, Sequence[str]]]) -> Prompt:
+    """Tools first, then each turn of a conversation: its role and its pieces."""
+    pieces = [] if tools is UNSET else [bytes(tools).decode()]
+    for role, given in turns:
+        pieces += (_START, role, _UNIT, _UNIT.join(given))
+    text = "".join(pieces).encode()
+    return Prompt(text, len(text), None)
+
+
+class _Turn(Protocol):
+    @property
+    def content(self) -> object: ...
+
+
+def check_parts(field: str, turns: Sequence[_Turn]) -> None:
+    """Raises `Refusal` for a conversation of so many parts that reading them would delay other requests."""
+    parts = 0
+    for one in turns:
+        parts += len(one.content) if isinstance(one.content, list) else 1
+    if parts > MAX_PARTS:
+        message = f"{field} has {parts} parts; send at most {MAX_PARTS}."
+        raise invalid(message, code="invalid_value", param=field)
+
+
+def text_of(raw: UnsetType | Raw | None) -> str:
+    """An encoded value as text; empty if there is none."""
+    return bytes(raw).decode() if isinstance(raw, Raw) else ""
 
 
 def of_input(given: str | Sequence[str | int | list[int]], field: str) -> Prompt:

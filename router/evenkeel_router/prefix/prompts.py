@@ -9,13 +9,24 @@ user.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.prefix.chat_fields import (
+    Adapted,
+    Call,
+    ChatFields,
+    Choice,
+    Message,
+    Part,
+    Tool,
+)
+from evenkeel_router.prefix.conversations import of_messages, of_responses
 from evenkeel_router.prefix.tokenised import Reason, UntokenisedError
 
 _TEXT: Final = ("text", "input_text")
@@ -49,109 +60,56 @@ class Chat:
     size_bytes: int = 0
     """Of the request that it is of: what a template may take for it grows with that."""
 
+    source: str = ""
+    """The API that it was converted from; empty for a chat."""
+
     @property
     def kind(self) -> str:
         """What kind of request it is, for the check of token counts."""
-        return "chat" if self.tools is None else "tools"
+        return f"{self.source} {'chat' if self.tools is None else 'tools'}".strip()
 
 
-class _Adapted(msgspec.Struct, kw_only=True):
-    """Whose presence says that the prompt, or its cache, is not what it seems."""
-
-    lora_path: Raw | UnsetType = UNSET
-    session_params: Raw | UnsetType = UNSET
-    input_embeds: Raw | UnsetType = UNSET
-    suffix: Raw | UnsetType = UNSET
-    image_data: Raw | UnsetType = UNSET
-    video_data: Raw | UnsetType = UNSET
-    audio_data: Raw | UnsetType = UNSET
-
-
-class _Completions(_Adapted, kw_only=True):
+class _Completions(Adapted, kw_only=True):
     prompt: str | list[str | int | list[int]]
 
 
-class _Generate(_Adapted, kw_only=True):
+class _Generate(Adapted, kw_only=True):
     text: str | list[str] | None = None
     input_ids: list[int | list[int]] | None = None
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | dict[str, Any] | None = None
-
-
-class _Call(msgspec.Struct):
-    function: _Function
-    id: str | None = None
-    index: int | None = None
-    type: str = "function"
-
-
-class _Part(msgspec.Struct):
-    type: str
-    text: str | None = None
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str | list[_Part] | None = None
-    tool_call_id: str | None = None
-    name: str | None = None
-    phase: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_Call] | None = None
-    tools: Raw | UnsetType = UNSET
-    prefix: Raw | UnsetType = UNSET
-
-
-class _Tool(msgspec.Struct):
-    function: dict[str, Any]
-    type: str = "function"
-    defer_loading: bool | None = None
-
-
-class _ChosenFunction(msgspec.Struct):
-    name: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    function: _ChosenFunction
-
-
-class _Chat(_Adapted, kw_only=True):
-    messages: list[_Message]
-    tools: list[_Tool] | None = None
-    tool_choice: str | _Choice | None = None
-    reasoning_effort: str | float | None = None
-    reasoning: Raw | UnsetType = UNSET
-    chat_template_kwargs: dict[str, Any] | None = None
-    continue_final_message: bool = False
-    input_ids: list[int] | None = None
-
-
 _COMPLETIONS: Final = msgspec.json.Decoder(_Completions)
 _GENERATE: Final = msgspec.json.Decoder(_Generate)
-_CHAT: Final = msgspec.json.Decoder(_Chat)
+_CHAT: Final = msgspec.json.Decoder(ChatFields)
+
+
+def is_read(endpoint: Endpoint) -> bool:
+    """Whether the prompts of this endpoint are tokenised; the others find nothing in a cache of prefixes."""
+    return endpoint in _READERS
 
 
 def read(endpoint: Endpoint, body: bytes) -> Prompts | Chat:
     """What the engine will tokenise; `body` was parsed before. Raises `UntokenisedError`."""
-    if endpoint is Endpoint.EMBEDDINGS:
+    reader = _READERS.get(endpoint)
+    if reader is None:
         raise UntokenisedError(Reason.EMBEDDINGS)
     try:
-        if endpoint is Endpoint.CHAT:
-            return _chat(_CHAT.decode(body), size_bytes=len(body))
-        if endpoint is Endpoint.COMPLETIONS:
-            completions = _COMPLETIONS.decode(body)
-            _refuse_adapted(completions)
-            return _prompts(completions.prompt)
-        generate = _GENERATE.decode(body)
-        _refuse_adapted(generate)
-        given = generate.text if generate.text is not None else generate.input_ids
-        return _prompts([] if given is None else given)
+        return reader(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise UntokenisedError(Reason.TEMPLATE) from error  # the engine will refuse it
+
+
+def _completion(body: bytes) -> Prompts:
+    fields = _COMPLETIONS.decode(body)
+    _refuse_adapted(fields)
+    return _prompts(fields.prompt)
+
+
+def _generated(body: bytes) -> Prompts:
+    fields = _GENERATE.decode(body)
+    _refuse_adapted(fields)
+    given = fields.text if fields.text is not None else fields.input_ids
+    return _prompts([] if given is None else given)
 
 
 def for_template(chat: Chat, *, keeps_parts: bool) -> list[Template]:
@@ -166,7 +124,7 @@ def _with_content(message: Template, keeps_parts: bool) -> Template:
     return message | {"content": " ".join(part["text"] for part in content)}
 
 
-def _refuse_adapted(fields: _Adapted) -> None:
+def _refuse_adapted(fields: Adapted) -> None:
     for name in ("image_data", "video_data", "audio_data"):
         if _given(getattr(fields, name)):
             raise UntokenisedError(Reason.MULTIMODAL)
@@ -192,7 +150,7 @@ def _prompts(
     return Prompts(several)
 
 
-def _chat(fields: _Chat, *, size_bytes: int) -> Prompts | Chat:
+def _chat(fields: ChatFields, *, size_bytes: int, source: str = "") -> Prompts | Chat:
     _refuse_adapted(fields)
     if _given(fields.reasoning):
         raise UntokenisedError(Reason.OPTIONS, "reasoning is set")
@@ -213,10 +171,11 @@ def _chat(fields: _Chat, *, size_bytes: int) -> Prompts | Chat:
         options=_options(fields),
         answer_begins=answer_begins,
         size_bytes=size_bytes,
+        source=source,
     )
 
 
-def _message(given: _Message) -> Template:
+def _message(given: Message) -> Template:
     """A message as SGLang's model dumps it, without what is None."""
     if _given(given.tools) or _given(given.prefix):
         raise UntokenisedError(Reason.OPTIONS, "a message has tools or a prefix")
@@ -237,7 +196,7 @@ def _message(given: _Message) -> Template:
     return made
 
 
-def _part(part: _Part) -> Template:
+def _part(part: Part) -> Template:
     if part.type in _TEXT and part.text is not None:
         return {"type": "text", "text": part.text}
     if part.type.startswith(_MEDIA):
@@ -245,7 +204,7 @@ def _part(part: _Part) -> Template:
     raise UntokenisedError(Reason.OPTIONS, "a part of a message is of another type than text")
 
 
-def _call(call: _Call, role: str) -> Template:
+def _call(call: Call, role: str) -> Template:
     arguments = call.function.arguments
     if role == "assistant" and isinstance(arguments, str):
         arguments = msgspec.json.decode(arguments, type=dict[str, Any])
@@ -253,17 +212,17 @@ def _call(call: _Call, role: str) -> Template:
     return {"id": call.id, "index": call.index, "type": call.type, "function": function}
 
 
-def _tools(fields: _Chat) -> list[Template] | None:
+def _tools(fields: ChatFields) -> list[Template] | None:
     choice = fields.tool_choice
     if not fields.tools or choice == "none":
         return None
-    name = choice.function.name if isinstance(choice, _Choice) else None
+    name = choice.function.name if isinstance(choice, Choice) else None
     return [
         _tool(tool) for tool in fields.tools if name in (None, tool.function.get("name"))
     ] or None
 
 
-def _tool(tool: _Tool) -> Template:
+def _tool(tool: Tool) -> Template:
     """As SGLang 0.5.23 dumps it: the client's order of keys, and those that it left out as null."""
     given = tool.function
     if tool.defer_loading is not None or given.get("defer_loading") is not None:
@@ -279,7 +238,7 @@ def _tool(tool: _Tool) -> Template:
     return {"type": tool.type, "function": function, "defer_loading": None}
 
 
-def _options(fields: _Chat) -> Template:
+def _options(fields: ChatFields) -> Template:
     given = dict(fields.chat_template_kwargs or {})
     if given.keys() & _OF_THE_CALL:
         raise UntokenisedError(Reason.OPTIONS, "chat_template_kwargs names an argument of the call")
@@ -289,3 +248,16 @@ def _options(fields: _Chat) -> Template:
     inner = given.pop("reasoning_effort", None)
     effort = inner if inner is not None else effort
     return given if effort is None else {"reasoning_effort": effort} | given
+
+
+_READERS: Final[Mapping[Endpoint, Callable[[bytes], Prompts | Chat]]] = {
+    Endpoint.COMPLETIONS: _completion,
+    Endpoint.GENERATE: _generated,
+    Endpoint.CHAT: lambda body: _chat(_CHAT.decode(body), size_bytes=len(body)),
+    Endpoint.MESSAGES: lambda body: _chat(
+        of_messages(body), size_bytes=len(body), source="messages"
+    ),
+    Endpoint.RESPONSES: lambda body: _chat(
+        of_responses(body), size_bytes=len(body), source="responses"
+    ),
+}

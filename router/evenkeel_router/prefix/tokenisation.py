@@ -18,14 +18,14 @@ from evenkeel_contract.promptfacts import FILES, MAX_FACTS_BYTES, PromptFacts
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 
-from evenkeel_router.api.inference import Endpoint, Inference
+from evenkeel_router.api.inference import Inference
 from evenkeel_router.prefix.model_tokenizers import (
     AnyTokenizer,
     ModelTokenizer,
     SimulatedTokenizer,
     TokenizerError,
 )
-from evenkeel_router.prefix.prompts import Chat, Prompts, read
+from evenkeel_router.prefix.prompts import Chat, Prompts, is_read, read
 from evenkeel_router.prefix.tokenised import Reason, Tokenised, Untokenised, UntokenisedError
 
 _log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Tokenisation:
 
     async def of(self, inference: Inference) -> Tokenised | None:
         """The request's tokens; None: its text has to do, and why is counted."""
-        if not self.wanted:
+        if not self.wanted or not inference.endpoint.api.computes:
             return None
         try:
             return await self._of(inference)
@@ -145,7 +145,7 @@ class Tokenisation:
 
     async def _of(self, inference: Inference) -> Tokenised:
         tokenizer, size_bytes = self.tokenizer, inference.prompt_bytes
-        if inference.endpoint is Endpoint.EMBEDDINGS:
+        if not is_read(inference.endpoint):
             raise UntokenisedError(Reason.EMBEDDINGS)
         if tokenizer is None:
             raise UntokenisedError(Reason.NO_TOKENIZER)

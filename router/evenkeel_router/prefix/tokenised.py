@@ -32,7 +32,7 @@ class Reason(Enum):
     TEMPLATE = "template_error"
     """The template, or its input, is invalid; the engine answers with an error."""
     EMBEDDINGS = "embeddings"
-    """Embeddings are computed without a cache of prefixes."""
+    """Embeddings, rankings, scores, classes and transcriptions: prefixes are not read."""
     TOO_LONG = "too_long"
     """Tokenising it would delay others."""
     BUSY = "busy"
@@ -62,7 +62,7 @@ class Tokenised(NamedTuple):
     first_tokens: int
     """Of the first prompt."""
     kind: str
-    """What it was tokenised as, for the check: `prompt`, `chat` or `tools`."""
+    """What it was tokenised as, for the check: `prompt`, `chat`, `tools`, `messages chat` …"""
 
 
 class Untokenised:

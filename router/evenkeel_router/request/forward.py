@@ -28,7 +28,7 @@ from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
 from multidict import istr
 
 from evenkeel_router.api.identity import UNPAID, Paid
-from evenkeel_router.api.inference import Endpoint, with_client_key
+from evenkeel_router.api.inference import with_client_key
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Ticket
@@ -229,7 +229,7 @@ def _outgoing(
     """What is sent: the client's body, the client key, and the request's origin."""
     inference = admitted.inference
     headers = [(REQUEST_ID_HEADER, request_state.request_id)]
-    if inference.endpoint is Endpoint.GENERATE:
+    if inference.endpoint.api.key_in_body:
         body = with_client_key(inference.body, key)
     else:
         body = inference.body
@@ -238,4 +238,4 @@ def _outgoing(
         value = request.headers.get(name)
         if value is not None and value.isascii() and value.isprintable():
             headers.append((name, value))
-    return Outgoing(request_state.path, headers, body)
+    return Outgoing(request_state.path, headers, body, inference.content_type)

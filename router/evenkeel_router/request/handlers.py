@@ -1,6 +1,7 @@
 """The traffic port: routes requests by their path, and turns refusals and faults into answers.
 
-Every request ends in `_finish`, once, and is counted and logged there. Checks of `/health` are neither.
+Every request ends in `_finish`, once, and is counted and logged there. Checks of `/health` and of browsers (CORS) are
+neither.
 """
 
 from __future__ import annotations
@@ -19,8 +20,14 @@ from evenkeel_contract.names import REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import NOTHING
 from multidict import istr
 
+from evenkeel_router.api.endpoints import (
+    MODELS,
+    dialect_of,
+    endpoint_of,
+    is_stored_response,
+)
 from evenkeel_router.api.errors import OURS, Outcome, Refusal, error_body, invalid
-from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.responses import not_stored
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.fairness import Fairness
 from evenkeel_router.request import refusals
@@ -40,10 +47,10 @@ from evenkeel_router.transport.client_request import (
 )
 
 _log = logging.getLogger(__name__)
+_ORIGIN: Final = istr("Origin")
+_PREFLIGHT: Final = istr("Access-Control-Request-Method")
 _REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
 _WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_ENDPOINTS: Final = {endpoint.value: endpoint for endpoint in Endpoint}
-_MODELS: Final = "/v1/models"
 _HEALTH: Final = "/health"
 _OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
 
@@ -84,20 +91,29 @@ class Traffic:
 
     async def handle(self, request: Request) -> Answer:
         """One request."""
-        path = request.target.partition("?")[0]
-        endpoint = _ENDPOINTS.get(path)
+        path = _path(request)
+        endpoint = endpoint_of(path)
         if endpoint is None and path == _HEALTH and request.method in ("GET", "HEAD"):
             return self._health(request)
         request_state = RequestState(
             request_id=self._request_id(request),
-            path=path if endpoint is not None or path == _MODELS else _OTHER_PATH,
+            path=path if endpoint is not None or path == MODELS else _OTHER_PATH,
             started_s=self._now(),
         )
+        if self._intake.cors.enabled and _ORIGIN in request.headers:
+            origin = request.headers[_ORIGIN]
+            if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
+                headers = self._intake.cors.preflight(origin)
+                return CompleteReply(request, status=200, body=b"", headers=headers)
+            request_state.reply_headers += self._intake.cors.headers(origin)
         try:
             if self._intake.draining:
                 raise refusals.shutting_down()
             if endpoint is not None and request.method == "POST":
                 return await self._pipeline.infer(request_state, request, endpoint)
+            if is_stored_response(path):
+                self._pipeline.identify(request_state, request)
+                raise not_stored()
             return self._models(request_state, request, path)
         except Refusal as refusal:
             return self._refused(
@@ -133,7 +149,7 @@ class Traffic:
 
     def _models(self, request_state: RequestState, request: Request, path: str) -> Answer:
         """What OpenAI's clients ask before anything else; raises `Refusal`."""
-        name = path.removeprefix(_MODELS).removeprefix("/") if path.startswith(_MODELS) else None
+        name = path.removeprefix(MODELS).removeprefix("/") if path.startswith(MODELS) else None
         if name is None or request.method not in ("GET", "HEAD"):
             message = f"Unknown URL: {request.method} {path[:200]}."
             raise Refusal(Outcome.NOT_FOUND, message, code="unknown_url")
@@ -168,7 +184,7 @@ class Traffic:
             request_state,
             request,
             refusal.status,
-            error_body(refusal),
+            error_body(refusal, dialect_of(_path(request))),
             refusal.headers,
             close=close,
         )
@@ -179,7 +195,8 @@ class Traffic:
         self._totals.faults += 1
         request_state.status = 500
         refusal = Refusal(Outcome.REPLICA_FAILED, "Internal error of the router.", code=INTERNAL)
-        return self._whole(request_state, request, 500, error_body(refusal), close=True)
+        body = error_body(refusal, dialect_of(_path(request)))
+        return self._whole(request_state, request, 500, body, close=True)
 
     def _whole(
         self,
@@ -191,7 +208,7 @@ class Traffic:
         *,
         close: bool = False,
     ) -> CompleteReply:
-        headers = [(REQUEST_ID_HEADER, request_state.request_id), *headers]
+        headers = [*request_state.reply_headers, *headers]
         close = close or self._intake.draining
         return CompleteReply(
             request, status=status, body=body, content_type=JSON, headers=headers, close=close
@@ -225,6 +242,10 @@ class Traffic:
         if given is not None and _WELL_FORMED_ID.fullmatch(given):
             return given
         return next_id(self._id_prefix, self._ids)
+
+
+def _path(request: Request) -> str:
+    return request.target.partition("?")[0]
 
 
 def _not_http(error: HttpSyntaxError) -> Refusal:

@@ -7,6 +7,7 @@ from typing import Final
 
 from evenkeel_contract.routerconfig import RouterConfig
 
+from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.identity import Directory
 from evenkeel_router.api.inference import Limits
 from evenkeel_router.ledger.limit_parts import LimitParts
@@ -23,6 +24,7 @@ class Intake:
     def __init__(self, config: RouterConfig, limit_parts: LimitParts) -> None:
         self.directory = Directory(config.tenancy, namespace=config.namespace)
         self.limits = _limits(config)
+        self.cors = Cors(config.cors_origins)
         self.limit_parts = limit_parts
         self.admission = Admission(config.limits, limit_parts)
         self.body_memory = BodyMemory(MAX_BUFFERED_BYTES)
@@ -35,6 +37,7 @@ class Intake:
         """Use a changed configuration."""
         self.directory = Directory(config.tenancy, namespace=config.namespace)
         self.limits = _limits(config)
+        self.cors = Cors(config.cors_origins)
         self.admission.limits = config.limits
 
 

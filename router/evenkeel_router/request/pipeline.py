@@ -14,8 +14,10 @@ from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
-from evenkeel_router.api.identity import Claims, Client
-from evenkeel_router.api.inference import Endpoint, Inference, parse
+from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.identity import KEY_HEADERS, Claims, Client
+from evenkeel_router.api.inference import Inference
+from evenkeel_router.api.parse import parse
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Pages, Prediction
 from evenkeel_router.ledger.service_ledger import ServiceLedger
@@ -32,6 +34,8 @@ from evenkeel_router.transport.bodies import TenantMemory, read_body
 from evenkeel_router.transport.client_request import Answer, Request
 
 _AUTHORIZATION = istr("Authorization")
+_CONTENT_TYPE = istr("Content-Type")
+_KEYS = tuple(map(istr, KEY_HEADERS))
 _IDENTITY = tuple((name, istr(name)) for name in CLIENT_HEADERS)
 _GUARDED = tuple(istr(name) for name in GUARDED_HEADERS)
 SPOOFED = "identity-header"
@@ -75,7 +79,11 @@ class Pipeline:
             if key in headers:
                 named.extend((name, value) for value in headers.getall(key))
         peer = request.remote if named else None  # it matters only where a header names a client
-        claims = Claims(headers.getall(_AUTHORIZATION, ()), named, peer or "")
+        keys: list[str] = []
+        for key_header in _KEYS:
+            if key_header in headers:
+                keys += headers.getall(key_header)
+        claims = Claims(headers.getall(_AUTHORIZATION, ()), keys, named, peer or "")
         if named and self._intake.directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
         client = self._intake.directory.identify(claims)
@@ -101,7 +109,8 @@ class Pipeline:
         )
         held_bytes = len(body)
         try:
-            inference = parse(endpoint, body, intake.limits)
+            content_type = request.headers.get(_CONTENT_TYPE, "") if endpoint.api.form else ""
+            inference = parse(endpoint, body, intake.limits, content_type=content_type)
             self._note_stripped(request, inference)
             request_state.stream = inference.stream
 
@@ -111,7 +120,8 @@ class Pipeline:
                 tokens = self._totals.ratio.estimate(inference.prompt_bytes)
             request_state.estimate_tokens = tokens
             await admit(intake.admission, self._top_up, client, tokens, self._now)
-            self._service_ledger.demand.arrived(client.identity, self._now())
+            if endpoint.api.computes:
+                self._service_ledger.demand.arrived(client.identity, self._now())
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
             try:
@@ -154,7 +164,9 @@ class Pipeline:
                 client.identity,
                 weight=client.weight,
                 text=inference.text,
-                input_tokens=request_state.estimate_tokens,
+                input_tokens=request_state.estimate_tokens
+                if inference.endpoint.api.computes
+                else 0,
                 pages=pages,
             )
             return await self._forwarder.forward(
@@ -189,8 +201,13 @@ class Pipeline:
             self._service_ledger.demand.finished(client.identity, cost)
             good = request_state.outcome is None and request_state.usage_reported
             if usage.input_tokens and good and attempt is not None:
-                self._totals.ratio.learn(inference.prompt_bytes, usage.input_tokens)
+                if inference.prompt_bytes:
+                    self._totals.ratio.learn(inference.prompt_bytes, usage.input_tokens)
                 self._compare(request_state, attempt.ticket.prediction, usage)
+        elif request_state.outcome is None and not inference.endpoint.api.computes:
+            used_tokens = (
+                request_state.estimate_tokens
+            )  # the model did not run; the tenant's limit counts it
         unpaid_tokens = used_tokens - request_state.estimate_tokens
         self._intake.admission.leave(client, unpaid_tokens, self._now())
 

@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from evenkeel_contract.names import REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 
-from evenkeel_router.api.errors import Outcome, Refusal, error_event, of_status, replica_error_body
-from evenkeel_router.api.event_stream import EventScan, GarbageError, of_reply
-from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.errors import Outcome, Refusal, of_status, replica_error_body
+from evenkeel_router.api.named_events import scan_of
+from evenkeel_router.api.usage import GarbageError, of_reply
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.selection import Match
 from evenkeel_router.request import refusals
@@ -54,11 +53,9 @@ class Relay:
         self._match = admitted.match
         self._begun = begun
         inference = admitted.inference
-        self.scan = EventScan(
-            cumulative=inference.endpoint is Endpoint.GENERATE,
-            drops_usage=not inference.wants_usage,
-        )
-        self.stream = Stream(request, headers=((REQUEST_ID_HEADER, request_state.request_id),))
+        dialect = inference.endpoint.api.dialect
+        self.scan = scan_of(dialect, drops_usage=not inference.wants_usage)
+        self.stream = Stream(request, headers=request_state.reply_headers)
 
     def feed(self, data: bytes, last: bool) -> None:
         """Pass on what is whole."""
@@ -85,7 +82,7 @@ class Relay:
         """End a stream that has begun with an error event, if its last event was not sent yet."""
         if not self.scan.done:
             self.request_state.outcome = refusal.outcome
-            self.stream.send(error_event(refusal))
+            self.stream.send(self.scan.error_event(refusal))
         self.stream.finish()
         return self.stream
 
@@ -146,18 +143,19 @@ def relay_whole(
 ) -> CompleteReply:
     """What the client gets for a replica's answer that is no stream; raises `FailedAttempt`."""
     status, body, inference = reply.status, reply.body, admitted.inference
+    api = inference.endpoint.api
     content_type = reply.content_type or "application/octet-stream"
     if 400 <= status < 500 and status not in (401, 403) and body is not None:
         state.outcome = of_status(status)
         state.usage = NOTHING
-        body, content_type = replica_error_body(status, body), JSON
+        body, content_type = replica_error_body(status, body, api.dialect), JSON
     elif status == 200 and body is not None and not inference.stream:
         try:
-            reported = of_reply(inference.endpoint, body)
+            reported = of_reply(inference.endpoint, body, content_type)
         except GarbageError as error:
             raise FailedAttempt(str(error)) from error
         state.usage_reported = reported is not None
-        state.usage = reported or estimate(admitted.match, 0)
+        state.usage = (reported or estimate(admitted.match, 0)) if api.computes else NOTHING
     else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
         content = reply.content_type or "no content type"
         raise FailedAttempt(f"the replica answered {status} with {content}")
@@ -167,7 +165,7 @@ def relay_whole(
         status=status,
         body=body,
         content_type=content_type,
-        headers=((REQUEST_ID_HEADER, state.request_id),),
+        headers=state.reply_headers,
         close=close,
     )
 

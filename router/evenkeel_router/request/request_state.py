@@ -17,6 +17,7 @@ import asyncio
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from evenkeel_contract.names import REQUEST_ID_HEADER
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
 
@@ -150,7 +151,7 @@ class RequestState:
 
     __slots__ = (
         "activation_s", "attempt", "attempts", "client", "complete", "estimate_tokens", "expired", "first_byte_s",
-        "outcome", "path", "replica", "request_id", "started_s", "status", "stream", "task", "tokenised", "totals", "usage",
+        "outcome", "path", "replica", "reply_headers", "request_id", "started_s", "status", "stream", "task", "tokenised", "totals", "usage",
         "usage_reported",
     )  # fmt: skip
 
@@ -158,6 +159,8 @@ class RequestState:
         self.request_id = request_id
         self.path = path
         self.started_s = started_s
+        self.reply_headers: tuple[tuple[str, str], ...] = ((REQUEST_ID_HEADER, request_id),)
+        """Headers of every answer to it."""
         # Identify, parse, admit.
         self.client: Client | None = None
         self.totals: ClientTotals | None = None

@@ -142,7 +142,6 @@ def _idle_since(connection: ReplicaConnection) -> float:
 def _head(url: str, api_key: str | None, path: str) -> bytes:
     """The part of a request's head that is always the same."""
     lines = [f"POST {path} HTTP/1.1", f"host: {urlsplit(url).netloc}"]
-    lines.append("content-type: application/json")
     if api_key is not None:
         lines.append(f"authorization: Bearer {api_key}")
     return "".join(f"{line}\r\n" for line in lines).encode()
@@ -164,7 +163,10 @@ class _HttpExchange:
         head = [_head(self._replica.url, self._replica.api_key, request.path)]
         for name, value in request.headers:
             head.append(f"{name}: {value}\r\n".encode())
-        head.append(b"content-length: %d\r\n\r\n" % len(request.body))
+        size_bytes = len(request.body)
+        head.append(
+            b"content-type: %b\r\ncontent-length: %d\r\n\r\n" % (request.content_type, size_bytes)
+        )
         head.append(request.body)
         data = b"".join(head)
         if self._connection.reused:

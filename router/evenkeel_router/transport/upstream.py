@@ -56,6 +56,7 @@ class Outgoing(NamedTuple):
     headers: Sequence[tuple[str, str]]
     """In addition to those of every request: content type and length, host, the replica's own key."""
     body: bytes
+    content_type: bytes = b"application/json"
 
 
 Feed = Callable[[bytes, bool], None]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.prefix.chat_template import (
     LONGEST_S,
     PER_BYTE_S,

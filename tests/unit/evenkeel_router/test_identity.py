@@ -44,8 +44,13 @@ def directory(*, keys: bool = True, anonymous: Anonymous = Anonymous.REJECT) -> 
     return Directory(tenancy, namespace="ns")
 
 
-def claims(*authorization: str, named: tuple[str, ...] = (), peer: str = STRANGER) -> Claims:
-    return Claims(authorization, [(HEADER, value) for value in named], peer)
+def claims(
+    *authorization: str,
+    keys: tuple[str, ...] = (),
+    named: tuple[str, ...] = (),
+    peer: str = STRANGER,
+) -> Claims:
+    return Claims(authorization, keys, [(HEADER, value) for value in named], peer)
 
 
 def identified(claims_: Claims, directory_: Directory | None = None) -> Client:
@@ -80,6 +85,18 @@ def test_an_unknown_key_is_refused_even_with_anonymous_access(value: str) -> Non
     want = (Outcome.UNAUTHENTICATED, "invalid_api_key")
     assert refused(claims(value), shared) == want
     assert refused(claims(value, named=("acme",), peer=TRUSTED), shared) == want
+
+
+def test_a_key_counts_in_each_of_its_headers() -> None:
+    assert identified(claims(keys=("sk-1",))).name == "chat"
+    assert identified(claims("Bearer sk-1", keys=("sk-1", "sk-1"))).name == "chat"
+    assert refused(claims(keys=("sk-2",))) == (Outcome.UNAUTHENTICATED, "invalid_api_key")
+
+
+def test_two_keys_that_differ_are_refused() -> None:
+    want = (Outcome.INVALID_REQUEST, "duplicate_header")
+    assert refused(claims("Bearer sk-1", keys=("sk-2",))) == want
+    assert refused(claims(keys=("sk-1", "sk-2"))) == want
 
 
 def test_a_key_is_stronger_than_a_header() -> None:

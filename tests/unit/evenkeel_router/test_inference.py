@@ -4,15 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome, Refusal
-from evenkeel_router.api.inference import (
-    MAX_MEMBERS,
-    Endpoint,
-    Inference,
-    Limits,
-    parse,
-    with_client_key,
-)
+from evenkeel_router.api.inference import MAX_MEMBERS, Inference, Limits, with_client_key
+from evenkeel_router.api.parse import parse
 from evenkeel_router.api.prompt import MAX_PARTS
 
 LIMITS = Limits(model="m", max_output_tokens=1000)

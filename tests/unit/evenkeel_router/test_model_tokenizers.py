@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from evenkeel_contract.simulatedprompt import encode
-from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.prefix.model_tokenizers import (
     ModelTokenizer,
     SimulatedTokenizer,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.prefix.prompts import Chat, Prompts, for_template, read
 from evenkeel_router.prefix.tokenised import Reason, UntokenisedError
 

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
-from evenkeel_router.api.inference import Endpoint, Inference, Limits, parse
+from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.inference import Inference, Limits
+from evenkeel_router.api.parse import parse
 from evenkeel_router.prefix import tokenisation as tokenising
 from evenkeel_router.prefix.chat_template import TOO_LONG
 from evenkeel_router.prefix.model_tokenizers import ModelTokenizer, SimulatedTokenizer

@@ -2,8 +2,8 @@
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.api.event_stream import GarbageError, of_chunk, of_reply
-from evenkeel_router.api.inference import Endpoint
+from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.usage import GarbageError, of_chunk, of_reply
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,54 @@ from evenkeel_router.api.inference import Endpoint
             ),
             Usage(12, 1, 5),
         ),
+        (
+            Endpoint.RESPONSES,
+            (
+                b'{"usage":{"input_tokens":9,"output_tokens":2,'
+                b'"input_tokens_details":{"cached_tokens":4}}}'
+            ),
+            Usage(9, 4, 2),
+        ),
+        (Endpoint.RESPONSES, b'{"status":"failed","usage":null}', None),
+        (  # Anthropic's input does not contain what came from the cache
+            Endpoint.MESSAGES,
+            (
+                b'{"usage":{"input_tokens":5,"cache_read_input_tokens":4,'
+                b'"cache_creation_input_tokens":null,"output_tokens":2}}'
+            ),
+            Usage(9, 4, 2),
+        ),
+        (
+            Endpoint.MESSAGES,
+            b'{"usage":{"input_tokens":-5,"cache_read_input_tokens":-4}}',
+            Usage(0),
+        ),
+        (Endpoint.COUNT_TOKENS, b'{"input_tokens":5}', None),
+        (Endpoint.RERANK, b'{"results":[],"usage":{"prompt_tokens":9}}', Usage(9)),
+        (
+            Endpoint.RERANK,
+            b'[{"score":1,"meta_info":{"prompt_tokens":9}},{"score":0,"meta_info":{"prompt_tokens":4}}]',
+            Usage(13),
+        ),
+        (Endpoint.RERANK, b'[{"score":1,"meta_info":null}]', None),
+        (Endpoint.SCORE, b'{"scores":[[1]],"usage":{"prompt_tokens":9}}', Usage(9)),
+        (
+            Endpoint.CLASSIFY,
+            b'{"data":[],"usage":{"prompt_tokens":9,"completion_tokens":0}}',
+            Usage(9),
+        ),
+        (Endpoint.TOKENIZE, b'{"tokens":[1],"count":1}', None),
+        (
+            Endpoint.TRANSCRIPTIONS,
+            b'{"text":"eight by","usage":{"type":"duration","seconds":3}}',
+            Usage(150, 0, 2),
+        ),
+        (
+            Endpoint.TRANSCRIPTIONS,
+            b'{"text":"x","usage":{"type":"tokens","input_tokens":8,"output_tokens":3}}',
+            Usage(8, 0, 3),
+        ),
+        (Endpoint.TRANSCRIPTIONS, b'{"text":"x"}', None),
     ],
 )
 def test_usage_is_read_out_of_a_reply(endpoint: Endpoint, body: bytes, want: Usage | None) -> None:
@@ -55,6 +103,12 @@ def test_a_reply_that_is_none_is_garbage(endpoint: Endpoint, body: bytes) -> Non
         return
     with pytest.raises(GarbageError, match=endpoint.value):
         of_reply(endpoint, body)
+
+
+def test_a_transcript_may_be_plain_text() -> None:
+    assert of_reply(Endpoint.TRANSCRIPTIONS, b"Hello.", "text/plain; charset=utf-8") is None
+    with pytest.raises(GarbageError):
+        of_reply(Endpoint.TRANSCRIPTIONS, b"Hello.", "application/json")
 
 
 def test_an_events_usage_may_come_alone_or_with_content() -> None:

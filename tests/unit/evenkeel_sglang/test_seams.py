@@ -17,6 +17,7 @@ class Fitting:
     def get_new_batch_prefill(self, running_batch) -> None: ...  # type: ignore[no-untyped-def]
     def process_batch_result(self, batch, result) -> None: ...  # type: ignore[no-untyped-def]
     def calc_priority(self, waiting_queue, running_batch, processed_tokens) -> None: ...  # type: ignore[no-untyped-def]
+    def generate_request(self, obj, request) -> None: ...  # type: ignore[no-untyped-def]
     def __getitem__(self, i) -> None: ...  # type: ignore[no-untyped-def]
     def add_one_req(self, req, has_chunked_req, truncation_align_size) -> None: ...  # type: ignore[no-untyped-def]
 
@@ -34,7 +35,8 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     names = (
         *("sglang", "sglang.srt", "sglang.srt.server_args", "sglang.srt.managers"),
         *("sglang.srt.managers.scheduler", "sglang.srt.managers.schedule_policy"),
-        *("sglang.srt.managers.io_struct", "sglang.srt.mem_cache", "sglang.srt.mem_cache.common"),
+        *("sglang.srt.managers.io_struct", "sglang.srt.managers.tokenizer_manager"),
+        *("sglang.srt.mem_cache", "sglang.srt.mem_cache.common"),
     )
     modules = {name: ModuleType(name) for name in names}
     for name, module in modules.items():
@@ -46,6 +48,7 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     modules["sglang.srt.server_args"].ServerArgs = Fitting  # type: ignore[attr-defined]
     modules["sglang.srt.managers.scheduler"].Scheduler = Fitting  # type: ignore[attr-defined]
     modules["sglang.srt.managers.io_struct"].GenerateReqInput = Fitting  # type: ignore[attr-defined]
+    modules["sglang.srt.managers.tokenizer_manager"].TokenizerManager = Fitting  # type: ignore[attr-defined]
     policy = modules["sglang.srt.managers.schedule_policy"]
     policy.SchedulePolicy = policy.PrefillAdder = Fitting  # type: ignore[attr-defined]
     modules["sglang.srt.mem_cache.common"].match_kv_cache = match_kv_cache  # type: ignore[attr-defined]

@@ -1,0 +1,93 @@
+"""SGLang's `/generate`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from evenkeel_router.api import prompt
+from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.errors import invalid
+from evenkeel_router.api.inference import (
+    Guarded,
+    Inference,
+    Limits,
+    check_choices,
+    check_output,
+    members_of,
+    without,
+    without_guarded,
+)
+
+DEFAULT_GENERATED: Final = 128  # SGLang's default `max_new_tokens`
+
+
+class _Sampling(msgspec.Struct):
+    max_new_tokens: int | None = None
+    n: int | None = None
+    custom_params: Raw | UnsetType = UNSET
+
+
+class _Generate(Guarded, kw_only=True):
+    text: str | list[str] | None = None
+    input_ids: list[int | list[int]] | None = None
+    sampling_params: _Sampling | list[_Sampling] | None = None
+    stream: bool | None = None
+
+
+_GENERATE: Final = msgspec.json.Decoder(_Generate)
+
+
+def generate(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+    """`/generate`."""
+    fields = _GENERATE.decode(body)
+    given = fields.text if fields.text is not None else fields.input_ids
+    if given is None:
+        raise invalid(
+            "text or input_ids is required.", code="missing_required_parameter", param="text"
+        )
+    text = prompt.of_input(given, "text" if given is fields.text else "input_ids")
+    sampling = fields.sampling_params
+    several = sampling if isinstance(sampling, list) else [sampling] if sampling else []
+    if len(several) > prompt.MAX_PROMPTS:
+        message = f"sampling_params has {len(several)} entries; send at most {prompt.MAX_PROMPTS}."
+        raise invalid(message, code="invalid_value", param="sampling_params")
+    for one in several:
+        check_output("sampling_params.max_new_tokens", one.max_new_tokens, limits)
+        check_choices("sampling_params.n", one.n)
+    body, stripped = without_guarded(body, fields)
+    if any(one.custom_params is not UNSET for one in several):
+        body = _without_custom_params(body)
+        stripped = (*stripped, "sampling_params.custom_params")
+    return Inference(
+        endpoint=endpoint,
+        body=body,
+        text=text.first,
+        prompt_bytes=text.size_bytes,
+        prompt_tokens=text.tokens,
+        max_output_tokens=sum(map(_bound, sampling))
+        if isinstance(sampling, list)
+        else _bound(sampling or _Sampling()) * text.prompts,
+        stream=bool(fields.stream),
+        stripped=stripped,
+    )
+
+
+def _bound(sampling: _Sampling) -> int:
+    tokens = sampling.max_new_tokens
+    return (DEFAULT_GENERATED if tokens is None else tokens) * (sampling.n or 1)
+
+
+def _without_custom_params(body: bytes) -> bytes:
+    members = members_of(body)
+    raw = bytes(members["sampling_params"])
+    if raw.startswith(b"["):
+        several = msgspec.json.decode(raw, type=list[dict[str, Raw]])
+        for one in several:
+            one.pop("custom_params", None)
+        members["sampling_params"] = Raw(msgspec.json.encode(several))
+    else:
+        members["sampling_params"] = Raw(without(raw, ("custom_params",)))
+    return msgspec.json.encode(members)

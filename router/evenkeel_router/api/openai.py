@@ -1,0 +1,123 @@
+"""OpenAI's completions, chat completions and embeddings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from evenkeel_router.api import prompt
+from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.inference import (
+    Guarded,
+    Inference,
+    Limits,
+    check_choices,
+    check_model,
+    check_not_empty,
+    check_output,
+    members_of,
+    splice,
+    without_guarded,
+)
+
+DEFAULT_COMPLETION: Final = 16  # OpenAI's default `max_tokens` of completions
+_USAGE_MEMBER: Final = b'"stream_options":{"include_usage":true}'
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _OpenAI(Guarded, kw_only=True):
+    model: str
+    n: int | None = None
+    max_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | UnsetType | None = UNSET
+
+
+class _Completions(_OpenAI, kw_only=True):
+    prompt: prompt.Input
+
+
+class _Chat(_OpenAI, kw_only=True):
+    messages: list[prompt.Message]
+    max_completion_tokens: int | None = None
+    tools: Raw | UnsetType = UNSET
+
+
+class _Embeddings(_OpenAI, kw_only=True):
+    input: prompt.Input
+
+
+_COMPLETIONS: Final = msgspec.json.Decoder(_Completions)
+_CHAT: Final = msgspec.json.Decoder(_Chat)
+_EMBEDDINGS: Final = msgspec.json.Decoder(_Embeddings)
+
+
+def completions(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+    """`/v1/completions`."""
+    fields = _COMPLETIONS.decode(body)
+    check_output("max_tokens", fields.max_tokens, limits)
+    text = prompt.of_input(fields.prompt, "prompt")
+    bound = DEFAULT_COMPLETION if fields.max_tokens is None else fields.max_tokens
+    return _openai(endpoint, body, fields, text, limits, bound)
+
+
+def embeddings(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+    """`/v1/embeddings`."""
+    fields = _EMBEDDINGS.decode(body)
+    text = prompt.of_input(fields.input, "input")
+    return _openai(endpoint, body, fields, text, limits, 0)
+
+
+def chat(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+    """`/v1/chat/completions`."""
+    fields = _CHAT.decode(body)
+    check_output("max_tokens", fields.max_tokens, limits)
+    check_output("max_completion_tokens", fields.max_completion_tokens, limits)
+    check_not_empty("messages", fields.messages)
+    tools = b"" if fields.tools is UNSET else bytes(fields.tools)
+    # As in SGLang: a max_completion_tokens of 0 counts as not set.
+    bound = fields.max_completion_tokens or fields.max_tokens
+    text = prompt.of_messages(fields.messages, tools)
+    return _openai(endpoint, body, fields, text, limits, bound)
+
+
+def _openai(
+    endpoint: Endpoint, body: bytes, fields: _OpenAI, text: prompt.Prompt, limits: Limits,
+    bound: int | None,
+) -> Inference:  # fmt: skip
+    check_model(fields.model, limits)
+    check_choices("n", fields.n)
+    body, stripped = without_guarded(body, fields)
+    stream = bool(fields.stream) and endpoint.api.streams
+    options = fields.stream_options
+    wants_usage = isinstance(options, _StreamOptions) and bool(options.include_usage)
+    if stream and options is UNSET:
+        body = splice(body, _USAGE_MEMBER)
+    elif stream and not wants_usage:
+        body = _with_usage_option(body)
+    return Inference(
+        endpoint=endpoint,
+        body=body,
+        text=text.first,
+        prompt_bytes=text.size_bytes,
+        prompt_tokens=text.tokens,
+        max_output_tokens=None if bound is None else bound * (fields.n or 1) * text.prompts,
+        stream=stream,
+        wants_usage=wants_usage,
+        stripped=stripped,
+    )
+
+
+def _with_usage_option(body: bytes) -> bytes:
+    """Change the client's `stream_options`: of two members with one name, the client's would win."""
+    members = members_of(body)
+    raw = bytes(members["stream_options"])
+    options = {} if raw == b"null" else members_of(raw)
+    options["include_usage"] = Raw(b"true")
+    members["stream_options"] = Raw(msgspec.json.encode(options))
+    return msgspec.json.encode(members)

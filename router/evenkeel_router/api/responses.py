@@ -1,0 +1,137 @@
+"""OpenAI's responses: what the router reads of a request, and the features that it refuses.
+
+No engine shares stored responses with another, and a request may reach any replica. So everything that needs a stored
+response is refused, and `store` is set to false: OpenAI's default is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from evenkeel_router.api import prompt
+from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.errors import Outcome, Refusal, invalid
+from evenkeel_router.api.inference import (
+    Guarded,
+    Inference,
+    Limits,
+    check_model,
+    check_output,
+    splice,
+    without_guarded,
+)
+
+UNSUPPORTED: Final = "unsupported_parameter"
+"""OpenAI's code for a feature that the model or the service lacks."""
+_NOT_STORED: Final = b'"store":false'
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    image_url: Raw | UnsetType = UNSET
+
+
+class _Item(msgspec.Struct):
+    """A message, a tool's call or its result. What is no text counts by its bytes."""
+
+    type: str = "message"
+    role: str = ""
+    content: str | list[_Part] | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: Raw | UnsetType = UNSET
+    input: Raw | UnsetType = UNSET
+    summary: Raw | UnsetType = UNSET
+
+
+class _Responses(Guarded, kw_only=True):
+    input: str | list[_Item]
+    model: str | None = None
+    instructions: str | None = None
+    tools: Raw | UnsetType = UNSET
+    max_output_tokens: int | None = None
+    stream: bool | None = None
+    store: bool | UnsetType | None = UNSET
+    background: bool | None = None
+    previous_response_id: str | None = None
+    conversation: Raw | UnsetType = UNSET
+    prompt: Raw | UnsetType = UNSET
+
+
+_RESPONSES: Final = msgspec.json.Decoder(_Responses)
+
+
+def responses(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+    """`/v1/responses`."""
+    fields = _RESPONSES.decode(body)
+    check_model(fields.model, limits)
+    check_output("max_output_tokens", fields.max_output_tokens, limits)
+    _refuse_state(fields)
+    if not isinstance(fields.input, str):
+        prompt.check_parts("input", fields.input)
+    given = prompt.of_turns(fields.tools, _turns(fields))
+    body, stripped = without_guarded(body, fields)
+    return Inference(
+        endpoint=endpoint,
+        body=body if fields.store is not UNSET else splice(body, _NOT_STORED),
+        text=given.first,
+        prompt_bytes=given.size_bytes,
+        prompt_tokens=None,
+        max_output_tokens=fields.max_output_tokens,
+        stream=bool(fields.stream),
+        stripped=stripped,
+    )
+
+
+def not_stored() -> Refusal:
+    """The answer to a request for a stored response."""
+    message = (
+        "This service stores no responses. Read the answer of the request itself, "
+        "and send the whole conversation in 'input'."
+    )
+    return Refusal(Outcome.NOT_FOUND, message, code="response_not_stored", param="response_id")
+
+
+def _refuse_state(fields: _Responses) -> None:
+    for name, is_given, instead in (
+        ("previous_response_id", fields.previous_response_id, "Send the conversation so far in 'input'."),
+        ("conversation", _is_given(fields.conversation), "Send the conversation so far in 'input'."),
+        ("prompt", _is_given(fields.prompt), "Send its text in 'instructions' and 'input'."),
+        ("background", fields.background, "Leave it out, and set 'stream' to true for a long answer."),
+        ("store", fields.store is True, "Set it to false, and keep the answer yourself."),
+    ):  # fmt: skip
+        if is_given:
+            message = f"{name} needs stored responses, which this service does not keep. {instead}"
+            raise invalid(message, code=UNSUPPORTED, param=name)
+
+
+def _is_given(value: Raw | UnsetType) -> bool:
+    return value is not UNSET and bytes(value) != b"null"
+
+
+def _turns(fields: _Responses) -> Iterator[tuple[str, list[str]]]:
+    if fields.instructions is not None:
+        yield "system", [fields.instructions]
+    if isinstance(fields.input, str):
+        yield "user", [fields.input]
+        return
+    for item in fields.input:
+        yield item.role or item.type, _pieces(item)
+
+
+def _pieces(item: _Item) -> list[str]:
+    content = item.content
+    if isinstance(content, str):
+        pieces = [content]
+    else:
+        pieces = [
+            part.text if part.text is not None else prompt.text_of(part.image_url) or part.type
+            for part in content or ()
+        ]
+    encoded = map(prompt.text_of, (item.output, item.input, item.summary))
+    return pieces + [one for one in (item.name, item.arguments, *encoded) if one]

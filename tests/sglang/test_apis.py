@@ -1,0 +1,142 @@
+"""Every API through the router to the real engine: tokens counted alike by client, router and engine, and by client.
+
+The engine's own report must have each request under the client that sent it: SGLang reads the client key's header for
+some endpoints only, so a hook does it for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
+
+from tests.sglang.engine import Engine, clients_of
+from tests.sglang.test_tokens import NAME, TEMPLATE, flags, model_folder
+from tests.support.routers import KEY, config_for, router_of, until
+
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
+
+CLIENT = "ns/acme/chat"
+PROMPT = "You keep a ship on an even keel. " * 12
+WEATHER = {"name": "weather", "description": "Weather.", "input_schema": {"type": "object"}}
+MESSAGES: list[dict[str, Any]] = [
+    {"messages": [{"role": "user", "content": PROMPT}]},
+    {"messages": [{"role": "user", "content": PROMPT}], "system": "Be brief.", "tools": [WEATHER]},
+    {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Warm?"}]},
+            {"role": "assistant", "content": [
+                {"type": "text", "text": "Let me see."},
+                {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Zürich"}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": "12"},
+                {"type": "text", "text": "And now?"},
+            ]},
+        ]
+    },
+]  # fmt: skip
+RESPONSES: list[dict[str, Any]] = [
+    {"input": PROMPT},
+    {"input": [{"role": "user", "content": PROMPT}], "instructions": "Be brief."},
+    {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Warm?"}]},
+            {"role": "assistant", "content": "Let me see."},
+            {"type": "function_call", "call_id": "t1", "name": "weather", "arguments": '{"city": "Zürich"}'},
+            {"type": "function_call_output", "call_id": "t1", "output": "12"},
+        ],
+        "tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}],
+    },
+]  # fmt: skip
+
+
+async def test_every_api_is_counted_alike_by_engine_and_router(
+    start: Callable[..., Engine], tmp_path: Path, free_port: int
+) -> None:
+    model = model_folder(tmp_path / "model", TEMPLATE)
+    engine = start(
+        *flags(model),
+        *("--schedule-policy", "dlpm", "--enable-cache-report"),
+        environment={"EVENKEEL_REPORTS_PORT": str(free_port)},
+    )
+    replica = ReplicaConfig(name="r0", url=engine.url, reports=f"tcp://127.0.0.1:{free_port}")
+    config = config_for(replica, prefix=PrefixConfig(mode=PrefixMode.TOKENS))
+    async with (
+        router_of(config) as router,
+        httpx.AsyncClient(base_url=router.url, headers={"x-api-key": KEY}, timeout=120) as http,
+    ):
+        await until(lambda: router.tokenising.tokenizer is not None, "the engine's tokenizer")
+        sent = 0
+        for body in MESSAGES:
+            given = body | {"model": NAME, "max_tokens": 8, "temperature": 0}
+            whole = (await http.post("/v1/messages", json=given)).raise_for_status().json()
+            assert whole["usage"]["output_tokens"] > 0
+            stream = (await http.post("/v1/messages", json=given | {"stream": True})).text
+            assert stream.endswith('data: {"type":"message_stop"}\n\n')
+            counted = await http.post("/v1/messages/count_tokens", json=given)
+            usage = whole["usage"]
+            of_input = usage["input_tokens"] + usage.get("cache_read_input_tokens", 0)
+            assert counted.json() == {"input_tokens": of_input}
+            sent += 2
+        for body in RESPONSES:
+            given = body | {"model": NAME, "max_output_tokens": 8, "temperature": 0}
+            whole = (await http.post("/v1/responses", json=given)).raise_for_status().json()
+            assert whole["usage"]["input_tokens"] > 10
+            stream = (await http.post("/v1/responses", json=given | {"stream": True})).text
+            assert "event: response.incomplete" in stream or "event: response.completed" in stream
+            sent += 2
+        score = {"model": NAME, "query": PROMPT, "items": ["a", "b"], "label_token_ids": [5, 6]}
+        scored = (await http.post("/v1/score", json=score)).raise_for_status().json()
+        assert len(scored["scores"]) == 2
+        sent += 2  # a request for each item
+        tokens = (await http.post("/tokenize", json={"prompt": PROMPT})).raise_for_status().json()
+        text = await http.post("/detokenize", json={"tokens": tokens["tokens"]})
+        assert PROMPT.strip() in text.raise_for_status().json()["text"]
+
+        # Tokenised as the engine did: every count was right, and every prompt but the score was read.
+        untokenised = router.rooms.prefixes.untokenised
+        assert {one.value: n for one, n in untokenised.counts.items()} == {"embeddings": 1}
+        assert not any(
+            untokenised.distrusts(f"{api} {kind}")
+            for api in ("messages", "responses")
+            for kind in ("chat", "tools")
+        )
+        (totals,) = router.rooms.totals.clients()
+        await until(lambda: clients_of(free_port)[CLIENT].running == 0, "the engine to be done")
+        reports = clients_of(free_port)
+        row = reports.pop(CLIENT)
+        assert sum(other.requests for other in reports.values()) == 1  # the engine's own warm-up
+        assert row.requests == sent
+        # A score reports neither the tokens that it found cached nor the one that it makes for each item.
+        assert row.extend_tokens + row.cached_tokens == totals.input_tokens
+        assert row.output_tokens == totals.output_tokens + 2
+
+
+async def test_errors_of_the_engine_arrive_in_the_format_of_their_api(
+    start: Callable[..., Engine], tmp_path: Path
+) -> None:
+    engine = start(*flags(model_folder(tmp_path / "model", TEMPLATE)))
+    async with (
+        router_of(config_for(ReplicaConfig(name="r0", url=engine.url))) as router,
+        httpx.AsyncClient(base_url=router.url, headers={"x-api-key": KEY}, timeout=120) as http,
+    ):
+        message = {"role": "user", "content": "x " * 40_000}
+        body = {"model": NAME, "max_tokens": 8, "messages": [message]}
+        for stream in (False, True):
+            answer = await http.post("/v1/messages", json=body | {"stream": stream})
+            assert '"type":"error"' in answer.text
+            assert '"type":"invalid_request_error"' in answer.text
+        given = {"model": NAME, "input": "x " * 40_000}
+        refused = await http.post("/v1/responses", json=given)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (
+            400,
+            "context_length_exceeded",
+        )
+        missing = await http.post("/v1/rerank", json={"query": "q", "documents": ["d"]})
+        assert missing.status_code == 400
+        assert missing.json()["error"]["message"]
