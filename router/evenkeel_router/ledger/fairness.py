@@ -249,12 +249,13 @@ class Fairness:
         rate = _over(last.total - begin.total, window_s)
         leads = yield from self._leads(waiting, weights, rate)
         clients = yield from self._members(waiting, leads)
+        backlogged = {*waiting, *map(tenant_of, waiting)}
         return FleetFigures(
             clients=clients,
             tenants=self._tenants(clients, leads),
             window_s=window_s,
             share_error=max(0.0, 1.0 - min(ratios.values(), default=1.0)),
-            lead_s=max((leads.get(name, 0.0) for name in _backlogged(waiting)), default=0.0),
+            lead_s=max((leads.get(name, 0.0) for name in backlogged), default=0.0),
             jain=jain_index(list(ratios.values())),
             bound_ratio=bound_ratio,
             backlogged=len(waiting),
@@ -362,7 +363,3 @@ class Fairness:
 
 def _over(amount: float, rate: float) -> float:
     return amount / rate if rate > 0 else 0.0
-
-
-def _backlogged(waiting: Collection[str]) -> set[str]:
-    return {*waiting, *map(tenant_of, waiting)}
