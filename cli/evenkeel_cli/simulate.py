@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import evenkeel_simulator
 import msgspec
@@ -21,13 +21,7 @@ from evenkeel_simulator.experiments.plots import plot_run
 from evenkeel_simulator.experiments.records import Record, write_csv
 from evenkeel_simulator.experiments.setup import Setup, SetupError, engine_config, find_profile
 from evenkeel_simulator.experiments.summary import Summary, summarise
-from evenkeel_simulator.experiments.traces import (
-    TraceError,
-    hash_clients,
-    named_clients,
-    programs,
-    read_trace,
-)
+from evenkeel_simulator.experiments.traces import TraceError
 from evenkeel_simulator.experiments.workload import Workload
 from evenkeel_simulator.experiments.workload_file import (
     WorkloadError,
@@ -40,8 +34,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from evenkeel_cli.output_folder import make_output_folder
-from evenkeel_cli.report_console import report_console
+from evenkeel_cli.output import make_output_folder, print_error, report_console
+from evenkeel_cli.trace_options import Speed, UsageError, option, read_programs
 
 DEFAULT_PROFILE = "a100-llama3.1-8b"
 _BATCH = 256  # requests between two updates of the progress bar
@@ -50,45 +44,29 @@ _BATCH = 256  # requests between two updates of the progress bar
 _Advance = Callable[[int], None]
 
 
-class UsageError(ValueError):
-    """Invalid options, or options that exclude each other."""
-
-
-def _option(text: str) -> Any:
-    """An option whose help does not show its default."""
-    return typer.Option(help=text, show_default=False)
-
-
-TraceFile = Annotated[Path | None, _option("Trace file: CSV or Mooncake JSONL, plain or gzip.")]
-WorkloadName = Annotated[str | None, _option("Name of a workload, or a YAML file.")]
-Replicas = Annotated[
-    int | None, _option("Number of replicas. Default: that of the workload, or 1.")
-]
+TraceFile = Annotated[Path | None, option("Trace file: CSV or Mooncake JSONL, plain or gzip.")]
+WorkloadName = Annotated[str | None, option("Name of a workload, or a YAML file.")]
+Replicas = Annotated[int | None, option("Number of replicas. Default: that of the workload, or 1.")]
 ReplicaPolicyName = Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")]
 FleetPolicyName = Annotated[
     str, typer.Option(help="RoundRobin, PerClientRoundRobin, LeastLoaded or D2LPM.")
 ]
 ProfileName = Annotated[
     str | None,
-    _option(
+    option(
         f"Name of a profile, or a JSON file. Default: that of the workload, or {DEFAULT_PROFILE}."
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Seed = Annotated[int, typer.Option(help="Random seed of a workload and of hash:N.")]
 Clients = Annotated[
-    str | None, _option("hash:N assigns the sessions of a trace to N clients by a hash.")
-]
-Speed = Annotated[
-    float, typer.Option(help="Speed of arrivals; 2: the trace arrives in half the time.")
+    str | None, option("hash:N assigns the sessions of a trace to N clients by a hash.")
 ]
 KvTokens = Annotated[
-    int | None, _option("Size of the KV pool. Default: that of the workload or profile.")
+    int | None, option("Size of the KV pool. Default: that of the workload or profile.")
 ]
 AdmissionName = Annotated[str, typer.Option(help="Admission rule: sglang, history or reservation.")]
-MaxRunning = Annotated[
-    int | None, _option("Maximum number of running requests. Default: no limit.")
-]
+MaxRunning = Annotated[int | None, option("Maximum number of running requests. Default: no limit.")]
 ShareInBatch = Annotated[
     bool, typer.Option(help="Let requests wait for a running one that computes their prefix.")
 ]
@@ -107,7 +85,7 @@ LongestFirst = Annotated[
 ArtifactRules = Annotated[
     bool, typer.Option("--artifact-rules", help="Use engine and accounts of the VTC authors' code.")
 ]
-Workloads = Annotated[Path | None, _option("Folder with workload files.")]
+Workloads = Annotated[Path | None, option("Folder with workload files.")]
 Traces = Annotated[
     Path, typer.Option(help="Folder with the traces of workloads.", envvar="EVENKEEL_DATA")
 ]
@@ -163,13 +141,14 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
             work = make_workload(str(workload), spec, seed=seed, traces=traces)
         else:
             assert trace is not None
-            work = _read(trace, clients, speed, seed)
+            read = read_programs(trace, clients=clients, speed=speed, seed=seed)
+            work = Workload(trace.name, read, size=len(read))
         _open(out)
         records, makespan_s = _run(setup, work)
         summary = summarise(records, makespan_s, duration_s=work.duration_s)
         _write(records, summary, out, f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}")
     except (UsageError, TraceError, WorkloadError, SetupError) as error:
-        Console(stderr=True).print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
+        print_error(error)
         raise typer.Exit(2) from error
     _report(summary, out)
     if not summary.finished:
@@ -210,9 +189,9 @@ def _find_spec(
 
 
 def _refuse_for_workloads(clients: str | None, speed: float) -> None:
-    for option, given in (("--clients", clients is not None), ("--speed", speed != 1.0)):
+    for name, given in (("--clients", clients is not None), ("--speed", speed != 1.0)):
         if given:
-            raise UsageError(f"{option} is for --trace only; a workload file has its own")
+            raise UsageError(f"{name} is for --trace only; a workload file has its own")
 
 
 def _find_its_trace(spec: WorkloadSpec, traces: Path) -> None:
@@ -221,20 +200,6 @@ def _find_its_trace(spec: WorkloadSpec, traces: Path) -> None:
             f"the trace {spec.trace.file} of the workload is not in {traces.absolute()}; set its folder with "
             f"--traces FOLDER or EVENKEEL_DATA (sources of traces: docs/experiments.md, Traces)"
         )
-
-
-def _read(trace: Path, clients: str | None, speed: float, seed: int) -> Workload:
-    if not 0 < speed < float("inf"):
-        raise UsageError(f"--speed is {speed}, must be above 0")
-    if clients is None:
-        client_of = named_clients(trace)
-    else:
-        kind, _, number = clients.partition(":")
-        if kind != "hash" or not number.isdecimal() or int(number) < 1:
-            raise UsageError(f"--clients is {clients!r}, must be hash:N with N at least 1")
-        client_of = hash_clients(int(number), seed=seed)
-    read = programs(read_trace(trace), client_of, speed=speed)
-    return Workload(trace.name, read, size=len(read))
 
 
 def _run(setup: Setup, work: Workload) -> tuple[list[Record], float]:

@@ -98,9 +98,8 @@ def _ancestors(path: str) -> Iterator[str]:
 
 
 _MAX_DURATION_S: Final = 100 * 365 * 24 * 3600
-_MAX_QUANTITY: Final = (
-    2**63 - 1
-)  # Kubernetes reduces larger values to this one, so it is not valid itself
+# Kubernetes reduces larger values to this one, so it is not valid itself.
+_MAX_QUANTITY: Final = 2**63 - 1
 MAX_TEXT: Final = 64  # characters of any value
 _DIGITS: Final = r"[0-9]{1,18}"
 

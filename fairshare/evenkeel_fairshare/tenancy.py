@@ -1,6 +1,4 @@
-"""The owner of a request, the weights of tenants and clients, and the shares of backlogged clients (design §3, R9).
-
-A `Tenancy` is a value: a router replaces it when weights change.
+"""The weights of tenants and clients, and the shares of backlogged clients (design §3, R9).
 
 Weights appear in two forms. A *weight* is a property of one client, its tenant's times its own, and does not change as
 others come and go; it scales quanta. A *share* is a fraction of the fleet among the clients that are backlogged now,
@@ -12,29 +10,11 @@ replicas enforce the tree (R9).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Final
-from urllib.parse import quote
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """namespace/tenant/client, each any text."""
-
-    namespace: str
-    tenant: str
-    client: str
-
-    @property
-    def tenant_key(self) -> str:
-        """`namespace/tenant`, each part escaped as in the client key, so that two tenants never share one."""
-        return f"{_escape(self.namespace)}/{_escape(self.tenant)}"
-
-    def __str__(self) -> str:
-        """`namespace/tenant/client`, escaped: the identity of `Dispatch` and `Request`."""
-        return f"{self.tenant_key}/{_escape(self.client)}"
+from evenkeel_fairshare.ledger import tenant_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,76 +30,22 @@ class Weights:
         return self.tenant * self.client
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantWeights:
-    """One tenant. Weights are relative to its siblings', any positive numbers."""
+def shares(
+    backlogged: Iterable[str], client: Callable[[str], float], tenant: Callable[[str], float]
+) -> dict[str, float]:
+    """The fraction of the fleet that each backlogged client is owed; they add up to 1 (R9).
 
-    weight: float = 1.0
-    default_client_weight: float = 1.0
-    """For clients that are not named."""
-    clients: Mapping[str, float] = field(default_factory=dict)
-    """Named clients."""
-
-
-UNKNOWN_TENANT: Final = TenantWeights()
-
-
-class Tenancy:
-    """The weights of all tenants, immutable. An unknown tenant weighs 1, an unknown client its tenant's default."""
-
-    __slots__ = ("_tenants",)
-
-    def __init__(self, tenants: Mapping[tuple[str, str], TenantWeights] | None = None) -> None:
-        """`tenants` by (namespace, name). Raises `ValueError` naming each weight that is not positive."""
-        copied = {
-            name: TenantWeights(
-                weight=tenant.weight,
-                default_client_weight=tenant.default_client_weight,
-                clients=MappingProxyType(dict(tenant.clients)),
-            )
-            for name, tenant in (tenants or {}).items()
-        }
-        faults = [fault for name, tenant in copied.items() for fault in _faults(name, tenant)]
-        if faults:
-            raise ValueError("; ".join(faults))
-        self._tenants: Final = MappingProxyType(copied)
-
-    def weights(self, identity: Identity) -> Weights:
-        """The weights of `identity`."""
-        tenant = self._tenants.get((identity.namespace, identity.tenant), UNKNOWN_TENANT)
-        client = tenant.clients.get(identity.client, tenant.default_client_weight)
-        return Weights(tenant.weight, client)
-
-    def shares(self, backlogged: Collection[Identity]) -> dict[Identity, float]:
-        """The fraction of the fleet that each backlogged client is owed; they add up to 1 (R9).
-
-        The fleet is divided among the tenants that have a backlogged client, by their weights; each part
-        among those clients by theirs. So a tenant with one gets what a tenant with fifty gets.
-        """
-        tenants: dict[tuple[str, str], dict[Identity, Weights]] = {}
-        for identity in backlogged:
-            siblings = tenants.setdefault((identity.namespace, identity.tenant), {})
-            siblings[identity] = self.weights(identity)
-        all_tenants = sum(next(iter(siblings.values())).tenant for siblings in tenants.values())
-        return {
-            identity: weights.tenant / all_tenants * weights.client / all_siblings
-            for siblings in tenants.values()
-            for all_siblings in (sum(weights.client for weights in siblings.values()),)
-            for identity, weights in siblings.items()
-        }
-
-
-def _faults(name: tuple[str, str], tenant: TenantWeights) -> list[str]:
-    path = "/".join(name)
-    named = {
-        f"tenant {path}: weight": tenant.weight,
-        f"tenant {path}: default client weight": tenant.default_client_weight,
-        **{f"client {path}/{client}: weight": weight for client, weight in tenant.clients.items()},
+    `backlogged` are identities, `client` and `tenant` return weights. The fleet is divided among the tenants that have
+    a backlogged client, by their weights; each part among those clients by theirs. So a tenant with one gets what a
+    tenant with fifty gets.
+    """
+    tenants: defaultdict[str, list[str]] = defaultdict(list)
+    for name in backlogged:
+        tenants[tenant_of(name)].append(name)
+    all_tenants = sum(map(tenant, tenants))
+    return {
+        name: tenant(parent) / all_tenants * client(name) / siblings
+        for parent, names in tenants.items()
+        for siblings in (sum(map(client, names)),)
+        for name in names
     }
-    return [
-        f"{what} is {weight}, must be positive" for what, weight in named.items() if not weight > 0
-    ]
-
-
-def _escape(name: str) -> str:
-    return quote(name, safe="").replace("~", "%7E")

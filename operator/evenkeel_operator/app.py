@@ -24,7 +24,7 @@ from random import Random
 from typing import Any, Final
 
 import kopf
-from evenkeel_contract.names import GROUP, SERVICE_LABEL, VERSION
+from evenkeel_contract.names import SERVICE_LABEL
 from evenkeel_kube.client import ClusterError, KubeClient, connected, in_pod_or_kubeconfig
 
 from evenkeel_operator import metrics
@@ -36,7 +36,7 @@ from evenkeel_operator.cluster.prometheus import Prometheus, prometheus
 from evenkeel_operator.cluster.routers import Routers, reached
 from evenkeel_operator.cluster.store import NODE, POD, SCALER, SERVICE, TENANT, Key, Store
 from evenkeel_operator.cluster.work_queue import WorkQueue
-from evenkeel_operator.core.objects import ALL_KINDS, KINDS, Object
+from evenkeel_operator.core.objects import ALL_KINDS, KINDS, Kind, Object
 from evenkeel_operator.manifests.context import MANAGER
 from evenkeel_operator.metrics import serving
 from evenkeel_operator.reconcile import RESYNC_S, Dependencies, ServicePass
@@ -276,16 +276,11 @@ def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
         await on_end()
 
     kopf.on.cleanup(registry=found)(ends)
-    watched = {SERVICE: (GROUP, VERSION, "fairinferenceservices")}
-    watched[TENANT] = (GROUP, VERSION, "inferencetenants")
-    watched[SCALER] = ("autoscaling", "v2", "horizontalpodautoscalers")
-    watched[NODE] = ("", "v1", "nodes")
-    watched[POD] = ("", "v1", "pods")
-    for kind, where in KINDS.items():
+    watched = {kind: ALL_KINDS[kind] for kind in (SERVICE, TENANT, SCALER, POD, *KINDS)}
+    watched[NODE] = Kind("v1", "nodes")
+    for kind, where in watched.items():
         group, _, version = where.api.rpartition("/")
-        watched[kind] = (group, version, where.plural)
-    for kind, (group, version, plural) in watched.items():
-        kopf.on.event(group, version, plural, registry=found)(_handler(kind, on_event))
+        kopf.on.event(group, version, where.plural, registry=found)(_handler(kind, on_event))
     return found
 
 

@@ -37,28 +37,19 @@ _OTHER_FILES: Final = 100  # ports, logs, probes, reports
 def main() -> int:
     """The exit code."""
     arguments = _arguments()
-    if arguments.config is not None:
-        return _main_from_file(arguments)
+    if arguments.config is None:
+        serving = _serve_on_cluster(arguments)
+    else:
+        config, faults, data = load(arguments.config)
+        if config is None or config.cluster is not None:
+            for fault in faults or ("cluster: needs --config-secret",):
+                sys.stderr.write(f"{arguments.config}: {fault}\n")
+            return 2
+        source = FileSource(arguments.config, data)
+        serving = _serve_from_file(config, source, log_requests=arguments.requests)
     listener = start_logging(arguments.log_level)
     try:
-        return uvloop.run(_serve_on_cluster(arguments))
-    except OSError as error:
-        _log.error("cannot serve: %s", error)
-        return 1
-    finally:
-        listener.stop()
-
-
-def _main_from_file(arguments: argparse.Namespace) -> int:
-    config, faults, data = load(arguments.config)
-    if config is None or config.cluster is not None:
-        for fault in faults or ("cluster: needs --config-secret",):
-            sys.stderr.write(f"{arguments.config}: {fault}\n")
-        return 2
-    listener = start_logging(arguments.log_level)
-    source = FileSource(arguments.config, data)
-    try:
-        return uvloop.run(_serve_from_file(config, source, log_requests=arguments.requests))
+        return uvloop.run(serving)
     except OSError as error:  # a port that is taken, most likely
         _log.error("cannot serve: %s", error)
         return 1

@@ -11,10 +11,10 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
-from evenkeel_simulator.laboratory.cost import QuadraticCost
 from evenkeel_simulator.laboratory.policies import policies
 
 from tests.support.abstract_engine import AbstractEngine, Job
+from tests.support.costs import QuadraticCost
 
 LITERAL = policies(longest_first=False, artifact=True)
 VARIANTS = {

@@ -18,12 +18,12 @@ from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_simulator.laboratory import bounds
-from evenkeel_simulator.laboratory.cost import QuadraticCost
 from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.abstract_engine import Room
+from tests.support.costs import QuadraticCost
 from tests.support.loads import (
     MAX_INPUT_TOKENS,
     MAX_OUTPUT_TOKENS,

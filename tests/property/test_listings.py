@@ -17,12 +17,12 @@ from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
-from evenkeel_simulator.laboratory.cost import QuadraticCost
 from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.abstract_engine import AbstractEngine, Job
+from tests.support.costs import QuadraticCost
 from tests.support.listings import ListedDlpm, ListedDrr, ListedLcf, ListedPredictedVtc, ListedVtc
 from tests.support.loads import Load, loads, run
 

@@ -13,11 +13,11 @@ from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.registry import POLICIES, make_policy
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_simulator.laboratory import bounds
-from evenkeel_simulator.laboratory.cost import QuadraticCost
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.abstract_engine import AbstractEngine, Room
+from tests.support.costs import QuadraticCost
 from tests.support.loads import (
     MAX_INPUT_TOKENS,
     MAX_OUTPUT_TOKENS,

@@ -14,16 +14,14 @@ import typer
 from evenkeel_contract.spec.resources import Scheduling
 from evenkeel_contract.values import QuantumSetting
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from evenkeel_cli.demo.figures import Figures, make_figures
 from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Phase, PhaseResult, phases, run_phase
 from evenkeel_cli.demo.workload import Flood
-from evenkeel_cli.output_folder import make_output_folder
+from evenkeel_cli.output import make_output_folder, print_error, report_console
 from evenkeel_cli.replay.report import seconds
-from evenkeel_cli.report_console import report_console
 from evenkeel_cli.up.errors import FleetError
 
 
@@ -96,7 +94,7 @@ def demo(
         raise typer.Exit(130) from error
     except (FleetError, OSError) as error:
         words = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        Console(stderr=True).print(f"[red]error[/]: {escape(words)}", highlight=False)
+        print_error(words)
         raise typer.Exit(1) from error
     console.print(f"\nwritten to {out}/demo.png and {out}/demo.json", highlight=False)
 

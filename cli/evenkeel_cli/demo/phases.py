@@ -15,7 +15,7 @@ from evenkeel_contract.routerconfig import ListenConfig
 from evenkeel_simulator.experiments.workload import Program
 
 from evenkeel_cli.demo.workload import FLOOD, ORDINARY, Flood
-from evenkeel_cli.manifest import Manifest, parse_manifest
+from evenkeel_cli.manifest import parse_manifest
 from evenkeel_cli.replay.clients import assign_keys, headers_by_key
 from evenkeel_cli.replay.run import Outcome, Run
 from evenkeel_cli.replay.sender import Sender, open_session
@@ -91,10 +91,10 @@ async def run_phase(
         open_session() as session,
     ):
         loop = asyncio.get_running_loop()
-        keys = _keys(manifest)
+        keys = {client.partition("/")[0]: key for client, key in manifest.api_keys()}
         began_s = loop.time()
         sender = Sender(
-            url=f"{fleet.url}/v1",
+            url=f"{fleet.routers[0].url}/v1",
             model=_MODEL,
             session=session,
             now=lambda: loop.time() - began_s,
@@ -127,10 +127,6 @@ async def _until_ordinary_end(
     finally:
         sending.cancel()
         await asyncio.wait([sending])
-
-
-def _keys(manifest: Manifest) -> dict[str, str]:
-    return {client.partition("/")[0]: key for client, key in manifest.api_keys()}
 
 
 def _file(phase: Phase) -> str:

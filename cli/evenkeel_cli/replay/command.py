@@ -7,22 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from evenkeel_simulator.experiments.traces import (
-    TraceError,
-    hash_clients,
-    named_clients,
-    programs,
-    read_trace,
-)
+from evenkeel_simulator.experiments.traces import TraceError
 from evenkeel_simulator.experiments.workload import Program
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from evenkeel_cli.output_folder import make_output_folder
+from evenkeel_cli.output import make_output_folder, print_error, report_console
 from evenkeel_cli.replay.clients import (
     ClientsError,
     Headers,
@@ -43,32 +36,19 @@ from evenkeel_cli.replay.sender import (
     open_session,
     served_model,
 )
-from evenkeel_cli.report_console import report_console
-
-
-class UsageError(ValueError):
-    """Invalid options, or options that exclude each other."""
-
-
-def _option(text: str) -> Any:
-    """An option whose help does not show its default."""
-    return typer.Option(help=text, show_default=False)
-
+from evenkeel_cli.trace_options import Speed, UsageError, option, read_programs
 
 Trace = Annotated[Path, typer.Option(help="Trace file: CSV or Mooncake JSONL, plain or gzip.")]
 Url = Annotated[str, typer.Option(help="Address of the endpoint.")]
-Speed = Annotated[
-    float, typer.Option(help="Speed of arrivals; 2: the trace arrives in half the time.")
-]
-Clients = Annotated[str | None, _option("hash:N assigns the sessions of the trace to N clients.")]
+Clients = Annotated[str | None, option("hash:N assigns the sessions of the trace to N clients.")]
 ApiKeys = Annotated[
-    Path | None, _option("Client → API key: a YAML or JSON mapping, or a file for evenkeel up.")
+    Path | None, option("Client → API key: a YAML or JSON mapping, or a file for evenkeel up.")
 ]
 ClientHeader = Annotated[
     str | None,
-    _option("Send the client's name in a header: `NAME`, or `NAME: tenant/{client}`."),
+    option("Send the client's name in a header: `NAME`, or `NAME: tenant/{client}`."),
 ]
-Model = Annotated[str | None, _option("Name of the model. Default: the first one of the endpoint.")]
+Model = Annotated[str | None, option("Name of the model. Default: the first one of the endpoint.")]
 Limit = Annotated[int, typer.Option(min=0, help="Send only the first N requests; 0: all.")]
 MaxConcurrency = Annotated[
     int, typer.Option(min=0, help="Maximum number of requests in flight; 0: no limit.")
@@ -76,7 +56,7 @@ MaxConcurrency = Annotated[
 ForceLength = Annotated[
     bool, typer.Option(help="Request exactly the output length of the trace (`ignore_eos`).")
 ]
-Out = Annotated[Path | None, _option("JSON file for the results.")]
+Out = Annotated[Path | None, option("JSON file for the results.")]
 Seed = Annotated[
     int,
     typer.Option(
@@ -100,9 +80,8 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
     seed: Seed = 0,
 ) -> None:
     """Send a trace to an OpenAI endpoint, and report per client."""
-    errors = Console(stderr=True)
     try:
-        work = _programs(trace, clients, speed, limit, seed)
+        work = read_programs(trace, clients=clients, speed=speed, seed=seed, limit=limit)
         settings = _Settings(
             trace=trace,
             url=api_root(url),
@@ -115,17 +94,17 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
             out=out,
         )
     except (TraceError, ClientsError, SenderError, UsageError) as error:
-        errors.print(f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+        print_error(error)
         raise typer.Exit(2) from error
     try:
         if out is not None:
             make_output_folder(out.parent)
         status = asyncio.run(_replay(settings, work, report_console()))
     except SenderError as error:
-        errors.print(f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+        print_error(error)
         raise typer.Exit(1) from error
     except OSError as error:
-        errors.print(f"[red]error[/]: --out {out}: {error.strerror}", highlight=False)
+        print_error(f"--out {out}: {error.strerror}")
         raise typer.Exit(1) from error
     raise typer.Exit(status)
 
@@ -141,21 +120,6 @@ class _Settings:
     seed: int
     force_length: bool
     out: Path | None
-
-
-def _programs(
-    trace: Path, clients: str | None, speed: float, limit: int, seed: int
-) -> Sequence[Program]:
-    if not 0 < speed < float("inf"):
-        raise UsageError(f"--speed is {speed}, must be above 0")
-    client_of = named_clients(trace)
-    if clients is not None:
-        kind, _, number = clients.partition(":")
-        if kind != "hash" or not number.isdecimal() or int(number) < 1:
-            raise UsageError(f"--clients is {clients!r}, must be hash:N with N at least 1")
-        client_of = hash_clients(int(number), seed=seed)
-    rows = read_trace(trace)
-    return programs(rows[:limit] if limit else rows, client_of, speed=speed)
 
 
 def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str | None) -> Headers:

@@ -11,11 +11,10 @@ import msgspec
 import typer
 from evenkeel_contract.adminstate import STATE_PATH, RouterState, StateError, decode_state
 from evenkeel_contract.names import ADMIN_PORT
-from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
-from evenkeel_cli.report_console import report_console
+from evenkeel_cli.output import print_error, report_console
 from evenkeel_cli.top.table import render
 from evenkeel_cli.top.view import View, make_view
 
@@ -48,9 +47,7 @@ def top(
     except KeyboardInterrupt:
         return
     except TopError as error:
-        Console(stderr=True).print(
-            f"[red]error[/]: {escape(str(error))}", highlight=False, soft_wrap=True
-        )
+        print_error(error)
         raise typer.Exit(1) from error
 
 

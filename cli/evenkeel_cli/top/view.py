@@ -20,7 +20,8 @@ from evenkeel_contract.adminstate import (
     RouterState,
     TenantState,
 )
-from evenkeel_fairshare.tenancy import Identity, Tenancy, TenantWeights
+from evenkeel_fairshare.ledger import tenant_of
+from evenkeel_fairshare.tenancy import shares
 
 
 class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +166,7 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
             client=client.name,
             weight=f"{tenant.weight}·{client.weight}",
             share=served[client.identity] / total if total > 0 else None,
-            owed=owed.get((tenant.namespace, tenant.name, client.name)),
+            owed=owed.get(client.identity),
             service_per_s=served[client.identity] / window_s,
             in_flight=client.in_flight,
             waiting=sum(at.waiting for at in client.replicas),
@@ -206,24 +207,12 @@ def _served_by_pair(now: RouterState, before: RouterState | None) -> dict[tuple[
     }
 
 
-def _owed(now: RouterState) -> dict[tuple[str, str, str], float]:
+def _owed(now: RouterState) -> dict[str, float]:
     """The fair share of each client with requests."""
-    tenancy = Tenancy(
-        {
-            (tenant.namespace, tenant.name): TenantWeights(
-                weight=max(tenant.weight, 1),
-                clients={client.name: max(client.weight, 1) for client in tenant.clients},
-            )
-            for tenant in now.tenants
-        }
-    )
-    busy = [
-        Identity(tenant.namespace, tenant.name, client.name)
-        for tenant, client in _each(now)
-        if client.in_flight > 0 or client.backlogged
-    ]
-    shares = tenancy.shares(busy)
-    return {(one.namespace, one.tenant, one.client): share for one, share in shares.items()}
+    clients = {client.identity: max(client.weight, 1) for _, client in _each(now)}
+    tenants = {tenant_of(client.identity): max(tenant.weight, 1) for tenant, client in _each(now)}
+    busy = [one.identity for _, one in _each(now) if one.in_flight > 0 or one.backlogged]
+    return shares(busy, clients.__getitem__, tenants.__getitem__)
 
 
 def _each(state: RouterState) -> Iterator[tuple[TenantState, ClientState]]:

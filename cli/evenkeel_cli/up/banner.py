@@ -30,21 +30,22 @@ def banner(manifest: Manifest, fleet: Fleet) -> RenderableType:
             weight = f"{tenant.spec.weight} · {client.weight}"
             table.add_row(tenant.metadata.name, client.name, weight, keys.get(name, "–"))
     key = next(iter(keys.values()), None)
+    first, *others = fleet.routers
     lines = [
-        f"router  {fleet.url}/v1    model {manifest.service.spec.model.name}",
-        *(f"        {router.url}/v1    {router.name}" for router in fleet.routers[1:]),
-        f"watch   {command()} top --url {fleet.admin_url}",
+        f"router  {first.url}/v1    model {manifest.service.spec.model.name}",
+        *(f"        {router.url}/v1    {router.name}" for router in others),
+        f"watch   {command()} top --url {first.admin_url}",
         "stop    Ctrl-C",
         "",
         "Try it:",
         "",
     ]
     hints = []
-    if key is None and not _accepts_anonymous(manifest):
+    if key is None and manifest.service.spec.tenancy.anonymous is not Anonymous.SHARE:
         hints.append("(the file has no API key: requests get 401)")
     if not fleet.replicas:
         hints.append("(spec.engine.replicas is 0: requests get 503 until you change it)")
-    curl = Text(curl_line(fleet.url, manifest.service.spec.model.name, key), style="bold")
+    curl = Text(curl_line(first.url, manifest.service.spec.model.name, key), style="bold")
     return Group("", table, "", *lines, curl, *hints, "")
 
 
@@ -68,7 +69,3 @@ def curl_line(url: str, model: str, key: str | None) -> str:
     if key is not None:
         words += ["-H", f"Authorization: Bearer {key}"]
     return shlex.join([*words, "-d", json.dumps(body)])
-
-
-def _accepts_anonymous(manifest: Manifest) -> bool:
-    return manifest.service.spec.tenancy.anonymous is Anonymous.SHARE

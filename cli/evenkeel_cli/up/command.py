@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
@@ -14,29 +14,21 @@ from evenkeel_cli.up.run import up as run_up
 from evenkeel_cli.up.sglang import DEFAULT_ENVIRONMENT, Engines
 
 
+def _port(text: str) -> Any:
+    return typer.Option(min=0, max=65535, help=text)
+
+
 def up(
     file: Annotated[
         Path, typer.Argument(help="YAML file with one FairInferenceService and its tenants.")
     ],
-    port: Annotated[
-        int,
-        typer.Option(min=0, max=65535, help="Port for requests of clients; 0: any free port."),
-    ] = TRAFFIC_PORT,
+    port: Annotated[int, _port("Port for requests of clients; 0: any free port.")] = TRAFFIC_PORT,
     probe_port: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help=f"Port for probes and metrics. Default: --port + 1 ({PROBE_PORT}).",
-        ),
+        _port(f"Port for probes and metrics. Default: --port + 1 ({PROBE_PORT})."),
     ] = None,
     admin_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help=f"Port for `evenkeel top`. Default: --probe-port + 1 ({ADMIN_PORT}).",
-        ),
+        int | None, _port(f"Port for `evenkeel top`. Default: --probe-port + 1 ({ADMIN_PORT}).")
     ] = None,
     state_dir: Annotated[
         Path, typer.Option(help="Folder for logs and the record of processes.")

@@ -79,9 +79,8 @@ class SimulatedReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaChanges:
-    """Replicas by name: those to keep, to start, and to stop once the new ones are ready."""
+    """Replicas by name: those to start, and those to stop once the new ones are ready."""
 
-    keep: tuple[str, ...]
     start: tuple[str, ...]
     stop: tuple[str, ...]
 
@@ -100,10 +99,10 @@ def changes_to(
     that began them. Of replicas with this command, the oldest stay.
     """
     fitting = sorted((name for name in current if current[name] == command), key=_number)
-    keep = tuple(fitting[:count])
+    keep = fitting[:count]
     start = tuple(_fresh_names(current, count - len(keep)))
     stop = tuple(name for name in current if name not in keep)
-    return ReplicaChanges(keep=keep, start=start, stop=stop)
+    return ReplicaChanges(start=start, stop=stop)
 
 
 def _fresh_names(taken: Iterable[str], count: int) -> Iterator[str]:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from evenkeel_cli.manifest import Manifest, ManifestFaults, parse_manifest
+from evenkeel_cli.output import print_error
 from evenkeel_cli.up.banner import banner
 from evenkeel_cli.up.errors import FleetError, Superseded
 from evenkeel_cli.up.file_changes import Contents, changes
@@ -93,10 +94,10 @@ class _Run:
                 self._report("stopped" if count() < 2 else "killed")
                 return 0 if count() < 2 else 130
             except FleetError as error:
-                _error(str(error))
+                print_error(error)
             except OSError as error:
                 where = error.filename or self._path
-                _error(f"{where}: {error.strerror}")
+                print_error(f"{where}: {error.strerror}")
         return 1
 
     async def _work(self, manifest: Manifest, data: bytes) -> None:
@@ -153,7 +154,7 @@ class _Run:
             self._report(f"edit cancelled: {reason}")
             return running
         except FleetError as error:
-            _error(str(error))
+            print_error(error)
             self._report("the edit was not applied; the fleet stays as it was")
             return running
         self._report(f"{self._path.name} applied")
@@ -203,8 +204,3 @@ def _faults(lines: Iterable[str]) -> None:
     console = Console(stderr=True)
     for line in lines:
         console.print(escape(line), style="red", highlight=False, soft_wrap=True)
-
-
-def _error(text: str) -> None:
-    console = Console(stderr=True)
-    console.print(f"[red]error[/]: {escape(text)}", highlight=False, soft_wrap=True)

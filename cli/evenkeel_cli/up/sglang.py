@@ -173,9 +173,8 @@ def find_interpreter(environment: Path) -> Path:
     """The Python of a virtual environment, or `environment` itself if it is a file; raises `FleetError`."""
     found = environment / "bin" / "python" if environment.is_dir() else environment
     if found.is_file():
-        return (
-            found.absolute()
-        )  # not resolved: the target of the link does not belong to the environment
+        # Not resolved: the target of the link does not belong to the environment.
+        return found.absolute()
     raise FleetError(
         f"runtime SGLang: there is no environment with SGLang at {environment}. "
         f"`make sglang` creates {DEFAULT_ENVIRONMENT}; --sglang or EVENKEEL_SGLANG selects another; "

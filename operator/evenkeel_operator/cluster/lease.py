@@ -96,9 +96,7 @@ class Lease:
             if not self._may_take(lease):
                 return False
             await self._client.replace(self._taken(lease))
-        except (
-            ClusterError
-        ) as error:  # another candidate was faster, or the API server is unreachable
+        except ClusterError as error:  # another candidate was faster, or there is no API server
             _log.debug("the lease was not taken: %s", error)
             return False
         return True

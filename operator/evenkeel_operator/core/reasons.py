@@ -30,9 +30,7 @@ UNSCHEDULABLE: Final = "Unschedulable"  # no node has enough room or GPUs
 IMAGE_CANNOT_BE_PULLED: Final = "ImageCannotBePulled"
 CANNOT_START: Final = "CannotStart"  # a Secret or volume that a container needs is missing
 CRASHING: Final = "Crashing"
-NOT_IN_ROTATION: Final = (
-    "NotInRotation"  # its containers are ready, and no router sends requests to it yet
-)
+NOT_IN_ROTATION: Final = "NotInRotation"  # its containers are ready, and no router uses it yet
 PODS_REFUSED: Final = "PodsRefused"  # by a quota or an admission webhook
 ROLLOUT_STUCK: Final = "RolloutStuck"
 
@@ -49,9 +47,7 @@ NAME_TAKEN: Final = "NameTaken"  # a foreign object has a name that the service 
 API_MISSING: Final = "ApiMissing"  # the spec needs an API that the cluster lacks
 CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # for one Secret
 SECRET_MISSING: Final = "SecretMissing"
-FOREIGN_SCALER: Final = (
-    "ForeignScaler"  # a HorizontalPodAutoscaler scales a Deployment of the service
-)
+FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales a Deployment of it
 REFUSED: Final = "Refused"  # by the API server
 
 # SpecValid

@@ -237,9 +237,8 @@ def step(
     if terms.activation and decided.replicas == 0:  # requests must not wait for a window
         decided = Recommendation(1, reasons.ACTIVATED)
     if isinstance(seen, Note) and decided.replicas == state.replicas:
-        decided = Recommendation(
-            state.replicas, note.reason
-        )  # without measurements, that is the reason to hold
+        # Without measurements, that is the reason to hold.
+        decided = Recommendation(state.replicas, note.reason)
     decision = Decision(decided.replicas, decided.reason, not isinstance(seen, Note), note)
     return State(decided.replicas, history), decision
 

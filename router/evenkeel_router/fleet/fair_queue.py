@@ -17,12 +17,10 @@ class FairQueue(Generic[_T]):
     """Requests by client. Ties leave in the order of arrival."""
 
     def __init__(self) -> None:
-        self._heap: list[
-            tuple[float, int, float, str, _T]
-        ] = []  # start, arrival, finish, client, item
-        self._finish: dict[
-            str, float
-        ] = {}  # of a client's last request; empty while no request waits
+        self._heap: list[tuple[float, int, float, str, _T]] = []
+        """Start, arrival, finish, client, item."""
+        self._finish: dict[str, float] = {}
+        """Of a client's last request; empty while no request waits."""
         self._now = 0.0
         self._arrivals = 0
 

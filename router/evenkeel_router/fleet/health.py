@@ -58,14 +58,7 @@ class _Watch:
     """One replica under watch."""
 
     __slots__ = (
-        "backoff",
-        "kick",
-        "probed",
-        "replica",
-        "reported",
-        "silent",
-        "sized",
-        "task",
+        "backoff", "kick", "probed", "replica", "reported", "silent", "sized", "task",
         "unknown_since_s",
     )  # fmt: skip
 
@@ -173,9 +166,7 @@ class HealthMonitor:
     async def _measure(self, watch: _Watch) -> None:
         """How far deficits can fall there, which bounds what its clients can owe (R5)."""
         size = await self._prober.size(watch.replica)
-        watch.sized = (
-            True  # once for each process: a process that does not answer will not answer later
-        )
+        watch.sized = True  # a process that does not answer once will not answer later
         if size is not None:
             self._service_ledger.replica_is_of_size(
                 max_input_tokens=size.max_input_tokens, pool_tokens=size.max_total_num_tokens

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 import zmq
@@ -38,6 +40,18 @@ DRAINING_INTERVAL_S: Final = 0.1
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
 PIECE: Final = 500
 """Clients that are taken into the ledger in one go, about a millisecond: requests come first."""
+
+
+@contextmanager
+def reports_socket(
+    context: zmq.asyncio.Context, replica: ReplicaConfig, *, max_bytes: int
+) -> Iterator[zmq.asyncio.Socket]:
+    """A socket for questions to a replica's reports port. Raises `zmq.ZMQError`."""
+    with context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
+        socket.connect(replica.reports or "")
+        yield socket
 
 
 class ReportListener(Protocol):
@@ -123,10 +137,7 @@ class Reports:
 
     async def _ask_until_gone(self, replica: ReplicaConfig, incarnation: str) -> None:
         accounting = self._service_ledger.accounting
-        with self._context.socket(zmq.DEALER) as socket:
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.MAXMSGSIZE, MAX_REPORT_BYTES)
-            socket.connect(replica.reports or "")
+        with reports_socket(self._context, replica, max_bytes=MAX_REPORT_BYTES) as socket:
             while not accounting.is_closed(incarnation):
                 since = self._complete_to(incarnation)
                 await socket.send(encode(ReportRequest(REPORT_VERSION, incarnation, since)))
@@ -147,20 +158,15 @@ class Reports:
 
     async def _ask_forever(self, replica: ReplicaConfig) -> None:
         while True:
-            socket = self._context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.MAXMSGSIZE, MAX_REPORT_BYTES)
             try:
-                socket.connect(replica.reports or "")
-                answered = True
-                while answered:
-                    answered = await self._ask(replica.name, socket)
-                    await wait_for(self._kicks[replica.name], self._pause_s(replica.name))
+                with reports_socket(self._context, replica, max_bytes=MAX_REPORT_BYTES) as socket:
+                    answered = True
+                    while answered:
+                        answered = await self._ask(replica.name, socket)
+                        await wait_for(self._kicks[replica.name], self._pause_s(replica.name))
             except zmq.ZMQError as error:
                 _log.warning("no reports from replica %s: %s", replica.name, error)
                 await asyncio.sleep(self._settings.timing.report_interval_s)
-            finally:
-                socket.close()
 
     def _drains(self, name: str) -> bool:
         return self._service_ledger.accounting.is_draining(
@@ -196,9 +202,8 @@ class Reports:
         if seen is None:
             return ReportRequest(REPORT_VERSION, incarnation="", since=0)
         since = seen.sequence
-        if (
-            seen.counted
-        ):  # as far as the ledger is complete: peers may know more, a damaged report less
+        if seen.counted:
+            # As far as the ledger is complete: peers may know more, a damaged report less.
             since = self._complete_to(seen.incarnation)
         return ReportRequest(REPORT_VERSION, incarnation=seen.incarnation, since=since)
 
@@ -229,9 +234,8 @@ class Reports:
         if counted:
             await self._observe(report)
         if seen is None or seen.incarnation != report.incarnation:
-            await reckon(
-                self._service_ledger
-            )  # it takes requests next, and every client asks for its seed
+            # It takes requests next, and every client asks for its seed.
+            await reckon(self._service_ledger)
         self._health_monitor.reported(name)
 
     async def _observe(self, report: Report) -> None:

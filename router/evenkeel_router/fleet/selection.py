@@ -72,10 +72,8 @@ class Backoff:
         self._until_s = 0.0
 
 
-SPARE_SLOTS: Final = (
-    8  # free ones to wait for: the index has swept a slot long before it comes round again
-)
-
+SPARE_SLOTS: Final = 8
+"""Free ones to wait for: the index has swept a slot long before it comes round again."""
 TERMINATING: Final = "terminating"
 """`Member.unschedulable` of one whose pod is being deleted."""
 

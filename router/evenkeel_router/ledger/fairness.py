@@ -19,6 +19,7 @@ from evenkeel_fairshare.bounds import Churn, churn_gap
 from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_of_tenant, tenant_of
 from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.measures import jain_index
+from evenkeel_fairshare.tenancy import shares
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
 from evenkeel_router.ledger.weights import ConfiguredWeights
@@ -166,10 +167,12 @@ class Fairness:
     ) -> dict[str, tuple[float, float]]:
         """Divide the service since the last moment by shares. Returns client → (owed service, service)."""
         before = self._moments[-1].waiting if self._moments else ()
-        shares = weights.shares(client for client in waiting if client in before)
-        together = sum(grown.get(client, 0.0) for client in shares)
+        still = (client for client in waiting if client in before)
+        owed_shares = shares(still, weights.client, weights.tenant)
+        together = sum(grown.get(client, 0.0) for client in owed_shares)
         competed = {
-            client: (share * together, grown.get(client, 0.0)) for client, share in shares.items()
+            client: (share * together, grown.get(client, 0.0))
+            for client, share in owed_shares.items()
         }
         for client, (owed, _) in competed.items():
             self._owed[client] += owed
@@ -246,12 +249,13 @@ class Fairness:
         rate = _over(last.total - begin.total, window_s)
         leads = yield from self._leads(waiting, weights, rate)
         clients = yield from self._members(waiting, leads)
+        backlogged = {*waiting, *map(tenant_of, waiting)}
         return FleetFigures(
             clients=clients,
             tenants=self._tenants(clients, leads),
             window_s=window_s,
             share_error=max(0.0, 1.0 - min(ratios.values(), default=1.0)),
-            lead_s=max((leads.get(name, 0.0) for name in _backlogged(waiting)), default=0.0),
+            lead_s=max((leads.get(name, 0.0) for name in backlogged), default=0.0),
             jain=jain_index(list(ratios.values())),
             bound_ratio=bound_ratio,
             backlogged=len(waiting),
@@ -359,7 +363,3 @@ class Fairness:
 
 def _over(amount: float, rate: float) -> float:
     return amount / rate if rate > 0 else 0.0
-
-
-def _backlogged(waiting: Collection[str]) -> set[str]:
-    return {*waiting, *map(tenant_of, waiting)}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 import aiohttp
 from evenkeel_contract.limitswire import (
@@ -67,10 +67,8 @@ class _Standing:
         return self.contact is Contact.REFUSES and now_s - self.since_s >= GONE_AFTER_S
 
 
-class Transport(Protocol):
-    """Sends a question to a router; raises `OSError`, `TimeoutError`, `ValueError`, or `Unaware`."""
-
-    async def __call__(self, peer: Peer, ask: LimitsAsk) -> LimitsAnswer: ...
+Transport = Callable[[Peer, LimitsAsk], Awaitable[LimitsAnswer]]
+"""Sends a question to a router; raises `OSError`, `TimeoutError`, `ValueError`, or `Unaware`."""
 
 
 class Unaware(Exception):

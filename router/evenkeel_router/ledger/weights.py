@@ -5,9 +5,6 @@ A value: a router with new weights swaps in a new one; charges made before keep 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-
 from evenkeel_contract.key import ClientKey
 from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.ledger import tenant_of
@@ -31,19 +28,6 @@ class ConfiguredWeights:
     def tenant(self, tenant: str) -> float:
         """The tenant's weight."""
         return self._tenants.get(tenant, 1.0)
-
-    def shares(self, backlogged: Iterable[str]) -> dict[str, float]:
-        """The fraction of the fleet that each backlogged client is owed (R9): tenants first, then clients in each."""
-        tenants: defaultdict[str, list[str]] = defaultdict(list)
-        for client in backlogged:
-            tenants[tenant_of(client)].append(client)
-        all_tenants = sum(map(self.tenant, tenants))
-        return {
-            client: self.tenant(tenant) / all_tenants * self.client(client) / siblings
-            for tenant, clients in tenants.items()
-            for siblings in (sum(map(self.client, clients)),)
-            for client in clients
-        }
 
     def _add(self, tenant: TenantConfig) -> None:
         for client in tenant.clients:

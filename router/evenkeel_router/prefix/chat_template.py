@@ -81,15 +81,14 @@ class ChatTemplate:
         may_take_s = min(LONGEST_S, SMALL_S + PER_BYTE_S * chat.size_bytes)
         allowance = _Allowance(self._clock, self._clock() + may_take_s)
         try:
-            return self._render(chat, messages, chat.tools, allowance)
-        except _TooLongError as error:
-            raise UntokenisedError(Reason.TEMPLATE, TOO_LONG) from error
-        except TooMuchError as error:
-            raise UntokenisedError(Reason.TEMPLATE, TOO_MUCH) from error
-        except Exception as error:  # whatever a template does, as SGLang has it
-            if not chat.tools:
-                raise UntokenisedError(Reason.TEMPLATE) from error
-        try:  # some want the functions alone
+            try:
+                return self._render(chat, messages, chat.tools, allowance)
+            except (_TooLongError, TooMuchError):
+                raise
+            except Exception:  # whatever a template does, as SGLang has it
+                if not chat.tools:
+                    raise
+            # Some want the functions alone.
             functions = [tool["function"] for tool in chat.tools]
             return self._render(chat, messages, functions, allowance)
         except _TooLongError as error:

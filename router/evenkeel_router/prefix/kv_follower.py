@@ -6,19 +6,9 @@ A state machine without clock or socket:
        ▲                        │ another process, or the missing batches are gone:
        └── connection lost      └ drop the view, replay from the beginning
 
-Batches that are gone leave a partial view, unless the replica reports all pages that it holds (contract `heldpages`):
-the view takes these over, and a replay from their number on makes it whole again.
-
-Each process of a replica numbers its batches from 0. The follower relies on three facts: batches of one subscription
-come from one process (sockets never reconnect); a replay comes from one process, which was alive after the
-subscription was made; a replay never skips a kept batch before the first one that it sends.
-
-Numbers alone prove nothing: a restarted replica counts from 0 again and may have passed the awaited number. So every
-request for a replay begins one batch early. The last applied batch comes again, and only if it has the same bytes, time
-stamp included, the batches after it belong to the same history. Before a takeover only the time stamp of the last
-batch is known, which serves as well. A process may also die between a subscription and its replay; its successor then
-answers the replay while the old batches still wait to be read. So the first batch of a subscription is applied only if
-a replay brings the same bytes.
+Batches that are gone leave a partial view, unless the replica reports all pages that it holds. Numbers alone prove
+nothing, since a restarted replica counts from 0 again: so each replay begins with the batch that was applied last, and
+continues only if it has the same bytes. docs/design/kv-events.md has the cases.
 """
 
 from __future__ import annotations

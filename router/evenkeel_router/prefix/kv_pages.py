@@ -14,6 +14,7 @@ from evenkeel_contract.heldpages import MAX_PART_BYTES, PagesPart, ask, decode_p
 from evenkeel_contract.reports import ReportError
 from evenkeel_contract.routerconfig import ReplicaConfig
 
+from evenkeel_router.fleet.reports import reports_socket
 from evenkeel_router.prefix.kv_follower import Follower
 from evenkeel_router.settings import Timing
 
@@ -41,10 +42,7 @@ async def _pages(context: zmq.asyncio.Context, replica: ReplicaConfig) -> list[P
     if replica.reports is None:
         raise ReportError("it makes no reports")
     parts: list[PagesPart] = []
-    with context.socket(zmq.DEALER) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART_BYTES)
-        socket.connect(replica.reports)
+    with reports_socket(context, replica, max_bytes=MAX_PART_BYTES) as socket:
         await socket.send(ask())
         while not parts or len(parts) < parts[0].parts:
             if not await socket.poll(round(ANSWER_S * 1000)):

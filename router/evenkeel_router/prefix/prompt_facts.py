@@ -17,6 +17,7 @@ from evenkeel_contract.reports import ReportError
 from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.fleet.reports import reports_socket
 from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.prefix.tokenised import most_reported
@@ -95,10 +96,7 @@ class PromptFactsClient:
         """Raises `ReportError`, `TimeoutError`, `zmq.ZMQError`."""
         current = self._tokenising.digest
         known = current if current in self._files else ""
-        with self._context.socket(zmq.DEALER) as socket:
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.setsockopt(zmq.MAXMSGSIZE, MAX_FACTS_BYTES)
-            socket.connect(replica.reports or "")
+        with reports_socket(self._context, replica, max_bytes=MAX_FACTS_BYTES) as socket:
             await socket.send(ask(known))
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 frames: list[bytes] = await socket.recv_multipart()

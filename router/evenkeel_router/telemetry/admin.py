@@ -110,8 +110,9 @@ async def _activation(request: web.Request) -> web.Response:
     """Whether a request waits for a first replica. With `wanted`, the answer waits until it differs from that."""
     activation, known = request.app[ROOMS].replicas.activation, request.query.get("wanted")
     if known not in (None, "true", "false"):
-        refusal = invalid("wanted must be true or false.", code="invalid_value", param="wanted")
-        return web.Response(status=refusal.status, body=error_body(refusal), content_type=JSON)
+        return _refused(
+            invalid("wanted must be true or false.", code="invalid_value", param="wanted")
+        )
     wanted = activation.wanted
     if known is not None:
         wanted = await activation.other_than(known == "true", ACTIVATION_POLL_S)
@@ -129,8 +130,9 @@ async def _ledger(request: web.Request) -> web.StreamResponse:
     try:
         has = decode_digest(await request.read())
     except LedgerMessageError as error:
-        refusal = invalid(f"The body is not a ledger digest: {error}.", code="invalid_digest")
-        return web.Response(status=refusal.status, body=error_body(refusal), content_type=JSON)
+        return _refused(
+            invalid(f"The body is not a ledger digest: {error}.", code="invalid_digest")
+        )
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     await response.prepare(request)
     for part in request.app[ROOMS].service_ledger.ledger.parts(has):
@@ -145,10 +147,7 @@ async def _limits(request: web.Request) -> web.Response:
     try:
         ask = limitswire.decode_ask(await request.read())
     except limitswire.LimitsMessageError as error:
-        refusal = invalid(f"The body is invalid: {error}.", code="invalid_limits")
-        return web.Response(
-            status=refusal.status, body=error_body(refusal), content_type="application/json"
-        )
+        return _refused(invalid(f"The body is invalid: {error}.", code="invalid_limits"))
     parts = request.app[ROOMS].intake.limit_parts
     answer = parts.answer(ask, asyncio.get_running_loop().time())
     return web.Response(body=limitswire.encode(answer), content_type="application/octet-stream")
@@ -164,11 +163,11 @@ async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
     digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
     if scheme.lower() == "bearer" and hmac.compare_digest(digest, wanted):
         return await handler(request)
-    refusal = Refusal(
-        Outcome.UNAUTHENTICATED,
-        "Send the admin token as 'Authorization: Bearer <token>'.",
-        code="invalid_admin_token",
-    )
+    message = "Send the admin token as 'Authorization: Bearer <token>'."
+    return _refused(Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_admin_token"))
+
+
+def _refused(refusal: Refusal) -> web.Response:
     return web.Response(
         status=refusal.status,
         body=error_body(refusal),

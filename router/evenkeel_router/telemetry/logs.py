@@ -17,6 +17,7 @@ import queue
 import sys
 import time
 from collections import deque
+from operator import attrgetter
 from typing import IO, Any, Final, NamedTuple
 
 import msgspec
@@ -53,14 +54,14 @@ class RequestLine(msgspec.Struct, omit_defaults=True):
 
 
 class _Ended(NamedTuple):
-    """A request that ended, as the writer gets it."""
+    """A request that ended, as the writer gets it: after the first two, fields of `RequestState`."""
 
     time: float
+    duration_s: float
     request_id: str
     path: str
     status: int
     started_s: float
-    duration_s: float
     first_byte_s: float | None
     client: Client | None
     outcome: Outcome | None
@@ -87,12 +88,15 @@ class _Ended(NamedTuple):
         return line
 
 
+_fields_of = attrgetter(*_Ended._fields[2:])
+
+
 class RequestLog:
     """The lines of requests that ended; a thread writes them in batches. Without an output there are none."""
 
     def __init__(self, output: IO[str] | None) -> None:
         self._output = output
-        self._lines: deque[_Ended] = deque()
+        self._lines: deque[tuple[Any, ...]] = deque()
         self._encoder = msgspec.json.Encoder()
         self.dropped = 0
 
@@ -103,22 +107,7 @@ class RequestLog:
         if len(self._lines) >= MAX_PENDING:
             self.dropped += 1
             return
-        ended = _Ended(
-            time.time(),
-            request_state.request_id,
-            request_state.path,
-            request_state.status,
-            request_state.started_s,
-            duration_s,
-            request_state.first_byte_s,
-            request_state.client,
-            request_state.outcome,
-            request_state.replica,
-            request_state.attempts,
-            request_state.stream,
-            request_state.usage,
-        )
-        self._lines.append(ended)
+        self._lines.append((time.time(), duration_s, *_fields_of(request_state)))
 
     async def run(self) -> None:
         """Write lines every second until cancelled, then the lines that remain."""
@@ -137,8 +126,8 @@ class RequestLog:
             while True:
                 batch.append(self._lines.popleft())
         if batch and self._output is not None:
-            lines = b"\n".join(self._encoder.encode(ended.line()) for ended in batch) + b"\n"
-            self._output.write(lines.decode())
+            lines = [self._encoder.encode(_Ended._make(ended).line()) for ended in batch]
+            self._output.write(b"\n".join((*lines, b"")).decode())
             self._output.flush()
 
 

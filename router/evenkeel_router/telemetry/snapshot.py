@@ -72,9 +72,7 @@ def replicas_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
 def _replicas(rooms: Rooms, now_s: float) -> Steps[tuple[adminstate.ReplicaState, ...]]:
     found = []
     for member in list(rooms.replicas.fleet):
-        if (
-            member.name in rooms.replicas.configured
-        ):  # it may leave the configuration between two steps
+        if member.name in rooms.replicas.configured:  # it may leave between two steps
             found.append(_replica(rooms, member, now_s))
             yield
     return tuple(found)
@@ -82,10 +80,8 @@ def _replicas(rooms: Rooms, now_s: float) -> Steps[tuple[adminstate.ReplicaState
 
 def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaState:
     totals = rooms.replicas.totals(member.name)
-    seen, follower = (
-        rooms.replicas.reports.get(member.name),
-        rooms.prefixes.followers.get(member.name),
-    )
+    seen = rooms.replicas.reports.get(member.name)
+    follower = rooms.prefixes.followers.get(member.name)
     page = _page(rooms, member)
     return adminstate.ReplicaState(
         name=member.name,
@@ -212,14 +208,7 @@ def _client(rooms: Rooms, totals: ClientTotals, weight: int) -> adminstate.Clien
 
 def _fleet(rooms: Rooms) -> adminstate.FleetState:
     now = rooms.service_ledger.fairness.now
-    return adminstate.FleetState(
-        window_s=now.window_s,
-        backlogged=now.backlogged,
-        share_error=now.share_error,
-        lead_s=now.lead_s,
-        jain=now.jain,
-        bound_ratio=now.bound_ratio,
-    )
+    return msgspec.convert(now, adminstate.FleetState, from_attributes=True)
 
 
 def _ledger(rooms: Rooms) -> adminstate.LedgerState:

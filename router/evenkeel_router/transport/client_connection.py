@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 from multidict import CIMultiDict, istr
@@ -21,6 +21,9 @@ from evenkeel_router.transport.client_request import (
     Request,
     TransferCodingError,
 )
+
+if TYPE_CHECKING:
+    from evenkeel_router.transport.server import TrafficServer
 
 MAX_LINE_BYTES: Final = 8190
 MAX_HEADERS: Final = 128
@@ -35,23 +38,6 @@ _HOST: Final = istr("Host")
 _TRANSFER_ENCODING: Final = istr("Transfer-Encoding")
 
 
-class ConnectionOwner(Protocol):
-    """The server, as a connection sees it."""
-
-    handle: Callable[[Request], Awaitable[Answer]]
-    refuse: Callable[[Request, BaseException], Answer]
-    keep_alive_s: float
-
-    def connected(self, connection: ClientConnection) -> None:
-        """A client connected."""
-
-    def disconnected(self, connection: ClientConnection) -> None:
-        """The connection closed."""
-
-    def received(self, connection: ClientConnection) -> None:
-        """Bytes arrived."""
-
-
 class ClientConnection(asyncio.Protocol):
     """Parses requests, runs one handler at a time, and writes answers."""
 
@@ -62,7 +48,7 @@ class ClientConnection(asyncio.Protocol):
         "peer", "transport", "writing_paused",
     )  # fmt: skip
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: TrafficServer) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None

@@ -7,20 +7,18 @@ before it writes more. This bounds what the router holds for a client that does 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
-
-from multidict import CIMultiDict, istr
-
-if TYPE_CHECKING:
-    from evenkeel_router.transport.client_connection import ClientConnection
-
-
 import time
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Protocol
+
+from multidict import CIMultiDict, istr
 
 from evenkeel_router.transport.upstream import Sink
+
+if TYPE_CHECKING:
+    from evenkeel_router.transport.client_connection import ClientConnection
 
 MAX_UNREAD_BYTES: Final = 128 * 1024
 """Of a body in a connection's memory, before the connection stops reading from its socket."""

@@ -32,8 +32,6 @@ from evenkeel_router.transport.upstream import (
 
 CONNECT_TIMEOUT_S: Final = 5.0
 IDLE_LIMIT_S: Final = 4.0  # uvicorn closes idle connections after 5 s
-
-
 MAX_OPEN: Final = 4096
 _LOCAL_ERRORS: Final = (
     errno.EMFILE,
@@ -54,9 +52,8 @@ class Connections:
         self._max_open = max_open
         self._open: set[ReplicaConnection] = set()
         self._opening = 0
-        self._idle: dict[
-            str, deque[ReplicaConnection]
-        ] = {}  # by URL; the last one used is on the right
+        self._idle: dict[str, deque[ReplicaConnection]] = {}
+        """By URL; the last one used is on the right."""
         self._timer = SilenceTimer()
 
     async def connect(self, replica: ReplicaConfig) -> Exchange:
@@ -123,19 +120,14 @@ class Connections:
         """For one more connection; raises `ConnectionLimitError`."""
         if len(self._open) + self._opening < self._max_open():
             return
-        longest = min(
-            (idle[0] for idle in self._idle.values() if idle), key=_idle_since, default=None
-        )
+        oldest = (idle[0] for idle in self._idle.values() if idle)
+        longest = min(oldest, key=lambda one: one.idle_since_s, default=None)
         if longest is None:
             raise ConnectionLimitError(
                 f"{len(self._open)} connections to replicas are open, which is the limit"
             )
         self.lost(longest)
         longest.abort()
-
-
-def _idle_since(connection: ReplicaConnection) -> float:
-    return connection.idle_since_s
 
 
 @lru_cache(maxsize=4096)
@@ -178,10 +170,8 @@ class _HttpExchange:
             self._connection.abort()
             try:
                 self._connection = await self._connections.open(self._replica)
-            except (
-                ConnectError,
-                ConnectionLimitError,
-            ) as error:  # the replica may have received the request
+            except (ConnectError, ConnectionLimitError) as error:
+                # The replica may have received the request.
                 raise UnansweredError(str(error)) from error
         return await self._connection.ask(data, silence_s)
 

@@ -197,10 +197,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._timer.unwatch(self)
         self._pieces.clear()
         self._busy = False
-        self._passes, self._client = (
-            _pass_nothing,
-            _NO_CLIENT,
-        )  # the client may disconnect before the next request
+        # The client may disconnect before the next request.
+        self._passes, self._client = _pass_nothing, _NO_CLIENT
         if self._complete and not self._closing and self._transport is not None:
             self.reused = True
             self._resume()

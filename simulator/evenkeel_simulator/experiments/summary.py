@@ -19,18 +19,15 @@ from evenkeel_simulator.laboratory.timeline import (
     all_active,
     served,
 )
-from evenkeel_simulator.laboratory.vtc_tables import Recipe, service_difference, spread
+from evenkeel_simulator.laboratory.vtc_tables import (
+    Recipe,
+    ServiceDifference,
+    service_difference,
+    spread,
+)
 
 TICKS = 100
 """Points at which the accumulated difference is looked at."""
-
-
-class Difference(msgspec.Struct, frozen=True):
-    """The VTC tables' service difference, weighted tokens per second."""
-
-    max: float
-    avg: float
-    var: float
 
 
 class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +69,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """input + 2·output of finished requests per second until the last one ended."""
     hit_rate: float
     """Input tokens found in the cache, of all."""
-    service_difference: Difference
+    service_difference: ServiceDifference
     accumulated_difference_max: float
     """Of the service rate's kind, over the whole run."""
     jain_index: float
@@ -125,14 +122,13 @@ def program_latencies(records: Collection[Record]) -> list[float]:
     return latencies
 
 
-def _difference(completions: Collection[Completion], duration_s: float) -> Difference:
+def _difference(completions: Collection[Completion], duration_s: float) -> ServiceDifference:
     if duration_s <= 0:
-        return Difference(0.0, 0.0, 0.0)
+        return ServiceDifference(0.0, 0.0, 0.0)
     # The tables' windows for runs of 600 s and more; in shorter ones the same proportions.
     scale = min(1.0, duration_s / 600)
     recipe = Recipe(duration_s=duration_s, warmup_s=30 * scale, window_s=60 * scale)
-    found = service_difference(completions, recipe=recipe)
-    return Difference(found.max, found.avg, found.var)
+    return service_difference(completions, recipe=recipe)
 
 
 def _jain(

@@ -8,13 +8,8 @@ is made; the VTC tables spread the whole cost from the first token to the end.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-from evenkeel_fairshare.cost import Cost
-
-Price = Callable[[int, int], float]
-"""h(input tokens, output tokens) of a whole request, weighted tokens."""
 
 Window = tuple[float, float]
 """From (included) and to (excluded), in seconds."""
@@ -48,13 +43,6 @@ def linear_price(input_tokens: int, output_tokens: int) -> float:
     return input_tokens + 2.0 * output_tokens
 
 
-def price_of(cost: Cost) -> Price:
-    """The cost of a whole request (without h(0, 0), which is not charged)."""
-    return lambda input_tokens, output_tokens: (
-        cost.input_cost(input_tokens) + cost.output_cost(input_tokens, 0, output_tokens)
-    )
-
-
 def served(spans: Iterable[Span], windows: Sequence[Window]) -> dict[str, list[float]]:
     """W_i of each window for every client that has a span, in the order of first appearance.
 
@@ -76,17 +64,6 @@ def served(spans: Iterable[Span], windows: Sequence[Window]) -> dict[str, list[f
             overlap_s = min(ends[window], span.end_s) - max(starts[window], span.start_s)
             client[window] += per_second * overlap_s
     return totals
-
-
-def service_rates(
-    spans: Iterable[Span], times_s: Sequence[float], *, half_window_s: float = 30.0
-) -> dict[str, list[float]]:
-    """W_i(t-T, t+T) / 2T at each time, as in the VTC paper's figures (T = 30 s). Times must ascend."""
-    windows = [(time_s - half_window_s, time_s + half_window_s) for time_s in times_s]
-    return {
-        client: [amount / (2 * half_window_s) for amount in amounts]
-        for client, amounts in served(spans, windows).items()
-    }
 
 
 def accumulated_difference(spans: Iterable[Span], times_s: Sequence[float]) -> list[float]:

@@ -3,7 +3,7 @@
 Recipe (facts read from the artifact, where the paper leaves them open): a request's whole cost is spread
 evenly from its first token to its end; requests that end within the first second or in no time are left
 out of service, but not of demand. Service and demand are rates over windows of 60 s, 19 of them, that begin
-after a warm-up of 30 s; a request is demanded when it arrives, at p + 2q whatever the price. At each window
+after a warm-up of 30 s; a request is demanded when it arrives. At each window
 
     difference = Σ_i min(max_j S_j - S_i, |R_i - S_i|)
 
@@ -21,7 +21,6 @@ from statistics import fmean, pvariance
 
 from evenkeel_simulator.laboratory.timeline import (
     Completion,
-    Price,
     Span,
     Window,
     linear_price,
@@ -34,7 +33,7 @@ _NO_TIME_S = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class ServiceDifference:
-    """One row of a table, weighted tokens per second."""
+    """One row of the VTC tables, weighted tokens per second."""
 
     max: float
     avg: float
@@ -64,14 +63,14 @@ class Recipe:
         return [(centre_s - half_s, centre_s + half_s) for centre_s in centres_s]
 
 
-def spread(completions: Collection[Completion], price: Price = linear_price) -> list[Span]:
+def spread(completions: Collection[Completion]) -> list[Span]:
     """The whole cost of each request over its time from first token to end (ALGORITHMS A5)."""
     return [
         Span(
             request.client,
             request.first_token_s,
             request.end_s,
-            price(request.input_tokens, request.output_tokens),
+            linear_price(request.input_tokens, request.output_tokens),
         )
         for request in completions
         if request.end_s >= _FIRST_SECOND_S and request.end_s - request.first_token_s >= _NO_TIME_S
@@ -79,16 +78,13 @@ def spread(completions: Collection[Completion], price: Price = linear_price) -> 
 
 
 def differences(
-    completions: Collection[Completion],
-    *,
-    price: Price = linear_price,
-    recipe: Recipe | None = None,
+    completions: Collection[Completion], *, recipe: Recipe | None = None
 ) -> list[float]:
     """The service difference at each tick."""
     recipe = recipe or Recipe()
     windows = recipe.windows()
     nothing = [0.0] * len(windows)
-    service = served(spread(completions, price), windows)
+    service = served(spread(completions), windows)
     demand = _demanded(completions, windows)
     rates = [(service.get(client, nothing), demand[client]) for client in demand]
     return [
@@ -98,36 +94,11 @@ def differences(
 
 
 def service_difference(
-    completions: Collection[Completion],
-    *,
-    price: Price = linear_price,
-    recipe: Recipe | None = None,
+    completions: Collection[Completion], *, recipe: Recipe | None = None
 ) -> ServiceDifference:
     """A table's Max, Avg and Var columns; all 0 where nothing completed."""
-    at_ticks = differences(completions, price=price, recipe=recipe)
+    at_ticks = differences(completions, recipe=recipe)
     return ServiceDifference(max(at_ticks), fmean(at_ticks), pvariance(at_ticks))
-
-
-def throughput(completions: Collection[Completion], makespan_s: float) -> float:
-    """A table's last column: input and output tokens per second until the last response."""
-    tokens = sum(request.input_tokens + request.output_tokens for request in completions)
-    return tokens / makespan_s
-
-
-def response_times(
-    completions: Collection[Completion], windows: Sequence[Window]
-) -> dict[str, list[float | None]]:
-    """Mean time to first token over requests whose first token falls in a window; None where none does."""
-    waits: dict[str, list[list[float]]] = {}
-    for request in completions:
-        client = waits.setdefault(request.client, [[] for _ in windows])
-        for window, (start_s, end_s) in enumerate(windows):
-            if start_s <= request.first_token_s <= end_s:
-                client[window].append(request.first_token_s - request.arrival_s)
-    return {
-        client: [fmean(window) if window else None for window in by_window]
-        for client, by_window in waits.items()
-    }
 
 
 def _difference(clients: Sequence[tuple[float, float]]) -> float:

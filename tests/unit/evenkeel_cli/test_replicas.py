@@ -36,32 +36,32 @@ CASES: Mapping[str, tuple[dict[str, SimulatedReplica], int, ReplicaChanges]] = {
     "a new fleet": (
         {},
         2,
-        ReplicaChanges(keep=(), start=("replica-0", "replica-1"), stop=()),
+        ReplicaChanges(start=("replica-0", "replica-1"), stop=()),
     ),
     "nothing changes": (
         {"replica-0": NEW, "replica-1": NEW},
         2,
-        ReplicaChanges(keep=("replica-0", "replica-1"), start=(), stop=()),
+        ReplicaChanges(start=(), stop=()),
     ),
     "a larger fleet uses the lowest free names": (
         {"replica-1": NEW},
         3,
-        ReplicaChanges(keep=("replica-1",), start=("replica-0", "replica-2"), stop=()),
+        ReplicaChanges(start=("replica-0", "replica-2"), stop=()),
     ),
     "a smaller fleet stops the highest numbers": (
         {"replica-10": NEW, "replica-2": NEW, "replica-9": NEW},
         2,
-        ReplicaChanges(keep=("replica-2", "replica-9"), start=(), stop=("replica-10",)),
+        ReplicaChanges(start=(), stop=("replica-10",)),
     ),
     "new replicas get new names": (
         {"replica-0": OLD, "replica-1": OLD},
         2,
-        ReplicaChanges(keep=(), start=("replica-2", "replica-3"), stop=("replica-0", "replica-1")),
+        ReplicaChanges(start=("replica-2", "replica-3"), stop=("replica-0", "replica-1")),
     ),
     "a fleet of zero": (
         {"replica-0": OLD},
         0,
-        ReplicaChanges(keep=(), start=(), stop=("replica-0",)),
+        ReplicaChanges(start=(), stop=("replica-0",)),
     ),
 }
 

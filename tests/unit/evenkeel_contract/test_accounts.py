@@ -9,11 +9,11 @@ from evenkeel_contract.reportbook import Accounts
 from evenkeel_contract.reports import unserved
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Request
-from evenkeel_simulator.laboratory.cost import QuadraticCost
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from tests.support.costs import QuadraticCost
 from tests.support.replica import request
 
 COSTS = LinearCost(1.0, 2.0)

@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
-from evenkeel_simulator.laboratory.cost import QuadraticCost
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.costs import QuadraticCost
 
 # VTC App. B.2: 2.1 np + nq + 0.04 np nq + 0.032 nq² (+ 11.46, which cancels).
 PROFILED = QuadraticCost(extend=2.1, output=1.0, product=0.04, output_squared=0.032)

@@ -6,7 +6,8 @@ from math import inf
 import pytest
 from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, Usage, replica_set
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
-from evenkeel_simulator.laboratory.cost import QuadraticCost
+
+from tests.support.costs import QuadraticCost
 
 IDLE = [0] * 8
 

@@ -10,8 +10,8 @@ from evenkeel_fairshare.replica.contract import ClientState, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.drr import Drr
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
-from evenkeel_simulator.laboratory.cost import QuadraticCost
 
+from tests.support.costs import QuadraticCost
 from tests.support.replica import admit, arrive, decode, deficit, request
 
 

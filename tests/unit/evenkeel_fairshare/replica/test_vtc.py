@@ -10,10 +10,10 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import ClientState
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_simulator.laboratory.cost import QuadraticCost
 from evenkeel_simulator.laboratory.policies import policies
 from evenkeel_simulator.laboratory.vtc_artifact import ArtifactVtc
 
+from tests.support.costs import QuadraticCost
 from tests.support.replica import admit, arrive, decode, request
 
 

@@ -6,8 +6,8 @@ import pytest
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.output_lengths import OutputLengths
 from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
-from evenkeel_simulator.laboratory.cost import QuadraticCost
 
+from tests.support.costs import QuadraticCost
 from tests.support.replica import admit, arrive, decode, request
 
 

@@ -6,7 +6,8 @@ import pytest
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_simulator.laboratory import bounds
-from evenkeel_simulator.laboratory.cost import QuadraticCost
+
+from tests.support.costs import QuadraticCost
 
 SIZES = {"max_input_tokens": 100, "memory_tokens": 1000}
 

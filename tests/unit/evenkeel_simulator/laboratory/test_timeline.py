@@ -1,17 +1,13 @@
 """Spans of service cut by windows, by hand."""
 
 import pytest
-from evenkeel_fairshare.cost import LinearCost
-from evenkeel_simulator.laboratory.cost import QuadraticCost
 from evenkeel_simulator.laboratory.timeline import (
     Completion,
     Span,
     accumulated_difference,
     all_active,
     linear_price,
-    price_of,
     served,
-    service_rates,
 )
 
 
@@ -49,13 +45,6 @@ def test_windows_out_of_order_are_refused() -> None:
         served([], [(1.0, 2.0), (0.0, 3.0)])
 
 
-def test_service_rates_are_taken_around_each_time() -> None:
-    spans = [Span("a", 0, 100, 1000)]
-    assert service_rates(spans, [0, 50, 100]) == {"a": [5, 10, 5]}
-    assert service_rates(spans, [50], half_window_s=5) == {"a": [10]}
-    assert service_rates([Span("a", 0, 0, 120)], [0]) == {"a": [2]}
-
-
 def test_accumulated_difference_is_most_less_least_since_the_start() -> None:
     spans = [Span("a", 0, 10, 100), Span("b", 5, 10, 100), Span("c", 0, 0, 10)]
     assert accumulated_difference(spans, [0, 5, 6, 10]) == [0, 50, 50, 90]
@@ -76,8 +65,5 @@ def test_clients_that_never_meet_have_no_common_time() -> None:
     assert all_active([]) is None
 
 
-def test_prices_are_those_of_the_cost_functions() -> None:
+def test_an_output_token_costs_twice_an_input_token() -> None:
     assert linear_price(3, 4) == 11
-    assert price_of(LinearCost())(3, 4) == 11
-    quadratic = QuadraticCost(extend=2, output=1, product=0.5, output_squared=0.25)
-    assert price_of(quadratic)(3, 4) == 6 + 4 + 6 + 4

@@ -7,10 +7,8 @@ from evenkeel_simulator.laboratory.timeline import Completion, Span
 from evenkeel_simulator.laboratory.vtc_tables import (
     Recipe,
     differences,
-    response_times,
     service_difference,
     spread,
-    throughput,
 )
 
 # One window only: the tick at 15 s, looking at [15, 75) after a warm-up of 30 s.
@@ -85,22 +83,6 @@ def test_arrivals_at_both_ends_of_a_window_are_demand() -> None:
         assert differences(requests, recipe=ONE) == pytest.approx([want / 60])
 
 
-def test_demand_is_linear_whatever_the_price() -> None:
-    requests = [done("a", 30, 40, tokens=(0, 1000)), done("b", 100, 110, tokens=(7, 300))]
-    assert differences(requests, price=lambda p, q: 1000.0 * q, recipe=ONE) == pytest.approx(
-        [607 / 60]
-    )
-
-
-def test_service_is_counted_at_the_price_that_was_given() -> None:
-    # b asked for 600, and got 600 at a price of 2 per output token, 300 at a price of 1.
-    requests = [done("a", 30, 40, tokens=(0, 1000), arrival_s=0.0), done("b", 30, 40)]
-    assert differences(requests, price=lambda p, q: 2.0 * q, recipe=ONE) == [0]
-    assert differences(requests, price=lambda p, q: 1.0 * q, recipe=ONE) == [300 / 60]
-    row = service_difference(requests, price=lambda p, q: 1.0 * q, recipe=ONE)
-    assert row.max == 300 / 60
-
-
 def test_all_that_arrived_in_a_window_is_demand() -> None:
     requests = [
         done("a", 30, 40, tokens=(0, 1000), arrival_s=0.0),
@@ -133,21 +115,3 @@ def test_a_row_holds_largest_mean_and_population_variance() -> None:
 def test_nothing_completed_means_no_difference() -> None:
     row = service_difference([])
     assert (row.max, row.avg, row.var) == (0, 0, 0)
-
-
-def test_throughput_counts_all_tokens_until_the_last_response() -> None:
-    requests = [done("a", 1, 2, tokens=(10, 20)), done("b", 1, 4, tokens=(30, 40))]
-    assert throughput(requests, 4.0) == 25.0
-
-
-def test_response_times_are_means_over_first_tokens_in_the_window() -> None:
-    requests = [
-        done("a", 30, 99, arrival_s=20),
-        done("a", 40, 99, arrival_s=36),
-        done("a", 61, 99, arrival_s=0),
-        done("b", 60, 99, arrival_s=59),
-    ]
-    assert response_times(requests, [(30.0, 60.0), (61.0, 70.0)]) == {
-        "a": [7.0, 61.0],
-        "b": [1.0, None],
-    }
