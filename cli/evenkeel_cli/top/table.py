@@ -54,7 +54,11 @@ def _fairness(view: View) -> Text:
 def _warnings(view: View) -> Iterator[str]:
     """Why no replica takes requests, and which parts of the ledger are missing."""
     if not any(row.state == "ready" for row in view.replicas):
-        yield f"no replica takes requests ({len(view.replicas)} configured): requests wait, then get 503"
+        yield (
+            f"none of {len(view.replicas)} replicas takes requests: they wait, then get 503"
+            if view.replicas
+            else "no replica is configured"
+        )
     if view.ledger.store_trouble:
         yield f"store {view.ledger.store}: {view.ledger.store_trouble}"
     for peer in view.peers:

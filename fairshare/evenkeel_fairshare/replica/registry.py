@@ -1,4 +1,7 @@
-"""The replica policies that a fleet runs, by their names in the API (design §3 `replicaPolicy`). Add a new policy here only."""
+"""The replica policies that a fleet runs, by their names in the API (design §3 `replicaPolicy`). A new policy is added here.
+
+The enum `ReplicaPolicyName` of the contract offers it to a FairInferenceService.
+"""
 
 from __future__ import annotations
 
