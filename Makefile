@@ -102,7 +102,7 @@ chaos-core: env tools  ## The chaos tests for every change (5 minutes)
 	$(BIN)/python -m pytest chaos -m core --durations 0 $(ARGS)
 
 .PHONY: test-sglang-core
-test-sglang-core: env sglang  ## The tests with SGLang for every change (about 5 minutes)
+test-sglang-core: env sglang  ## The tests with SGLang for every change (about 10 minutes)
 	$(BIN)/python -m pytest -m "sglang and not slow" tests/sglang --durations 5 $(ARGS)
 
 .PHONY: lint

@@ -76,9 +76,10 @@ async def compare(
     "flag",
     [
         "dlpm",
-        "lpm",
-        *(pytest.param(flag, marks=pytest.mark.slow) for flag in ("evenkeel-lpm", "evenkeel-fcfs")),
-        "fcfs",
+        *(
+            pytest.param(flag, marks=pytest.mark.slow)
+            for flag in ("lpm", "fcfs", "evenkeel-lpm", "evenkeel-fcfs")
+        ),
     ],
 )
 async def test_the_simulator_admits_as_the_engine_does_while_memory_runs_short(
