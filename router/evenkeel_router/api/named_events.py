@@ -6,6 +6,7 @@ and once more in the data as `type`, which counts where an engine leaves out the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Final
 
 import msgspec
@@ -35,7 +36,7 @@ def scan_of(dialect: Dialect, *, drops_usage: bool) -> EventScan:
     return EventScan(cumulative=dialect is Dialect.SGLANG, drops_usage=drops_usage)
 
 
-class _NamedScan(EventScan):
+class _NamedScan(EventScan, ABC):
     """What both have in common."""
 
     __slots__ = ("passed",)
@@ -73,8 +74,9 @@ class _NamedScan(EventScan):
         self._note(name or _type_of(data), data)
         return True
 
+    @abstractmethod
     def _note(self, name: bytes, data: bytes) -> None:
-        raise NotImplementedError
+        """Take what an event says about usage, failure or the end."""
 
 
 class ResponsesScan(_NamedScan):

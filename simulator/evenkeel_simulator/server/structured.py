@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, timedelta
 from random import Random
 from typing import Any, Final
@@ -38,6 +41,8 @@ _DEEP: Final = 4
 _MAX_DEPTH: Final = 40
 _MAX_PARTS: Final = 10_000
 """Parts and characters of one instance."""
+_CPU_LIMIT_S: Final = 0.5
+"""Of one instance: some patterns take exponential time, and every other request of the replica waits."""
 _SPREAD: Final = 100
 """Numbers with one bound, or none, are drawn from a range of this size."""
 _WORDS: Final = (
@@ -63,7 +68,8 @@ def write_json(schema: Schema, rng: Random) -> str:
         kind.check_schema(schema)  # type: ignore[arg-type]  # a boolean is a schema too
         # An empty registry, because the default one would fetch references from the network.
         accepts = kind(schema, registry=Registry()).is_valid
-        value = _accepted(schema, rng, accepts)
+        with _cpu_limit():
+            value = _accepted(schema, rng, accepts)
     except InvalidSchema as error:
         raise SchemaError(f"the schema is invalid: {error.message}") from error
     except (UnsupportedPattern, Unresolvable, re.error, RecursionError, OverflowError) as error:
@@ -84,6 +90,27 @@ def _accepted(schema: Schema, rng: Random, accepts: Callable[[Any], bool]) -> An
         if accepts(value):
             return value
     raise fault
+
+
+@contextmanager
+def _cpu_limit() -> Iterator[None]:
+    """Raise `_TooLarge` after `_CPU_LIMIT_S` of the process's CPU time, also within `re`. No limit outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _TooLarge(
+            f"writing JSON by this schema takes over {_CPU_LIMIT_S} s; simplify its patterns"
+        )
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 class _Writer:

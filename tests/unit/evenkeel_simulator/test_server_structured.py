@@ -253,3 +253,15 @@ def test_a_text_by_a_pattern_matches_it(pattern: str) -> None:
 def test_a_pattern_that_is_not_supported_is_refused(pattern: str) -> None:
     with pytest.raises(UnsupportedPattern):
         text_by_pattern(pattern, Random(1))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "^(a+)+$", "enum": ["a" * 40 + "!"]},
+        {"type": "string", "allOf": [{"pattern": "^a{40,60}$"}, {"pattern": "^(a+)+b$"}]},
+    ],
+)
+def test_a_pattern_that_takes_exponential_time_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError, match="simplify its patterns"):
+        write_json(schema, Random(1))
