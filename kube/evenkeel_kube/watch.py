@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Generic
@@ -98,9 +99,13 @@ class Watcher(Generic[Object]):
 
     async def _follow(self) -> None:
         version = self.cache.resource_version
-        # A function without annotations: `Watch` would look for the class of a result that it names.
-        start = lambda **query: self._start(str(query["resource_version"]))
-        async with self._watch as watch:
+        ends = AsyncExitStack()
+
+        # Without annotations: `Watch` would look for the class of a result that it names.
+        async def start(**query):  # type: ignore[no-untyped-def]
+            return await ends.enter_async_context(self._started(str(query["resource_version"])))
+
+        async with ends, self._watch as watch:
             async for event in watch.stream(
                 start, resource_version=version, timeout_seconds=WATCH_S
             ):
@@ -109,7 +114,9 @@ class Watcher(Generic[Object]):
                 if changed:
                     self._changed()
 
-    async def _start(self, resource_version: str) -> aiohttp.ClientResponse:
+    @asynccontextmanager
+    async def _started(self, resource_version: str) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to one watch. If it is left unfinished, so is its TLS: its end would be waited for in vain."""
         query = {
             **self._selection.parameters,
             "watch": "true",
@@ -117,7 +124,13 @@ class Watcher(Generic[Object]):
             "resourceVersion": resource_version,
             "timeoutSeconds": str(WATCH_S),
         }
-        return await self._client.stream(self._selection.path, query, _TIMEOUT)
+        answer = await self._client.stream(self._selection.path, query, _TIMEOUT)
+        transport = answer.connection and answer.connection.transport
+        try:
+            yield answer
+        finally:
+            if transport and not answer.content.is_eof():
+                transport.abort()
 
     def _next_wait_s(self) -> float:
         """Doubles until an event comes, also where the server ends every watch at once."""
