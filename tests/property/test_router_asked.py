@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
-from evenkeel_router.api.endpoints import Dialect, Endpoint
-from evenkeel_router.api.errors import Refusal
+from evenkeel_router.api.endpoints import Endpoint, parse
+from evenkeel_router.api.errors import Dialect, Refusal
 from evenkeel_router.api.inference import Limits
-from evenkeel_router.api.named_events import scan_of
-from evenkeel_router.api.parse import parse
+from evenkeel_router.api.streams import SCANS
 from evenkeel_router.prefix.model_tokenizers import AnyTokenizer, ModelTokenizer, SimulatedTokenizer
 from evenkeel_router.prefix.prompts import Chat, read
 from evenkeel_router.prefix.tokenised import UntokenisedError
@@ -183,7 +182,7 @@ def test_a_named_stream_comes_out_the_same_however_it_is_cut(
         for name, fields in events
     )
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-    whole, pieces = (scan_of(dialect, drops_usage=False) for _ in range(2))
+    whole, pieces = (SCANS[dialect](drops_usage=False) for _ in range(2))
     assert whole.feed(stream) == stream
     passed = b"".join(
         pieces.feed(stream[start:end])

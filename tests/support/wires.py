@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from evenkeel_router.api.event_stream import EventScan
+from evenkeel_router.api.answers import EventScan
 from evenkeel_router.transport.replica_connection import ReplicaConnection, SilenceTimer
 from evenkeel_router.transport.upstream import Reply
 
@@ -112,7 +112,7 @@ async def streamed(reads: Iterable[bytes], holds: Iterable[bool] = ()) -> Client
                 wire.data_received(piece)
 
     reply = await reading(asyncio.ensure_future(wire.ask(b"POST / HTTP/1.1\r\n\r\n", 5.0)))
-    client = Client(reply, EventScan(cumulative=False, drops_usage=False), list(holds))
+    client = Client(reply, EventScan(drops_usage=False), list(holds))
     ended = False
     while not ended and client.scan.broken is None:
         ended = await reading(asyncio.ensure_future(reply.relay(client.feed, idle_s=5.0)))

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import invalid
 from evenkeel_router.api.inference import Inference, Limits, check_model, is_guarded
 
@@ -46,7 +45,6 @@ def transcription(body: bytes, content_type: str, limits: Limits) -> Inference:
             raise invalid(message, code="invalid_value")
     _check(fields, limits)
     return Inference(
-        endpoint=Endpoint.TRANSCRIPTIONS,
         body=body,
         text=b"",
         prompt_bytes=0,

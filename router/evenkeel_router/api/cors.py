@@ -30,11 +30,6 @@ class Cors:
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = frozenset(origins)
 
-    @property
-    def enabled(self) -> bool:
-        """Whether any origin is allowed."""
-        return bool(self._origins)
-
     def headers(self, origin: str) -> Headers:
         """The headers of an answer to a page of `origin`."""
         if _ANY in self._origins:

@@ -1,73 +1,70 @@
-"""The inference APIs that the router serves, by path: one row of a table for each.
+"""The inference APIs that the router serves, by path: one row of a table for each; and the parsing of their bodies.
 
 SGLang 0.5.23 and vLLM 0.32 serve all of them. An engine or a model that lacks one answers 4xx itself.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
+import msgspec
 
-class Dialect(Enum):
-    """How answers, events, usage and errors are written."""
+from evenkeel_router.api import generate, messages, openai, responses, scoring
+from evenkeel_router.api.audio import transcription
+from evenkeel_router.api.errors import Dialect, Refusal, invalid
+from evenkeel_router.api.inference import Inference, Limits
 
-    __hash__ = object.__hash__  # Enum's own is Python code; every answer looks up its reader
-
-    OPENAI = "openai"
-    """`usage` in the body or the last event; `[DONE]` ends a stream. Engines use it for their own endpoints, too."""
-    SGLANG = "sglang"
-    """`meta_info` in each answer and in each event, which repeats the whole answer."""
-    RANKING = "ranking"
-    """OpenAI's `usage` (vLLM), or a list of results with SGLang's `meta_info`."""
-    RESPONSES = "responses"
-    """OpenAI's named events; `response.completed` carries the usage and ends a stream."""
-    ANTHROPIC = "anthropic"
-    """Anthropic's named events; the first and the last but one carry usage."""
-    AUDIO = "audio"
-    """Text, or JSON with the duration as usage; OpenAI's events."""
+Parser = Callable[[bytes, Limits], Inference]
 
 
 class Api(NamedTuple):
     """One row of the table."""
 
     dialect: Dialect
-    streams: bool = False
-    """Whether the client may ask for a stream."""
+    parser: Parser | None
+    """None for a form."""
     computes: bool = True
     """Whether the model runs. If not, the request costs no service: it counts in the tenant's limits only."""
-    form: bool = False
-    """Whether the body is a form; otherwise it is JSON."""
     key_in_body: bool = False
     """Whether the client key travels in the body; otherwise in a header."""
 
+    @property
+    def form(self) -> bool:
+        """Whether the body is a form; otherwise it is JSON."""
+        return self.parser is None
 
-_CHAT: Final = Api(Dialect.OPENAI, streams=True)
-_SCORES: Final = Api(Dialect.OPENAI)
-_TOKENIZER: Final = Api(Dialect.OPENAI, computes=False)
+
+def _openai(parser: Parser, *, computes: bool = True) -> Api:
+    return Api(Dialect.OPENAI, parser, computes)
 
 
 class Endpoint(Enum):
     """The table: the value is the path."""
 
-    COMPLETIONS = ("/v1/completions", _CHAT)
-    CHAT = ("/v1/chat/completions", _CHAT)
-    RESPONSES = ("/v1/responses", Api(Dialect.RESPONSES, streams=True))
-    MESSAGES = ("/v1/messages", Api(Dialect.ANTHROPIC, streams=True))
-    COUNT_TOKENS = ("/v1/messages/count_tokens", Api(Dialect.ANTHROPIC, computes=False))
-    EMBEDDINGS = ("/v1/embeddings", _SCORES)
-    RERANK = ("/v1/rerank", Api(Dialect.RANKING))
-    SCORE = ("/v1/score", _SCORES)
-    CLASSIFY = ("/v1/classify", _SCORES)
-    TRANSCRIPTIONS = ("/v1/audio/transcriptions", Api(Dialect.AUDIO, streams=True, form=True))
-    TOKENIZE = ("/tokenize", _TOKENIZER)
-    V1_TOKENIZE = ("/v1/tokenize", _TOKENIZER)
-    DETOKENIZE = ("/detokenize", _TOKENIZER)
-    V1_DETOKENIZE = ("/v1/detokenize", _TOKENIZER)
-    GENERATE = ("/generate", Api(Dialect.SGLANG, streams=True, key_in_body=True))
+    COMPLETIONS = ("/v1/completions", _openai(openai.completions))
+    CHAT = ("/v1/chat/completions", _openai(openai.chat))
+    RESPONSES = ("/v1/responses", Api(Dialect.RESPONSES, responses.responses))
+    MESSAGES = ("/v1/messages", Api(Dialect.ANTHROPIC, messages.messages))
+    COUNT_TOKENS = (
+        "/v1/messages/count_tokens",
+        Api(Dialect.ANTHROPIC, messages.count_tokens, computes=False),
+    )
+    EMBEDDINGS = ("/v1/embeddings", _openai(openai.embeddings))
+    RERANK = ("/v1/rerank", Api(Dialect.RANKING, scoring.rerank))
+    SCORE = ("/v1/score", _openai(scoring.score))
+    CLASSIFY = ("/v1/classify", _openai(scoring.classify))
+    TRANSCRIPTIONS = ("/v1/audio/transcriptions", Api(Dialect.AUDIO, None))
+    TOKENIZE = ("/tokenize", _openai(scoring.tokenize, computes=False))
+    V1_TOKENIZE = ("/v1/tokenize", _openai(scoring.tokenize, computes=False))
+    DETOKENIZE = ("/detokenize", _openai(scoring.detokenize, computes=False))
+    V1_DETOKENIZE = ("/v1/detokenize", _openai(scoring.detokenize, computes=False))
+    GENERATE = ("/generate", Api(Dialect.SGLANG, generate.generate, key_in_body=True))
 
     api: Api
-    __hash__ = object.__hash__  # Enum's own is Python code; every request looks up its parser
+    __hash__ = object.__hash__  # Enum's own is Python code; it is looked up for every request
 
     def __new__(cls, path: str, api: Api) -> Self:
         member = object.__new__(cls)
@@ -79,6 +76,10 @@ class Endpoint(Enum):
 MODELS: Final = "/v1/models"
 """Answered by the router."""
 _BY_PATH: Final = {endpoint.value: endpoint for endpoint in Endpoint}
+
+
+_PLACE: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 
 
 def endpoint_of(path: str) -> Endpoint | None:
@@ -96,3 +97,41 @@ def dialect_of(path: str) -> Dialect:
 def is_stored_response(path: str) -> bool:
     """Whether a path names a stored response (`/v1/responses/ID`, and what is below it)."""
     return path.startswith(f"{Endpoint.RESPONSES.value}/")
+
+
+def parse(endpoint: Endpoint, body: bytes, limits: Limits, *, content_type: str = "") -> Inference:
+    """Parse a body; raises `Refusal` with the invalid field. `content_type` is read for forms only."""
+    parser = endpoint.api.parser
+    if parser is None:
+        return transcription(body, content_type, limits)
+    _check_utf8(body)
+    try:
+        return parser(body, limits)
+    except msgspec.ValidationError as error:
+        raise _wrong_field(str(error)) from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from error
+
+
+def _check_utf8(body: bytes) -> None:
+    """JSON is UTF-8, but the decoder does not check strings that it skips."""
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        message = f"The body is not valid UTF-8 (byte {error.start})."
+        raise invalid(message, code="invalid_utf8") from error
+
+
+def _wrong_field(error: str) -> Refusal:
+    """A decoder's message as a refusal with the invalid field."""
+    match = _PLACE.match(error)
+    what, path = (match["what"], match["path"] or "$") if match else (error, "$")
+    param = path.removeprefix("$").removeprefix(".")
+    missing = _MISSING.match(what)
+    if missing is not None:
+        param = f"{param}.{missing['field']}" if param else missing["field"]
+        return invalid(f"{param} is required.", code="missing_required_parameter", param=param)
+    message = f"{param or 'The body'}: {what[:1].lower()}{what[1:]}.".replace("`", "'")
+    return invalid(message, code="invalid_type", param=param or None)

@@ -17,7 +17,24 @@ from typing import Final
 
 import msgspec
 
-from evenkeel_router.api.endpoints import Dialect
+
+class Dialect(Enum):
+    """How answers, events, usage and errors are written."""
+
+    __hash__ = object.__hash__  # Enum's own is Python code; every answer looks up its reader
+
+    OPENAI = "openai"
+    """`usage` in the body or the last event; `[DONE]` ends a stream. Engines use it for their own endpoints, too."""
+    SGLANG = "sglang"
+    """`meta_info` in each answer and in each event, which repeats the whole answer."""
+    RANKING = "ranking"
+    """OpenAI's `usage` (vLLM), or a list of results with SGLang's `meta_info`."""
+    RESPONSES = "responses"
+    """OpenAI's named events; `response.completed` carries the usage and ends a stream."""
+    ANTHROPIC = "anthropic"
+    """Anthropic's named events; the first and the last but one carry usage."""
+    AUDIO = "audio"
+    """Text, or JSON with the duration as usage; OpenAI's events."""
 
 
 class Outcome(Enum):

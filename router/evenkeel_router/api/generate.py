@@ -7,16 +7,16 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from evenkeel_router.api import prompt
-from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import invalid
 from evenkeel_router.api.inference import (
+    MAX_PROMPTS,
     Guarded,
     Inference,
     Limits,
     check_choices,
     check_output,
     members_of,
+    prompt_of_input,
     without,
     without_guarded,
 )
@@ -40,7 +40,7 @@ class _Generate(Guarded, kw_only=True):
 _GENERATE: Final = msgspec.json.Decoder(_Generate)
 
 
-def generate(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def generate(body: bytes, limits: Limits) -> Inference:
     """`/generate`."""
     fields = _GENERATE.decode(body)
     given = fields.text if fields.text is not None else fields.input_ids
@@ -48,11 +48,11 @@ def generate(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
         raise invalid(
             "text or input_ids is required.", code="missing_required_parameter", param="text"
         )
-    text = prompt.of_input(given, "text" if given is fields.text else "input_ids")
+    text = prompt_of_input(given, "text" if given is fields.text else "input_ids")
     sampling = fields.sampling_params
     several = sampling if isinstance(sampling, list) else [sampling] if sampling else []
-    if len(several) > prompt.MAX_PROMPTS:
-        message = f"sampling_params has {len(several)} entries; send at most {prompt.MAX_PROMPTS}."
+    if len(several) > MAX_PROMPTS:
+        message = f"sampling_params has {len(several)} entries; send at most {MAX_PROMPTS}."
         raise invalid(message, code="invalid_value", param="sampling_params")
     for one in several:
         check_output("sampling_params.max_new_tokens", one.max_new_tokens, limits)
@@ -62,7 +62,6 @@ def generate(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
         body = _without_custom_params(body)
         stripped = (*stripped, "sampling_params.custom_params")
     return Inference(
-        endpoint=endpoint,
         body=body,
         text=text.first,
         prompt_bytes=text.size_bytes,

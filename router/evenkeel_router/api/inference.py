@@ -1,26 +1,36 @@
-"""What parsing makes of a request, and what every parser needs: checks of fields, and changes to a body.
+"""What parsing makes of a request, and what every parser needs: prompts, checks of fields, and changes to a body.
 
 Only fields that the router needs are decoded. Everything else is checked to be JSON and is sent as the client wrote it. The
 usual changes (asking for usage, and naming the client on `/generate`) insert one member behind the opening brace, so
 that a long prompt is not encoded again. Guarded fields are removed member by member, so that neither a duplicate nor an
 escaped spelling (`"r\\u0069d"`) gets through.
+
+A prompt has one canonical text, for matching prefixes. A conversation has the same text whatever its JSON spacing, and
+whether content is a string or a text part. The text differs from that of the engine's chat template, but it changes where
+that would change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from evenkeel_contract.names import CLIENT_KEY_FIELD, GUARDED_FIELDS
 from msgspec import UNSET, Raw, UnsetType
 
-from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
-from evenkeel_router.api.prompt import Prompt
 
 MAX_CHOICES: Final = 128  # OpenAI's bound of `n`
 MAX_MEMBERS: Final = 4096  # of an object that is encoded again
+Input: TypeAlias = str | list[str | int | list[int]]
+"""A prompt, several, token ids, or several of those."""
+
+MAX_PROMPTS: Final = 2048  # of one request; OpenAI's limit of embeddings
+MAX_PARTS: Final = 65_536  # of all messages together: a body of 16 MiB has room for millions
+_START = "\x1e"  # before each message; control characters of ASCII that separate records and units
+_UNIT = "\x1f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,6 @@ class Limits:
 class Inference(NamedTuple):
     """One request, as later steps use it."""
 
-    endpoint: Endpoint
     body: bytes
     """What a replica receives, but for the client key on `/generate`."""
     text: bytes
@@ -66,13 +75,43 @@ class Guarded(msgspec.Struct):
     cache_salt: Raw | UnsetType = UNSET
 
 
+class Part(msgspec.Struct):
+    """A piece of a message's content. Media count by their bytes."""
+
+    type: str = ""
+    text: str | None = None
+    image_url: Raw | UnsetType = UNSET
+    video_url: Raw | UnsetType = UNSET
+    input_audio: Raw | UnsetType = UNSET
+
+
+class Message(msgspec.Struct):
+    """A chat message: the fields that a template may print."""
+
+    role: str
+    content: str | list[Part] | None = None
+    tool_calls: Raw | UnsetType = UNSET
+    reasoning_content: str | None = None
+
+
+class Prompt(NamedTuple):
+    """What the router needs of a request's prompts."""
+
+    first: bytes
+    """Canonical text of the first one."""
+    size_bytes: int
+    """Of all of them."""
+    tokens: int | None
+    """Of all of them, if token ids were sent."""
+    prompts: int = 1
+
+
 def input_only(
-    endpoint: Endpoint, body: bytes, fields: Guarded, given: Prompt, *, text: bytes | None = None
+    body: bytes, fields: Guarded, given: Prompt, *, text: bytes | None = None
 ) -> Inference:
     """A request that produces no output tokens. `text` replaces the first prompt for matching prefixes."""
     body, stripped = without_guarded(body, fields)
     return Inference(
-        endpoint=endpoint,
         body=body,
         text=given.first if text is None else text,
         prompt_bytes=given.size_bytes,
@@ -150,6 +189,84 @@ def splice(body: bytes, member: bytes) -> bytes:
 def with_client_key(body: bytes, key: str) -> bytes:
     """A `/generate` body that names the client. `body` has no such member, because parsing removed it."""
     return splice(body, b'"%b":"%b"' % (CLIENT_KEY_FIELD.encode(), key.encode("ascii")))
+
+
+def prompt_of_messages(messages: list[Message], tools: bytes) -> Prompt:
+    """Tools first, as templates put them, then role and content of each message in turn.
+
+    Raises `Refusal` if there are so many that reading them would delay other requests.
+    """
+    check_parts("messages", messages)
+    pieces = [tools.decode()] if tools else []
+    for message in messages:
+        pieces += (_START, message.role, _UNIT)
+        content = message.content
+        if isinstance(content, str):
+            pieces.append(content)
+        elif content is not None:
+            pieces.extend(_part(part) for part in content)
+        if message.reasoning_content is not None:
+            pieces += (_UNIT, message.reasoning_content)
+        if message.tool_calls is not UNSET:
+            pieces += (_UNIT, bytes(message.tool_calls).decode())
+    text = "".join(pieces).encode()
+    return Prompt(text, len(text), None)
+
+
+def prompt_of_turns(tools: UnsetType | Raw, turns: Iterable[tuple[str, Sequence[str]]]) -> Prompt:
+    """Tools first, then each turn of a conversation: its role and its pieces."""
+    pieces = [] if tools is UNSET else [bytes(tools).decode()]
+    for role, given in turns:
+        pieces += (_START, role, _UNIT, _UNIT.join(given))
+    text = "".join(pieces).encode()
+    return Prompt(text, len(text), None)
+
+
+class _Turn(Protocol):
+    @property
+    def content(self) -> object: ...
+
+
+def check_parts(field: str, turns: Sequence[_Turn]) -> None:
+    """Raises `Refusal` for a conversation of so many parts that reading them would delay other requests."""
+    parts = 0
+    for one in turns:
+        parts += len(one.content) if isinstance(one.content, list) else 1
+    if parts > MAX_PARTS:
+        message = f"{field} has {parts} parts; send at most {MAX_PARTS}."
+        raise invalid(message, code="invalid_value", param=field)
+
+
+def text_of(raw: UnsetType | Raw | None) -> str:
+    """An encoded value as text; empty if there is none."""
+    return bytes(raw).decode() if isinstance(raw, Raw) else ""
+
+
+def prompt_of_input(given: str | Sequence[str | int | list[int]], field: str) -> Prompt:
+    """A prompt of completions, embeddings or `/generate`; raises `Refusal` if it is empty."""
+    if isinstance(given, str):
+        text = given.encode()
+        return Prompt(text, len(text), None)
+    if not given:
+        raise invalid(f"{field} is empty.", code="invalid_value", param=field)
+    if isinstance(given[0], int):
+        text = msgspec.json.encode(given)
+        return Prompt(text, len(text), len(given))
+    if len(given) > MAX_PROMPTS:
+        message = f"{field} has {len(given)} prompts; send at most {MAX_PROMPTS} at a time."
+        raise invalid(message, code="invalid_value", param=field)
+    texts = [one.encode() if isinstance(one, str) else msgspec.json.encode(one) for one in given]
+    tokens = sum(len(one) for one in given if isinstance(one, list))
+    return Prompt(texts[0], sum(map(len, texts)), tokens or None, len(texts))
+
+
+def _part(part: Part) -> str:
+    if part.text is not None:
+        return part.text
+    for media in (part.image_url, part.video_url, part.input_audio):
+        if media is not UNSET:
+            return bytes(media).decode()
+    return part.type
 
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])

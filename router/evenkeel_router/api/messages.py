@@ -12,16 +12,18 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from evenkeel_router.api import prompt
-from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import (
     Guarded,
     Inference,
     Limits,
+    Prompt,
     check_model,
     check_not_empty,
     check_output,
+    check_parts,
     input_only,
+    prompt_of_turns,
+    text_of,
     without_guarded,
 )
 
@@ -61,14 +63,13 @@ _COUNTED: Final = msgspec.json.Decoder(_Counted)
 _MESSAGES: Final = msgspec.json.Decoder(_Messages)
 
 
-def messages(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def messages(body: bytes, limits: Limits) -> Inference:
     """`/v1/messages`."""
     fields = _MESSAGES.decode(body)
     check_output("max_tokens", fields.max_tokens, limits)
     given = _prompt(fields, limits)
     body, stripped = without_guarded(body, fields)
     return Inference(
-        endpoint=endpoint,
         body=body,
         text=given.first,
         prompt_bytes=given.size_bytes,
@@ -79,17 +80,17 @@ def messages(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
     )
 
 
-def count_tokens(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def count_tokens(body: bytes, limits: Limits) -> Inference:
     """`/v1/messages/count_tokens`."""
     fields = _COUNTED.decode(body)
-    return input_only(endpoint, body, fields, _prompt(fields, limits), text=b"")
+    return input_only(body, fields, _prompt(fields, limits), text=b"")
 
 
-def _prompt(fields: _Counted, limits: Limits) -> prompt.Prompt:
+def _prompt(fields: _Counted, limits: Limits) -> Prompt:
     check_model(fields.model, limits)
     check_not_empty("messages", fields.messages)
-    prompt.check_parts("messages", fields.messages)
-    return prompt.of_turns(fields.tools, _turns(fields))
+    check_parts("messages", fields.messages)
+    return prompt_of_turns(fields.tools, _turns(fields))
 
 
 def _turns(fields: _Counted) -> Iterator[tuple[str, list[str]]]:
@@ -109,5 +110,5 @@ def _of_block(block: _Block) -> list[str]:
     for text in (block.text, block.thinking):
         if text is not None:
             return [text]
-    encoded = map(prompt.text_of, (block.input, block.content, block.source))
+    encoded = map(text_of, (block.input, block.content, block.source))
     return [block.type, block.name or "", *filter(None, encoded)]

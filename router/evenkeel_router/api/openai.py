@@ -7,17 +7,20 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from evenkeel_router.api import prompt
-from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import (
     Guarded,
     Inference,
+    Input,
     Limits,
+    Message,
+    Prompt,
     check_choices,
     check_model,
     check_not_empty,
     check_output,
     members_of,
+    prompt_of_input,
+    prompt_of_messages,
     splice,
     without_guarded,
 )
@@ -39,17 +42,17 @@ class _OpenAI(Guarded, kw_only=True):
 
 
 class _Completions(_OpenAI, kw_only=True):
-    prompt: prompt.Input
+    prompt: Input
 
 
 class _Chat(_OpenAI, kw_only=True):
-    messages: list[prompt.Message]
+    messages: list[Message]
     max_completion_tokens: int | None = None
     tools: Raw | UnsetType = UNSET
 
 
 class _Embeddings(_OpenAI, kw_only=True):
-    input: prompt.Input
+    input: Input
 
 
 _COMPLETIONS: Final = msgspec.json.Decoder(_Completions)
@@ -57,23 +60,24 @@ _CHAT: Final = msgspec.json.Decoder(_Chat)
 _EMBEDDINGS: Final = msgspec.json.Decoder(_Embeddings)
 
 
-def completions(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def completions(body: bytes, limits: Limits) -> Inference:
     """`/v1/completions`."""
     fields = _COMPLETIONS.decode(body)
     check_output("max_tokens", fields.max_tokens, limits)
-    text = prompt.of_input(fields.prompt, "prompt")
+    text = prompt_of_input(fields.prompt, "prompt")
     bound = DEFAULT_COMPLETION if fields.max_tokens is None else fields.max_tokens
-    return _openai(endpoint, body, fields, text, limits, bound)
+    return _openai(body, fields, text, limits, bound)
 
 
-def embeddings(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def embeddings(body: bytes, limits: Limits) -> Inference:
     """`/v1/embeddings`."""
     fields = _EMBEDDINGS.decode(body)
-    text = prompt.of_input(fields.input, "input")
-    return _openai(endpoint, body, fields, text, limits, 0)
+    fields.stream = None
+    text = prompt_of_input(fields.input, "input")
+    return _openai(body, fields, text, limits, 0)
 
 
-def chat(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def chat(body: bytes, limits: Limits) -> Inference:
     """`/v1/chat/completions`."""
     fields = _CHAT.decode(body)
     check_output("max_tokens", fields.max_tokens, limits)
@@ -82,18 +86,17 @@ def chat(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
     tools = b"" if fields.tools is UNSET else bytes(fields.tools)
     # As in SGLang: a max_completion_tokens of 0 counts as not set.
     bound = fields.max_completion_tokens or fields.max_tokens
-    text = prompt.of_messages(fields.messages, tools)
-    return _openai(endpoint, body, fields, text, limits, bound)
+    text = prompt_of_messages(fields.messages, tools)
+    return _openai(body, fields, text, limits, bound)
 
 
 def _openai(
-    endpoint: Endpoint, body: bytes, fields: _OpenAI, text: prompt.Prompt, limits: Limits,
-    bound: int | None,
-) -> Inference:  # fmt: skip
+    body: bytes, fields: _OpenAI, text: Prompt, limits: Limits, bound: int | None
+) -> Inference:
     check_model(fields.model, limits)
     check_choices("n", fields.n)
     body, stripped = without_guarded(body, fields)
-    stream = bool(fields.stream) and endpoint.api.streams
+    stream = bool(fields.stream)
     options = fields.stream_options
     wants_usage = isinstance(options, _StreamOptions) and bool(options.include_usage)
     if stream and options is UNSET:
@@ -101,7 +104,6 @@ def _openai(
     elif stream and not wants_usage:
         body = _with_usage_option(body)
     return Inference(
-        endpoint=endpoint,
         body=body,
         text=text.first,
         prompt_bytes=text.size_bytes,

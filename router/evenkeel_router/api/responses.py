@@ -12,8 +12,6 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from evenkeel_router.api import prompt
-from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.api.inference import (
     Guarded,
@@ -21,7 +19,10 @@ from evenkeel_router.api.inference import (
     Limits,
     check_model,
     check_output,
+    check_parts,
+    prompt_of_turns,
     splice,
+    text_of,
     without_guarded,
 )
 
@@ -66,18 +67,17 @@ class _Responses(Guarded, kw_only=True):
 _RESPONSES: Final = msgspec.json.Decoder(_Responses)
 
 
-def responses(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def responses(body: bytes, limits: Limits) -> Inference:
     """`/v1/responses`."""
     fields = _RESPONSES.decode(body)
     check_model(fields.model, limits)
     check_output("max_output_tokens", fields.max_output_tokens, limits)
     _refuse_state(fields)
     if not isinstance(fields.input, str):
-        prompt.check_parts("input", fields.input)
-    given = prompt.of_turns(fields.tools, _turns(fields))
+        check_parts("input", fields.input)
+    given = prompt_of_turns(fields.tools, _turns(fields))
     body, stripped = without_guarded(body, fields)
     return Inference(
-        endpoint=endpoint,
         body=body if fields.store is not UNSET else splice(body, _NOT_STORED),
         text=given.first,
         prompt_bytes=given.size_bytes,
@@ -130,8 +130,8 @@ def _pieces(item: _Item) -> list[str]:
         pieces = [content]
     else:
         pieces = [
-            part.text if part.text is not None else prompt.text_of(part.image_url) or part.type
+            part.text if part.text is not None else text_of(part.image_url) or part.type
             for part in content or ()
         ]
-    encoded = map(prompt.text_of, (item.output, item.input, item.summary))
+    encoded = map(text_of, (item.output, item.input, item.summary))
     return pieces + [one for one in (item.name, item.arguments, *encoded) if one]

@@ -10,18 +10,22 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from evenkeel_router.api import prompt
-from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import invalid
 from evenkeel_router.api.inference import (
+    MAX_PROMPTS,
     Guarded,
     Inference,
+    Input,
     Limits,
+    Message,
+    Prompt,
     check_model,
     check_not_empty,
     input_only,
+    prompt_of_input,
+    prompt_of_messages,
+    text_of,
 )
-from evenkeel_router.api.prompt import Input, Message
 
 
 class _Rerank(Guarded, kw_only=True):
@@ -67,16 +71,16 @@ _TOKENIZE: Final = msgspec.json.Decoder(_Tokenize)
 _DETOKENIZE: Final = msgspec.json.Decoder(_Detokenize)
 
 
-def rerank(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def rerank(body: bytes, limits: Limits) -> Inference:
     """`/v1/rerank`: the engine reads the query once for each document."""
     fields = _RERANK.decode(body)
     check_model(fields.model, limits)
     check_not_empty("documents", fields.documents)
     documents = [bytes(one) for one in fields.documents]
-    return input_only(endpoint, body, fields, _pairs([bytes(fields.query)], documents, "documents"))
+    return input_only(body, fields, _pairs([bytes(fields.query)], documents, "documents"))
 
 
-def score(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def score(body: bytes, limits: Limits) -> Inference:
     """`/v1/score`: the engine reads one pair of texts for each score."""
     fields = _SCORE.decode(body)
     check_model(fields.model, limits)
@@ -84,38 +88,38 @@ def score(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
         first, second = getattr(fields, left), getattr(fields, right)
         if first is not UNSET and second is not UNSET:
             given = _pairs(_several(first), _several(second), right)
-            return input_only(endpoint, body, fields, given)
+            return input_only(body, fields, given)
     message = "query and items (or text_1 and text_2, or queries and documents) are required."
     raise invalid(message, code="missing_required_parameter", param="query")
 
 
-def classify(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def classify(body: bytes, limits: Limits) -> Inference:
     """`/v1/classify`."""
     fields = _CLASSIFY.decode(body)
     check_model(fields.model, limits)
-    return input_only(endpoint, body, fields, prompt.of_input(fields.input, "input"))
+    return input_only(body, fields, prompt_of_input(fields.input, "input"))
 
 
-def tokenize(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def tokenize(body: bytes, limits: Limits) -> Inference:
     """`/tokenize`: of a prompt or of a conversation."""
     fields = _TOKENIZE.decode(body)
     check_model(fields.model, limits)
     if fields.messages is not None:
-        given = prompt.of_messages(fields.messages, prompt.text_of(fields.tools).encode())
+        given = prompt_of_messages(fields.messages, text_of(fields.tools).encode())
     elif fields.prompt is not None:
-        given = prompt.of_input(fields.prompt, "prompt")
+        given = prompt_of_input(fields.prompt, "prompt")
     else:
         message = "prompt or messages is required."
         raise invalid(message, code="missing_required_parameter", param="prompt")
-    return input_only(endpoint, body, fields, given, text=b"")
+    return input_only(body, fields, given, text=b"")
 
 
-def detokenize(endpoint: Endpoint, body: bytes, limits: Limits) -> Inference:
+def detokenize(body: bytes, limits: Limits) -> Inference:
     """`/detokenize`."""
     fields = _DETOKENIZE.decode(body)
     check_model(fields.model, limits)
     tokens = sum(1 if isinstance(one, int) else len(one) for one in fields.tokens)
-    return input_only(endpoint, body, fields, prompt.Prompt(b"", len(body), tokens))
+    return input_only(body, fields, Prompt(b"", len(body), tokens))
 
 
 def _several(given: Raw) -> list[bytes]:
@@ -124,12 +128,12 @@ def _several(given: Raw) -> list[bytes]:
     return [bytes(one) for one in _LIST.decode(raw)] if raw.startswith(b"[") else [raw]
 
 
-def _pairs(first: list[bytes], second: list[bytes], field: str) -> prompt.Prompt:
+def _pairs(first: list[bytes], second: list[bytes], field: str) -> Prompt:
     """Each text of `second` with its own of `first`, or with the only one."""
     check_not_empty(field, first and second)
-    if len(second) > prompt.MAX_PROMPTS:
-        message = f"{field} has {len(second)} entries; send at most {prompt.MAX_PROMPTS}."
+    if len(second) > MAX_PROMPTS:
+        message = f"{field} has {len(second)} entries; send at most {MAX_PROMPTS}."
         raise invalid(message, code="invalid_value", param=field)
     repeated = len(second) if len(first) == 1 else 1
     size_bytes = repeated * sum(map(len, first)) + sum(map(len, second))
-    return prompt.Prompt(first[0] + second[0], size_bytes, None, len(second))
+    return Prompt(first[0] + second[0], size_bytes, None, len(second))

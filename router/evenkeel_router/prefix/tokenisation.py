@@ -18,6 +18,7 @@ from evenkeel_contract.promptfacts import FILES, MAX_FACTS_BYTES, PromptFacts
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.prefix.model_tokenizers import (
     AnyTokenizer,
@@ -127,12 +128,12 @@ class Tokenisation:
         if trouble:
             _log.warning("no tokenizer, prompts are matched by their text: %s", trouble)
 
-    async def of(self, inference: Inference) -> Tokenised | None:
+    async def of(self, endpoint: Endpoint, inference: Inference) -> Tokenised | None:
         """The request's tokens; None: its text has to do, and why is counted."""
-        if not self.wanted or not inference.endpoint.api.computes:
+        if not self.wanted or not endpoint.api.computes:
             return None
         try:
-            return await self._of(inference)
+            return await self._of(endpoint, inference)
         except UntokenisedError as error:
             if self.untokenised.count(error.reason):
                 detail = error.detail or self.untokenised.trouble
@@ -143,21 +144,21 @@ class Tokenisation:
                 )
             return None
 
-    async def _of(self, inference: Inference) -> Tokenised:
+    async def _of(self, endpoint: Endpoint, inference: Inference) -> Tokenised:
         tokenizer, size_bytes = self.tokenizer, inference.prompt_bytes
-        if not is_read(inference.endpoint):
+        if not is_read(endpoint):
             raise UntokenisedError(Reason.EMBEDDINGS)
         if tokenizer is None:
             raise UntokenisedError(Reason.NO_TOKENIZER)
         if len(inference.body) <= INLINE_BYTES:
-            return self._tokenise(tokenizer, inference)
+            return self._tokenise(tokenizer, endpoint, inference.body)
         if size_bytes > LONGEST_BYTES:
             raise UntokenisedError(Reason.TOO_LONG)
         if self.busy_bytes + size_bytes > WAITING_BYTES:
             raise UntokenisedError(Reason.BUSY)
         self.busy_bytes += size_bytes
         loop = asyncio.get_running_loop()
-        work = self._threads.submit(self._tokenise, tokenizer, inference)
+        work = self._threads.submit(self._tokenise, tokenizer, endpoint, inference.body)
 
         def done(_: object) -> None:  # also after its client left
             with suppress(RuntimeError):  # the loop is closed
@@ -169,8 +170,8 @@ class Tokenisation:
     def _give_back(self, size_bytes: int) -> None:
         self.busy_bytes -= size_bytes
 
-    def _tokenise(self, tokenizer: AnyTokenizer, inference: Inference) -> Tokenised:
-        asked = read(inference.endpoint, inference.body)
+    def _tokenise(self, tokenizer: AnyTokenizer, endpoint: Endpoint, body: bytes) -> Tokenised:
+        asked = read(endpoint, body)
         kind = asked.kind if isinstance(asked, Chat) else "prompt"
         if self.untokenised.distrusts(kind):
             raise UntokenisedError(Reason.MISMATCH, f"requests of the kind {kind!r}")

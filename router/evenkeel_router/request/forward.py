@@ -229,7 +229,7 @@ def _outgoing(
     """What is sent: the client's body, the client key, and the request's origin."""
     inference = admitted.inference
     headers = [(REQUEST_ID_HEADER, request_state.request_id)]
-    if inference.endpoint.api.key_in_body:
+    if admitted.endpoint.api.key_in_body:
         body = with_client_key(inference.body, key)
     else:
         body = inference.body

@@ -100,12 +100,13 @@ class Traffic:
             path=path if endpoint is not None or path == MODELS else _OTHER_PATH,
             started_s=self._now(),
         )
-        if self._intake.cors.enabled and _ORIGIN in request.headers:
+        cors = self._intake.cors
+        if cors is not None and _ORIGIN in request.headers:
             origin = request.headers[_ORIGIN]
             if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
-                headers = self._intake.cors.preflight(origin)
+                headers = cors.preflight(origin)
                 return CompleteReply(request, status=200, body=b"", headers=headers)
-            request_state.reply_headers += self._intake.cors.headers(origin)
+            request_state.reply_headers += cors.headers(origin)
         try:
             if self._intake.draining:
                 raise refusals.shutting_down()

@@ -24,7 +24,7 @@ class Intake:
     def __init__(self, config: RouterConfig, limit_parts: LimitParts) -> None:
         self.directory = Directory(config.tenancy, namespace=config.namespace)
         self.limits = _limits(config)
-        self.cors = Cors(config.cors_origins)
+        self.cors = _cors(config)
         self.limit_parts = limit_parts
         self.admission = Admission(config.limits, limit_parts)
         self.body_memory = BodyMemory(MAX_BUFFERED_BYTES)
@@ -37,8 +37,13 @@ class Intake:
         """Use a changed configuration."""
         self.directory = Directory(config.tenancy, namespace=config.namespace)
         self.limits = _limits(config)
-        self.cors = Cors(config.cors_origins)
+        self.cors = _cors(config)
         self.admission.limits = config.limits
+
+
+def _cors(config: RouterConfig) -> Cors | None:
+    """None if no origin is allowed."""
+    return Cors(config.cors_origins) if config.cors_origins else None
 
 
 def _limits(config: RouterConfig) -> Limits:

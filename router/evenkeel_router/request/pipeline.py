@@ -14,10 +14,9 @@ from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
-from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.endpoints import Endpoint, parse
 from evenkeel_router.api.identity import KEY_HEADERS, Claims, Client
 from evenkeel_router.api.inference import Inference
-from evenkeel_router.api.parse import parse
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Pages, Prediction
 from evenkeel_router.ledger.service_ledger import ServiceLedger
@@ -125,19 +124,21 @@ class Pipeline:
 
             # 4. Tokenise, in tokens mode; match the prefix, select, forward and stream; again while nothing was sent.
             try:
-                return await self._forward(request_state, request, client, totals, inference)
+                return await self._forward(
+                    request_state, request, client, totals, endpoint, inference
+                )
 
             # 5. Account: what it really used, or the best estimate.
             finally:
-                self._settle(request_state, client, totals, inference)
+                self._settle(request_state, client, totals, endpoint, inference)
         finally:
             body_memory.release(held_bytes)
 
     async def _tokenise(
-        self, request_state: RequestState, client: Client, inference: Inference
+        self, request_state: RequestState, client: Client, endpoint: Endpoint, inference: Inference
     ) -> Pages | None:
         """Its tokens replace the estimate. A client that sends too much was refused before."""
-        tokenised = request_state.tokenised = await self._tokenising.of(inference)
+        tokenised = request_state.tokenised = await self._tokenising.of(endpoint, inference)
         if tokenised is None:
             return None
         beyond = tokenised.tokens - request_state.estimate_tokens
@@ -151,6 +152,7 @@ class Pipeline:
         request: Request,
         client: Client,
         totals: ClientTotals,
+        endpoint: Endpoint,
         inference: Inference,
     ) -> Answer:
         totals.in_flight += 1
@@ -159,18 +161,16 @@ class Pipeline:
         try:
             pages = None
             if self._tokenising.wanted:
-                pages = await self._tokenise(request_state, client, inference)
+                pages = await self._tokenise(request_state, client, endpoint, inference)
             match = self._replicas.fleet.match(
                 client.identity,
                 weight=client.weight,
                 text=inference.text,
-                input_tokens=request_state.estimate_tokens
-                if inference.endpoint.api.computes
-                else 0,
+                input_tokens=request_state.estimate_tokens if endpoint.api.computes else 0,
                 pages=pages,
             )
             return await self._forwarder.forward(
-                request_state, AdmittedRequest(client, totals, inference, match), request
+                request_state, AdmittedRequest(client, totals, endpoint, inference, match), request
             )
         except asyncio.CancelledError:
             if request_state.interrupted():
@@ -187,6 +187,7 @@ class Pipeline:
         request_state: RequestState,
         client: Client,
         totals: ClientTotals,
+        endpoint: Endpoint,
         inference: Inference,
     ) -> None:
         """Give back and charge, however the request ended."""
@@ -204,7 +205,7 @@ class Pipeline:
                 if inference.prompt_bytes:
                     self._totals.ratio.learn(inference.prompt_bytes, usage.input_tokens)
                 self._compare(request_state, attempt.ticket.prediction, usage)
-        elif request_state.outcome is None and not inference.endpoint.api.computes:
+        elif request_state.outcome is None and not endpoint.api.computes:
             used_tokens = (
                 request_state.estimate_tokens
             )  # the model did not run; the tenant's limit counts it

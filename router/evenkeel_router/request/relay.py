@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 
+from evenkeel_router.api.answers import GarbageError, of_reply
 from evenkeel_router.api.errors import Outcome, Refusal, of_status, replica_error_body
-from evenkeel_router.api.named_events import scan_of
-from evenkeel_router.api.usage import GarbageError, of_reply
+from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.selection import Match
 from evenkeel_router.request import refusals
@@ -52,9 +52,8 @@ class Relay:
         self.reply = reply
         self._match = admitted.match
         self._begun = begun
-        inference = admitted.inference
-        dialect = inference.endpoint.api.dialect
-        self.scan = scan_of(dialect, drops_usage=not inference.wants_usage)
+        scan = SCANS[admitted.endpoint.api.dialect]
+        self.scan = scan(drops_usage=not admitted.inference.wants_usage)
         self.stream = Stream(request, headers=request_state.reply_headers)
 
     def feed(self, data: bytes, last: bool) -> None:
@@ -143,7 +142,7 @@ def relay_whole(
 ) -> CompleteReply:
     """What the client gets for a replica's answer that is no stream; raises `FailedAttempt`."""
     status, body, inference = reply.status, reply.body, admitted.inference
-    api = inference.endpoint.api
+    api = admitted.endpoint.api
     content_type = reply.content_type or "application/octet-stream"
     if 400 <= status < 500 and status not in (401, 403) and body is not None:
         state.outcome = of_status(status)
@@ -151,7 +150,7 @@ def relay_whole(
         body, content_type = replica_error_body(status, body, api.dialect), JSON
     elif status == 200 and body is not None and not inference.stream:
         try:
-            reported = of_reply(inference.endpoint, body, content_type)
+            reported = of_reply(admitted.endpoint, body, content_type)
         except GarbageError as error:
             raise FailedAttempt(str(error)) from error
         state.usage_reported = reported is not None

@@ -21,6 +21,7 @@ from evenkeel_contract.names import REQUEST_ID_HEADER
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
 
+from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client, Paid
 from evenkeel_router.api.inference import Inference
@@ -217,5 +218,6 @@ class AdmittedRequest(NamedTuple):
 
     client: Client
     totals: ClientTotals
+    endpoint: Endpoint
     inference: Inference
     match: Match

@@ -30,8 +30,3 @@ def test_an_answer_names_an_allowed_origin_only(
     preflight = dict(cors.preflight(origin))
     assert ("access-control-allow-headers" in preflight) is allowed
     assert "access-control-allow-credentials" not in preflight
-
-
-def test_without_origins_it_is_off() -> None:
-    assert not Cors(()).enabled
-    assert Cors([APP]).enabled

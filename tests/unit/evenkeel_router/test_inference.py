@@ -4,11 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.endpoints import Endpoint, parse
 from evenkeel_router.api.errors import Outcome, Refusal
-from evenkeel_router.api.inference import MAX_MEMBERS, Inference, Limits, with_client_key
-from evenkeel_router.api.parse import parse
-from evenkeel_router.api.prompt import MAX_PARTS
+from evenkeel_router.api.inference import MAX_MEMBERS, MAX_PARTS, Inference, Limits, with_client_key
 
 LIMITS = Limits(model="m", max_output_tokens=1000)
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}

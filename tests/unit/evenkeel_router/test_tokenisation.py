@@ -11,9 +11,8 @@ import msgspec
 import pytest
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
-from evenkeel_router.api.endpoints import Endpoint
+from evenkeel_router.api.endpoints import Endpoint, parse
 from evenkeel_router.api.inference import Inference, Limits
-from evenkeel_router.api.parse import parse
 from evenkeel_router.prefix import tokenisation as tokenising
 from evenkeel_router.prefix.chat_template import TOO_LONG
 from evenkeel_router.prefix.model_tokenizers import ModelTokenizer, SimulatedTokenizer
@@ -32,9 +31,11 @@ def tokens_config(tokenizer: str | None = None, **changes: Any) -> PrefixConfig:
     return PrefixConfig(**(given | changes))
 
 
-def inference(endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any) -> Inference:
+def inference(
+    endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any
+) -> tuple[Endpoint, Inference]:
     body = msgspec.json.encode({"model": "m", **fields})
-    return parse(endpoint, body, Limits("m", 1000))
+    return endpoint, parse(endpoint, body, Limits("m", 1000))
 
 
 async def loaded(folder: Path) -> Tokenisation:
@@ -48,17 +49,17 @@ async def test_a_prompt_is_tokenised_short_or_long(tmp_path: Path) -> None:
     with await loaded(tmp_path) as of:
         for text in ("The engine", LONG):
             ids = tokenizer.prompt(text)
-            assert await of.of(inference(prompt=text)) == Tokenised(
+            assert await of.of(*inference(prompt=text)) == Tokenised(
                 tokens=len(ids),
                 hashes=sglang_blocks(ids, page_tokens=4),
                 page_tokens=4,
                 first_tokens=len(ids),
                 kind="prompt",
             )
-        several = await of.of(inference(prompt=["The engine", "The"]))
+        several = await of.of(*inference(prompt=["The engine", "The"]))
         assert several is not None
         assert several.tokens > several.first_tokens == len(tokenizer.prompt("The engine"))
-        given = await of.of(inference(prompt=list(range(8))))
+        given = await of.of(*inference(prompt=list(range(8))))
         assert given is not None
         assert given.hashes == sglang_blocks(range(8), page_tokens=4)
 
@@ -67,8 +68,8 @@ async def test_a_chat_and_one_with_tools_are_different_kinds(tmp_path: Path) -> 
     messages = [{"role": "user", "content": "hi"}]
     tools = [{"type": "function", "function": {"name": "f"}}]
     with await loaded(tmp_path) as of:
-        plain = await of.of(inference(Endpoint.CHAT, messages=messages))
-        with_tools = await of.of(inference(Endpoint.CHAT, messages=messages, tools=tools))
+        plain = await of.of(*inference(Endpoint.CHAT, messages=messages))
+        with_tools = await of.of(*inference(Endpoint.CHAT, messages=messages, tools=tools))
     assert plain is not None
     assert with_tools is not None
     assert (plain.kind, with_tools.kind) == ("chat", "tools")
@@ -77,7 +78,7 @@ async def test_a_chat_and_one_with_tools_are_different_kinds(tmp_path: Path) -> 
 async def test_in_text_mode_nothing_is_tokenised_and_nothing_counted() -> None:
     untokenised = Untokenised()
     with Tokenisation(PrefixConfig(), untokenised) as of:
-        assert await of.of(inference(prompt="hi")) is None
+        assert await of.of(*inference(prompt="hi")) is None
     assert not untokenised.counts
 
 
@@ -91,10 +92,10 @@ async def test_in_text_mode_nothing_is_tokenised_and_nothing_counted() -> None:
     ],
 )
 async def test_what_is_not_tokenised_is_counted(
-    want: Reason, asked: Inference, tmp_path: Path
+    want: Reason, asked: tuple[Endpoint, Inference], tmp_path: Path
 ) -> None:
     with await loaded(tmp_path) as of:
-        assert await of.of(asked) is None
+        assert await of.of(*asked) is None
         assert of.untokenised.counts == {want: 1}
 
 
@@ -107,8 +108,8 @@ async def test_a_chat_whose_template_takes_too_long_is_matched_by_its_text(
         await of.load()
         for text in ("hi", "hi " * tokenising.INLINE_BYTES):  # on the loop, and in a thread
             messages = [{"role": "user", "content": text}]
-            assert await of.of(inference(Endpoint.CHAT, messages=messages)) is None
-        assert await of.of(inference(prompt="hi")) is not None
+            assert await of.of(*inference(Endpoint.CHAT, messages=messages)) is None
+        assert await of.of(*inference(prompt="hi")) is not None
         assert of.untokenised.counts == {Reason.TEMPLATE: 2}
         assert of.busy_bytes == 0
     assert any(TOO_LONG in line for line in caplog.messages)
@@ -125,7 +126,7 @@ async def test_a_folder_without_a_tokenizer_is_reported_and_a_later_one_is_used(
         await of.load()
         assert of.untokenised.trouble == f"{empty}: the model has no tokenizer.json"
         for _ in range(3):
-            assert await of.of(inference(prompt="hi")) is None
+            assert await of.of(*inference(prompt="hi")) is None
         assert of.untokenised.counts == {Reason.NO_TOKENIZER: 3}
         assert sum("matched by its text: no_tokenizer" in line for line in caplog.messages) == 1
         running = asyncio.create_task(of.run())
@@ -158,15 +159,15 @@ async def test_no_client_waits_long_behind_the_prompts_of_others(
     held = _Held()
     with Tokenisation(tokens_config(), Untokenised()) as of:
         of.use(held)
-        waiting = [asyncio.create_task(of.of(inference(prompt=LONG))) for _ in range(2)]
+        waiting = [asyncio.create_task(of.of(*inference(prompt=LONG))) for _ in range(2)]
         await asyncio.sleep(0)
-        assert await of.of(inference(prompt=LONG)) is None
+        assert await of.of(*inference(prompt=LONG)) is None
         assert of.untokenised.counts == {Reason.BUSY: 1}
         waiting[0].cancel()  # its client left; what it asked for is still being done
         held.go.set()
         assert (await waiting[1]) is not None
         await until(lambda: of.busy_bytes == 0, "the room to be given back")
-        assert await of.of(inference(prompt=LONG)) is not None
+        assert await of.of(*inference(prompt=LONG)) is not None
 
 
 async def test_a_kind_whose_count_was_wrong_three_times_is_tokenised_no_more(
@@ -178,11 +179,11 @@ async def test_a_kind_whose_count_was_wrong_three_times_is_tokenised_no_more(
         assert not check("prompt", tokens=10, reported=0)
         assert check("prompt", tokens=10, reported=20)  # two answers
         for _ in range(3):
-            assert await of.of(inference(prompt="hi")) is not None
+            assert await of.of(*inference(prompt="hi")) is not None
             check("prompt", tokens=10, reported=11)
-        assert await of.of(inference(prompt="hi")) is None
+        assert await of.of(*inference(prompt="hi")) is None
         assert of.untokenised.counts == {Reason.MISMATCH: 1}
         messages = [{"role": "user", "content": "hi"}]
-        assert await of.of(inference(Endpoint.CHAT, messages=messages)) is not None
+        assert await of.of(*inference(Endpoint.CHAT, messages=messages)) is not None
         await of.load()  # another tokenizer
-        assert await of.of(inference(prompt="hi")) is not None
+        assert await of.of(*inference(prompt="hi")) is not None

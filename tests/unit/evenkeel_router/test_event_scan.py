@@ -4,8 +4,9 @@ import json
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.api import event_stream as sse
-from evenkeel_router.api.event_stream import EventScan
+from evenkeel_router.api import answers as sse
+from evenkeel_router.api.answers import EventScan
+from evenkeel_router.api.streams import GeneratedScan
 
 CHUNK = b'data: {"choices":[{"text":" a \\"usage\\":{ "}],"usage":null}\n\n'
 USAGE = (
@@ -16,8 +17,8 @@ DONE = b"data: [DONE]\n\n"
 STREAM = CHUNK + CHUNK + USAGE + DONE
 
 
-def scan(*, cumulative: bool = False, drops_usage: bool = True) -> EventScan:
-    return EventScan(cumulative=cumulative, drops_usage=drops_usage)
+def scan(*, drops_usage: bool = True) -> EventScan:
+    return EventScan(drops_usage=drops_usage)
 
 
 @pytest.mark.parametrize("drops_usage", [True, False])
@@ -71,16 +72,16 @@ def test_a_usage_event_that_cannot_be_read_is_left_to_the_client() -> None:
 
 
 def test_events_of_generate_count_up_and_the_last_one_counts() -> None:
-    scanner = scan(cumulative=True)
+    scanner = GeneratedScan(drops_usage=True)
     for n in (1, 2):
         meta = {"prompt_tokens": 7, "cached_tokens": 3, "completion_tokens": n}
         event = b"data: " + json.dumps({"text": "x" * n, "meta_info": meta}).encode() + b"\n\n"
         assert scanner.feed(event) == event
     assert scanner.usage == Usage(7, 3, 2)
-    slow = scan(cumulative=True)
+    slow = GeneratedScan(drops_usage=True)
     assert slow.feed(event + DONE) == event + DONE  # two at once: the slower path
     assert slow.usage == Usage(7, 3, 2)
-    garbled = scan(cumulative=True)
+    garbled = GeneratedScan(drops_usage=True)
     garbled.feed(b'data: {"text":}\n\n')
     assert garbled.usage is None
 
@@ -201,7 +202,7 @@ def test_whatever_else_a_chunk_may_be_is_looked_at(chunk: bytes) -> None:
 
 
 def test_no_chunk_passes_before_half_an_event_after_the_end_or_on_generate() -> None:
-    held, ended, cumulative = scan(), scan(), scan(cumulative=True)
+    held, ended, generated = scan(), scan(), GeneratedScan(drops_usage=True)
     held.feed(CHUNK[:10])
     ended.feed(CHUNK + DONE)
-    assert not any(scanner.passes(framed(CHUNK)) for scanner in (held, ended, cumulative))
+    assert not any(scanner.passes(framed(CHUNK)) for scanner in (held, ended, generated))

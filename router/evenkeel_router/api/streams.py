@@ -1,39 +1,74 @@
-"""Scans streams of named events: OpenAI's responses, and Anthropic's messages.
+"""Scans the streams of the other APIs: SGLang's `/generate`, OpenAI's responses, and Anthropic's messages.
 
-An event's name decides whether its data is parsed: only events that carry usage are. The names are in the `event:` line,
-and once more in the data as `type`, which counts where an engine leaves out the line.
+Events of responses and messages have names. A name decides whether the data of an event is parsed: only events that
+carry usage are. It is in the `event:` line, and once more in the data as `type`, which counts where an engine leaves
+out the line. Readers of events never raise.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 import msgspec
 from evenkeel_fairshare.fleet.contract import Usage
 
-from evenkeel_router.api.endpoints import Dialect
-from evenkeel_router.api.errors import Refusal, anthropic_error_event, response_error_event
-from evenkeel_router.api.event_stream import EventScan
-from evenkeel_router.api.usage import of_message_event, of_response_event
+from evenkeel_router.api.answers import (
+    GENERATED,
+    NOT_DECODED,
+    EventScan,
+    Message,
+    Response,
+    of_generated,
+    of_message,
+    of_response,
+)
+from evenkeel_router.api.errors import Dialect, Refusal, anthropic_error_event, response_error_event
 
 
 class _Typed(msgspec.Struct):
     type: str = ""
 
 
+class _ResponseEvent(msgspec.Struct):
+    response: Response | None = None
+
+
+class _MessageEvent(Message):
+    message: Message | None = None
+
+
 _TYPED: Final = msgspec.json.Decoder(_Typed)
+_RESPONSE_EVENT: Final = msgspec.json.Decoder(_ResponseEvent)
+_MESSAGE_EVENT: Final = msgspec.json.Decoder(_MessageEvent)
 _PREFIX: Final = b"event: "
 _DATA: Final = b"data: "
 
 
-def scan_of(dialect: Dialect, *, drops_usage: bool) -> EventScan:
-    """The scan of a stream. `drops_usage`: the client did not ask for the usage event."""
-    if dialect is Dialect.RESPONSES:
-        return ResponsesScan()
-    if dialect is Dialect.ANTHROPIC:
-        return MessagesScan()
-    return EventScan(cumulative=dialect is Dialect.SGLANG, drops_usage=drops_usage)
+class GeneratedScan(EventScan):
+    """`/generate`, where every event repeats all and counts up."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self, *, drops_usage: bool) -> None:
+        super().__init__(drops_usage=drops_usage)
+        self._last = b""
+
+    @property
+    def usage(self) -> Usage | None:
+        try:
+            return of_generated(GENERATED.decode(self._last)) if self._last else None
+        except NOT_DECODED:
+            return None
+
+    def passes(self, chunk: bytes) -> bool:
+        return False
+
+    def _content(self, data: bytes) -> bool:
+        self._last = data
+        self.events += 1
+        return True
 
 
 class _NamedScan(EventScan, ABC):
@@ -41,8 +76,8 @@ class _NamedScan(EventScan, ABC):
 
     __slots__ = ("passed",)
 
-    def __init__(self) -> None:
-        super().__init__(cumulative=False, drops_usage=False)
+    def __init__(self, *, drops_usage: bool) -> None:
+        super().__init__(drops_usage=drops_usage)
         self.passed = 0
         """Events so far, of any kind."""
 
@@ -88,7 +123,7 @@ class ResponsesScan(_NamedScan):
         if name.endswith(b".delta"):
             self.events += 1
         elif name in (b"response.completed", b"response.incomplete", b"response.failed"):
-            self._usage = of_response_event(data)
+            self._usage = _of_response(data)
             self.done = True
             self.failed = name == b"response.failed"
         elif name == b"error":
@@ -103,8 +138,8 @@ class MessagesScan(_NamedScan):
 
     __slots__ = ("_input", "_output_tokens")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, drops_usage: bool) -> None:
+        super().__init__(drops_usage=drops_usage)
         self._input: Usage | None = None
         self._output_tokens: int | None = None
 
@@ -120,7 +155,7 @@ class MessagesScan(_NamedScan):
         if name == b"content_block_delta":
             self.events += 1
         elif name in (b"message_start", b"message_delta"):
-            usage = of_message_event(data)
+            usage = _of_message(data)
             if usage is None:
                 return
             if usage.input_tokens:
@@ -139,5 +174,37 @@ class MessagesScan(_NamedScan):
 def _type_of(data: bytes) -> bytes:
     try:
         return _TYPED.decode(data).type.encode()
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+    except NOT_DECODED:
         return b""
+
+
+def _of_response(data: bytes) -> Usage | None:
+    """The usage in the last event of `/v1/responses`."""
+    try:
+        response = _RESPONSE_EVENT.decode(data).response
+    except NOT_DECODED:
+        return None
+    return None if response is None else of_response(response.usage)
+
+
+def _of_message(data: bytes) -> Usage | None:
+    """The usage in `message_start` or `message_delta`; 0 input tokens where it has none."""
+    try:
+        event = _MESSAGE_EVENT.decode(data)
+    except NOT_DECODED:
+        return None
+    return of_message(event.usage if event.message is None else event.message.usage)
+
+
+class _NewScan(Protocol):
+    def __call__(self, *, drops_usage: bool) -> EventScan: ...
+
+
+SCANS: Final[Mapping[Dialect, _NewScan]] = {
+    Dialect.OPENAI: EventScan,
+    Dialect.AUDIO: EventScan,
+    Dialect.SGLANG: GeneratedScan,
+    Dialect.RESPONSES: ResponsesScan,
+    Dialect.ANTHROPIC: MessagesScan,
+}
+"""The scan of a stream. `drops_usage`: the client did not ask for the usage event."""

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_router.api.endpoints import Dialect
-from evenkeel_router.api.errors import Outcome, Refusal
-from evenkeel_router.api.event_stream import EventScan
-from evenkeel_router.api.named_events import scan_of
+from evenkeel_router.api.answers import EventScan
+from evenkeel_router.api.errors import Dialect, Outcome, Refusal
+from evenkeel_router.api.streams import SCANS
 
 REFUSAL = Refusal(Outcome.REPLICA_FAILED, "It broke.", code="replica_failed")
 
@@ -39,7 +38,7 @@ STREAMS = [(Dialect.ANTHROPIC, MESSAGES), (Dialect.RESPONSES, RESPONSES)]
 
 
 def scan(dialect: Dialect) -> EventScan:
-    return scan_of(dialect, drops_usage=False)
+    return SCANS[dialect](drops_usage=False)
 
 
 @pytest.mark.parametrize(("dialect", "stream"), STREAMS)
@@ -70,7 +69,7 @@ def test_an_event_without_its_line_is_known_by_its_type(dialect: Dialect, stream
 def test_no_chunk_of_named_events_passes_unread(dialect: Dialect, stream: bytes) -> None:
     chunk = b'data: {"type":"x","usage":null}\n\n'
     framed = b"%x\r\n%b\r\n" % (len(chunk), chunk)
-    assert scan_of(Dialect.OPENAI, drops_usage=False).passes(framed)
+    assert SCANS[Dialect.OPENAI](drops_usage=False).passes(framed)
     assert not scan(dialect).passes(framed)
 
 
