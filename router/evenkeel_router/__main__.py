@@ -124,7 +124,7 @@ def _signals() -> asyncio.Queue[signal.Signals]:
 async def _until_signalled(router: Router, signals: asyncio.Queue[signal.Signals]) -> None:
     """The first signal drains, a second one ends at once."""
     _relax_garbage_collection()
-    max_concurrent = router.rooms.settings.limits.max_concurrent
+    max_concurrent = router.rooms.settings.config.limits.max_concurrent
     _allow_files(max_concurrent + connections_for(max_concurrent) + _OTHER_FILES)
     await signals.get()
     await _first_of(router.drain(), signals.get())

@@ -35,9 +35,8 @@ from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.forward import Forwarder
-from evenkeel_router.request.handlers import Traffic
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.pipeline import Pipeline
+from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.settings import Settings, Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
@@ -114,7 +113,7 @@ async def running(
         await _read_store(stack, settings, service_ledger, store)
 
         # 2. The way to replicas.
-        connections = Connections(lambda: settings.limits.max_concurrent)
+        connections = Connections(lambda: settings.config.limits.max_concurrent)
         stack.callback(connections.close)
         session = await stack.enter_async_context(prober_session())
         health = HealthMonitor(settings, replicas, service_ledger, prober or HttpProber(session))
@@ -156,7 +155,9 @@ async def running(
                 await asyncio.wait_for(limit_exchange.ready.wait(), FIRST_PARTS_S)
 
         # 4. The ports.
-        pipeline = _pipeline(rooms, tokenising, upstream or connections, health, limit_exchange)
+        pipeline = _pipeline(
+            rooms, tokenising, upstream or connections, health, limit_exchange, log.add
+        )
         await _open_ports(stack, router, pipeline, log)
         yield router
 
@@ -186,6 +187,7 @@ def _pipeline(
     upstream: Upstream,
     health: HealthMonitor,
     limit_exchange: LimitExchange,
+    log: RequestSink,
 ) -> Pipeline:
     forwarder = Forwarder(
         rooms.settings,
@@ -205,6 +207,7 @@ def _pipeline(
         forwarder=forwarder,
         prefixes=rooms.prefixes,
         tokenising=tokenising,
+        log=log,
     )
 
 
@@ -243,16 +246,7 @@ async def _open_ports(
     probes = probe_app(rooms, lambda: metrics(rooms, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
     router.admin_port = await _serve(stack, admin_app(rooms), listen.host, listen.admin_port)
-    traffic = Traffic(
-        rooms.settings,
-        rooms.intake,
-        pipeline,
-        replicas=rooms.replicas,
-        totals=rooms.totals,
-        fairness=rooms.service_ledger.fairness,
-        log=log.add,
-    )
-    router.traffic_port = await _serve_traffic(stack, traffic, rooms.settings)
+    router.traffic_port = await _serve_traffic(stack, pipeline, rooms.settings)
     ports = {
         "traffic": router.traffic_port,
         "probe": router.probe_port,
@@ -262,13 +256,13 @@ async def _open_ports(
     _log.info("serving %s on %s", rooms.settings.config.model, router.url, extra=fields)
 
 
-async def _serve_traffic(stack: AsyncExitStack, traffic: Traffic, settings: Settings) -> int:
+async def _serve_traffic(stack: AsyncExitStack, pipeline: Pipeline, settings: Settings) -> int:
     listen = settings.config.listen
     server = TrafficServer(
-        traffic.handle,
-        traffic.refuse,
+        pipeline.handle,
+        pipeline.refuse,
         keep_alive_s=settings.timing.keep_alive_s,
-        max_connections=lambda: connections_for(settings.limits.max_concurrent),
+        max_connections=lambda: connections_for(settings.config.limits.max_concurrent),
     )
     sockets = await asyncio.get_running_loop().create_server(
         server, listen.host, listen.traffic_port, backlog=BACKLOG

@@ -1,11 +1,11 @@
-"""The configuration that a router runs with, and the durations and shares that no configuration sets."""
+"""The configuration that a router runs with, and the durations that no configuration sets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from evenkeel_contract.routerconfig import LimitsConfig, RouterConfig
+from evenkeel_contract.routerconfig import RouterConfig
 
 BODY_TIMEOUT_S: Final = 60.0
 KEEP_ALIVE_S: Final = 75.0
@@ -42,20 +42,3 @@ class Settings:
         self.timing = timing if timing is not None else Timing()
         self.faults: tuple[str, ...] = ()
         """Faults of a newer configuration that is invalid; empty while the newest one is in use."""
-
-    @property
-    def limits(self) -> LimitsConfig:
-        """The limits in force."""
-        return self.config.limits
-
-
-SHARE_FACTOR: Final = 8
-"""One party alone gets 8/9 of the bound; n parties that ask for more get 8/(8n + 1) each."""
-
-
-def may_hold_more(held: int, free: int) -> bool:
-    """Whether a party that holds `held` of a shared bound may take more, when that leaves `free` (0 or more) for all.
-
-    Dynamic thresholds (Choudhury and Hahne, 1998).
-    """
-    return held <= SHARE_FACTOR * free

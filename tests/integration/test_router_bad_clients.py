@@ -570,7 +570,7 @@ async def test_a_client_that_leaves_with_the_last_event_has_got_everything() -> 
         writer.close()
         await until(lambda: not router.rooms.intake.admission.running, "the request to be over")
         assert counted(router) == {}
-        assert router.rooms.replicas.totals("r0").output_tokens == 2
+        assert router.rooms.replicas.totals["r0"].output_tokens == 2
 
 
 async def test_a_whole_answer_that_its_client_reads_late_arrives_whole(

@@ -120,7 +120,7 @@ async def test_what_waits_goes_elsewhere_and_what_runs_is_finished(stream: bool)
     assert on.admitted(on.quick) == ASKED - RUN
     (totals,) = on.router.rooms.totals.clients()
     assert (totals.relocations, totals.retries) == (ASKED - RUN, 0)
-    assert on.router.rooms.replicas.totals("slow").failures == 0
+    assert on.router.rooms.replicas.totals["slow"].failures == 0
     await until(lambda: len({*services(on)}) == 1, "everything to be paid once")
 
 

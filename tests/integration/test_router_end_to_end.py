@@ -105,7 +105,7 @@ async def test_requests_with_one_prefix_go_where_it_is_cached() -> None:
         for n in range(6):
             response = await client.post("/v1/completions", json=completion(prompt=f"{prompt}{n}"))
             assert response.status_code == 200
-        sent = {name: totals.requests for name, totals in router.rooms.replicas.all_totals()}
+        sent = {name: totals.requests for name, totals in router.rooms.replicas.totals.items()}
         totals = next(router.rooms.totals.clients())
     assert max(sent.values()) == 6
     assert totals.cached_tokens > 0.7 * totals.input_tokens

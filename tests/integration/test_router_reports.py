@@ -87,4 +87,4 @@ async def test_a_replica_that_is_no_longer_configured_is_no_longer_asked_or_show
             router.discovery.update(config_for())
             await until(lambda: not router.rooms.replicas.reports, "its report to be forgotten")
             assert not list(router.rooms.replicas.fleet)
-            assert not list(router.rooms.replicas.all_totals())
+            assert not router.rooms.replicas.totals

@@ -123,7 +123,7 @@ CASES = (
     ),
     Case(
         "the router's transport imports a decision about requests",
-        [("evenkeel_router.transport.bodies", "evenkeel_router.request.admission")],
+        [("evenkeel_router.transport.client_request", "evenkeel_router.request.admission")],
         "router-rooms",
     ),
     Case(
@@ -143,7 +143,7 @@ CASES = (
     ),
     Case(
         "a request of the router imports its telemetry",
-        [("evenkeel_router.request.handlers", "evenkeel_router.telemetry.logs")],
+        [("evenkeel_router.request.pipeline", "evenkeel_router.telemetry.logs")],
         "router-rooms",
     ),
     Case(

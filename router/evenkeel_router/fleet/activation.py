@@ -17,7 +17,7 @@ from evenkeel_contract.routerconfig import AtZero, RouterConfig
 
 from evenkeel_router.fleet.selection import Fleet
 from evenkeel_router.fleet.wait_queue import WaitQueue
-from evenkeel_router.histogram import Histogram
+from evenkeel_router.ledger.totals import Histogram
 
 _log = logging.getLogger(__name__)
 WAITS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)

@@ -50,21 +50,20 @@ class Health(Protocol):
     def broken(self, name: str, why: str) -> None:
         """A request broke off."""
 
-    def answered(self, name: str, failed: Sequence[Ticket]) -> None:
-        """A request got its first byte, after other replicas had failed it."""
+    def failed(self, failed: Sequence[Ticket], *, answered_by: str) -> None:
+        """Replicas failed a request that another one answered."""
 
 
 class _Watch:
     """One replica under watch."""
 
     __slots__ = (
-        "backoff", "kick", "probed", "replica", "reported", "silent", "sized", "task",
+        "kick", "probed", "replica", "reported", "silent", "sized", "task",
         "unknown_since_s",
     )  # fmt: skip
 
-    def __init__(self, replica: ReplicaConfig, backoff: Backoff) -> None:
+    def __init__(self, replica: ReplicaConfig) -> None:
         self.replica = replica
-        self.backoff = backoff
         self.kick = asyncio.Event()
         self.probed = False
         """Whether a probe has shown if it takes requests."""
@@ -134,10 +133,9 @@ class HealthMonitor:
 
     def _add(self, replica: ReplicaConfig) -> None:
         self._replicas.configured[replica.name] = replica
-        self._replicas.fleet.add(replica.name)
-        watch = self._watches[replica.name] = _Watch(
-            replica, Backoff(self._settings.timing.backoff_s)
-        )
+        member = self._replicas.fleet.add(replica.name)
+        member.backoff = Backoff(self._settings.timing.backoff_s)
+        watch = self._watches[replica.name] = _Watch(replica)
         watch.task = asyncio.create_task(self._probe_forever(watch))
 
     async def _remove(self, name: str, watch: _Watch) -> None:
@@ -176,7 +174,7 @@ class HealthMonitor:
         fleet = self._replicas.fleet
         watch.silent = watch.silent + 1 if verdict is Verdict.SILENT else 0
         if verdict is Verdict.READY:
-            kept_out = member.routable or member.unschedulable or self._backs_off(watch)
+            kept_out = member.routable or member.unschedulable or self._backs_off(member)
             if not kept_out and self._is_known(watch, member):
                 _log.info("replica %s is ready", member.name)
                 fleet.ready(member)
@@ -227,11 +225,11 @@ class HealthMonitor:
             return f"Requests wait up to {wait_s:g} s for a first replica and then get 503."
         return f"Requests wait up to {limits.queue_timeout_s:g} s and then get 503."
 
-    def _backs_off(self, watch: _Watch) -> bool:
+    def _backs_off(self, member: Member) -> bool:
         """Whether its backoff is active. The last replica of a fleet gets none."""
         if not self._replicas.fleet.routable:
-            watch.backoff.end()
-        return watch.backoff.is_active(self._now())
+            member.backoff.end()
+        return member.backoff.is_active(self._now())
 
     def _is_known(self, watch: _Watch, member: Member) -> bool:
         """Whether it is known which process answers, or cannot be known."""
@@ -253,7 +251,7 @@ class HealthMonitor:
     def _end_life(self, watch: _Watch, member: Member) -> None:
         watch.reported = watch.sized = False
         watch.unknown_since_s = None
-        watch.backoff = Backoff(self._settings.timing.backoff_s)
+        member.backoff = Backoff(self._settings.timing.backoff_s)
         self._replicas.fleet.lost(member)
         if watch.replica.reports is None:  # no report will show whether it was the same process
             self._service_ledger.accounting.leaves(member.name, self._now())
@@ -284,28 +282,22 @@ class HealthMonitor:
             self._notice()
             watch.kick.set()
 
-    def answered(self, name: str, failed: Sequence[Ticket]) -> None:
+    def failed(self, failed: Sequence[Ticket], *, answered_by: str) -> None:
         """One replica answered a request that others failed: the fault is theirs."""
-        watch = self._watches.get(name)
-        if watch is not None:
-            watch.backoff.answered()
         for ticket in failed:  # a successor is not at fault for the process before it
-            if ticket.member.name != name and self._replicas.fleet.alive(ticket):
-                self._blame(ticket.member.name)
+            if ticket.member.name != answered_by and self._replicas.fleet.alive(ticket):
+                self._blame(ticket.member)
 
-    def _blame(self, name: str) -> None:
-        member, watch = self._replicas.fleet.member(name), self._watches.get(name)
-        if member is None or watch is None:
-            return
+    def _blame(self, member: Member) -> None:
         others = any(one.routable for one in self._replicas.fleet if one is not member)
-        backoff_s = watch.backoff.failed(self._now()) if others else 0.0
+        backoff_s = member.backoff.failed(self._now()) if others else 0.0
         if backoff_s:
             _log.warning(
                 "replica %s gets no requests for %g s: it fails requests that other replicas answer",
-                name,
+                member.name,
                 backoff_s,
             )
-            self._replicas.totals(name).backoffs += 1
+            self._replicas.totals[member.name].backoffs += 1
             self._replicas.fleet.unready(member)
             self._notice()
 

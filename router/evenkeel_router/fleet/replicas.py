@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 
 from evenkeel_contract.routerconfig import (
@@ -21,6 +22,7 @@ from evenkeel_router.fleet.activation import Activation
 from evenkeel_router.fleet.selection import Fleet
 from evenkeel_router.fleet.wait_queue import WaitQueue
 from evenkeel_router.ledger.service_ledger import cost_of
+from evenkeel_router.ledger.totals import ReplicaTotals
 from evenkeel_router.settings import Settings
 
 
@@ -34,27 +36,6 @@ class ReplicaReport:
     received_s: float
     counted: bool
     """Whether the ledger takes it; not if the incarnation was closed before."""
-
-
-class ReplicaTotals:
-    """One replica since the router knows it."""
-
-    __slots__ = (
-        "backoffs",
-        "cached_tokens",
-        "failures",
-        "input_tokens",
-        "output_tokens",
-        "requests",
-    )
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.failures = 0
-        self.backoffs = 0
-        self.input_tokens = 0
-        self.cached_tokens = 0
-        self.output_tokens = 0
 
 
 class Replicas:
@@ -77,18 +58,8 @@ class Replicas:
         """By name of the replica."""
         self.in_sync = False
         """Whether discovery has reported all replicas at least once."""
-        self._totals: dict[str, ReplicaTotals] = {}
-
-    def totals(self, name: str) -> ReplicaTotals:
-        """The totals of one replica."""
-        totals = self._totals.get(name)
-        if totals is None:
-            totals = self._totals[name] = ReplicaTotals()
-        return totals
-
-    def all_totals(self) -> list[tuple[str, ReplicaTotals]]:
-        """The totals of all replicas by name."""
-        return list(self._totals.items())
+        self.totals: defaultdict[str, ReplicaTotals] = defaultdict(ReplicaTotals)
+        """By name of the replica."""
 
     def all_reported(self) -> bool:
         """Whether every listed replica that makes reports has sent one."""
@@ -98,7 +69,7 @@ class Replicas:
     def remove(self, name: str) -> None:
         """A replica is no longer configured: its metrics end."""
         del self.configured[name]
-        self._totals.pop(name, None)
+        self.totals.pop(name, None)
 
     def apply(self, config: RouterConfig, before: RouterConfig) -> None:
         """Use a changed configuration. A changed policy starts from zero, which R8 allows."""

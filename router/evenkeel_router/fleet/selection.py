@@ -11,7 +11,7 @@ small steps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -124,6 +124,8 @@ class Member:
     """Why it may get no new requests, whatever its probes show; empty: it may."""
     lives: int = 0
     """How often it joined."""
+    backoff: Backoff = field(default_factory=lambda: Backoff(1.0))
+    """Of its process; `health` replaces it."""
 
     @property
     def joined(self) -> bool:

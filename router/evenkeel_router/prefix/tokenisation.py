@@ -44,6 +44,8 @@ class Tokenisation:
 
     def __init__(self, config: PrefixConfig, untokenised: Untokenised) -> None:
         self._config = config
+        self.wanted = config.mode is PrefixMode.TOKENS
+        """Whether requests are matched by tokens at all."""
         self.untokenised = untokenised
         self.tokenizer: AnyTokenizer | None = None
         """None while there is none."""
@@ -62,11 +64,6 @@ class Tokenisation:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
-    def wanted(self) -> bool:
-        """Whether requests are matched by tokens at all."""
-        return self._config.mode is PrefixMode.TOKENS
-
-    @property
     def page_tokens(self) -> int:
         """Tokens of the pages that prompts are cut into: as replicas report, or as configured."""
         return self._reported_page_tokens or self._config.page_tokens
@@ -74,6 +71,7 @@ class Tokenisation:
     def configure(self, config: PrefixConfig) -> None:
         """A changed configuration: `run` loads another tokenizer, if it is another."""
         before, self._config = self._config, config
+        self.wanted = config.mode is PrefixMode.TOKENS
         if (before.mode, before.tokenizer) != (config.mode, config.tokenizer):
             self.tokenizer, self.digest = None, ""
             self._changed.set()

@@ -1,4 +1,4 @@
-"""Whether a request may enter: the limits of its tenant, and bounded concurrency (design §5.2).
+"""Whether a request may enter: the limits of its tenant, bounded concurrency, and memory for its body (design §5.2).
 
 A tenant's limits count over all routers: this router admits what its parts of them allow (`ledger/limit_parts.py`).
 
@@ -16,7 +16,7 @@ burst is served now and then, not refused forever.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
 
@@ -24,13 +24,73 @@ from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.identity import Client
 from evenkeel_router.ledger.limit_part import TINY, LimitPart
 from evenkeel_router.ledger.limit_parts import LimitParts
-from evenkeel_router.settings import SHARE_FACTOR, may_hold_more
 
 TopUp = Callable[[LimitPart, float], Awaitable[bool]]
 """Asks other routers for what a request needs of a limit; False if that is in vain."""
 _MINUTE_S: Final = 60.0
 _BUSY_RETRY_S: Final = 1.0  # when a running request ends is not known
 _NO_PART_RETRY_S: Final = 1.0
+SHARE_FACTOR: Final = 8
+"""One party alone gets 8/9 of the bound; n parties that ask for more get 8/(8n + 1) each."""
+
+
+def may_hold_more(held: int, free: int) -> bool:
+    """Whether a party that holds `held` of a shared bound may take more, when that leaves `free` (0 or more) for all.
+
+    Dynamic thresholds (Choudhury and Hahne, 1998).
+    """
+    return held <= SHARE_FACTOR * free
+
+
+class BodyMemory:
+    """Bytes of bodies in memory, with one limit for all of them. No tenant can use all of it."""
+
+    __slots__ = ("_held_bytes", "limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._held_bytes: dict[str, int] = {}  # no zeros
+
+    def reserve(self, tenant: str, size_bytes: int) -> None:
+        """Use some of it; raises `Refusal`."""
+        free_bytes = self.limit_bytes - self.used_bytes - size_bytes
+        if free_bytes < 0:
+            message = f"The router already holds {self.used_bytes} bytes of request bodies, which is its limit."
+            raise Refusal(Outcome.UNAVAILABLE, message, code="overloaded", retry_after_s=1)
+        held_bytes = self._held_bytes.get(tenant, 0)
+        if not may_hold_more(held_bytes, free_bytes):
+            message = (
+                f"The tenant's requests already hold {held_bytes} bytes in the router; "
+                "the rest is kept free for other tenants."
+            )
+            raise Refusal(Outcome.RATE_LIMITED, message, code="max_buffered", retry_after_s=1)
+        self.used_bytes += size_bytes
+        self._held_bytes[tenant] = held_bytes + size_bytes
+
+    def release(self, tenant: str, size_bytes: int) -> None:
+        """Free what was reserved."""
+        self.used_bytes -= size_bytes
+        held_bytes = self._held_bytes.get(tenant, 0) - size_bytes
+        if held_bytes:
+            self._held_bytes[tenant] = held_bytes
+        else:
+            self._held_bytes.pop(tenant, None)
+
+
+class TenantMemory(NamedTuple):
+    """The body memory, for one tenant."""
+
+    memory: BodyMemory
+    tenant: str
+
+    def reserve(self, size_bytes: int) -> None:
+        """See `BodyMemory.reserve`."""
+        self.memory.reserve(self.tenant, size_bytes)
+
+    def release(self, size_bytes: int) -> None:
+        """See `BodyMemory.release`."""
+        self.memory.release(self.tenant, size_bytes)
 
 
 class PartUsedUp(Refusal):

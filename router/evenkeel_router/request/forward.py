@@ -1,4 +1,4 @@
-"""Forwarding one request: attempts, and what follows each way of failing (DESIGN section 5, step 5).
+"""Forwarding one request and its answer: attempts, and what follows each way of failing (DESIGN section 5, steps 5 and 6).
 
 | what happens                                    | what follows                                             |
 |-------------------------------------------------|----------------------------------------------------------|
@@ -12,7 +12,8 @@
 | broken, garbage or silence after the first byte | one error event, and the end of the stream               |
 | 4xx of the replica, or its error as first event | passed on; the charge is taken back                      |
 
-A stream's first whole event commits the request to a replica, not its status line.
+A stream's first whole event commits the request to a replica, not its status line. Most chunks of a stream never come
+here: once the client was sent something, chunks that need no look inside pass straight through (`Reply.splice`).
 """
 
 from __future__ import annotations
@@ -21,36 +22,33 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
-from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet
+from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from multidict import istr
 
+from evenkeel_router.api.answers import GarbageError, of_reply
+from evenkeel_router.api.errors import Outcome, Refusal, of_status, replica_error_body
 from evenkeel_router.api.identity import UNPAID, Paid
 from evenkeel_router.api.inference import with_client_key
+from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.replicas import Replicas
-from evenkeel_router.fleet.selection import Ticket
+from evenkeel_router.fleet.selection import Match, Ticket
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import refusals
-from evenkeel_router.request.relay import (
-    FailedAttempt,
-    Relay,
-    estimate,
-    relay_stream,
-    relay_whole,
-)
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, Attempt, RequestState
 from evenkeel_router.settings import Settings
-from evenkeel_router.transport.client_request import Answer, Request
+from evenkeel_router.transport.client_request import JSON, Answer, CompleteReply, Request, Stream
 from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
     ConnectionLimitError,
     Outgoing,
     RelocatedError,
+    Reply,
     SilenceError,
     UnansweredError,
     Upstream,
@@ -60,6 +58,19 @@ _TRACE_HEADERS: Final = (istr("traceparent"), istr("tracestate"))
 EXCUSED_PER_ATTEMPT: Final = 4
 """A request that only waited where a replica was lost is excused this often for each attempt that it has. The limit
 stops a request that brings down every replica that begins it: until the next report it looks the same."""
+
+
+Begun: TypeAlias = Callable[[int], None]
+"""The client is about to be sent the first of its answer, with this status."""
+
+
+class FailedAttempt(Exception):
+    """An attempt failed before the client was sent anything."""
+
+    def __init__(self, why: str, *, unanswered: bool = False) -> None:
+        """`unanswered`: nothing of an answer came."""
+        super().__init__(why)
+        self.unanswered = unanswered
 
 
 @dataclass(slots=True)
@@ -108,7 +119,7 @@ class Forwarder:
     ) -> Answer:
         """The answer; raises `Refusal`. The last attempt stays open in `request_state`, to settle."""
         fleet, history = self._replicas.fleet, _History()
-        deadline_s = request_state.started_s + self._settings.limits.queue_timeout_s
+        deadline_s = request_state.started_s + self._settings.config.limits.queue_timeout_s
         while True:
             ticket = fleet.select(admitted.match, history.tried)
             if ticket is None:
@@ -129,7 +140,7 @@ class Forwarder:
                 continue
             except FailedAttempt as failed:
                 ran, history.paid = attempt.failed(estimate(admitted.match, 0))
-                self._replicas.totals(attempt.replica).failures += 1
+                self._replicas.totals[attempt.replica].failures += 1
                 history.failed += (ticket,)
                 if failed.unanswered and not ran:
                     history.excused += 1
@@ -143,7 +154,7 @@ class Forwarder:
                 return answer
 
     def _has_no_attempt_left(self, history: _History) -> bool:
-        attempts = self._settings.limits.max_attempts
+        attempts = self._settings.config.limits.max_attempts
         return history.spent >= attempts or history.excused >= EXCUSED_PER_ATTEMPT * attempts
 
     async def _attempt(
@@ -169,7 +180,7 @@ class Forwarder:
         key = attempt.dispatched(admitted.client, paid=history.paid, now_s=self._now())
         request_state.attempts += 1
         request_state.replica = attempt.replica
-        self._replicas.totals(attempt.replica).requests += 1
+        self._replicas.totals[attempt.replica].requests += 1
         silence_s = self._silence_s(admitted)
         left_s = self._answer_by_s(request_state, history, silence_s) - self._now()
         silence_s = min(silence_s, max(0.0, left_s))
@@ -183,25 +194,29 @@ class Forwarder:
             raise FailedAttempt(
                 str(error), unanswered=isinstance(error, UnansweredError)
             ) from error
-        begun = partial(self._begun, request_state, history)
+        begun = partial(self._begun, request_state, attempt, history)
         if reply.status == 200 and admitted.inference.stream and reply.body is None:
             relay = Relay(request_state, admitted, request, reply, begun)
-            idle_s = self._settings.limits.idle_timeout_s
+            idle_s = self._settings.config.limits.idle_timeout_s
             return await relay_stream(relay, idle_s=idle_s, health=self._health)
         return relay_whole(
             request_state, admitted, request, reply, begun, close=self._is_draining()
         )
 
-    def _begun(self, request_state: RequestState, history: _History, status: int) -> None:
+    def _begun(
+        self, request_state: RequestState, attempt: Attempt, history: _History, status: int
+    ) -> None:
         """The client is being sent the first of its answer."""
         request_state.first_byte_s = self._now()
         request_state.status = status
         if status == 200:
-            self._health.answered(request_state.replica, history.failed)
+            attempt.ticket.member.backoff.answered()
+            if history.failed:
+                self._health.failed(history.failed, answered_by=attempt.replica)
 
     def _silence_s(self, admitted: AdmittedRequest) -> float:
         """How long a replica may take to begin its answer."""
-        limits = self._settings.limits
+        limits = self._settings.config.limits
         if admitted.inference.stream:
             return limits.first_token_timeout_s
         # Its first byte comes with its last token.
@@ -211,14 +226,14 @@ class Forwarder:
         self, request_state: RequestState, history: _History, silence_s: float
     ) -> float:
         """When a request must have its first byte, however often it goes to another replica through no fault of its own."""
-        once_s = self._settings.limits.queue_timeout_s + silence_s
+        once_s = self._settings.config.limits.queue_timeout_s + silence_s
         return request_state.started_s + request_state.activation_s + once_s * (1 + history.spent)
 
     def _wait_until_s(
         self, request_state: RequestState, admitted: AdmittedRequest, history: _History
     ) -> float:
         """Until when a request that left a replica may wait for one to be routable."""
-        queue_until_s = self._now() + self._settings.limits.queue_timeout_s
+        queue_until_s = self._now() + self._settings.config.limits.queue_timeout_s
         answer_by_s = self._answer_by_s(request_state, history, self._silence_s(admitted))
         return min(queue_until_s, answer_by_s)
 
@@ -239,3 +254,154 @@ def _outgoing(
         if value is not None and value.isascii() and value.isprintable():
             headers.append((name, value))
     return Outgoing(request_state.path, headers, body, inference.content_type)
+
+
+class Relay:
+    """One request's stream."""
+
+    __slots__ = ("_begun", "_match", "reply", "request_state", "scan", "stream")
+
+    def __init__(
+        self,
+        request_state: RequestState,
+        admitted: AdmittedRequest,
+        request: Request,
+        reply: Reply,
+        begun: Begun,
+    ) -> None:
+        self.request_state = request_state
+        self.reply = reply
+        self._match = admitted.match
+        self._begun = begun
+        scan = SCANS[admitted.endpoint.api.dialect]
+        self.scan = scan(drops_usage=not admitted.inference.wants_usage)
+        self.stream = Stream(request, headers=request_state.reply_headers)
+
+    def feed(self, data: bytes, last: bool) -> None:
+        """Pass on what is whole."""
+        scan = self.scan
+        events = scan.feed(data)
+        if events:
+            self.stream.send(events, last and scan.done)
+            if self.request_state.first_byte_s is None:
+                self._begun(200)
+                client = self.stream.client
+                if client is not None:  # from now on most chunks pass without `feed`
+                    self.reply.splice(scan.passes, client)
+        if scan.broken is not None:
+            self.reply.hold()
+
+    def usage(self) -> Usage:
+        """The usage that the replica reported, or an estimate."""
+        scan = self.scan
+        if scan.failed and not scan.events:
+            return NOTHING
+        return scan.usage or estimate(self._match, scan.events)
+
+    def end(self, refusal: Refusal) -> Answer:
+        """End a stream that has begun with an error event, if its last event was not sent yet."""
+        if not self.scan.done:
+            self.request_state.outcome = refusal.outcome
+            self.stream.send(self.scan.error_event(refusal))
+        self.stream.finish()
+        return self.stream
+
+
+async def relay_stream(relay: Relay, *, idle_s: float, health: Health) -> Answer:
+    """Pass a stream on; raises `FailedAttempt` while nothing was sent, `Refusal` if its client does not read."""
+    state, scan, stream = relay.request_state, relay.scan, relay.stream
+    stream.when_full(relay.reply.hold)
+    try:
+        ended = False
+        while not ended and scan.broken is None:
+            if stream.full:  # perhaps of the connection's last answer
+                await _drain(stream, idle_s)
+            ended = await relay.reply.relay(relay.feed, idle_s=idle_s)
+        scan.close()
+    except (BrokenError, SilenceError) as error:
+        if not scan.done:
+            return _break_off(relay, error, health)
+    except asyncio.CancelledError:
+        state.complete = scan.done
+        if not stream.started or not state.interrupted():
+            raise
+        return relay.end(refusals.shutting_down())
+    finally:
+        stream.when_full(None)
+        if stream.started:
+            state.usage_reported = scan.usage is not None
+            state.usage = relay.usage()
+    if scan.broken is not None:
+        return _break_off(relay, BrokenError(scan.broken), health)
+    if scan.failed:
+        state.outcome = Outcome.REPLICA_FAILED
+    stream.finish()
+    return stream
+
+
+def _break_off(relay: Relay, error: BrokenError | SilenceError, health: Health) -> Answer:
+    """The replica failed in the middle of a stream."""
+    if isinstance(error, BrokenError):
+        health.broken(relay.request_state.replica, str(error))
+    if not relay.stream.started:
+        if isinstance(error, SilenceError):
+            raise refusals.silent("The replica did not finish its first event in time.") from error
+        raise FailedAttempt(str(error)) from error
+    if isinstance(error, SilenceError):
+        return relay.end(refusals.silent("The replica sent nothing more within the idle timeout."))
+    return relay.end(refusals.broken_off(str(error)))
+
+
+def relay_whole(
+    state: RequestState,
+    admitted: AdmittedRequest,
+    request: Request,
+    reply: Reply,
+    begun: Begun,
+    *,
+    close: bool,
+) -> CompleteReply:
+    """What the client gets for a replica's answer that is no stream; raises `FailedAttempt`."""
+    status, body, inference = reply.status, reply.body, admitted.inference
+    api = admitted.endpoint.api
+    content_type = reply.content_type or "application/octet-stream"
+    if 400 <= status < 500 and status not in (401, 403) and body is not None:
+        state.outcome = of_status(status)
+        state.usage = NOTHING
+        body, content_type = replica_error_body(status, body, api.dialect), JSON
+    elif status == 200 and body is not None and not inference.stream:
+        try:
+            reported = of_reply(admitted.endpoint, body, content_type)
+        except GarbageError as error:
+            raise FailedAttempt(str(error)) from error
+        state.usage_reported = reported is not None
+        state.usage = (reported or estimate(admitted.match, 0)) if api.computes else NOTHING
+    else:  # 5xx; 401 and 403 are about the router's own key; a stream where none was asked for
+        content = reply.content_type or "no content type"
+        raise FailedAttempt(f"the replica answered {status} with {content}")
+    begun(status)
+    return CompleteReply(
+        request,
+        status=status,
+        body=body,
+        content_type=content_type,
+        headers=state.reply_headers,
+        close=close,
+    )
+
+
+def estimate(match: Match, output_tokens: int) -> Usage:
+    """The usage of a request that a replica computed and did not report."""
+    dispatch = match.dispatch
+    cached = min(dispatch.matched_tokens, dispatch.input_tokens)
+    return Usage(dispatch.input_tokens, cached, output_tokens)
+
+
+async def _drain(stream: Stream, idle_s: float) -> None:
+    """Wait for a client that reads slowly; raises `Refusal` for one that does not read at all."""
+    try:
+        async with asyncio.timeout(idle_s):
+            await stream.drain()
+    except TimeoutError as error:
+        stream.abort()
+        raise refusals.not_reading(idle_s) from error

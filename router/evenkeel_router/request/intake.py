@@ -11,9 +11,8 @@ from evenkeel_router.api.cors import Cors
 from evenkeel_router.api.identity import Directory
 from evenkeel_router.api.inference import Limits
 from evenkeel_router.ledger.limit_parts import LimitParts
-from evenkeel_router.request.admission import Admission
+from evenkeel_router.request.admission import Admission, BodyMemory
 from evenkeel_router.request.request_state import RequestState
-from evenkeel_router.transport.bodies import BodyMemory
 
 MAX_BUFFERED_BYTES: Final = 1024 * 1024 * 1024
 

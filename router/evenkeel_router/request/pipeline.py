@@ -4,33 +4,68 @@
 
 Each decision is a pure function; this file puts them in order. The sender is identified before the body is read, so
 that an unknown sender cannot make the router hold megabytes.
+
+Refusals and faults become answers here. Every request ends in `_finish`, once, and is counted and logged there; checks
+of `/health` and of browsers (CORS) are neither.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
-from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS
+from evenkeel_contract.names import CLIENT_HEADERS, GUARDED_HEADERS, REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from multidict import istr
 
-from evenkeel_router.api.endpoints import Endpoint, parse
+from evenkeel_router.api.endpoints import (
+    MODELS,
+    Endpoint,
+    dialect_of,
+    endpoint_of,
+    is_stored_response,
+    parse,
+)
+from evenkeel_router.api.errors import OURS, Outcome, Refusal, error_body
 from evenkeel_router.api.identity import KEY_HEADERS, Claims, Client
 from evenkeel_router.api.inference import Inference
+from evenkeel_router.api.responses import not_stored
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Pages, Prediction
 from evenkeel_router.ledger.service_ledger import ServiceLedger
+from evenkeel_router.ledger.totals import ClientTotals, RequestTotals
 from evenkeel_router.prefix.prefixes import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
-from evenkeel_router.request import refusals
-from evenkeel_router.request.admission import TopUp, admit
+from evenkeel_router.request import own_answers, refusals
+from evenkeel_router.request.admission import TenantMemory, TopUp, admit
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
-from evenkeel_router.request.totals import ClientTotals, RequestTotals
 from evenkeel_router.settings import Settings
-from evenkeel_router.transport.bodies import TenantMemory, read_body
-from evenkeel_router.transport.client_request import Answer, Request
+from evenkeel_router.transport.client_request import (
+    INVALID_BODY,
+    JSON,
+    Answer,
+    CompleteReply,
+    HttpSyntaxError,
+    Request,
+    read_body,
+)
+
+_log = logging.getLogger(__name__)
+_ORIGIN: Final = istr("Origin")
+_PREFLIGHT: Final = istr("Access-Control-Request-Method")
+_REQUEST_ID: Final = istr(REQUEST_ID_HEADER)
+_WELL_FORMED_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_OTHER_PATH: Final = "other"  # a path that a client made up never becomes a label or a log field
+
+INTERNAL: Final = "internal"
+"""The label of a fault of this program, which is none of the outcomes."""
 
 _AUTHORIZATION = istr("Authorization")
 _CONTENT_TYPE = istr("Content-Type")
@@ -41,8 +76,12 @@ SPOOFED = "identity-header"
 """What `stripped` counts for an identity header from a peer that may not send one."""
 
 
+RequestSink: TypeAlias = Callable[[RequestState, float], None]
+"""Takes a request that is over, and its duration in seconds."""
+
+
 class Pipeline:
-    """Serves inference requests."""
+    """Answers every request of the traffic port."""
 
     def __init__(  # noqa: PLR0913 - each is one object of the router
         self,
@@ -56,7 +95,9 @@ class Pipeline:
         forwarder: Forwarder,
         prefixes: Prefixes,
         tokenising: Tokenisation,
+        log: RequestSink,
     ) -> None:
+        """`log` takes every request that is over."""
         self._settings = settings
         self._intake = intake
         self._replicas = replicas
@@ -66,7 +107,64 @@ class Pipeline:
         self._forwarder = forwarder
         self._prefixes = prefixes
         self._tokenising = tokenising
+        self._log = log
         self._now = asyncio.get_running_loop().time
+        self._id_prefix = secrets.token_hex(6)
+        self._ids = itertools.count(1)
+
+    async def handle(self, request: Request) -> Answer:
+        """One request."""
+        path = _path(request)
+        endpoint = endpoint_of(path)
+        if endpoint is None and own_answers.asks_health(request, path):
+            return own_answers.health(
+                request, draining=self._intake.draining, in_sync=self._replicas.in_sync
+            )
+        request_state = RequestState(
+            request_id=self._request_id(request),
+            path=path if endpoint is not None or path == MODELS else _OTHER_PATH,
+            started_s=self._now(),
+        )
+        cors = self._intake.cors
+        if cors is not None and _ORIGIN in request.headers:
+            origin = request.headers[_ORIGIN]
+            if request.method == "OPTIONS" and _PREFLIGHT in request.headers:
+                headers = cors.preflight(origin)
+                return CompleteReply(request, status=200, body=b"", headers=headers)
+            request_state.reply_headers += cors.headers(origin)
+        try:
+            if self._intake.draining:
+                raise refusals.shutting_down()
+            if endpoint is not None and request.method == "POST":
+                return await self.infer(request_state, request, endpoint)
+            if is_stored_response(path):
+                self.identify(request_state, request)
+                raise not_stored()
+            return self._models(request_state, request, path)
+        except Refusal as refusal:
+            return self._refused(
+                request_state, request, refusal, close=refusal.code == INVALID_BODY
+            )
+        except asyncio.CancelledError:
+            request_state.client_left()
+            raise
+        except Exception as fault:  # noqa: BLE001 - logged and counted in `_fault`
+            return self._fault(request_state, request, fault)
+        finally:
+            self._finish(request_state)
+
+    def refuse(self, request: Request, error: BaseException) -> Answer:
+        """Answer a request that is not HTTP, or whose handler raised an exception."""
+        request_state = RequestState(
+            request_id=self._next_id(), path=_OTHER_PATH, started_s=self._now()
+        )
+        if isinstance(error, HttpSyntaxError):
+            answer = self._refused(request_state, request, own_answers.not_http(error), close=True)
+            _log.debug("not HTTP", exc_info=error)
+        else:
+            answer = self._fault(request_state, request, error)
+        self._finish(request_state)
+        return answer
 
     def identify(
         self, request_state: RequestState, request: Request
@@ -103,7 +201,7 @@ class Pipeline:
         body = await read_body(
             request,
             body_memory,
-            limit_bytes=self._settings.limits.max_body_bytes,
+            limit_bytes=self._settings.config.limits.max_body_bytes,
             timeout_s=self._settings.timing.body_timeout_s,
         )
         held_bytes = len(body)
@@ -197,7 +295,7 @@ class Pipeline:
         used_tokens = 0
         if usage is not None and usage != NOTHING:
             used_tokens = usage.input_tokens + usage.output_tokens
-            at_replica = self._replicas.totals(request_state.replica)
+            at_replica = self._replicas.totals[request_state.replica]
             cost = self._totals.settle(totals, at_replica, usage)
             self._service_ledger.demand.finished(client.identity, cost)
             good = request_state.outcome is None and request_state.usage_reported
@@ -233,3 +331,94 @@ class Pipeline:
         for name in _GUARDED:
             if name in request.headers:
                 stripped[name] += 1
+
+    def _models(self, request_state: RequestState, request: Request, path: str) -> Answer:
+        name = own_answers.asked_model(request, path)
+        self.identify(request_state, request)
+        config, started = self._settings.config, self._intake.started_unix
+        body = own_answers.models(name, config, started_unix=started)
+        request_state.status = 200
+        return self._whole(request_state, request, 200, body)
+
+    def _refused(
+        self,
+        request_state: RequestState,
+        request: Request,
+        refusal: Refusal,
+        *,
+        close: bool = False,
+    ) -> Answer:
+        request_state.outcome, request_state.status = refusal.outcome, refusal.status
+        return self._whole(
+            request_state,
+            request,
+            refusal.status,
+            error_body(refusal, dialect_of(_path(request))),
+            refusal.headers,
+            close=close,
+        )
+
+    def _fault(self, request_state: RequestState, request: Request, fault: BaseException) -> Answer:
+        """A fault of this program: the traceback goes to the log, not to the client."""
+        _log.error("the router failed in request %s", request_state.request_id, exc_info=fault)
+        self._totals.faults += 1
+        request_state.status = 500
+        refusal = Refusal(Outcome.REPLICA_FAILED, "Internal error of the router.", code=INTERNAL)
+        body = error_body(refusal, dialect_of(_path(request)))
+        return self._whole(request_state, request, 500, body, close=True)
+
+    def _whole(
+        self,
+        request_state: RequestState,
+        request: Request,
+        status: int,
+        body: bytes,
+        headers: Sequence[tuple[str, str]] = (),
+        *,
+        close: bool = False,
+    ) -> CompleteReply:
+        headers = [*request_state.reply_headers, *headers]
+        close = close or self._intake.draining
+        return CompleteReply(
+            request, status=status, body=body, content_type=JSON, headers=headers, close=close
+        )
+
+    def _finish(self, request_state: RequestState) -> None:
+        """Count and log a request that is over."""
+        totals, duration_s = request_state.totals, self._now() - request_state.started_s
+        if request_state.outcome is not None:
+            errors = self._totals.refused if totals is None else totals.errors
+            errors[request_state.outcome] += 1
+        if totals is not None and request_state.usage not in (None, NOTHING):
+            first_s = request_state.first_byte_s
+            ttft_s = None if first_s is None else first_s - request_state.started_s
+            totals.ended(duration_s, ttft_s)
+        client = request_state.client
+        if (
+            client is not None
+            and client.identity not in self._service_ledger.fairness.now.beyond_share
+        ):
+            self._objective(request_state)
+        self._log(request_state, duration_s)
+
+    def _objective(self, request_state: RequestState) -> None:
+        """A request of a client within its share: when its first token came, or that it never did through our fault."""
+        seen = self._totals.within_share_ttft_s
+        if request_state.first_byte_s is not None and request_state.usage not in (None, NOTHING):
+            seen.observe(request_state.first_byte_s - request_state.started_s)
+        elif request_state.first_byte_s is None and request_state.outcome in OURS:
+            seen.never()
+
+    def _request_id(self, request: Request) -> str:
+        given = request.headers.get(_REQUEST_ID)
+        if given is not None and _WELL_FORMED_ID.fullmatch(given):
+            return given
+        return self._next_id()
+
+    def _next_id(self) -> str:
+        """A request id: unique among routers by its prefix, within one by its number."""
+        return f"{self._id_prefix}-{next(self._ids):x}"
+
+
+def _path(request: Request) -> str:
+    return request.target.partition("?")[0]

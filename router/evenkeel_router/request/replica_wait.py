@@ -66,11 +66,11 @@ class ReplicaWait:
         return True
 
     def _activated_by_s(self, request_state: RequestState, deadline_s: float) -> float:
-        limit_s = self._settings.limits.activation_timeout_s
+        limit_s = self._settings.config.limits.activation_timeout_s
         return max(deadline_s, request_state.started_s + limit_s)
 
     def _in_vain(self, *, at_zero: bool) -> Refusal:
-        limits = self._settings.limits
+        limits = self._settings.config.limits
         waited_s = limits.activation_timeout_s if at_zero else limits.queue_timeout_s
         why = self._replicas.fleet.why_unroutable()
         return refusals.no_replica(why, waited_s, at_zero=at_zero)

@@ -13,10 +13,15 @@ from typing import Final
 
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.fleet.health import FOR_GOOD
-from evenkeel_router.fleet.replicas import Replicas, ReplicaTotals
-from evenkeel_router.histogram import Histogram
+from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.ledger.totals import (
+    ClientTotals,
+    Distributions,
+    Histogram,
+    ReplicaTotals,
+    RequestTotals,
+)
 from evenkeel_router.prefix.kv_follower import Counts, Follower, SyncState
-from evenkeel_router.request.totals import ClientTotals, Distributions, RequestTotals
 from evenkeel_router.telemetry.exposition import Lines, counter, gauge, histogram, labels, summary
 from evenkeel_router.telemetry.fairness_metrics import fairness_metrics, ledger_metrics
 from evenkeel_router.telemetry.logs import RequestLog
@@ -156,7 +161,9 @@ def replica_metrics(model: str, replicas: Replicas) -> Lines:
          replicas.fleet.blocks),
     ):  # fmt: skip
         yield from gauge(name, help_text, ((own, value(one)) for own, one in members))
-    listed = [(labels(model_name=model, replica=name), own) for name, own in replicas.all_totals()]
+    listed = [
+        (labels(model_name=model, replica=name), own) for name, own in list(replicas.totals.items())
+    ]
     for name, help_text, of in _REPLICA_COUNTERS:
         yield from counter(name, help_text, ((own, of(one)) for own, one in listed))
 

@@ -26,7 +26,7 @@ from evenkeel_fairshare.ledger.replica_account import (
 from evenkeel_router.api.identity import tenant_identity
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.ledger.fairness import NO_FIGURES
-from evenkeel_router.request.totals import ClientTotals, Distributions
+from evenkeel_router.ledger.totals import ClientTotals, Distributions
 from evenkeel_router.telemetry.rooms import Rooms
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ def _replicas(rooms: Rooms, now_s: float) -> Steps[tuple[adminstate.ReplicaState
 
 
 def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaState:
-    totals = rooms.replicas.totals(member.name)
+    totals = rooms.replicas.totals[member.name]
     seen = rooms.replicas.reports.get(member.name)
     follower = rooms.prefixes.followers.get(member.name)
     page = _page(rooms, member)

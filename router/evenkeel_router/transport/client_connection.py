@@ -111,7 +111,8 @@ class ClientConnection(asyncio.Protocol):
         self._owner.disconnected(self)
 
     def data_received(self, data: bytes) -> None:
-        self._owner.received(self)
+        if self in self._owner.connections:  # it is missing once it had to make room
+            self._owner.connections.move_to_end(self)
         if self._unparsed:
             self._unparsed += data
         else:

@@ -127,7 +127,7 @@ async def test_a_replica_that_rested_is_tried_again_and_stays_if_it_answers() ->
         for n in range(20):
             await client.post("/v1/completions", json=BODY | {"prompt": f"{n}"})
         assert fleet.asked("r0") > FAILURES
-        assert router.rooms.replicas.totals("r0").backoffs == 1
+        assert router.rooms.replicas.totals["r0"].backoffs == 1
 
 
 async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
@@ -150,7 +150,7 @@ async def test_a_process_is_not_blamed_for_the_one_before_it() -> None:
         for answer in asking:
             assert (await answer).content == EVENT + DONE
         assert dead.routable
-        assert router.rooms.replicas.totals("r0").backoffs == 0
+        assert router.rooms.replicas.totals["r0"].backoffs == 0
 
 
 async def test_a_request_that_fails_everywhere_counts_against_no_replica() -> None:
@@ -159,7 +159,7 @@ async def test_a_request_that_fails_everywhere_counts_against_no_replica() -> No
         for _ in range(3 * FAILURES):
             assert (await client.post("/v1/completions", json=BODY)).status_code == 502
         assert router.rooms.replicas.fleet.routable.bit_count() == 3
-        assert not any(totals.backoffs for _, totals in router.rooms.replicas.all_totals())
+        assert not any(totals.backoffs for _, totals in router.rooms.replicas.totals.items())
 
 
 async def test_a_replica_in_backoff_returns_if_it_is_the_only_one() -> None:

@@ -12,9 +12,8 @@ from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import MAX_CLIENTS, client_of, other_clients
-from evenkeel_router.histogram import Histogram
 from evenkeel_router.ledger.fairness import Fairness
-from evenkeel_router.request.totals import RequestTotals
+from evenkeel_router.ledger.totals import Histogram, RequestTotals
 from evenkeel_router.telemetry import exposition, slices
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics

@@ -16,7 +16,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, Usage
 from evenkeel_router.api.identity import client_of
-from evenkeel_router.request.totals import RequestTotals
+from evenkeel_router.ledger.totals import RequestTotals
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
@@ -62,7 +62,7 @@ async def test_every_served_client_is_shown_declared_or_not() -> None:
     for client in (client_of(acme, "chat"), client_of(acme, "undeclared")):
         totals = rooms.totals.of(client)
         totals.requests += 1
-        rooms.totals.settle(totals, rooms.replicas.totals("r0"), Usage(10, 4, 2))
+        rooms.totals.settle(totals, rooms.replicas.totals["r0"], Usage(10, 4, 2))
         rooms.service_ledger.ledger.received("r0", client.identity, 10.0)
     rooms.service_ledger.ledger.received("r0", "ns/acme/elsewhere", 5.0)
     for _ in rooms.service_ledger.fairness.steps((), rooms.service_ledger.weights, 1.0):

@@ -7,9 +7,10 @@ from evenkeel_contract.routerconfig import TenantConfig
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import Usage
 from evenkeel_router.api.identity import Client, client_of
-from evenkeel_router.fleet.replicas import Replicas, ReplicaTotals
-from evenkeel_router.request.totals import (
+from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.ledger.totals import (
     Histogram,
+    ReplicaTotals,
     RequestTotals,
     TokenRatio,
     ttft_histogram,
@@ -47,10 +48,10 @@ def test_service_is_what_was_computed_weighted() -> None:
 def test_the_totals_of_a_replica_end_when_it_leaves_the_configuration() -> None:
     fleet = Replicas(Settings(config_for(*replicas(2))))
     fleet.configured = {replica.name: replica for replica in replicas(2)}
-    fleet.totals("r0").requests = fleet.totals("r1").requests = 1
+    fleet.totals["r0"].requests = fleet.totals["r1"].requests = 1
     fleet.remove("r1")
-    assert [name for name, _ in fleet.all_totals()] == ["r0"]
-    assert fleet.totals("r1").requests == 0
+    assert list(fleet.totals) == ["r0"]
+    assert fleet.totals["r1"].requests == 0
 
 
 def test_clients_beyond_the_cap_share_one_account_of_their_tenant() -> None:

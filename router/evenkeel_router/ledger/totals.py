@@ -1,4 +1,4 @@
-"""What this router served to each client and tenant since it started.
+"""What this router served to each client, tenant and replica since it started.
 
 Histograms and counters are plain numbers here, not a metrics library's objects: a request touches about fifteen of
 them, and a library's objects cost ten times as much. Totals are kept by client, distributions by tenant: a
@@ -7,8 +7,9 @@ distribution is a hundred numbers, and the names of clients come from outside.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from evenkeel_fairshare.cost import Cost
@@ -16,14 +17,32 @@ from evenkeel_fairshare.fleet.contract import Usage
 
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import MAX_CLIENTS, Client, names_of, other_clients
-from evenkeel_router.fleet.replicas import ReplicaTotals
-from evenkeel_router.histogram import Histogram
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 TOKENS: Final = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 ERROR_TOKENS: Final = (0, *TOKENS)
 MAX_TENANTS: Final = 100
 """Tenants with distributions of their own; the other tenants share one, without a name."""
+
+
+class Histogram:
+    """Counts of values up to each bound; the last count is of values above all bounds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value in the first bucket whose bound it does not exceed."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def never(self) -> None:
+        """Count an event that did not happen: above every bound, and not in the sum."""
+        self.counts[-1] += 1
 
 
 def ttft_histogram(threshold_s: float | None) -> Histogram:
@@ -88,6 +107,22 @@ class ClientTotals:
         self.distributions.input_tokens.observe(usage.input_tokens)
         self.distributions.cached_tokens.observe(usage.cached_tokens)
         self.distributions.output_tokens.observe(usage.output_tokens)
+
+
+class ReplicaTotals:
+    """One replica since the router knows it."""
+
+    __slots__ = (
+        "backoffs", "cached_tokens", "failures", "input_tokens", "output_tokens", "requests",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.failures = 0
+        self.backoffs = 0
+        self.input_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
 
 
 class PredictionTotals:
