@@ -16,7 +16,8 @@ from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES
-from evenkeel_simulator.laboratory.closed_loop import (
+
+from bench.closed_loop import (
     LoopFigures,
     LoopSpec,
     read_loop,

@@ -29,10 +29,10 @@ import httpx
 from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
-from evenkeel_simulator.laboratory.bounds import dlpm_backlogged_gap
 
 from tests.sglang.engine import Engine, ask, clients_of, probed, tokens, unused_port
 from tests.sglang.ways import events
+from tests.support.theorems import dlpm_backlogged_gap
 
 POOL_TOKENS, RUNNING, QUANTUM = 3072, 16, 1000
 SENDERS, BATCH = 6, 50

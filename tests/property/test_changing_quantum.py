@@ -16,10 +16,10 @@ from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_simulator.laboratory import bounds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import theorems as bounds
 from tests.support.loads import MAX_INPUT_TOKENS, Load, largest_rise, loads, run
 
 QUANTA = (1.0, 10.0, 60.0, 300.0)

@@ -17,11 +17,11 @@ from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_simulator.laboratory import bounds
 from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import theorems as bounds
 from tests.support.abstract_engine import Room
 from tests.support.costs import QuadraticCost
 from tests.support.loads import (

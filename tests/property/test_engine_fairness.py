@@ -14,14 +14,14 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
-from evenkeel_simulator.laboratory.bounds import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.theorems import (
     dlpm_backlogged_gap,
     vtc_backlogged_gap,
     vtc_overshoot,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from tests.unit.evenkeel_simulator.engine_support import PROFILE, make_request
 
 KV_TOKENS = 600

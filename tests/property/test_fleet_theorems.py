@@ -23,7 +23,12 @@ from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_simulator.laboratory.bounds import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.abstract_engine import Job
+from tests.support.abstract_fleet import AbstractFleet, Gap
+from tests.support.theorems import (
     d2lpm_backlogged_gap,
     d2lpm_service_error,
     d2lpm_shortfall,
@@ -31,11 +36,6 @@ from evenkeel_simulator.laboratory.bounds import (
     per_client_round_robin_shortfall,
     vtc_overshoot,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from tests.support.abstract_engine import Job
-from tests.support.abstract_fleet import AbstractFleet, Gap
 
 STEPS = 200
 SHORTEST = 6  # input + max_output of the smallest request: what one pass can admit is bounded by it

@@ -12,10 +12,10 @@ import pytest
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.registry import POLICIES, make_policy
 from evenkeel_fairshare.replica.vtc import Vtc
-from evenkeel_simulator.laboratory import bounds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import theorems as bounds
 from tests.support.abstract_engine import AbstractEngine, Room
 from tests.support.costs import QuadraticCost
 from tests.support.loads import (

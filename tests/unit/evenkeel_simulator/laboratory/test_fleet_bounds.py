@@ -1,7 +1,8 @@
 """The fleet theorems' figures."""
 
 import pytest
-from evenkeel_simulator.laboratory.bounds import (
+
+from tests.support.theorems import (
     d2lpm_backlogged_gap,
     d2lpm_dispatch_delay_s,
     d2lpm_service_error,

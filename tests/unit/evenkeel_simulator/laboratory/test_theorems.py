@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_simulator.laboratory import bounds
 
+from tests.support import theorems as bounds
 from tests.support.costs import QuadraticCost
 
 SIZES = {"max_input_tokens": 100, "memory_tokens": 1000}

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 import yaml
 from evenkeel_fairshare.measures import percentile
-
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import EngineRequest
