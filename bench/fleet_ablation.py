@@ -27,7 +27,7 @@ from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile
 from evenkeel_simulator.experiments.summary import program_latencies, summarise
 from evenkeel_simulator.experiments.workload_file import ClientSpec, make_workload, read_spec
-from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
+from evenkeel_simulator.laboratory.policies import PrintedDlpm
 
 from bench.fleet_comparison import TRACES, WORKLOADS
 

@@ -17,10 +17,10 @@ import pytest
 from evenkeel_cli.up import launcher as launcher_module
 from evenkeel_cli.up import ports
 from evenkeel_cli.up.errors import AlreadyRunning, NotReady, PortTaken
-from evenkeel_cli.up.file_changes import changes
 from evenkeel_cli.up.launcher import Launcher, Program
 from evenkeel_cli.up.probes import Probes
 from evenkeel_cli.up.process_supervisor import ProcessSupervisor
+from evenkeel_cli.up.run import changes
 from evenkeel_cli.up.state import (
     FleetRecord,
     ProcessRecord,

@@ -17,7 +17,7 @@ from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
+from evenkeel_simulator.laboratory.policies import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
 

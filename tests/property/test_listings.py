@@ -17,7 +17,7 @@ from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
-from evenkeel_simulator.laboratory.printed_dlpm import PrintedDlpm
+from evenkeel_simulator.laboratory.policies import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
 

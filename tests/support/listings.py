@@ -15,7 +15,7 @@ from evenkeel_fairshare.replica import dlpm
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_simulator.laboratory.printed_dlpm import check_refill
+from evenkeel_simulator.laboratory.policies import check_refill
 
 
 class ListedVtc(ReplicaPolicy):

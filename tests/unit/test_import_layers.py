@@ -158,7 +158,7 @@ CASES = (
     ),
     Case(
         "the router's parts of limits log",
-        [("evenkeel_router.ledger.limit_part", "logging")],
+        [("evenkeel_router.ledger.limit_parts", "logging")],
         "router-pure",
     ),
     Case(

@@ -37,9 +37,9 @@ from evenkeel_fairshare.fleet.contract import (
     FleetPolicy,
     ReplicaSet,
     Usage,
+    least_outstanding,
     slots_of,
 )
-from evenkeel_fairshare.fleet.picking import least_outstanding
 
 
 class _Account:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenkeel_fairshare.fleet.contract import Dispatch, FleetPolicy, ReplicaSet
-from evenkeel_fairshare.fleet.picking import least_outstanding
+from evenkeel_fairshare.fleet.contract import Dispatch, FleetPolicy, ReplicaSet, least_outstanding
 
 
 class LeastLoaded(FleetPolicy):

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from evenkeel_fairshare.fleet.contract import Dispatch, FleetPolicy, ReplicaSet
-from evenkeel_fairshare.fleet.picking import next_after
+from evenkeel_fairshare.fleet.contract import Dispatch, FleetPolicy, ReplicaSet, next_after
 
 
 class PerClientRoundRobin(FleetPolicy):

@@ -27,9 +27,8 @@ from typing import Final, Protocol
 
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 
-from evenkeel_router.fleet.discovery import Discovery
 from evenkeel_router.fleet.probe import Prober, Verdict, wait_for
-from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.fleet.replicas import Discovery, Replicas
 from evenkeel_router.fleet.selection import TERMINATING, Backoff, DiscoveredReplica, Member, Ticket
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Settings

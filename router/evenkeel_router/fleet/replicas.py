@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from evenkeel_contract.routerconfig import (
     PrefixConfig,
@@ -18,9 +21,8 @@ from evenkeel_fairshare.fleet.registry import FleetPolicyConfig, make_policy
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
-from evenkeel_router.fleet.activation import Activation
-from evenkeel_router.fleet.selection import Fleet
-from evenkeel_router.fleet.wait_queue import WaitQueue
+from evenkeel_router.fleet.selection import DiscoveredReplica, Fleet
+from evenkeel_router.fleet.wait_queue import Activation, WaitQueue
 from evenkeel_router.ledger.service_ledger import cost_of
 from evenkeel_router.ledger.totals import ReplicaTotals
 from evenkeel_router.settings import Settings
@@ -92,3 +94,37 @@ def index_of(prefix: PrefixConfig) -> PrefixIndex | ExactIndex:
     """An empty index for the configured mode."""
     kind = ExactIndex if prefix.mode is PrefixMode.TOKENS else PrefixIndex
     return kind(max_blocks=prefix.max_blocks)
+
+
+class Discovery(Protocol):
+    """Where replicas come from."""
+
+    async def run(self) -> None:
+        """Keep in touch with where they come from, until cancelled."""
+
+    def update(self, config: RouterConfig) -> None:
+        """The configuration changed."""
+
+    def watch(self) -> AsyncIterator[Sequence[DiscoveredReplica]]:
+        """All replicas: as soon as they are known, and again after every change."""
+
+
+class StaticDiscovery:
+    """The list of the configuration, for `evenkeel up` and tests."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        self._replicas = config.replicas
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Nothing to keep in touch with."""
+
+    def update(self, config: RouterConfig) -> None:
+        self._replicas = config.replicas
+        self._changed.set()
+
+    async def watch(self) -> AsyncIterator[Sequence[DiscoveredReplica]]:
+        while True:
+            self._changed.clear()
+            yield [DiscoveredReplica(replica) for replica in self._replicas]
+            await self._changed.wait()

@@ -7,9 +7,16 @@ Requests for a service at zero wait here too (`fleet.activation`). `limits.maxCo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from evenkeel_contract.routerconfig import AtZero, RouterConfig
 
 from evenkeel_router.fleet.fair_queue import FairQueue
+from evenkeel_router.fleet.selection import Fleet
+from evenkeel_router.ledger.totals import Histogram
 
 
 class WaitQueue:
@@ -43,3 +50,82 @@ class WaitQueue:
             if not turn.done():
                 turn.set_result(None)
         self.changed()
+
+
+_log = logging.getLogger(__name__)
+WAITS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
+"""From a process of the simulator to the weights of a large model out of cold storage."""
+
+
+class Activation:
+    """The activation of one router."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        room: WaitQueue,
+        config: Callable[[], RouterConfig],
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        self._fleet = fleet
+        self._room = room
+        self._config = config
+        self._now = now
+        self._at_zero = True
+        self._since_s = 0.0
+        self._news = asyncio.Event()
+        self._ended = False
+        self.asked = 0
+        """Polls that wait for a change."""
+        self.wanted = False
+        """A request waits for the first replica."""
+        self.took_s = Histogram(WAITS_S)
+        """From the first request that wanted one to a replica that takes requests."""
+        room.changed = self.look
+
+    @property
+    def holds(self) -> bool:
+        """Whether requests wait for a first replica, for up to activationTimeout."""
+        return self._at_zero and self._config().at_zero is AtZero.ACTIVATE
+
+    def look(self) -> None:
+        """The fleet, the waiting room or the configuration changed."""
+        if self._fleet.routable:
+            self._at_zero = False
+        elif self._fleet.deserted:
+            self._at_zero = True
+        wanted = self.holds and len(self._room) > 0
+        if wanted != self.wanted:
+            self.wanted = wanted
+            self._notify()
+
+    def _notify(self) -> None:
+        self._news.set()  # wakes the polls that wait now, …
+        self._news.clear()  # … and none that comes later
+        if self.wanted:
+            self._since_s = self._now()
+            _log.info("a request waits for the first replica of the service: one is needed")
+        elif self._at_zero:
+            _log.info("no request waits for a first replica now")
+        else:
+            took_s = self._now() - self._since_s
+            self.took_s.observe(took_s)
+            _log.info("the first replica takes requests, %.1f s after a request needed it", took_s)
+
+    async def other_than(self, known: bool, timeout_s: float) -> bool:
+        """Whether one is wanted, once that is not what is `known`, or the time is over, or the router ends."""
+        self.asked += 1
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    while self.wanted is known and not self._ended:
+                        await self._news.wait()
+        finally:
+            self.asked -= 1
+        return self.wanted
+
+    def end(self) -> None:
+        """The router ends: every open poll is answered."""
+        self._ended = True
+        self._news.set()

@@ -22,7 +22,7 @@ from evenkeel_fairshare.measures import jain_index
 from evenkeel_fairshare.tenancy import shares
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
-from evenkeel_router.ledger.weights import ConfiguredWeights
+from evenkeel_router.ledger.service_ledger import ConfiguredWeights
 
 WINDOW_S: Final = 60.0
 """Window over which shares are compared: the duration of a few long requests."""

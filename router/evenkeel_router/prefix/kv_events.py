@@ -18,7 +18,7 @@ from typing import Final
 
 import zmq
 import zmq.asyncio
-from evenkeel_contract.heldpages import PagesPart
+from evenkeel_contract.heldpages import MAX_PART_BYTES, PagesPart, ask, decode_part, follows
 from evenkeel_contract.kvevents import (
     END_OF_REPLAY,
     MAX_BATCH_BYTES,
@@ -27,6 +27,7 @@ from evenkeel_contract.kvevents import (
     read_replay,
     replay_question,
 )
+from evenkeel_contract.reports import ReportError
 from evenkeel_contract.routerconfig import PrefixMode, ReplicaConfig
 from evenkeel_fairshare.prefix.blocks import unsigned
 from evenkeel_fairshare.prefix.exact import ExactIndex
@@ -34,14 +35,55 @@ from zmq.utils.monitor import parse_monitor_message
 
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.fleet.reports import reports_socket
 from evenkeel_router.fleet.selection import Fleet, Member
-from evenkeel_router.prefix.kv_follower import Follower, SyncState
-from evenkeel_router.prefix.kv_pages import pages_wanted
-from evenkeel_router.prefix.prefixes import Prefixes
+from evenkeel_router.prefix.kv_follower import Follower, Prefixes, SyncState
 from evenkeel_router.prefix.tokenisation import Tokenisation
-from evenkeel_router.settings import Settings
+from evenkeel_router.settings import Settings, Timing
 
 _log = logging.getLogger(__name__)
+
+
+async def pages_wanted(
+    context: zmq.asyncio.Context, replica: ReplicaConfig, follower: Follower, *, timing: Timing
+) -> list[PagesPart]:
+    """Wait until `follower` wants to know what the replica holds, and until the replica has answered."""
+    while True:
+        if follower.wants_pages:
+            try:
+                return await _pages(context, replica)
+            except (ReportError, zmq.ZMQError) as error:
+                follower.not_reported(str(error))
+                await asyncio.sleep(timing.kv_pages_interval_s)
+        else:
+            await asyncio.sleep(timing.report_interval_s)
+
+
+async def _pages(context: zmq.asyncio.Context, replica: ReplicaConfig) -> list[PagesPart]:
+    """One question, all parts of its answer. Raises `ReportError`, `zmq.ZMQError`."""
+    if replica.reports is None:
+        raise ReportError("it makes no reports")
+    parts: list[PagesPart] = []
+    with reports_socket(context, replica, max_bytes=MAX_PART_BYTES) as socket:
+        await socket.send(ask())
+        while not parts or len(parts) < parts[0].parts:
+            if not await socket.poll(round(ANSWER_S * 1000)):
+                raise ReportError(_silent(parts))
+            part = decode_part((await socket.recv_multipart())[-1])
+            if part.trouble:
+                raise ReportError(part.trouble)
+            if not follows(part, parts[0] if parts else part, len(parts)):
+                raise ReportError(f"part {len(parts)} of its answer did not come")
+            parts.append(part)
+    return parts
+
+
+def _silent(parts: list[PagesPart]) -> str:
+    if parts:
+        return f"part {len(parts)} of its answer did not come"
+    return "it does not answer, as if its plug-in were older than this router"
+
+
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 5.0
 """For the first batch of a replay. SGLang replays between two batches, and looks every 0.1 s."""

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
 from evenkeel_contract.kvevents import KvEventError, Numbered, ReadBatch, decode_batch
+
+from evenkeel_router.prefix.tokenised import Untokenised
 
 
 class View(Protocol):
@@ -349,3 +351,13 @@ class Follower:
 def _witness(batch: Numbered) -> bytes:
     """Of a batch, to distinguish it from any other process's: time stamps are part of it."""
     return hashlib.blake2b(batch.payload, digest_size=16).digest()
+
+
+@dataclass(slots=True)
+class Prefixes:
+    """One router's view."""
+
+    untokenised: Untokenised = field(default_factory=Untokenised)
+    """Requests that were matched by their text instead, and why."""
+    followers: dict[str, Follower] = field(default_factory=dict)
+    """The follower of each replica's KV events, by name."""

@@ -18,7 +18,7 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.reports import reports_socket
-from evenkeel_router.prefix.prefixes import Prefixes
+from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.prefix.tokenised import most_reported
 from evenkeel_router.settings import Settings

@@ -22,8 +22,7 @@ from evenkeel_contract.routerconfig import LimitsConfig, TenantLimits
 
 from evenkeel_router.api.errors import Outcome, Refusal
 from evenkeel_router.api.identity import Client
-from evenkeel_router.ledger.limit_part import TINY, LimitPart
-from evenkeel_router.ledger.limit_parts import LimitParts
+from evenkeel_router.ledger.limit_parts import TINY, LimitPart, LimitParts
 
 TopUp = Callable[[LimitPart, float], Awaitable[bool]]
 """Asks other routers for what a request needs of a limit; False if that is in vain."""

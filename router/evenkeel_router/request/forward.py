@@ -37,7 +37,7 @@ from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Match, Ticket
 from evenkeel_router.ledger.accounting import Accounting
-from evenkeel_router.request import refusals
+from evenkeel_router.request import own_answers
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, Attempt, RequestState
 from evenkeel_router.settings import Settings
@@ -126,7 +126,7 @@ class Forwarder:
                 if not fleet.routable:
                     deadline_s = await self._replica_wait.wait(request_state, admitted, deadline_s)
                 elif history.spent:
-                    raise refusals.failed_everywhere()
+                    raise own_answers.failed_everywhere()
                 history.tried = EMPTY  # no replica had begun it, or much may have changed
                 continue
             attempt = Attempt(fleet, self._accounting, ticket, history.tried)
@@ -146,7 +146,7 @@ class Forwarder:
                     history.excused += 1
                     deadline_s = self._wait_until_s(request_state, admitted, history)
                 if self._has_no_attempt_left(history):
-                    raise refusals.failed(request_state.attempts, str(failed)) from failed
+                    raise own_answers.failed(request_state.attempts, str(failed)) from failed
                 admitted.totals.retries += 1
                 history.tried = ReplicaSet(history.tried | 1 << ticket.slot)
                 continue
@@ -176,7 +176,7 @@ class Forwarder:
             return None
         except ConnectionLimitError as error:
             attempt.refused()
-            raise refusals.no_connection(str(error)) from error
+            raise own_answers.no_connection(str(error)) from error
         key = attempt.dispatched(admitted.client, paid=history.paid, now_s=self._now())
         request_state.attempts += 1
         request_state.replica = attempt.replica
@@ -188,7 +188,9 @@ class Forwarder:
         try:
             reply = await exchange.ask(outgoing, silence_s=silence_s)
         except SilenceError as error:
-            raise refusals.silent(f"The replica did not answer within {silence_s:g} s.") from error
+            raise own_answers.silent(
+                f"The replica did not answer within {silence_s:g} s."
+            ) from error
         except BrokenError as error:
             self._health.broken(attempt.replica, str(error))
             raise FailedAttempt(
@@ -325,7 +327,7 @@ async def relay_stream(relay: Relay, *, idle_s: float, health: Health) -> Answer
         state.complete = scan.done
         if not stream.started or not state.interrupted():
             raise
-        return relay.end(refusals.shutting_down())
+        return relay.end(own_answers.shutting_down())
     finally:
         stream.when_full(None)
         if stream.started:
@@ -345,11 +347,15 @@ def _break_off(relay: Relay, error: BrokenError | SilenceError, health: Health) 
         health.broken(relay.request_state.replica, str(error))
     if not relay.stream.started:
         if isinstance(error, SilenceError):
-            raise refusals.silent("The replica did not finish its first event in time.") from error
+            raise own_answers.silent(
+                "The replica did not finish its first event in time."
+            ) from error
         raise FailedAttempt(str(error)) from error
     if isinstance(error, SilenceError):
-        return relay.end(refusals.silent("The replica sent nothing more within the idle timeout."))
-    return relay.end(refusals.broken_off(str(error)))
+        return relay.end(
+            own_answers.silent("The replica sent nothing more within the idle timeout.")
+        )
+    return relay.end(own_answers.broken_off(str(error)))
 
 
 def relay_whole(
@@ -404,4 +410,4 @@ async def _drain(stream: Stream, idle_s: float) -> None:
             await stream.drain()
     except TimeoutError as error:
         stream.abort()
-        raise refusals.not_reading(idle_s) from error
+        raise own_answers.not_reading(idle_s) from error

@@ -39,9 +39,9 @@ from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Pages, Prediction
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import ClientTotals, RequestTotals
-from evenkeel_router.prefix.prefixes import Prefixes
+from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.prefix.tokenisation import Tokenisation
-from evenkeel_router.request import own_answers, refusals
+from evenkeel_router.request import own_answers
 from evenkeel_router.request.admission import TenantMemory, TopUp, admit
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
@@ -134,7 +134,7 @@ class Pipeline:
             request_state.reply_headers += cors.headers(origin)
         try:
             if self._intake.draining:
-                raise refusals.shutting_down()
+                raise own_answers.shutting_down()
             if endpoint is not None and request.method == "POST":
                 return await self.infer(request_state, request, endpoint)
             if is_stored_response(path):
@@ -272,7 +272,7 @@ class Pipeline:
             )
         except asyncio.CancelledError:
             if request_state.interrupted():
-                raise refusals.shutting_down() from None
+                raise own_answers.shutting_down() from None
             request_state.client_left()
             raise
         finally:

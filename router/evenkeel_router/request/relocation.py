@@ -21,8 +21,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from evenkeel_router.fleet.selection import Fleet
-from evenkeel_router.ledger.accounting import Accounting
-from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict, TakenBack
+from evenkeel_router.ledger.accounting import Accounting, HeldWork, RelocationVerdict, TakenBack
 from evenkeel_router.request.request_state import Attempt, RequestState
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from evenkeel_contract.routerconfig import AtZero
 from evenkeel_router.api.errors import Refusal
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.accounting import Accounting
-from evenkeel_router.request import refusals
+from evenkeel_router.request import own_answers
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.settings import Settings
 
@@ -37,7 +37,7 @@ class ReplicaWait:
         activation = self._replicas.activation
         while True:
             if self._settings.config.at_zero is AtZero.REFUSE:
-                raise refusals.scaled_to_zero()
+                raise own_answers.scaled_to_zero()
             at_zero, began_s = activation.holds, self._now()
             until_s = self._activated_by_s(request_state, deadline_s) if at_zero else deadline_s
             came = await self._wait(admitted, until_s - began_s)
@@ -73,4 +73,4 @@ class ReplicaWait:
         limits = self._settings.config.limits
         waited_s = limits.activation_timeout_s if at_zero else limits.queue_timeout_s
         why = self._replicas.fleet.why_unroutable()
-        return refusals.no_replica(why, waited_s, at_zero=at_zero)
+        return own_answers.no_replica(why, waited_s, at_zero=at_zero)

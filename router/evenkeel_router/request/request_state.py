@@ -26,8 +26,7 @@ from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client, Paid
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.fleet.selection import Fleet, Match, Ticket
-from evenkeel_router.ledger.accounting import Accounting, Booking
-from evenkeel_router.ledger.relocated import RelocationVerdict
+from evenkeel_router.ledger.accounting import Accounting, Booking, RelocationVerdict
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
 from evenkeel_router.transport.upstream import Exchange, Upstream

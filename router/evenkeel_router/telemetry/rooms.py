@@ -15,7 +15,7 @@ from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import RequestTotals, ttft_histogram
-from evenkeel_router.prefix.prefixes import Prefixes
+from evenkeel_router.prefix.kv_follower import Prefixes
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.settings import Settings, Timing
 

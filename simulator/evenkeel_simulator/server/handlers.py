@@ -18,17 +18,16 @@ from typing import Final
 from aiohttp import web
 from evenkeel_contract.names import CLIENT_KEY_HEADER
 
-from evenkeel_simulator.server import errors, messages, pooled, tokenisation, wire
+from evenkeel_simulator.server import messages, pooled, wire
 from evenkeel_simulator.server.answers import AnswerFormat, MakeFormat, Read, StreamFormat
 from evenkeel_simulator.server.ask import Ask
 from evenkeel_simulator.server.bodies import BadRequest
 from evenkeel_simulator.server.chat import Chat, parse_chat
 from evenkeel_simulator.server.completions import Completion, parse_completion
-from evenkeel_simulator.server.identity import Owner, owner_of
 from evenkeel_simulator.server.native import Native, parse_generate
 from evenkeel_simulator.server.replica import Overloaded, Replica
 from evenkeel_simulator.server.responses import read_responses
-from evenkeel_simulator.server.served import ServedRequest
+from evenkeel_simulator.server.served import Owner, ServedRequest, owner_of
 
 REPLICA: Final = web.AppKey("replica", Replica)
 
@@ -39,7 +38,7 @@ ErrorBody = Callable[[Exception, int], bytes]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def _generating(read: Read, error_body: ErrorBody = errors.openai_error) -> Handler:
+def _generating(read: Read, error_body: ErrorBody = wire.openai_error) -> Handler:
     """A handler for an endpoint that takes the client key from a header."""
 
     async def handle(http: web.Request) -> web.StreamResponse:
@@ -64,7 +63,7 @@ def _with(parse: Callable[..., Ask], make: Callable[[Ask, wire.Head], AnswerForm
     return read
 
 
-def _counting(count: Callable[..., bytes], error_body: ErrorBody = errors.openai_error) -> Handler:
+def _counting(count: Callable[..., bytes], error_body: ErrorBody = wire.openai_error) -> Handler:
     """A handler for an endpoint that reads prompts and computes nothing in the engine."""
 
     async def handle(http: web.Request) -> web.StreamResponse:
@@ -79,17 +78,17 @@ def _counting(count: Callable[..., bytes], error_body: ErrorBody = errors.openai
 
 completions: Final = _generating(_with(parse_completion, Completion))
 chat_completions: Final = _generating(_with(parse_chat, Chat))
-responses: Final = _generating(read_responses, errors.responses_error)
+responses: Final = _generating(read_responses, wire.responses_error)
 anthropic_messages: Final = _generating(
-    _with(messages.parse_messages, messages.Messages), errors.anthropic_error
+    _with(messages.parse_messages, messages.Messages), wire.anthropic_error
 )
 embeddings: Final = _generating(pooled.read_embeddings)
 classify: Final = _generating(pooled.read_classify)
 score: Final = _generating(pooled.read_score)
 rerank: Final = _generating(pooled.read_rerank)
-count_tokens: Final = _counting(messages.count_tokens, errors.anthropic_error)
-tokenize: Final = _counting(tokenisation.tokenize)
-detokenize: Final = _counting(tokenisation.detokenize)
+count_tokens: Final = _counting(messages.count_tokens, wire.anthropic_error)
+tokenize: Final = _counting(pooled.tokenize)
+detokenize: Final = _counting(pooled.detokenize)
 
 
 async def generate(http: web.Request) -> web.StreamResponse:
@@ -107,10 +106,10 @@ async def generate(http: web.Request) -> web.StreamResponse:
         if not ask.stream:
             return native_refusal(error)
         # The answer to a stream is a stream: its only event is the error.
-        body = errors.native_error_event(str(error)) + wire.DONE
+        body = wire.native_error_event(str(error)) + wire.DONE
         return web.Response(body=body, headers=_EVENT_STREAM)
     except Overloaded as error:
-        return _json(errors.native_error(error, 503), status=503)
+        return _json(wire.native_error(error, 503), status=503)
 
 
 async def _answer(
@@ -200,7 +199,7 @@ def _context_length(http: web.Request) -> int:
 
 def native_refusal(error: BadRequest) -> web.Response:
     """A 400 of SGLang's own endpoints."""
-    return _json(errors.native_error(error, 400), status=400)
+    return _json(wire.native_error(error, 400), status=400)
 
 
 def _json(body: bytes, *, status: int = 200) -> web.Response:

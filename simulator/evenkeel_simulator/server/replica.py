@@ -20,11 +20,10 @@ from evenkeel_simulator.engine.request import RequestError
 from evenkeel_simulator.server.ask import Ask
 from evenkeel_simulator.server.bodies import BadRequest
 from evenkeel_simulator.server.driver import Driver
-from evenkeel_simulator.server.identity import Owner
 from evenkeel_simulator.server.kv_events import KvPublisher, KvRecorder
 from evenkeel_simulator.server.metrics import EngineMetrics
 from evenkeel_simulator.server.pages import pages_of
-from evenkeel_simulator.server.served import ServedRequest
+from evenkeel_simulator.server.served import Owner, ServedRequest
 from evenkeel_simulator.server.settings import Settings
 from evenkeel_simulator.server.speech import AnswerLimits, Speech, seed_of, speak, speak_written
 

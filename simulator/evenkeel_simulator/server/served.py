@@ -13,11 +13,31 @@ from dataclasses import dataclass
 from enum import Enum
 
 import xxhash
+from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
 
 from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.request import EngineRequest
 from evenkeel_simulator.server.pages import pages_of
 from evenkeel_simulator.server.speech import Speech
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The client to charge."""
+
+    key: ClientKey
+    refused: str | None
+    """Why the key sent was not taken: `missing`, `malformed` or `repeated`. None: it was."""
+
+
+def owner_of(keys: Sequence[str]) -> Owner:
+    """The owner of a request that carries these client keys (one, unless something is wrong)."""
+    if len(keys) != 1:
+        return Owner(UNKNOWN, "repeated" if keys else "missing")
+    try:
+        return Owner(decode(keys[0]), None)
+    except ClientKeyError:
+        return Owner(UNKNOWN, "malformed")
 
 
 class FinishType(Enum):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from evenkeel_cli.up.banner import command
+from evenkeel_cli.up.run import command
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from evenkeel_cli.replay.clients import ClientsError, assign_keys, headers_by_key, read_keys
-from evenkeel_cli.replay.prompts import WORDS, prompt_of
 from evenkeel_cli.replay.report import seconds
-from evenkeel_cli.replay.run import Outcome
+from evenkeel_cli.replay.run import WORDS, Outcome, prompt_of
 from evenkeel_cli.replay.sender import Answer, SenderError, _Reading, api_root
 from evenkeel_contract.simulatedprompt import encode
 from evenkeel_simulator.engine.cache import Segment

@@ -14,7 +14,7 @@ from evenkeel_fairshare.ledger import (
     ReplicaRow,
 )
 from evenkeel_router.ledger.fairness import Fairness, FleetFigures
-from evenkeel_router.ledger.weights import ConfiguredWeights
+from evenkeel_router.ledger.service_ledger import ConfiguredWeights
 
 A, B, C = "ns/t/a", "ns/t/b", "ns/u/c"
 TENANTS = TenancyConfig(

@@ -15,9 +15,9 @@ from evenkeel_contract.heldpages import PAGES_VERSION, PagesPart, PagesQuestion
 from evenkeel_contract.kvevents import EventBatch, Numbered, encode_batch
 from evenkeel_contract.reportsport import decode_question
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_router.prefix import kv_pages as kvpages
+from evenkeel_router.prefix import kv_events as kvpages
+from evenkeel_router.prefix.kv_events import pages_wanted
 from evenkeel_router.prefix.kv_follower import Follower
-from evenkeel_router.prefix.kv_pages import pages_wanted
 
 from tests.support.routers import QUICK, until
 

@@ -12,8 +12,7 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger
 from evenkeel_router.api.identity import UNPAID, WHOLE, Client, Paid, client_of
-from evenkeel_router.ledger.accounting import Accounting, Booking
-from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict
+from evenkeel_router.ledger.accounting import Accounting, Booking, HeldWork, RelocationVerdict
 
 TENANT = TenantConfig(
     namespace="ns", name="t", weight=2, clients=(ClientConfig(name="a", weight=4),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_router.api.identity import WHOLE, Paid
-from evenkeel_router.ledger.relocated import HeldWork, RelocationVerdict, TakenBack
+from evenkeel_router.ledger.accounting import HeldWork, RelocationVerdict, TakenBack
 from hypothesis import given
 from hypothesis import strategies as st
 

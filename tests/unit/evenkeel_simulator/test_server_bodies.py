@@ -13,13 +13,14 @@ from evenkeel_simulator.server.completions import parse_completion
 from evenkeel_simulator.server.messages import count_tokens, parse_messages
 from evenkeel_simulator.server.native import parse_generate
 from evenkeel_simulator.server.pooled import (
+    detokenize,
     read_classify,
     read_embeddings,
     read_rerank,
     read_score,
+    tokenize,
 )
 from evenkeel_simulator.server.responses import read_responses
-from evenkeel_simulator.server.tokenisation import detokenize, tokenize
 from hypothesis import given
 from hypothesis import strategies as st
 

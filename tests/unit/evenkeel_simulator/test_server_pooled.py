@@ -12,15 +12,16 @@ from evenkeel_simulator.server.bodies import BadRequest
 from evenkeel_simulator.server.logprobs import chat_form, completion_form, probabilities
 from evenkeel_simulator.server.pooled import (
     DIMENSIONS,
+    detokenize,
     embedding,
     read_classify,
     read_embeddings,
     read_rerank,
     read_score,
     relevance,
+    tokenize,
 )
 from evenkeel_simulator.server.speech import AnswerLimits, speak
-from evenkeel_simulator.server.tokenisation import detokenize, tokenize
 
 
 def similarity(one: str, other: str) -> float:

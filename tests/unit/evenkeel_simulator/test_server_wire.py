@@ -10,7 +10,7 @@ import asyncio
 from array import array
 
 import pytest
-from evenkeel_simulator.server import errors, wire
+from evenkeel_simulator.server import wire
 from evenkeel_simulator.server.ask import Ask
 from evenkeel_simulator.server.bodies import BadRequest
 from evenkeel_simulator.server.native import native_answer
@@ -174,19 +174,19 @@ def test_an_answer_of_generate(finish: Finish | None, reason: object) -> None:
 
 
 def test_errors() -> None:
-    assert errors.openai_error(BadRequest("no"), 400) == (
+    assert wire.openai_error(BadRequest("no"), 400) == (
         b'{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}'
     )
     by_schema = BadRequest("no", by_schema=True)
-    for error_body in (errors.openai_error, errors.native_error):
+    for error_body in (wire.openai_error, wire.native_error):
         assert error_body(by_schema, 400) == (
             b'{"object":"error","message":"no","type":"Bad Request","param":null,"code":400}'
         )
-    assert errors.native_error(BadRequest("no"), 400) == b'{"error":{"message":"no"}}'
-    assert errors.anthropic_error(BadRequest("no"), 400) == (
+    assert wire.native_error(BadRequest("no"), 400) == b'{"error":{"message":"no"}}'
+    assert wire.anthropic_error(BadRequest("no"), 400) == (
         b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}'
     )
-    assert errors.responses_error(BadRequest("no"), 400) == (
+    assert wire.responses_error(BadRequest("no"), 400) == (
         b'{"error":{"message":"no","type":"invalid_request_error","param":null,"code":400}}'
     )
 

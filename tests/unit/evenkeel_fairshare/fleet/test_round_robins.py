@@ -2,10 +2,15 @@
 
 import pytest
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.fleet.contract import Dispatch, FleetPolicy, replica_set
+from evenkeel_fairshare.fleet.contract import (
+    Dispatch,
+    FleetPolicy,
+    least_outstanding,
+    next_after,
+    replica_set,
+)
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.fleet.per_client_round_robin import PerClientRoundRobin
-from evenkeel_fairshare.fleet.picking import least_outstanding, next_after
 from evenkeel_fairshare.fleet.registry import POLICIES, FleetPolicyConfig, make_policy
 from evenkeel_fairshare.fleet.round_robin import RoundRobin
 
