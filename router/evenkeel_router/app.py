@@ -24,11 +24,12 @@ from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
 from evenkeel_router.fleet.replicas import Discovery, StaticDiscovery
 from evenkeel_router.fleet.reports import Reports
+from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
 from evenkeel_router.ledger.peers import Peers
 from evenkeel_router.ledger.persistence import Persistence, store_of
-from evenkeel_router.ledger.service_ledger import Peer, ServiceLedger
+from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.stores.contract import LedgerStore
 from evenkeel_router.prefix.kv_events import KvEvents
 from evenkeel_router.prefix.prompt_facts import PromptFactsClient

@@ -17,9 +17,9 @@ from evenkeel_contract.limitswire import LimitsAnswer, LimitsAsk, decode_answer,
 from evenkeel_contract.routerconfig import LimitsConfig, TenantConfig, TenantLimits
 from evenkeel_router.api.errors import Refusal
 from evenkeel_router.api.identity import Client, client_of
+from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_exchange import LimitExchange
 from evenkeel_router.ledger.limit_parts import LimitParts
-from evenkeel_router.ledger.service_ledger import Peer
 from evenkeel_router.request.admission import Admission, admit
 
 PORTS_OPEN_S = 5.0

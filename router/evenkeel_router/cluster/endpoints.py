@@ -23,7 +23,7 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_kube.cache import Metadata
 
 from evenkeel_router.fleet.selection import TERMINATING, DiscoveredReplica
-from evenkeel_router.ledger.service_ledger import Peer
+from evenkeel_router.ledger.contacts import Peer
 
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 """On every EndpointSlice: its Service."""

@@ -15,6 +15,8 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from evenkeel_contract.key import ClientKey
+from evenkeel_contract.routerconfig import TenancyConfig, TenantConfig
 from evenkeel_fairshare.bounds import Churn, churn_gap
 from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_of_tenant, tenant_of
 from evenkeel_fairshare.ledger.replica_account import WAITING
@@ -22,7 +24,6 @@ from evenkeel_fairshare.measures import jain_index
 from evenkeel_fairshare.tenancy import shares
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
-from evenkeel_router.ledger.service_ledger import ConfiguredWeights
 
 WINDOW_S: Final = 60.0
 """Window over which shares are compared: the duration of a few long requests."""
@@ -106,6 +107,34 @@ class _Competed:
     owed: float = 0.0
     given: float = 0.0
     times: int = 0
+
+
+class ConfiguredWeights:
+    """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped; 1 where none is configured."""
+
+    def __init__(self, tenancy: TenancyConfig) -> None:
+        self._tenants: dict[str, float] = {}
+        self._defaults: dict[str, float] = {}
+        self._clients: dict[str, float] = {}
+        for tenant in tenancy.tenants:
+            self._add(tenant)
+
+    def client(self, client: str) -> float:
+        """The client's weight within its tenant."""
+        weight = self._clients.get(client)
+        return self._defaults.get(tenant_of(client), 1.0) if weight is None else weight
+
+    def tenant(self, tenant: str) -> float:
+        """The tenant's weight."""
+        return self._tenants.get(tenant, 1.0)
+
+    def _add(self, tenant: TenantConfig) -> None:
+        for client in tenant.clients:
+            key = ClientKey(tenant.namespace, tenant.name, client.name)
+            self._clients[key.identity] = float(client.weight)
+        name = ClientKey(tenant.namespace, tenant.name, "-").tenant_identity
+        self._tenants[name] = float(tenant.weight)
+        self._defaults[name] = float(tenant.default_client_weight)
 
 
 class Fairness:

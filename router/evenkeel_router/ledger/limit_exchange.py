@@ -22,8 +22,8 @@ from evenkeel_contract.limitswire import (
     encode,
 )
 
+from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_parts import TINY, LimitPart, LimitParts
-from evenkeel_router.ledger.service_ledger import Peer
 
 _log = logging.getLogger(__name__)
 INTERVAL_S: Final = 1.0

@@ -23,7 +23,8 @@ from evenkeel_contract.ledgerwire import (
     encode,
 )
 
-from evenkeel_router.ledger.service_ledger import Peer, PeerContact, ServiceLedger
+from evenkeel_router.ledger.contacts import Peer, PeerContact
+from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Settings
 
 _log = logging.getLogger(__name__)

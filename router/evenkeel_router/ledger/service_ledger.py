@@ -5,78 +5,23 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
 
-from evenkeel_contract.key import ClientKey
 from evenkeel_contract.routerconfig import (
     RouterConfig,
     SchedulingConfig,
-    TenancyConfig,
-    TenantConfig,
 )
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import Cost, LinearCost
-from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger, tenant_of
+from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 from evenkeel_fairshare.replica.measured_quantum import LARGEST_QUANTUM
 
 from evenkeel_router.ledger.accounting import Accounting
-from evenkeel_router.ledger.fairness import Fairness
+from evenkeel_router.ledger.contacts import Peer, PeerContact
+from evenkeel_router.ledger.fairness import ConfiguredWeights, Fairness
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.settings import Settings
-
-
-class ConfiguredWeights:
-    """Weights of `namespace/tenant/client` and `namespace/tenant`, each part escaped; 1 where none is configured."""
-
-    def __init__(self, tenancy: TenancyConfig) -> None:
-        self._tenants: dict[str, float] = {}
-        self._defaults: dict[str, float] = {}
-        self._clients: dict[str, float] = {}
-        for tenant in tenancy.tenants:
-            self._add(tenant)
-
-    def client(self, client: str) -> float:
-        """The client's weight within its tenant."""
-        weight = self._clients.get(client)
-        return self._defaults.get(tenant_of(client), 1.0) if weight is None else weight
-
-    def tenant(self, tenant: str) -> float:
-        """The tenant's weight."""
-        return self._tenants.get(tenant, 1.0)
-
-    def _add(self, tenant: TenantConfig) -> None:
-        for client in tenant.clients:
-            key = ClientKey(tenant.namespace, tenant.name, client.name)
-            self._clients[key.identity] = float(client.weight)
-        name = ClientKey(tenant.namespace, tenant.name, "-").tenant_identity
-        self._tenants[name] = float(tenant.weight)
-        self._defaults[name] = float(tenant.default_client_weight)
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Another router of the service."""
-
-    name: str
-    url: str
-    """Of its admin port."""
-
-
-@dataclass(slots=True)
-class PeerContact:
-    """What one peer is known by."""
-
-    since_s: float
-    """When it was first to be asked."""
-    router: str = ""
-    """The incarnation that answered last; empty: no answer yet."""
-    asked: bool = False
-    answered_s: float | None = None
-    trouble: str = ""
-    """Why the last question had no answer."""
-
 
 UNKNOWN_MAX_DEBT: Final = 1_000_000.0
 """U while neither the configuration nor a replica states it: twice what an 80 GB card makes possible."""

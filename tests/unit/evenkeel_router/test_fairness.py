@@ -13,8 +13,7 @@ from evenkeel_fairshare.ledger import (
     Ledger,
     ReplicaRow,
 )
-from evenkeel_router.ledger.fairness import Fairness, FleetFigures
-from evenkeel_router.ledger.service_ledger import ConfiguredWeights
+from evenkeel_router.ledger.fairness import ConfiguredWeights, Fairness, FleetFigures
 
 A, B, C = "ns/t/a", "ns/t/b", "ns/u/c"
 TENANTS = TenancyConfig(

@@ -43,7 +43,7 @@ async def connected() -> AsyncIterator[
     reader, writer = await asyncio.open_connection(*sockets.sockets[0].getsockname())
     try:
         await until(lambda: bool(server.connections), "a connection")
-        connection = server.connections[0]
+        connection = next(iter(server.connections))
         yield connection, reader, writer
     finally:
         writer.close()
@@ -246,7 +246,7 @@ async def test_a_shutdown_lets_the_current_request_finish_and_no_other() -> None
     async with served(handle) as (server, reader, writer):
         writer.write(request_of("/") * 2)
         await until(lambda: bool(server.connections), "a connection")
-        await until(lambda: not server.connections[0].idle, "a request")
+        await until(lambda: not next(iter(server.connections)).idle, "a request")
         server.pre_shutdown()
         gate.set()
         assert await answer_of(reader) == (200, b"")

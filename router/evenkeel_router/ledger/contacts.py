@@ -1,0 +1,28 @@
+"""The other routers of a service, and the last contact with each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another router of the service."""
+
+    name: str
+    url: str
+    """Of its admin port."""
+
+
+@dataclass(slots=True)
+class PeerContact:
+    """What one peer is known by."""
+
+    since_s: float
+    """When it was first to be asked."""
+    router: str = ""
+    """The incarnation that answered last; empty: no answer yet."""
+    asked: bool = False
+    answered_s: float | None = None
+    trouble: str = ""
+    """Why the last question had no answer."""
