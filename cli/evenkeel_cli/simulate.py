@@ -22,8 +22,8 @@ from evenkeel_simulator.experiments.records import Record, write_csv
 from evenkeel_simulator.experiments.setup import Setup, SetupError, engine_config, find_profile
 from evenkeel_simulator.experiments.summary import Summary, summarise
 from evenkeel_simulator.experiments.traces import TraceError
-from evenkeel_simulator.experiments.workload import Workload
 from evenkeel_simulator.experiments.workload_file import (
+    Workload,
     WorkloadError,
     WorkloadSpec,
     make_workload,
@@ -140,9 +140,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
             _find_its_trace(spec, traces)
             work = make_workload(str(workload), spec, seed=seed, traces=traces)
         else:
-            assert trace is not None
-            read = read_programs(trace, clients=clients, speed=speed, seed=seed)
-            work = Workload(trace.name, read, size=len(read))
+            work = _of_trace(trace, clients=clients, speed=speed, seed=seed)
         _open(out)
         records, makespan_s = _run(setup, work)
         summary = summarise(records, makespan_s, duration_s=work.duration_s)
@@ -153,6 +151,13 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     _report(summary, out)
     if not summary.finished:
         raise typer.Exit(1)  # a script must not use this as a result
+
+
+def _of_trace(trace: Path | None, *, clients: str | None, speed: float, seed: int) -> Workload:
+    """The work of a trace; `_find_spec` has checked that there is one."""
+    assert trace is not None
+    read = read_programs(trace, clients=clients, speed=speed, seed=seed)
+    return Workload(trace.name, read, size=len(read))
 
 
 def workloads_folder() -> Path:

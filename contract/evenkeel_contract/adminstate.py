@@ -137,7 +137,7 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True):
     router: str = ""
     """Its incarnation; empty if it never answered."""
     answer_age_s: float | None = None
-    trouble: str = ""
+    error: str = ""
 
 
 class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
     clients: int = 0
     store: str = ""
     """`Peers`, `File` or `Redis`."""
-    store_trouble: str = ""
+    store_error: str = ""
     """Why the store cannot be used; empty if it can."""
     uncounted: tuple[str, ...] = ()
     """Replicas whose service is not counted: they send no reports, or their account was closed before."""
@@ -173,7 +173,7 @@ class PrefixState(msgspec.Struct, frozen=True, kw_only=True):
     """Prefix matching (design §5.3)."""
 
     mode: str = "Text"
-    tokenizer_trouble: str = ""
+    tokenizer_error: str = ""
     """Why there is no tokenizer in mode Tokens, so that the router matches texts; empty if there is one."""
     untokenised: dict[str, int] = {}
     """Requests in mode Tokens that the router matched by their text, by reason."""
@@ -194,7 +194,7 @@ class RouterState(msgspec.Struct, frozen=True, kw_only=True):
     fleet_policy: str
     draining: bool = False
     in_flight: int = 0
-    held: int = 0
+    waiting: int = 0
     """Requests that wait for a routable replica."""
     prefix_blocks: int = 0
     """Sum over all replicas; a block at two replicas counts twice."""

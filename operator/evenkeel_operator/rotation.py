@@ -96,14 +96,14 @@ class Rotation:
         larger = _scaled(manifest, live["spec"].get("replicas", 1))
         # A foreign change of the number is reverted at once, without choosing candidates.
         shrinking = larger["spec"]["replicas"] > replicas and was_meant(larger, live)
-        noted = self._store.pods_to_look_at(key)
+        noted = self._store.pods_to_check(key)
         if not shrinking and not noted and workload(live, wanted=replicas).settled:
             return Attended(wanted=wanted)
 
         pods = await self._observer.pods(key, ENGINE_COMPONENT)
         engines = engines_of(pods)
         to_look_at = {engine.name for engine in engines if engine.needs_a_look}
-        self._store.looked_at_pods(key, noted, still=to_look_at)
+        self._store.note_checked_pods(key, noted, still=to_look_at)
         ask = shrinking or any(engine.waits_since for engine in engines)
         answers = await self._ask(key, seen) if ask else ()
         notes = await self._open(key, engines, answers)

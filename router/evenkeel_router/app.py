@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from aiohttp import web
+from aiohttp import ClientSession, web
 from evenkeel_contract.routerconfig import RouterConfig, TenantLimits
 
 from evenkeel_router.cluster.config_watch import ConfigSource
@@ -123,13 +123,7 @@ async def running(
         # 3. What runs beside the requests.
         log = RequestLog(log_output)
         peers = Peers(settings, service_ledger, session)
-        limit_exchange = LimitExchange(
-            rooms.intake.limit_parts,
-            http_transport(session, lambda: settings.config.state.peer_token),
-            peers=peers.listed,
-            interval_s=lambda: settings.config.state.exchange_interval_s,
-            now=asyncio.get_running_loop().time,
-        )
+        limit_exchange = _limit_exchange(rooms, peers, session)
         for work in (
             log.run(),
             discovery.run(),
@@ -138,21 +132,13 @@ async def running(
             limit_exchange.run(),
             tokenising.run(),
             *_followers(rooms, health, tokenising),
-            LedgerMaintenance(
-                service_ledger, settings.timing, peers.members, replicas.all_reported
-            ).run(),
-            update_fairness(service_ledger, settings.timing),
-            demand(service_ledger, settings.timing),
+            *_ledger_work(rooms, peers),
         ):
             await stack.enter_async_context(background(work))
         if source is not None:
             watching = _watch_config(rooms, discovery, source, tokenising)
             await stack.enter_async_context(background(watching))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(peers.all_asked.wait(), FIRST_READING_S)
-        if any(tenant.limits != TenantLimits() for tenant in config.tenancy.tenants):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(limit_exchange.ready.wait(), FIRST_PARTS_S)
+        await _wait_for_peers(config, peers, limit_exchange)
 
         # 4. The ports.
         pipeline = _pipeline(
@@ -160,6 +146,41 @@ async def running(
         )
         await _open_ports(stack, router, pipeline, log)
         yield router
+
+
+def _limit_exchange(rooms: Rooms, peers: Peers, session: ClientSession) -> LimitExchange:
+    settings = rooms.settings
+    return LimitExchange(
+        rooms.intake.limit_parts,
+        http_transport(session, lambda: settings.config.state.peer_token),
+        peers=peers.listed,
+        interval_s=lambda: settings.config.state.exchange_interval_s,
+        now=asyncio.get_running_loop().time,
+    )
+
+
+async def _wait_for_peers(
+    config: RouterConfig, peers: Peers, limit_exchange: LimitExchange
+) -> None:
+    """Wait for what other routers know, and for parts of tenants' limits; not for long."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(peers.all_asked.wait(), FIRST_READING_S)
+    if any(tenant.limits != TenantLimits() for tenant in config.tenancy.tenants):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(limit_exchange.ready.wait(), FIRST_PARTS_S)
+
+
+def _ledger_work(rooms: Rooms, peers: Peers) -> Sequence[Coroutine[Any, Any, None]]:
+    """What keeps the ledger and its figures up to date."""
+    service_ledger, timing = rooms.service_ledger, rooms.settings.timing
+    maintenance = LedgerMaintenance(
+        service_ledger, timing, peers.members, rooms.replicas.all_reported
+    )
+    return (
+        maintenance.run(),
+        update_fairness(service_ledger, timing),
+        demand(service_ledger, timing),
+    )
 
 
 def _followers(

@@ -87,7 +87,7 @@ async def test_a_router_serves_while_redis_is_away_and_is_in_step_once_it_is_the
                 await routable(router, 1)
                 await ask(router)
                 assert (await figures(router))["up", ""] == 0
-                assert "connecting to" in router.rooms.service_ledger.store_trouble
+                assert "connecting to" in router.rooms.service_ledger.store_error
                 keeping = router.rooms.service_ledger.persistence
                 assert keeping is not None
                 await server.start()

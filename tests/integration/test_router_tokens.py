@@ -111,7 +111,7 @@ async def test_without_a_tokenizer_everything_is_served_and_the_admin_port_says_
         async with httpx.AsyncClient() as plain:
             state = await plain.get(f"http://127.0.0.1:{router.admin_port}/v1/state")
     shown = decode_state(state.content).prefix
-    assert shown.tokenizer_trouble == "/nowhere: the model has no tokenizer.json"
+    assert shown.tokenizer_error == "/nowhere: the model has no tokenizer.json"
     assert shown.untokenised == {"no_tokenizer": 1}
 
 

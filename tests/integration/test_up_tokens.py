@@ -35,7 +35,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 def in_sync(up: Up) -> bool:
     state = up.state()
     return all(replica.kv_state == "InSync" for replica in state.replicas) and (
-        not state.prefix.tokenizer_trouble
+        not state.prefix.tokenizer_error
     )
 
 

@@ -18,8 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from evenkeel_cli.demo.figures import Figures, make_figures
-from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Phase, PhaseResult, phases, run_phase
-from evenkeel_cli.demo.workload import Flood
+from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Flood, Phase, PhaseResult, phases, run_phase
 from evenkeel_cli.output import make_output_folder, print_error, report_console
 from evenkeel_cli.replay.report import seconds
 from evenkeel_cli.up.errors import FleetError

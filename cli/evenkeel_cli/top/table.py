@@ -28,7 +28,7 @@ def _header(view: View) -> str:
         f"[bold]{escape(view.service)}[/]  {escape(view.model)}  {view.fleet_policy}",
         f"up {view.uptime_s:,.0f} s",
         f"{view.in_flight} in flight",
-        f"{view.held} waiting",
+        f"{view.waiting} waiting",
         f"{view.prefix_blocks:,} prefix blocks",
     ]
     if view.draining:
@@ -47,7 +47,7 @@ def _fairness(view: View) -> Text:
         f"closed totals version {view.ledger.closed_totals_version}, {view.ledger.open_accounts} open replica accounts",
     ]
     if view.peers:
-        words.append(f"{sum(not peer.trouble for peer in view.peers)} of {len(view.peers)} peers")
+        words.append(f"{sum(not peer.error for peer in view.peers)} of {len(view.peers)} peers")
     return Text(" · ".join(words))
 
 
@@ -59,11 +59,11 @@ def _warnings(view: View) -> Iterator[str]:
             if view.replicas
             else "no replica is configured"
         )
-    if view.ledger.store_trouble:
-        yield f"store {view.ledger.store}: {view.ledger.store_trouble}"
+    if view.ledger.store_error:
+        yield f"store {view.ledger.store}: {view.ledger.store_error}"
     for peer in view.peers:
-        if peer.trouble:
-            yield f"router {peer.name}: {peer.trouble}"
+        if peer.error:
+            yield f"router {peer.name}: {peer.error}"
     if view.ledger.uncounted:
         yield f"not counted: the service of {', '.join(view.ledger.uncounted)}"
 

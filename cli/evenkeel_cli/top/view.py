@@ -87,7 +87,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """The time between the readings; the uptime of the router for a single reading."""
     draining: bool
     in_flight: int
-    held: int
+    waiting: int
     prefix_blocks: int
     config_faults: tuple[str, ...]
     fleet: FleetState
@@ -110,7 +110,7 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
         window_s=window_s,
         draining=now.draining,
         in_flight=now.in_flight,
-        held=now.held,
+        waiting=now.waiting,
         prefix_blocks=now.prefix_blocks,
         config_faults=now.config_faults,
         fleet=now.fleet,

@@ -187,11 +187,13 @@ class Store:
 
     # Pods.
 
-    def pods_to_look_at(self, key: Key) -> Mapping[str, int]:
-        """Engine pods that a pass may have to write to. Call `looked_at_pods` afterwards."""
+    def pods_to_check(self, key: Key) -> Mapping[str, int]:
+        """Engine pods that a pass may have to write to. Call `note_checked_pods` afterwards."""
         return dict(self._pods.get(key, {}))
 
-    def looked_at_pods(self, key: Key, noted: Mapping[str, int], *, still: Collection[str]) -> None:
+    def note_checked_pods(
+        self, key: Key, noted: Mapping[str, int], *, still: Collection[str]
+    ) -> None:
         """Remove the pods of `noted`, which were listed since; pods that later events added stay."""
         known = self._pods.get(key, {})
         past = {n for n, version in noted.items() if known.get(n) == version and n not in still}

@@ -24,5 +24,5 @@ class PeerContact:
     """The incarnation that answered last; empty: no answer yet."""
     asked: bool = False
     answered_s: float | None = None
-    trouble: str = ""
+    error: str = ""
     """Why the last question had no answer."""

@@ -94,15 +94,15 @@ class Peers:
                 await self._ask(peer, known)
             except (aiohttp.ClientError, TimeoutError, OSError, ValueError, EOFError) as error:
                 trouble = str(error) or type(error).__name__
-                if not known.trouble:
+                if not known.error:
                     _log.warning(
                         "router %s does not send its part of the ledger: %s", peer.name, trouble
                     )
-                known.trouble = trouble
+                known.error = trouble
             else:
-                if known.trouble:
+                if known.error:
                     _log.info("router %s answers again", peer.name)
-                known.trouble = ""
+                known.error = ""
                 known.answered_s = self._now()
             known.asked = True
             if all(each.asked for each in self.known.values()):

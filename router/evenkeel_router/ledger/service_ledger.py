@@ -55,7 +55,7 @@ class ServiceLedger:
         """What keeps the ledger in a store, if there is one."""
 
     @property
-    def store_trouble(self) -> str:
+    def store_error(self) -> str:
         """Why the ledger's store does not answer; empty while it does."""
         return (self.persistence.trouble or "") if self.persistence is not None else ""
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api.endpoints import Endpoint
-from evenkeel_router.prefix.chat_fields import (
+from evenkeel_router.prefix.conversations import (
     Adapted,
     Call,
     ChatFields,
@@ -25,8 +25,9 @@ from evenkeel_router.prefix.chat_fields import (
     Message,
     Part,
     Tool,
+    of_messages,
+    of_responses,
 )
-from evenkeel_router.prefix.conversations import of_messages, of_responses
 from evenkeel_router.prefix.tokenised import Reason, UntokenisedError
 
 _TEXT: Final = ("text", "input_text")

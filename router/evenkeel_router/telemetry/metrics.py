@@ -327,7 +327,7 @@ def ledger_metrics(rooms: Rooms) -> Lines:
         ("ledger_clients", "Clients in the ledger.", rooms.service_ledger.fairness.known),
         ("ledger_closed_totals_version", "Version of the closed totals that this router has.",
          rooms.service_ledger.ledger.closed_totals.rank.height),
-        ("ledger_store_up", "0 if the ledger's store is unreachable.", not rooms.service_ledger.store_trouble),
+        ("ledger_store_up", "0 if the ledger's store is unreachable.", not rooms.service_ledger.store_error),
         ("ledger_uncounted_replicas", "Replicas whose service is in no ledger.",
          sum(1 for _ in rooms.uncounted())),
     ):  # fmt: skip

@@ -49,7 +49,7 @@ def router_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
         fleet_policy=config.scheduling.fleet_policy.value,
         draining=rooms.intake.draining,
         in_flight=rooms.intake.admission.running,
-        held=len(rooms.replicas.wait_queue),
+        waiting=len(rooms.replicas.wait_queue),
         prefix_blocks=sum(map(rooms.replicas.fleet.blocks, rooms.replicas.fleet)),
         config_faults=rooms.settings.faults,
         prefix=_prefix(rooms),
@@ -120,7 +120,7 @@ def _why_not_followed(rooms: Rooms, member: Member) -> str:
 def _prefix(rooms: Rooms) -> adminstate.PrefixState:
     return adminstate.PrefixState(
         mode=rooms.settings.config.prefix.mode.value,
-        tokenizer_trouble=rooms.prefixes.untokenised.trouble,
+        tokenizer_error=rooms.prefixes.untokenised.trouble,
         untokenised={
             reason.value: count for reason, count in rooms.prefixes.untokenised.counts.items()
         },
@@ -219,7 +219,7 @@ def _ledger(rooms: Rooms) -> adminstate.LedgerState:
         open_accounts=sum(1 for _ in ledger.open_accounts()),
         clients=rooms.service_ledger.fairness.known,
         store=rooms.settings.config.state.store.value,
-        store_trouble=rooms.service_ledger.store_trouble,
+        store_error=rooms.service_ledger.store_error,
         uncounted=tuple(rooms.uncounted()),
     )
 
@@ -231,7 +231,7 @@ def _peers(rooms: Rooms, now_s: float) -> tuple[adminstate.PeerState, ...]:
             url=peer.url,
             router=known.router,
             answer_age_s=None if known.answered_s is None else now_s - known.answered_s,
-            trouble=known.trouble,
+            error=known.error,
         )
         for peer, known in rooms.service_ledger.peer_contacts.items()
     )

@@ -158,12 +158,12 @@ def test_the_header_shows_fairness_and_the_missing_parts_of_the_ledger() -> None
             closed_totals_version=7,
             open_accounts=3,
             store="Redis",
-            store_trouble="no answer",
+            store_error="no answer",
             uncounted=("r2",),
         ),
         peers=(
             PeerState(name="a", url="http://h:4", router="x", answer_age_s=0.1),
-            PeerState(name="b", url="http://h:5", trouble="it answered 401"),
+            PeerState(name="b", url="http://h:5", error="it answered 401"),
         ),
     )
     console = Console(width=200)

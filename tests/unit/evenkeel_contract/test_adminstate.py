@@ -42,7 +42,7 @@ def test_so_does_what_is_said_of_a_first_replica() -> None:
 def test_fields_of_a_newer_router_are_passed_over_and_those_of_an_older_one_have_defaults() -> None:
     plain = json.loads(encode_state(STATE))
     plain["new"] = 1
-    del plain["held"]
+    del plain["waiting"]
     assert decode_state(json.dumps(plain).encode()) == STATE
 
 

@@ -140,18 +140,18 @@ def test_of_pods_only_those_are_kept_about_which_something_may_have_to_be_done()
     assert store.see("ADDED", "Pod", pod("a", 1)) == frozenset()
     assert store.see("MODIFIED", "Pod", pod("a", 2, ContainersReady="True")) == {S}
     assert store.see("MODIFIED", "Pod", pod("a", 3, ContainersReady="True", X="1")) == frozenset()
-    noted = store.pods_to_look_at(S)
+    noted = store.pods_to_check(S)
     assert noted == {"a": 3}
     # While they are listed, another one comes up: that must not be forgotten with the first.
     assert store.see("MODIFIED", "Pod", pod("b", 5, ContainersReady="True")) == {S}
-    store.looked_at_pods(S, noted, still=())
-    assert store.pods_to_look_at(S) == {"b": 5}
-    store.looked_at_pods(S, store.pods_to_look_at(S), still={"b", "c"})
-    assert set(store.pods_to_look_at(S)) == {"b", "c"}
+    store.note_checked_pods(S, noted, still=())
+    assert store.pods_to_check(S) == {"b": 5}
+    store.note_checked_pods(S, store.pods_to_check(S), still={"b", "c"})
+    assert set(store.pods_to_check(S)) == {"b", "c"}
     assert store.see("DELETED", "Pod", pod("b", 6)) == {S}
     assert store.see("DELETED", "Pod", pod("d", 7, ContainersReady="True")) == frozenset()
     store.forget(S)
-    assert store.pods_to_look_at(S) == {}
+    assert store.pods_to_check(S) == {}
 
 
 def test_a_pod_wakes_its_service_when_a_container_ends_and_when_it_is_well_again() -> None:
@@ -171,4 +171,4 @@ def test_a_pod_wakes_its_service_when_a_container_ends_and_when_it_is_well_again
         assert store.see("MODIFIED", "Pod", well) == {S}
         assert store.see("MODIFIED", "Pod", pod(5, component, state=ended)) == {S}
         assert store.see("DELETED", "Pod", pod(6, component, state=ended)) == {S}
-        assert store.pods_to_look_at(S) == {}
+        assert store.pods_to_check(S) == {}
