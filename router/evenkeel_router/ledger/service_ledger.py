@@ -13,7 +13,7 @@ from evenkeel_contract.routerconfig import (
 )
 from evenkeel_fairshare.bounds import dlpm_overshoot
 from evenkeel_fairshare.cost import Cost, LinearCost
-from evenkeel_fairshare.ledger import CarryRules, DemandMeter, Ledger
+from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 from evenkeel_fairshare.replica.measured_quantum import LARGEST_QUANTUM
 
@@ -21,6 +21,7 @@ from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.ledger.contacts import Peer, PeerContact
 from evenkeel_router.ledger.fairness import ConfiguredWeights, Fairness
 from evenkeel_router.ledger.persistence import Persistence
+from evenkeel_router.ledger.totals import DemandMeter
 from evenkeel_router.settings import Settings
 
 UNKNOWN_MAX_DEBT: Final = 1_000_000.0

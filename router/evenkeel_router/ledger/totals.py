@@ -1,4 +1,4 @@
-"""What this router served to each client, tenant and replica since it started.
+"""What clients request of this router, and what it served to each client, tenant and replica since it started.
 
 Histograms and counters are plain numbers here, not a metrics library's objects: a request touches about fifteen of
 them, and a library's objects cost ten times as much. Totals are kept by client, distributions by tenant: a
@@ -7,9 +7,11 @@ distribution is a hundred numbers, and the names of clients come from outside.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from evenkeel_fairshare.cost import Cost
@@ -21,6 +23,9 @@ from evenkeel_router.api.identity import MAX_CLIENTS, Client, names_of, other_cl
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 TOKENS: Final = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 ERROR_TOKENS: Final = (0, *TOKENS)
+SILENT_WINDOWS: Final = 3.0
+"""Windows without a request after which a rate is 0. A twentieth of the rate is left by then; without this limit a decaying rate
+would never end, and a busy client would keep its service from scaling to zero the longest."""
 MAX_TENANTS: Final = 100
 """Tenants with distributions of their own; the other tenants share one, without a name."""
 
@@ -232,3 +237,80 @@ class RequestTotals:
         at.output_tokens += usage.output_tokens
         extend = usage.input_tokens - usage.cached_tokens
         return self.cost.input_cost(extend) + self.cost.output_cost(extend, 0, usage.output_tokens)
+
+
+@dataclass(slots=True)
+class _Requested:
+    arrivals: float = 0.0
+    """Decayed count."""
+    since_s: float = 0.0
+    last_s: float = 0.0
+    """Time of its last request."""
+    silent: bool = False
+    """Its rate of 0 was reported."""
+    cost: float = 0.0
+    """Decayed sum of costs."""
+    finished: float = 0.0
+    """Decayed count of the requests behind `cost`."""
+
+
+class DemandMeter:
+    """Measures the requested service of each client at one router, per second (design §6).
+
+    Rate = arrivals per second × mean cost of finished requests, both over an exponential window. So delayed requests do
+    not lower the rate. Every router publishes its own part and exports the sum of all parts: aggregate it over routers
+    by maximum.
+    """
+
+    def __init__(self, *, window_s: float = 60.0, first_cost: float = 1000.0) -> None:
+        """`first_cost`: assumed weighted tokens per request until the client's first request has finished."""
+        if not (window_s > 0 and first_cost > 0):
+            raise ValueError(f"window_s {window_s} and first_cost {first_cost} must be positive")
+        self._window_s = window_s
+        self._first_cost = first_cost
+        self._clients: dict[str, _Requested] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def arrived(self, client: str, now_s: float) -> None:
+        """A new request, not a retry."""
+        known = self._clients.get(client)
+        if known is None:
+            known = self._clients[client] = _Requested(since_s=now_s)
+        self._decay(known, now_s)
+        known.arrivals += 1
+        known.last_s, known.silent = now_s, False
+
+    def finished(self, client: str, cost: float) -> None:
+        """A request has ended with this cost. It is ignored if its arrival is unknown."""
+        known = self._clients.get(client)
+        if known is not None:
+            known.cost += cost
+            known.finished += 1
+
+    def rates(self, now_s: float) -> dict[str, float]:
+        """Weighted tokens per second by client. A client that stopped is reported once, with 0.
+
+        The mean cost of its requests is kept longer: seven windows after a single request, twice as long after a thousand.
+        """
+        rates = {}
+        for client, known in list(self._clients.items()):
+            self._decay(known, now_s)
+            if known.arrivals < 1e-3:
+                del self._clients[client]
+            if now_s - known.last_s >= SILENT_WINDOWS * self._window_s:
+                if not known.silent:
+                    rates[client] = 0.0
+                known.silent = True
+                continue
+            mean = known.cost / known.finished if known.finished > 0.01 else self._first_cost
+            rates[client] = known.arrivals / self._window_s * mean
+        return rates
+
+    def _decay(self, known: _Requested, now_s: float) -> None:
+        kept = math.exp(-max(0.0, now_s - known.since_s) / self._window_s)
+        known.since_s = now_s
+        known.arrivals *= kept
+        known.cost *= kept
+        known.finished *= kept
