@@ -165,7 +165,9 @@ def test_a_client_queue_is_forgotten_once_it_is_empty():
     cold, warm, aborted = policy.waiting()
     admit(policy, room=1)
     policy.leave(aborted, 0.0)
-    assert list(policy.client_queues) == [policy.tenants.members["t"].children.members["a"]]
+    tenant = policy.tenants.members["t"]
+    assert [*policy.client_queues] == [tenant]
+    assert [*policy.client_queues[tenant]] == [tenant.children.members["a"]]
     admit(policy)
     policy.leave(cold, 0.0)
     policy.leave(warm, 0.0)
