@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from itertools import count as serials
@@ -38,6 +38,9 @@ without limit behind warmer ones. This may evict a useful prefix, with 32 at mos
 
 Entry = tuple[float, int, Request]
 """(sort key, serial, request): the lowest goes first. Serials are in order of arrival, and unique."""
+
+Member = tuple[Account, Iterator[Entry]]
+"""A queued account and its entries, the best first."""
 
 
 class ClientQueue(OrderedDict[Request, Entry]):
@@ -232,13 +235,17 @@ class Dlpm(ReplicaPolicy):
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: the requests to propose, each once. The last one must have been charged if it was admitted."""
-        queues = self.client_queues
-
-        def line(tenant: Account) -> Iterator[Entry]:
-            clients = queues[tenant]
-            return _merge(tenant.children, clients, lambda client: clients[client].proposals())
-
-        return map(itemgetter(2), _merge(self.tenants, queues, line))
+        tenants = (
+            (
+                tenant,
+                _merge(
+                    tenant.children,
+                    ((client, line.proposals()) for client, line in clients.items()),
+                ),
+            )
+            for tenant, clients in self.client_queues.items()
+        )
+        return map(itemgetter(2), _merge(self.tenants, tenants))
 
     @staticmethod
     def _key(request: Request) -> float:
@@ -309,15 +316,11 @@ class Dlpm(ReplicaPolicy):
             node.admit(cost)
 
 
-def _merge(
-    level: DeficitLevel,
-    members: Iterable[Account],
-    lines: Callable[[Account], Iterator[Entry]],
-) -> Iterator[Entry]:
+def _merge(level: DeficitLevel, members: Iterable[Member]) -> Iterator[Entry]:
     """The entries of the eligible members of one level, those of light ones first, the best first, each once.
 
-    `members`: the queued ones; `lines`: the entries of one of them. The next entry of a line is taken after the previous answer,
-    while the member is eligible.
+    `members`: the queued ones, each with its entries. The next entry of a member is taken after the previous answer, while the
+    member is eligible.
 
     Light members go first. Otherwise they would wait until heavy members with longer matches have used up their refill,
     and the next one too. While a light member's request is answered `LATER`, heavy members
@@ -330,7 +333,6 @@ def _merge(
     # (is heavy, entry, member, its line); entries are unique, so members are never compared.
     ready: list[tuple[bool, Entry, Account, Iterator[Entry]]] = []
     by_refill = _by_refill(members, level.horizon)
-    started: dict[Account, Iterator[Entry]] = {}
     refused: Counter[Account] = Counter()
     heavy_yield = False
     while ready or by_refill:
@@ -339,10 +341,11 @@ def _merge(
             due = by_refill.pop(level.horizon, None)
             if due is None:
                 return
-            for account in due:
-                line = started.get(account) or started.setdefault(account, lines(account))
-                if (entry := next(line, None)) is not None:
-                    ready.append((not account.is_light, entry, account, line))
+            ready = [
+                (not account.is_light, entry, account, line)
+                for account, line in due
+                if (entry := next(line, None)) is not None
+            ]
             heapify(ready)
             continue
         is_heavy, entry, account, line = ready[0]
@@ -356,19 +359,19 @@ def _merge(
         if account.positive_from > level.horizon:
             heappop(ready)
             if account.waiting > refused[account]:  # no refill for a member without other requests
-                by_refill[account.positive_from].append(account)
+                by_refill[account.positive_from].append((account, line))
         elif (following := next(line, None)) is not None:
             heapreplace(ready, (not account.is_light, following, account, line))
         else:
             heappop(ready)
 
 
-def _by_refill(members: Iterable[Account], horizon: int) -> defaultdict[int, list[Account]]:
+def _by_refill(members: Iterable[Member], horizon: int) -> defaultdict[int, list[Member]]:
     """Members by the refill horizon that makes them eligible."""
-    by_refill: defaultdict[int, list[Account]] = defaultdict(list)
-    for account in members:
-        needed = account.positive_from
-        by_refill[needed if needed > horizon else horizon].append(account)  # noqa: FURB136 max() is dearer
+    by_refill: defaultdict[int, list[Member]] = defaultdict(list)
+    for member in members:
+        needed = member[0].positive_from
+        by_refill[needed if needed > horizon else horizon].append(member)  # noqa: FURB136 max() is dearer
     return by_refill
 
 
