@@ -35,7 +35,6 @@ MAX_OVERTAKEN: Final = 32
 """Number of requests of a client that may overtake its oldest one, which then goes next. Otherwise a cold request could wait
 without limit behind warmer ones. This may evict a useful prefix, with 32 at most at every 33rd request."""
 
-
 Entry = tuple[float, int, Request]
 """(sort key, serial, request): the lowest goes first. Serials are in order of arrival, and unique."""
 
@@ -71,7 +70,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
     def proposals(self) -> Iterator[Entry]:
         """Each once, the best first; the oldest one comes next once it was overtaken too often.
 
-        An admission removes the last proposal from the queue, and nothing else changes the queue meanwhile."""
+        Meanwhile nothing changes the queue, except that each proposal may be taken out before the next one.
+        """
         line, index, too_old = self.line, 0, None
         while index < len(line):
             entry = line[index]
@@ -115,7 +115,9 @@ class Dlpm(ReplicaPolicy):
         self._token_price = flat_output_price(self._cost)
         self._skip_misfit = skip_misfit
         self._queue: dict[Request, Account] = {}
-        self.client_queues: dict[Account, dict[Account, ClientQueue]] = {}
+        self.client_queues: defaultdict[Account, defaultdict[Account, ClientQueue]] = defaultdict(
+            lambda: defaultdict(ClientQueue)
+        )
         """Of each tenant and client with a waiting request."""
         self._serials = serials()
         self._serials_of_retracted = serials(-1, -1)
@@ -235,17 +237,9 @@ class Dlpm(ReplicaPolicy):
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: the requests to propose, each once. The last one must have been charged if it was admitted."""
-        tenants = (
-            (
-                tenant,
-                _merge(
-                    tenant.children,
-                    ((client, line.proposals()) for client, line in clients.items()),
-                ),
-            )
-            for tenant, clients in self.client_queues.items()
-        )
-        return map(itemgetter(2), _merge(self.tenants, tenants))
+        queues = self.client_queues.items()
+        entries = _merge(self.tenants, ((tenant, _entries(tenant, own)) for tenant, own in queues))
+        return map(itemgetter(2), entries)
 
     @staticmethod
     def _key(request: Request) -> float:
@@ -254,8 +248,7 @@ class Dlpm(ReplicaPolicy):
 
     def _put(self, request: Request, serial: int) -> None:
         client = self._queue[request]
-        clients = self.client_queues.setdefault(client.path[0], {})
-        clients.setdefault(client, ClientQueue()).put(self._key(request), serial, request)
+        self.client_queues[client.path[0]][client].put(self._key(request), serial, request)
 
     def _take_out(self, request: Request, *, admitted: bool) -> Account:
         client = self._queue.pop(request)
@@ -314,6 +307,11 @@ class Dlpm(ReplicaPolicy):
         self._service += cost
         for node in client.path:
             node.admit(cost)
+
+
+def _entries(tenant: Account, queues: Mapping[Account, ClientQueue]) -> Iterator[Entry]:
+    """Of the clients of one tenant."""
+    return _merge(tenant.children, ((client, own.proposals()) for client, own in queues.items()))
 
 
 def _merge(level: DeficitLevel, members: Iterable[Member]) -> Iterator[Entry]:
