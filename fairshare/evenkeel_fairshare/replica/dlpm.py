@@ -15,7 +15,6 @@ from bisect import bisect_left, insort
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
-from itertools import chain
 from itertools import count as serials
 from operator import itemgetter
 from typing import ClassVar, Final
@@ -331,7 +330,7 @@ def _merge(level: DeficitLevel, members: Iterable[Member]) -> Iterator[Entry]:
     # (is heavy, entry, member, its line); entries are unique, so members are never compared.
     ready: list[tuple[bool, Entry, Account, Iterator[Entry]]] = []
     by_refill = _by_refill(members, level.horizon)
-    refused: Counter[Account] = Counter()
+    refused: dict[Account, int] = {}
     heavy_yield = False
     while ready or by_refill:
         if not ready:
@@ -352,11 +351,13 @@ def _merge(level: DeficitLevel, members: Iterable[Member]) -> Iterator[Entry]:
         waiting = account.waiting
         yield entry
         if account.waiting == waiting:
-            refused[account] += 1
+            refused[account] = refused.get(account, 0) + 1
             heavy_yield |= not is_heavy
         if account.positive_from > level.horizon:
             heappop(ready)
-            if account.waiting > refused[account]:  # no refill for a member without other requests
+            if account.waiting > refused.get(
+                account, 0
+            ):  # no refill for a member without other requests
                 by_refill[account.positive_from].append((account, line))
         elif (following := next(line, None)) is not None:
             heapreplace(ready, (not account.is_light, following, account, line))
@@ -375,5 +376,4 @@ def _by_refill(members: Iterable[Member], horizon: int) -> defaultdict[int, list
 
 def _next_refill(by_refill: Iterable[int], refused: Iterable[Account]) -> int:
     """The least `positive_from` of the queued members. While an eligible one is refused, the others get no refill."""
-    waiting = (account.positive_from for account in refused if account.waiting)
-    return min(chain(by_refill, waiting))
+    return min([*by_refill, *[account.positive_from for account in refused if account.waiting]])
