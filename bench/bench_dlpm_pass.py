@@ -1,9 +1,10 @@
 """One DLPM admission pass over 4096 waiting requests of 200 clients, beside LPM's over the same queue.
 
-    PYTHONPATH=fairshare python bench/bench_dlpm_pass.py
+    PYTHONPATH=fairshare python bench/bench_dlpm_pass.py [--waiting 4096]
 
 Matching prefixes is the engine's work and not part of it. Each line is the median over fresh, equal queues; the policies
 alternate. CPU time, so that other work on the machine does not count. The target (DESIGN §9) is under 2 ms for a pass.
+LPM sorts in the pass, DLPM when a request arrives: the last line has the time of an arrival.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.lpm import Lpm
 
-REQUESTS = 4096
 CLIENTS = 200
 TENANTS = 8
 
@@ -32,7 +32,8 @@ class Scenario:
     """A queue, and the number of requests that the engine admits."""
 
     name: str
-    admitted: int
+    admitted: int | None
+    """None: all."""
     quantum: float = 8000.0
     flooder_share: float = 0.0
     """The part of the queue that belongs to one client without cached prefixes and in debt."""
@@ -47,16 +48,16 @@ SCENARIOS = (
     Scenario("64 enter, each three quanta long", 64, quantum=100),
     Scenario("512 enter, each three quanta long", 512, quantum=100),
     Scenario("64 enter, one client floods from deep debt", 64, flooder_share=0.95, debt=1e6),
-    Scenario("all 4096 enter", REQUESTS),
+    Scenario("all enter", None),
 )
 
 
-def queue(scenario: Scenario) -> list[Request]:
+def queue(scenario: Scenario, waiting: int) -> list[Request]:
     """The same queue every time: clients share prefixes, lengths vary."""
     rng = Random(1)
     prefixes = [rng.randint(0, 6000) for _ in range(CLIENTS)]
     requests = []
-    for number in range(REQUESTS):
+    for number in range(waiting):
         floods = rng.random() < scenario.flooder_share
         client = 0 if floods else rng.randrange(CLIENTS)
         shared = 0 if floods else prefixes[client]
@@ -94,27 +95,40 @@ def pass_s(policy: ReplicaPolicy, admitted: int) -> float:
     return elapsed
 
 
-def measure(make: Callable[[], ReplicaPolicy], scenario: Scenario) -> float:
-    """CPU seconds of one pass over a fresh queue."""
-    policy = make()
-    for request in queue(scenario):
+def measure(
+    make: Callable[[], ReplicaPolicy], scenario: Scenario, waiting: int
+) -> tuple[float, float]:
+    """CPU seconds of one pass over a fresh queue, and of an arrival."""
+    policy, requests = make(), queue(scenario, waiting)
+    start = process_time()
+    for request in requests:
         policy.arrive(request, 0.0)
+    arrival_s = (process_time() - start) / waiting
     gc.collect()
-    return pass_s(policy, scenario.admitted)
+    return pass_s(policy, waiting if scenario.admitted is None else scenario.admitted), arrival_s
 
 
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description="DLPM's pass against LPM's")
     parser.add_argument("--repeat", type=int, default=15)
-    repeat = parser.parse_args().repeat
+    parser.add_argument("--waiting", type=int, default=4096)
+    arguments = parser.parse_args()
     print(f"{'scenario':52}{'LPM ms':>9}{'DLPM ms':>9}{'ratio':>7}")
+    arrivals: list[tuple[float, ...]] = []
     for scenario in SCENARIOS:
-        rules = DeficitRules(quantum=scenario.quantum)
-        makers = (Lpm, partial(Dlpm, rules=rules))
-        repeats = [[measure(make, scenario) * 1000 for make in makers] for _ in range(repeat)]
-        lpm, dlpm = (median(column) for column in zip(*repeats, strict=True))
+        if (scenario.admitted or 0) > arguments.waiting:
+            continue
+        makers = (Lpm, partial(Dlpm, rules=DeficitRules(quantum=scenario.quantum)))
+        passes: list[tuple[float, ...]] = []
+        for _ in range(arguments.repeat):
+            pairs = [measure(make, scenario, arguments.waiting) for make in makers]
+            passes.append(tuple(taken_s * 1e3 for taken_s, _ in pairs))
+            arrivals.append(tuple(arrival_s * 1e6 for _, arrival_s in pairs))
+        lpm, dlpm = (median(column) for column in zip(*passes, strict=True))
         print(f"{scenario.name:52}{lpm:9.3f}{dlpm:9.3f}{dlpm / lpm:7.2f}")
+    lpm, dlpm = (median(column) for column in zip(*arrivals, strict=True))
+    print(f"{'an arrival, in µs':52}{lpm:9.3f}{dlpm:9.3f}")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from evenkeel_fairshare.replica.measured_quantum import FIRST_QUANTUM
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_sglang import seams
+from evenkeel_sglang.collector import Collector
 from evenkeel_sglang.engine import EngineRequest
 from evenkeel_sglang.prompts import prompt_facts
 from evenkeel_sglang.reports import ReportServer
@@ -40,6 +41,7 @@ pages = HeldPages()
 
 _scheduling: Scheduling | None = None
 _step_clock = StepClock()
+_collector = Collector()
 
 
 def add_flags(result: None, parser: ArgumentParser) -> None:
@@ -130,6 +132,7 @@ def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any
         if _scheduling is not None:
             _scheduling.end_pass()
             _scheduling.look(scheduler.waiting_queue)
+            _collector.look(idle=running_batch.is_empty() and not scheduler.waiting_queue)
 
 
 def _no_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any) -> Any:

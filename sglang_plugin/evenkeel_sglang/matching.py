@@ -5,8 +5,9 @@ costs only what changed:
 
 - A match **grows** when another request computes the next block that a request lacks. Requests are indexed by the hash of
   that block, which stands for the whole prefix up to it. A computed block names the requests to match again.
-- A match **shrinks** by eviction, of which there is no notice. So every pass also matches again the few requests that were
-  matched longest ago. Up to `REMATCHED` waiting requests the matches are therefore exact, as upstream's are.
+- A match **shrinks** by eviction, of which there is no notice. Requests that match the same tokens form a group, and a prefix
+  that one of them matches is cached for all. So every pass matches one request of each of a few groups again, in turns. If its
+  match changed, the rest of its group is matched too. A match also counts as a use, so these prefixes are evicted last.
 
 A stale match costs locality only: admission matches again, and that match is charged.
 """
@@ -16,18 +17,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from evenkeel_fairshare.prefix.blocks import token_blocks
 from xxhash import xxh3_64_intdigest
 
 from evenkeel_sglang.engine import EngineRequest, cache_namespace
 
-REMATCHED: Final = 128
-"""Requests matched again in a pass though nothing is known to have changed: upstream's own limit."""
+GROUPS: Final = 8
+"""Groups of which a pass matches a request again though nothing is known to have changed."""
+MATCHES: Final = 256
+"""Matches in a pass, about two milliseconds. The others follow in the next passes."""
 BLOCK_TOKENS: Final = 16
 SHARED_BLOCKS: Final = 2
 """A request waits for another that computes at least this many blocks it lacks (upstream: 32 tokens)."""
+
+Key = TypeVar("Key")
+Prefix = tuple[int, int, tuple[int, ...]]
+"""(number of tokens, hash of their whole blocks, the tokens beyond these): equal for equal prefixes."""
 
 
 class Matching:
@@ -36,43 +43,49 @@ class Matching:
     def __init__(self, match: Callable[[EngineRequest], int]) -> None:
         """`match` asks the cache and returns the tokens found."""
         self._match = match
-        self._blocks: dict[EngineRequest, list[int]] = {}
-        self._matched: dict[EngineRequest, int] = {}  # least recently matched first
+        self._blocks: dict[EngineRequest, tuple[int, ...]] = {}
+        self._prefixes: dict[EngineRequest, Prefix] = {}
         # Ordered, not sets: the order of matching steers eviction, and all ranks must evict the same.
+        self._groups: dict[Prefix, dict[EngineRequest, None]] = {}
+        """Requests by what they match; the least recently matched groups and members first."""
         self._lacking: dict[int, dict[EngineRequest, None]] = {}
         self._stale: dict[EngineRequest, None] = {}
         self._computing: Counter[int] = Counter()
-        self._computed_by: dict[EngineRequest, list[int]] = {}
+        self._computed_by: dict[EngineRequest, tuple[int, ...]] = {}
 
     def add(self, request: EngineRequest) -> None:
         """A request waits."""
-        self._blocks[request] = _blocks(request)
         self._stale[request] = None
 
     def discard(self, request: EngineRequest) -> None:
         """A request no longer waits."""
-        if request in self._blocks:
-            self._forget(request)
-            del self._blocks[request]
-            self._stale.pop(request, None)
+        self._forget(request)
+        self._blocks.pop(request, None)
+        self._stale.pop(request, None)
 
     def refresh(self) -> dict[EngineRequest, int]:
-        """Match what is due; returns the tokens cached of each request that was matched."""
-        stale, self._stale = self._stale, {}
-        oldest = [r for r in islice(self._matched, REMATCHED) if r not in stale]
-        # A match is a use: what was computed last is evicted last.
-        due = [*oldest, *stale]
-        return {request: self._rematch(request) for request in due}
+        """Match what is due; returns the cached tokens of each request whose match changed."""
+        changed: dict[EngineRequest, int] = {}
+        # A match is a use: what was computed last is evicted last. So known prefixes come first.
+        for prefix in [*islice(self._groups, GROUPS)]:
+            group = self._groups.pop(prefix)
+            self._groups[prefix] = group
+            if self._rematch(next(iter(group)), changed):
+                self._stale = {**self._groups.get(prefix, {}), **self._stale}
+        for request in [*islice(self._stale, MATCHES)]:
+            del self._stale[request]
+            self._rematch(request, changed)
+        return changed
 
     def is_being_computed(self, request: EngineRequest, matched_tokens: int) -> bool:
         """Whether another request computes the next `SHARED_BLOCKS` blocks that this one lacks."""
-        blocks = self._blocks[request]
+        blocks = self._blocks_of(request)
         last = -(-matched_tokens // BLOCK_TOKENS) + SHARED_BLOCKS - 1
         return last < len(blocks) and self._computing[blocks[last]] > 0
 
     def begin(self, request: EngineRequest) -> None:
         """A request was admitted: its blocks are being computed."""
-        blocks = self._computed_by[request] = self._blocks[request]
+        blocks = self._computed_by[request] = self._blocks_of(request)
         self._computing.update(blocks)
         self.discard(request)
 
@@ -104,34 +117,60 @@ class Matching:
             if block in self._lacking:
                 self._stale.update(self._lacking[block])
 
-    def _rematch(self, request: EngineRequest) -> int:
+    def _rematch(self, request: EngineRequest, changed: dict[EngineRequest, int]) -> bool:
+        """Match a request; whether its match changed."""
+        tokens = self._match(request)
+        prefix = self._prefixes.get(request)
+        if prefix is not None and prefix[0] == tokens:
+            group = self._groups[prefix]
+            del group[request]
+            group[request] = None
+            return False
         self._forget(request)
-        matched_tokens = self._match(request)
-        self._matched[request] = matched_tokens
-        lacks = self._lacks(request)
-        if lacks is not None:
-            self._lacking.setdefault(lacks, {})[request] = None
-        return matched_tokens
+        changed[request] = tokens
+        blocks, whole = self._blocks_of(request), tokens // BLOCK_TOKENS
+        if whole < len(blocks):
+            self._lacking.setdefault(blocks[whole], {})[request] = None
+        rest = _context(request, whole * BLOCK_TOKENS, tokens)
+        prefix = (tokens, blocks[whole - 1] if whole else _namespace(request), rest)
+        self._prefixes[request] = prefix
+        self._groups.setdefault(prefix, {})[request] = None
+        return True
 
     def _forget(self, request: EngineRequest) -> None:
-        if request not in self._matched:
-            return
-        lacks = self._lacks(request)
-        if lacks is not None:
-            waiting = self._lacking[lacks]
-            del waiting[request]
-            if not waiting:
-                del self._lacking[lacks]
-        del self._matched[request]
+        prefix = self._prefixes.pop(request, None)
+        if prefix is not None:
+            _remove(self._groups, prefix, request)
+            blocks, whole = self._blocks[request], prefix[0] // BLOCK_TOKENS
+            if whole < len(blocks):
+                _remove(self._lacking, blocks[whole], request)
 
-    def _lacks(self, request: EngineRequest) -> int | None:
-        """The first block that is not wholly cached; None beyond the last whole one."""
-        blocks = self._blocks[request]
-        index = self._matched[request] // BLOCK_TOKENS
-        return blocks[index] if index < len(blocks) else None
+    def _blocks_of(self, request: EngineRequest) -> tuple[int, ...]:
+        """Its blocks when it began to wait."""
+        blocks = self._blocks.get(request)
+        if blocks is None:
+            blocks = self._blocks[request] = _blocks(request)
+        return blocks
 
 
-def _blocks(request: EngineRequest) -> list[int]:
+def _remove(index: dict[Key, dict[EngineRequest, None]], key: Key, request: EngineRequest) -> None:
+    group = index[key]
+    del group[request]
+    if not group:
+        del index[key]
+
+
+def _context(request: EngineRequest, start: int, end: int) -> tuple[int, ...]:
+    """The tokens from `start` to `end` of input and output so far."""
+    inputs = len(request.origin_input_ids)
+    output = request.output_ids[max(0, start - inputs) : max(0, end - inputs)]
+    return (*request.origin_input_ids[start:end], *output)
+
+
+def _namespace(request: EngineRequest) -> int:
+    return xxh3_64_intdigest(cache_namespace(request).encode())
+
+
+def _blocks(request: EngineRequest) -> tuple[int, ...]:
     tokens = [*request.origin_input_ids, *request.output_ids]
-    namespace = xxh3_64_intdigest(cache_namespace(request).encode())
-    return token_blocks(tokens, block_tokens=BLOCK_TOKENS, seed=namespace)
+    return tuple(token_blocks(tokens, block_tokens=BLOCK_TOKENS, seed=_namespace(request)))

@@ -95,7 +95,9 @@ class Scheduling:
             self._reconcile(queue)
             if self._matching is not None:
                 for request, matched_tokens in self._matching.refresh().items():
-                    self._waiting[request].matched_tokens = matched_tokens
+                    scheduled = self._waiting[request]
+                    scheduled.matched_tokens = matched_tokens
+                    self.policy.rematched(scheduled)
         # Requests that the policy does not know by now are probes.
         is_known = len(queue) == len(self._waiting)
         probes = [] if is_known else [request for request in queue if request not in self._waiting]
@@ -235,17 +237,22 @@ class Scheduling:
 
     def _reconcile(self, queue: Sequence[EngineRequest]) -> None:
         now_s = self._clock()
-        present = set(queue)
-        if not self._waiting.keys() <= present:
-            for request in [request for request in self._waiting if request not in present]:
-                self._leave(self._waiting[request])  # aborted while it waited
+        known = list(self._waiting)
+        # The engine adds requests at the end. Comparing lists costs a fraction of comparing sets.
+        is_longer = queue[: len(known)] == known
+        if not is_longer:
+            present = set(queue)
+            for request in known:
+                if request not in present:
+                    self._leave(self._waiting[request])  # aborted while it waited
         for scheduled in [known for known in self._running.values() if known.engine.finished()]:
             self._charge([scheduled])
             self._leave(scheduled)  # aborted between two forward passes
-        if present != self._waiting.keys():
-            for request in queue:
-                if request not in self._waiting and not is_probe(request):
-                    self._arrive(request, now_s)
+        for request in queue[len(known) :] if is_longer else queue:
+            if request not in self._waiting and not is_probe(request):
+                self._arrive(request, now_s)
+        if not is_longer:  # in the engine's order again
+            self._waiting = {one: self._waiting[one] for one in queue if one in self._waiting}
 
     def _arrive(self, request: EngineRequest, now_s: float) -> None:
         scheduled = self._running.pop(request, None)

@@ -227,6 +227,17 @@ def test_aborting_one_of_many_leaves_the_others(policy):
     assert {one.id for one in engine.admit()} == {"r0", "r1", "r3", "r4"}
 
 
+def test_a_new_match_of_a_request_that_does_not_wait_is_ignored(policy):
+    engine = AbstractEngine(policy, MEMORY_TOKENS)
+    runs, unknown = job(1), job(2)
+    engine.submit(runs)
+    engine.step()
+    for one in (runs, unknown):
+        one.matched_tokens = 5
+        policy.rematched(one)
+    assert len(policy) == 0 and list(policy.admissions(1.0)) == []
+
+
 def test_a_weight_that_is_not_positive_is_refused():
     for fault in ({"client_weight": 0.0}, {"tenant_weight": 0.0}, {"tenant_weight": -1.0}):
         with pytest.raises(ValueError, match=next(iter(fault))):

@@ -51,6 +51,7 @@ class Twin:
     def match(self, rng: Random) -> None:
         for waiting in self.requests:
             waiting.matched_tokens = rng.choice([0, 0, 1, 2, 3])
+            self.policy.rematched(waiting)
 
     def begin(self) -> None:
         self._pass = self.policy.admissions(0.0)

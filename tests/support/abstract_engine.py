@@ -68,6 +68,7 @@ class AbstractEngine:
         if self.policy.matches_prefix:
             for job in self.policy.waiting():
                 job.matched_tokens = self._matched(job)
+                self.policy.rematched(job)
         self.proposals = []
         admitted: list[Job] = []
         conversation = self.policy.admissions(float(self.step_number))

@@ -66,7 +66,8 @@ class Request:
 
     # The engine sets these.
     matched_tokens: int = 0
-    """Input tokens found in the cache at the last match; current before every pass if `matches_prefix`."""
+    """Input tokens found in the cache at the last match; current before every pass if `matches_prefix`. The engine reports a
+    change while the request waits (`ReplicaPolicy.rematched`)."""
     extend_tokens: int = 0
     """Input tokens that the engine computes; set at admission, at least 1."""
     output_tokens: int = 0
@@ -111,6 +112,9 @@ class ReplicaPolicy(ABC):
     @abstractmethod
     def arrive(self, request: Request, now_s: float) -> Arrival:
         """Take a new request into the waiting queue, or reject it."""
+
+    def rematched(self, request: Request) -> None:
+        """`matched_tokens` changed. Before the next pass, for each such request that waits; others are ignored."""
 
     @abstractmethod
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:

@@ -11,11 +11,12 @@ docs/design/0001-replica-policies.md lists our decisions where the listing is op
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
-from itertools import chain
+from itertools import count as serials
+from operator import itemgetter
 from typing import ClassVar, Final
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
@@ -33,17 +34,28 @@ MAX_OVERTAKEN: Final = 32
 """Number of requests of a client that may overtake its oldest one, which then goes next. Otherwise a cold request could wait
 without limit behind warmer ones. This may evict a useful prefix, with 32 at most at every 33rd request."""
 
+Entry = tuple[float, int, Request]
+"""(sort key, serial, request): the lowest goes first. Serials are in order of arrival, and unique."""
 
-class ClientQueue(OrderedDict[Request, None]):
-    """The waiting requests of one client in order of arrival."""
+Member = tuple[Account, Iterator[Entry]]
+"""A queued account and its entries, the best first."""
 
-    overtaken = 0
-    """Number of other requests of the client admitted since the oldest one became the oldest."""
 
-    @property
-    def oldest(self) -> Request | None:
-        """The request that arrived first; None in an empty queue."""
-        return next(iter(self), None)
+class ClientQueue(OrderedDict[Request, Entry]):
+    """The waiting requests of one client in order of arrival; `line` has them in order of proposal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line: list[Entry] = []
+        self.overtaken = 0
+        """Number of other requests of the client admitted since the oldest one became the oldest."""
+
+    def put(self, key: float, serial: int, request: Request) -> None:
+        """`request` waits, or has another key."""
+        if request in self:
+            self._cut(request)
+        self[request] = entry = (key, serial, request)
+        insort(self.line, entry)
 
     def take_out(self, request: Request, *, admitted: bool) -> None:
         """`request` goes to the batch, or was aborted."""
@@ -51,7 +63,30 @@ class ClientQueue(OrderedDict[Request, None]):
             self.overtaken = 0
         elif admitted:
             self.overtaken += 1
+        self._cut(request)
         del self[request]
+
+    def proposals(self) -> Iterator[Entry]:
+        """Each once, the best first; the oldest one comes next once it was overtaken too often.
+
+        Meanwhile nothing changes the queue, except that each proposal may be taken out before the next one.
+        """
+        line, index, too_old = self.line, 0, None
+        while index < len(line):
+            entry = line[index]
+            if entry is too_old:  # refused before
+                index += 1
+                continue
+            if self.overtaken >= MAX_OVERTAKEN:
+                oldest = next(iter(self.values()))
+                if oldest > entry and oldest is not too_old:
+                    entry = too_old = oldest
+            yield entry
+            if index < len(line) and line[index] is entry:  # refused
+                index += 1
+
+    def _cut(self, request: Request) -> None:
+        del self.line[bisect_left(self.line, self[request])]
 
 
 class Dlpm(ReplicaPolicy):
@@ -79,7 +114,12 @@ class Dlpm(ReplicaPolicy):
         self._token_price = flat_output_price(self._cost)
         self._skip_misfit = skip_misfit
         self._queue: dict[Request, Account] = {}
-        self.client_queues: defaultdict[Account, ClientQueue] = defaultdict(ClientQueue)
+        self.client_queues: defaultdict[Account, defaultdict[Account, ClientQueue]] = defaultdict(
+            lambda: defaultdict(ClientQueue)
+        )
+        """Of each tenant and client with a waiting request."""
+        self._serials = serials()
+        self._serials_of_retracted = serials(-1, -1)
         self._running: dict[Request, Account] = {}
         self._warmup_s = warmup_s
         self._warm_at_s = 0.0
@@ -101,8 +141,15 @@ class Dlpm(ReplicaPolicy):
         for node in client.path:
             node.waiting += 1
         self._queue[request] = client
-        self.client_queues[client][request] = None
+        self._put(request, next(self._serials))
         return Arrival.QUEUED
+
+    def rematched(self, request: Request) -> None:
+        client = self._queue.get(request)
+        if client is not None:
+            key, serial, _ = self.client_queues[client.path[0]][client][request]
+            if key != self._key(request):
+                self._put(request, serial)
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
         """Lines 16 to 24. Ends when memory is full, or when no other client is or becomes positive (§1.13 a)."""
@@ -146,22 +193,19 @@ class Dlpm(ReplicaPolicy):
             node.running -= 1
             node.waiting += 1
         self._queue = {request: client, **self._queue}  # first among equals: it came before them
-        self.client_queues[client][request] = None
-        self.client_queues[client].move_to_end(request, last=False)
+        self._put(request, next(self._serials_of_retracted))
+        self.client_queues[client.path[0]][client].move_to_end(request, last=False)
         request.charge_input = True  # this replica computes it again (R11)
 
     def leave(self, request: Request, now_s: float) -> None:
-        client = self._queue.pop(request, None)
-        if client is not None:
-            self.client_queues[client].take_out(request, admitted=False)
+        if request in self._queue:
+            client = self._take_out(request, admitted=False)
             for node in client.path:
                 node.waiting -= 1
         else:
             client = self._running.pop(request)
             for node in client.path:
                 node.running -= 1
-        if not client.waiting:
-            self.client_queues.pop(client, None)
         for node in client.path:
             node.level.leave_if_idle(node)
 
@@ -192,7 +236,28 @@ class Dlpm(ReplicaPolicy):
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: the requests to propose, each once. The last one must have been charged if it was admitted."""
-        return longest_first(self.tenants, self._queue, self.client_queues)
+        queues = self.client_queues.items()
+        entries = _merge(self.tenants, ((tenant, _entries(tenant, own)) for tenant, own in queues))
+        return map(itemgetter(2), entries)
+
+    @staticmethod
+    def _key(request: Request) -> float:
+        """Of the requests with positive accounts the one with the lowest key goes first. It may change only with the match."""
+        return -request.matched_tokens
+
+    def _put(self, request: Request, serial: int) -> None:
+        client = self._queue[request]
+        self.client_queues[client.path[0]][client].put(self._key(request), serial, request)
+
+    def _take_out(self, request: Request, *, admitted: bool) -> Account:
+        client = self._queue.pop(request)
+        clients = self.client_queues[client.path[0]]
+        clients[client].take_out(request, admitted=admitted)
+        if not clients[client]:
+            del clients[client]
+            if not clients:
+                del self.client_queues[client.path[0]]
+        return client
 
     @property
     def quantum(self) -> float:
@@ -236,72 +301,37 @@ class Dlpm(ReplicaPolicy):
 
     def _admit(self, request: Request) -> None:
         """Lines 22 to 24."""
-        client = self._running[request] = self._queue.pop(request)
-        self.client_queues[client].take_out(request, admitted=True)
+        client = self._running[request] = self._take_out(request, admitted=True)
         cost = self._cost.input_cost(request.extend_tokens) if request.charge_input else 0.0
         self._service += cost
         for node in client.path:
             node.admit(cost)
 
 
-@dataclass(slots=True, eq=False)
-class Candidates:
-    """The requests of one account that the pass has not proposed yet."""
-
-    account: Account
-    left: int
-    """Number of requests."""
-    keys: Iterator[int]
-    """Their sort keys, the best first. The next key is taken after the previous answer, while the account is eligible."""
+def _entries(tenant: Account, queues: Mapping[Account, ClientQueue]) -> Iterator[Entry]:
+    """Of the clients of one tenant."""
+    return _merge(tenant.children, ((client, own.proposals()) for client, own in queues.items()))
 
 
-def longest_first(
-    level: DeficitLevel,
-    queue: Mapping[Request, Account],
-    client_queues: Mapping[Account, ClientQueue],
-) -> Iterator[Request]:
-    """Requests to propose, each once: light members first, then the longest match. `level`: of the tenants;
-    `queue`: in order of arrival. O(n log n) for the sort, O(log(clients)) per proposal."""
-    requests = list(queue)
-    count = len(requests)
-    # A sort key is one number, unique in the queue: the longest match is lowest, among equals the earliest arrival.
-    clients: defaultdict[Account, list[int]] = defaultdict(list)
-    for number, (request, client) in enumerate(queue.items()):
-        clients[client].append(number - request.matched_tokens * count)
-    tenants: defaultdict[Account, list[Candidates]] = defaultdict(list)
-    for client, keys in clients.items():
-        keys.sort()
-        own = client_queues[client]
-        # Mostly no request can be overtaken too often in this pass.
-        may_exceed = own.overtaken + len(keys) > MAX_OVERTAKEN
-        order = _oldest_in_time(own, keys, requests) if may_exceed else iter(keys)
-        tenants[client.path[0]].append(Candidates(client, len(keys), order))
-    merged = [
-        Candidates(tenant, sum(one.left for one in own), _merge(tenant.children, own))
-        for tenant, own in tenants.items()
-    ]
-    for key in _merge(level, merged):
-        yield requests[key % count]
+def _merge(level: DeficitLevel, members: Iterable[Member]) -> Iterator[Entry]:
+    """The entries of the eligible members of one level, those of light ones first, the best first, each once.
 
-
-def _merge(level: DeficitLevel, members: Iterable[Candidates]) -> Iterator[int]:
-    """The sort keys of the eligible members of one level, those of light ones first, the best first.
+    `members`: the queued ones, each with its entries. The next entry of a member is taken after the previous answer, while the
+    member is eligible.
 
     Light members go first. Otherwise they would wait until heavy members with longer matches have used up their refill,
     and the next one too. While a light member's request is answered `LATER`, heavy members
-    yield: the merge ends, and the next pass finds room for that request. It also ends when no candidate is left, or when
+    yield: the merge ends, and the next pass finds room for that request. It also ends when no entry is left, or when
     all eligible ones were refused.
 
     In a pass only an admission changes an account, and a refill goes to the least `positive_from` of all. So a member that
     needs a refill is considered when that refill comes, and not before.
     """
-    # (is heavy, key, candidates); keys are unique, so candidates are never compared.
-    ready: list[tuple[bool, int, Candidates]] = []
-    by_refill: defaultdict[int, list[Candidates]] = defaultdict(list)
-    refused: set[Account] = set()
+    # (is heavy, entry, member, its line); entries are unique, so members are never compared.
+    ready: list[tuple[bool, Entry, Account, Iterator[Entry]]] = []
+    by_refill = _by_refill(members, level.horizon)
+    refused: dict[Account, int] = {}
     heavy_yield = False
-    for member in members:
-        by_refill[max(member.account.positive_from, level.horizon)].append(member)
     while ready or by_refill:
         if not ready:
             level.refill_to(_next_refill(by_refill, refused))
@@ -309,45 +339,41 @@ def _merge(level: DeficitLevel, members: Iterable[Candidates]) -> Iterator[int]:
             if due is None:
                 return
             ready = [
-                (not member.account.is_light, key, member)
-                for member in due
-                if (key := next(member.keys, None)) is not None
+                (not account.is_light, entry, account, line)
+                for account, line in due
+                if (entry := next(line, None)) is not None
             ]
             heapify(ready)
             continue
-        is_heavy, key, member = ready[0]
+        is_heavy, entry, account, line = ready[0]
         if is_heavy and heavy_yield:
             return
-        account = member.account
         waiting = account.waiting
-        yield key
+        yield entry
         if account.waiting == waiting:
-            refused.add(account)
+            refused[account] = refused.get(account, 0) + 1
             heavy_yield |= not is_heavy
-        member.left -= 1
         if account.positive_from > level.horizon:
             heappop(ready)
-            if member.left:  # no refill for a member without candidates
-                by_refill[account.positive_from].append(member)
-        elif (following := next(member.keys, None)) is not None:
-            heapreplace(ready, (not account.is_light, following, member))
+            if account.waiting > refused.get(
+                account, 0
+            ):  # no refill for a member without other requests
+                by_refill[account.positive_from].append((account, line))
+        elif (following := next(line, None)) is not None:
+            heapreplace(ready, (not account.is_light, following, account, line))
         else:
             heappop(ready)
 
 
+def _by_refill(members: Iterable[Member], horizon: int) -> defaultdict[int, list[Member]]:
+    """Members by the refill horizon that makes them eligible."""
+    by_refill: defaultdict[int, list[Member]] = defaultdict(list)
+    for member in members:
+        needed = member[0].positive_from
+        by_refill[needed if needed > horizon else horizon].append(member)  # noqa: FURB136 max() is dearer
+    return by_refill
+
+
 def _next_refill(by_refill: Iterable[int], refused: Iterable[Account]) -> int:
     """The least `positive_from` of the queued members. While an eligible one is refused, the others get no refill."""
-    waiting = (account.positive_from for account in refused if account.waiting)
-    return min(chain(by_refill, waiting))
-
-
-def _oldest_in_time(
-    own: ClientQueue, keys: Sequence[int], requests: Sequence[Request]
-) -> Iterator[int]:
-    """`keys`, the best first; the key of the oldest request comes next once it was overtaken too often."""
-    left = {requests[key % len(requests)]: key for key in keys}
-    for request, key in [*left.items()]:
-        while own.overtaken >= MAX_OVERTAKEN and own.oldest in left:
-            yield left.pop(own.oldest)
-        if left.pop(request, None) is not None:
-            yield key
+    return min([*by_refill, *[account.positive_from for account in refused if account.waiting]])

@@ -9,7 +9,7 @@ an inserted or evicted node moves exactly the prompts concerned, and waiting req
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, Protocol
 
@@ -94,6 +94,7 @@ class RadixCache:
         self.root = Node(Segment(None, 0), None, 0)
         self.root.locks = 1  # never evicted, and the end of every walk upwards
         self.observer = observer
+        self._rematched: dict[Seeker, None] = {}
         self._tick = 0
         # Candidates for eviction by (access, serial), some of them stale; see `_victim`.
         self._idle: list[tuple[int, int, Node]] = []
@@ -120,6 +121,11 @@ class RadixCache:
         """Match a waiting prompt and keep its match current until `unfollow`."""
         self._park(seeker, self.match(seeker.prompt))
 
+    def take_rematched(self) -> Iterable[Seeker]:
+        """Prompts whose match may have changed since the last call."""
+        rematched, self._rematched = self._rematched, {}
+        return rematched
+
     def unfollow(self, seeker: Seeker) -> None:
         """Stop keeping the match current; does nothing for a prompt that does not follow."""
         node = seeker.node
@@ -140,6 +146,7 @@ class RadixCache:
         node = match.node
         seeker.node, seeker.depth, seeker.path_tokens = match
         seeker.matched_tokens = min(match.tokens, seeker.most_matched_tokens)
+        self._rematched[seeker] = None
         if node.parked is None:
             node.parked = {}
             self._offer(node)
@@ -265,6 +272,7 @@ class RadixCache:
                 seeker.depth -= 1
                 seeker.path_tokens -= node.segment.tokens
                 seeker.matched_tokens = min(seeker.path_tokens, seeker.most_matched_tokens)
+            self._rematched.update(seekers)
             group.update(seekers)
 
     def _offer(self, node: Node) -> None:

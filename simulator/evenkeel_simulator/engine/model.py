@@ -241,6 +241,9 @@ class Engine:
         """One pass of the policy, for at most `budget` tokens; the last one may be chunked."""
         admitted: list[EngineRequest] = []
         self._rule.begin([*self._prefilling, *self._batch])
+        for seeker in self.memory.cache.take_rematched():
+            assert isinstance(seeker, EngineRequest)
+            self.policy.rematched(seeker)
         admissions = self.policy.admissions(now_s)
         try:
             request = next(admissions)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
-from evenkeel_sglang.matching import BLOCK_TOKENS, REMATCHED, Matching
+from evenkeel_sglang.matching import BLOCK_TOKENS, GROUPS, MATCHES, Matching
 
 
 @dataclass(eq=False)
@@ -24,16 +23,17 @@ class Req:
 
 
 class Cache:
-    """Remembers who was matched; finds what it is told it holds."""
+    """Remembers which requests were matched; holds these prefixes."""
 
     def __init__(self) -> None:
-        self.holds = SimpleNamespace(tokens=0)
+        self.holds: list[list[int]] = []
         self.asked: list[str] = []
         self.matching = Matching(self.match)
 
     def match(self, request: Any) -> int:
         self.asked.append(request.rid)
-        return int(min(self.holds.tokens, len(request.origin_input_ids) - 1))
+        context = [*request.origin_input_ids, *request.output_ids]
+        return max((common(context[:-1], held) for held in self.holds), default=0)
 
     def refresh(self) -> list[str]:
         self.asked.clear()
@@ -41,16 +41,27 @@ class Cache:
         return self.asked
 
 
+def common(one: list[int], other: list[int]) -> int:
+    """The length of the longest common prefix."""
+    pairs = zip(one, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
 def req(rid: str, *, tokens: int = 64, base: int = 0) -> Req:
     return Req(rid, [base + index for index in range(tokens)])
 
 
-def fill(cache: Cache, count: int) -> list[Req]:
-    """So many strangers that the rotation does not come round at once."""
-    strangers = [req(f"s{i}", base=100_000 + 1000 * i) for i in range(count)]
-    for stranger in strangers:
-        cache.matching.add(stranger)
-    return strangers
+def fill(cache: Cache, groups: int, *, each: int = 1, held: int = 32) -> list[Req]:
+    """Requests of clients with a cached prefix each."""
+    requests = []
+    for group in range(groups):
+        prefix = [100_000 + 1000 * group + index for index in range(held)]
+        cache.holds.append(prefix)
+        for member in range(each):
+            own = [900_000 + 1000 * (group * each + member) + index for index in range(32)]
+            requests.append(Req(f"g{group}-{member}", prefix + own))
+            cache.matching.add(requests[-1])
+    return requests
 
 
 def test_a_new_request_is_matched() -> None:
@@ -59,34 +70,80 @@ def test_a_new_request_is_matched() -> None:
     assert cache.refresh() == ["a"]
 
 
-def test_a_pass_matches_a_bounded_number_again_in_turns() -> None:
+def test_a_pass_matches_one_request_of_each_of_a_few_groups_again_in_turns() -> None:
     cache = Cache()
-    fill(cache, 3 * REMATCHED)
-    assert len(cache.refresh()) == 3 * REMATCHED
-    rounds = [tuple(cache.refresh()) for _ in range(3)]
-    assert [len(part) for part in rounds] == [REMATCHED] * 3
-    assert len({rid for part in rounds for rid in part}) == 3 * REMATCHED
+    fill(cache, 2 * GROUPS, each=3)
+    assert len(cache.refresh()) == 2 * GROUPS * 3
+    passes = [tuple(cache.refresh()) for _ in range(6)]
+    assert [len(part) for part in passes] == [GROUPS] * 6
+    assert len({rid for part in passes for rid in part}) == 2 * GROUPS * 3
+
+
+def test_requests_without_a_match_are_one_group() -> None:
+    cache = Cache()
+    fill(cache, 100, held=0)
+    cache.refresh()
+    assert len(cache.refresh()) == 1
+
+
+def test_prefixes_that_differ_after_their_whole_blocks_are_different_groups() -> None:
+    cache = Cache()
+    one, other = (list(range(BLOCK_TOKENS)) + [tail, tail] for tail in (501, 502))
+    cache.holds = [one, other]
+    for rid, held in (("one", one), ("other", other)):
+        cache.matching.add(Req(rid, held + list(range(700, 740))))
+    cache.refresh()
+    assert sorted(cache.refresh()) == ["one", "other"]
+
+
+def test_all_requests_of_an_evicted_prefix_are_matched_again() -> None:
+    cache = Cache()
+    requests = fill(cache, 2, each=40)
+    cache.refresh()
+    cache.holds.pop(0)
+    changed = cache.matching.refresh()
+    assert changed == {request: 0 for request in requests[:40]}
+    assert cache.matching.refresh() == {}
+
+
+def test_a_burst_is_matched_in_several_passes() -> None:
+    cache = Cache()
+    fill(cache, MATCHES + 10, held=0)
+    assert len(cache.refresh()) == MATCHES
+    assert len(cache.refresh()) == 1 + 10
+    assert len(cache.refresh()) == 1
+
+
+def test_a_refresh_returns_only_changed_matches() -> None:
+    cache = Cache()
+    request = req("a")
+    cache.holds = [request.origin_input_ids[:40]]
+    cache.matching.add(request)
+    assert cache.matching.refresh() == {request: 40}
+    assert cache.matching.refresh() == {}
+    cache.holds = [request.origin_input_ids]
+    assert cache.matching.refresh() == {request: 63}
 
 
 def test_requests_that_lack_a_computed_block_are_matched_in_the_next_pass() -> None:
     cache = Cache()
-    fill(cache, 2 * REMATCHED)
     maker, follower = req("maker"), req("follower")
     cache.matching.add(maker)
+    fill(cache, 5 * GROUPS, held=0)
     cache.matching.add(follower)
     cache.refresh()
     cache.matching.begin(maker)
     assert "follower" not in cache.refresh()
     cache.matching.computed(maker, prefilled=True)
-    cache.holds.tokens = 63
+    cache.holds.append(maker.origin_input_ids)
     assert "follower" in cache.refresh()
 
 
 def test_a_finished_request_names_the_requests_that_lack_its_output() -> None:
     cache = Cache()
-    fill(cache, 2 * REMATCHED)
+    fill(cache, 2 * GROUPS)
     parent, child = req("parent", tokens=32), req("child", tokens=96)
-    cache.holds.tokens = 32
+    cache.holds.append(parent.origin_input_ids)
     cache.matching.add(parent)
     cache.matching.add(child)
     cache.refresh()

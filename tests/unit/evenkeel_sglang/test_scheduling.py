@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from random import Random
 
+import pytest
 from evenkeel_contract.key import UNKNOWN
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
-from evenkeel_sglang.engine import EngineRequest
+from evenkeel_sglang.engine import EngineRequest, is_probe
 from evenkeel_sglang.scheduling import Scheduling
 
 QUANTUM = 100.0
@@ -184,6 +186,33 @@ def test_a_request_aborted_between_two_forward_passes_pays_for_what_it_got() -> 
     loop.step()
     served = loop.scheduling.snapshot()[0]["ns/a/a"]
     assert (served.output_tokens, served.running) == (1, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_policy_has_the_engines_queue_whatever_changed_between_passes(seed: int) -> None:
+    rng = Random(seed)
+    loop = Loop(slots=4)
+    for number in range(60):
+        arrivals = [
+            req(f"{number}-{i}", rng.choice("ab"), base=rng.randrange(9) * 500) for i in range(3)
+        ]
+        loop.send(*arrivals[: rng.randrange(4)])
+        change = rng.randrange(8)
+        if change == 0 and loop.waiting_queue:
+            del loop.waiting_queue[rng.randrange(len(loop.waiting_queue))]
+        elif change == 1 and loop.running:
+            retracted = loop.running.pop(rng.randrange(len(loop.running)))
+            loop.waiting_queue.insert(rng.choice([0, len(loop.waiting_queue)]), retracted)
+        elif change == 2:
+            rng.shuffle(loop.waiting_queue)
+        elif change == 3:
+            loop.send(Req(f"HEALTH_CHECK_{number}", None, [1]))
+        loop.step()
+        known = [one.id for one in loop.scheduling.policy.waiting()]
+        held = [one.rid for one in loop.waiting_queue if not is_probe(one)]
+        assert sorted(known) == sorted(held)
+        running = loop.running
+        loop.forward(is_prefill=True, finish=[one.rid for one in running if rng.random() < 0.3])
 
 
 def test_a_retracted_request_pays_for_what_it_computes_again() -> None:

@@ -96,6 +96,25 @@ def test_among_light_clients_the_longest_match_goes_first():
     assert admit(policy) == ["warm", "cold"]
 
 
+def test_a_waiting_request_moves_with_its_match():
+    policy = dlpm(1000)
+    colder, same, warmer = (request(one, "a", matched=5) for one in ("colder", "same", "warmer"))
+    arrive(policy, colder, same, warmer)
+    colder.matched_tokens, warmer.matched_tokens = 0, 9
+    for one in (colder, same, warmer):
+        policy.rematched(one)
+    assert admit(policy) == ["warmer", "same", "colder"]
+
+
+def test_equal_matches_go_in_order_of_arrival_also_after_a_change():
+    policy = dlpm(1000)
+    older, newer = request("older", "a"), request("newer", "a", matched=5)
+    arrive(policy, older, newer)
+    older.matched_tokens = 5
+    policy.rematched(older)
+    assert admit(policy) == ["older", "newer"]
+
+
 def cold_beside_warm(count: int) -> Dlpm:
     """A client with a cold request, the oldest, and `count` warm ones."""
     policy = dlpm(1_000_000)
@@ -165,7 +184,9 @@ def test_a_client_queue_is_forgotten_once_it_is_empty():
     cold, warm, aborted = policy.waiting()
     admit(policy, room=1)
     policy.leave(aborted, 0.0)
-    assert list(policy.client_queues) == [policy.tenants.members["t"].children.members["a"]]
+    tenant = policy.tenants.members["t"]
+    assert [*policy.client_queues] == [tenant]
+    assert [*policy.client_queues[tenant]] == [tenant.children.members["a"]]
     admit(policy)
     policy.leave(cold, 0.0)
     policy.leave(warm, 0.0)
