@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 from evenkeel_simulator.experiments.generators import ProgramSpec
-from evenkeel_simulator.experiments.workload_file import Program, WorkloadSpec, make_workload
+from evenkeel_simulator.experiments.workload import Program
+from evenkeel_simulator.experiments.workload_file import WorkloadSpec, make_workload
 
 _ENDLESS_S = 1e6
 

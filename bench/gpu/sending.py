@@ -17,7 +17,7 @@ import msgspec
 from evenkeel_contract.key import ClientKey
 from evenkeel_contract.names import CLIENT_KEY_FIELD
 from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload_file import Program
+from evenkeel_simulator.experiments.workload import Program
 
 from bench.gpu.prompts import Prompts
 

@@ -22,8 +22,8 @@ from evenkeel_simulator.experiments.records import Record, write_csv
 from evenkeel_simulator.experiments.setup import Setup, SetupError, engine_config, find_profile
 from evenkeel_simulator.experiments.summary import Summary, summarise
 from evenkeel_simulator.experiments.traces import TraceError
+from evenkeel_simulator.experiments.workload import Workload
 from evenkeel_simulator.experiments.workload_file import (
-    Workload,
     WorkloadError,
     WorkloadSpec,
     make_workload,

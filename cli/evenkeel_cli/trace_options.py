@@ -12,7 +12,7 @@ from evenkeel_simulator.experiments.traces import (
     programs,
     read_trace,
 )
-from evenkeel_simulator.experiments.workload_file import Program
+from evenkeel_simulator.experiments.workload import Program
 
 
 class UsageError(ValueError):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
-from evenkeel_simulator.experiments.workload_file import Program
+from evenkeel_simulator.experiments.workload import Program
 
 from evenkeel_cli.demo.phases import FLOOD, PhaseResult
 from evenkeel_cli.replay.run import Outcome

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 from evenkeel_simulator.experiments.traces import TraceError
-from evenkeel_simulator.experiments.workload_file import Program
+from evenkeel_simulator.experiments.workload import Program
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload_file import Call, Program
+from evenkeel_simulator.experiments.workload import Call, Program
 
 from evenkeel_cli.replay.sender import Answer, Question
 

@@ -38,7 +38,7 @@ from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError
 from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload_file import Call, Client, Program, Workload
+from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
 
 MAX_REPLICAS: Final = 1024
 """A larger number of replicas is taken for a typing error."""

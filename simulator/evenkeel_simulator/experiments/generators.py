@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from evenkeel_simulator.engine.cache import Segment
-from evenkeel_simulator.experiments.workload_file import Call
+from evenkeel_simulator.experiments.workload import Call
 
 Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
 Count = Annotated[int, Meta(ge=1, le=10_000)]

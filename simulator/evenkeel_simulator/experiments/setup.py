@@ -20,7 +20,7 @@ from evenkeel_simulator.engine.profiles import (
 )
 from evenkeel_simulator.experiments.fleet import MAX_REPLICAS, Fleet, FleetConfig
 from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload_file import Workload
+from evenkeel_simulator.experiments.workload import Workload
 from evenkeel_simulator.laboratory.policies import policies
 from evenkeel_simulator.laboratory.vtc_artifact import artifact_config
 

@@ -25,7 +25,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from evenkeel_simulator.engine.cache import Segment
-from evenkeel_simulator.experiments.workload_file import Call, Program
+from evenkeel_simulator.experiments.workload import Call, Program
 
 BLOCK_TOKENS = 512
 """Tokens of a block in Mooncake's traces."""

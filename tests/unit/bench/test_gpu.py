@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from evenkeel_simulator.experiments.generators import Chat, DocumentQa, TreeOfThoughts
 from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.workload_file import Program, WorkloadSpec, read_spec
+from evenkeel_simulator.experiments.workload import Program
+from evenkeel_simulator.experiments.workload_file import WorkloadSpec, read_spec
 
 from bench.gpu.load import burst, longest_call, paced, shrunk
 from bench.gpu.prompts import Prompts

@@ -15,7 +15,7 @@ from evenkeel_simulator.experiments.setup import (
     find_profile,
     simulate,
 )
-from evenkeel_simulator.experiments.workload_file import Call, Client, Program, Workload
+from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
 
 PROFILE = PROFILES["a10g-llama3.2-3b"]
 
