@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from time import monotonic
 
 from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
@@ -316,11 +317,11 @@ class Scheduling:
         return {scheduled for group in grown.values() for scheduled in group}
 
     def _identified(self, request: EngineRequest, now_s: float) -> Scheduled:
-        key = self._key(request.routing_key)
+        key, client, tenant = self._key(request.routing_key)
         return Scheduled(
             id=request.rid,
-            client=key.identity,
-            tenant=key.tenant_identity,
+            client=client,
+            tenant=tenant,
             arrival_s=now_s,
             input_tokens=len(request.origin_input_ids),
             max_output_tokens=request.sampling_params.max_new_tokens or 0,
@@ -333,13 +334,18 @@ class Scheduling:
             engine=request,
         )
 
-    def _key(self, text: str | None) -> ClientKey:
-        """The client key; a request without a readable one belongs to the unknown client, at weight 1 (fails closed)."""
-        if text is None:
-            self.refused("missing")
-            return UNKNOWN
+    def _key(self, text: str | None) -> tuple[ClientKey, str, str]:
+        """The client key, its client and tenant. A request without a readable key belongs to the unknown client, at weight 1 (fails closed)."""
         try:
-            return decode(text)
+            return _decoded(text)
         except ClientKeyError:
-            self.refused("malformed")
-            return UNKNOWN
+            self.refused("missing" if text is None else "malformed")
+            return UNKNOWN, UNKNOWN.identity, UNKNOWN.tenant_identity
+
+
+@lru_cache(maxsize=4096)  # a client sends the same key with each request
+def _decoded(text: str | None) -> tuple[ClientKey, str, str]:
+    if text is None:
+        raise ClientKeyError("no key")
+    key = decode(text)
+    return key, key.identity, key.tenant_identity
