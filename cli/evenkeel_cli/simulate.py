@@ -78,6 +78,9 @@ WorkerQuantum = Annotated[
 ]
 InputWeight = Annotated[float, typer.Option(help="Weight of an input token.")]
 OutputWeight = Annotated[float, typer.Option(help="Weight of an output token.")]
+KvTime = Annotated[
+    float, typer.Option(help="Cost of 1000 KV tokens held while one output token is made.")
+]
 LongestFirst = Annotated[
     bool,
     typer.Option("--longest-first", help="Run DLPM as replicas do, not as the paper prints it."),
@@ -110,6 +113,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     worker_quantum: WorkerQuantum = "Auto",
     input_weight: InputWeight = 1.0,
     output_weight: OutputWeight = 2.0,
+    kv_time: KvTime = 0.0,
     longest_first: LongestFirst = False,
     artifact_rules: ArtifactRules = False,
     workloads: Workloads = None,
@@ -125,7 +129,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
             fleet_policy=fleet_policy,
             quantum=_quantum("quantum", quantum),
             worker_quantum=_quantum("worker_quantum", worker_quantum),
-            cost=LinearCost(input_weight, output_weight),
+            cost=LinearCost(input_weight, output_weight, kv_time),
             engine=engine_config(
                 kv_tokens=kv_tokens if spec is None or kv_tokens is not None else spec.kv_tokens,
                 admission=admission,

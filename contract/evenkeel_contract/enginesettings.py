@@ -14,6 +14,7 @@ from typing import Final
 QUANTUM_VARIABLE: Final = "EVENKEEL_CLIENT_QUANTUM"
 INPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_INPUT_TOKEN_WEIGHT"
 OUTPUT_WEIGHT_VARIABLE: Final = "EVENKEEL_OUTPUT_TOKEN_WEIGHT"
+KV_TIME_VARIABLE: Final = "EVENKEEL_KV_TIME"
 REJOIN_VARIABLE: Final = "EVENKEEL_REJOIN"
 WARMUP_VARIABLE: Final = "EVENKEEL_WARMUP_S"
 ISOLATION_VARIABLE: Final = "EVENKEEL_ISOLATION"
@@ -50,6 +51,8 @@ class EngineSettings:
     """Q^u, weighted tokens. None: a share of a second of the measured service."""
     input_token_weight: float = 1.0
     output_token_weight: float = 2.0
+    kv_time: float = 0.0
+    """Weighted tokens for 1000 KV tokens held while one output token is made (R14)."""
     rejoin: str = "KeepDebt"
     warmup_s: float = WARMUP_S
     """DLPM: seconds for which a new replica defers refills. 0: never, as in the paper."""
@@ -69,14 +72,15 @@ class EngineSettings:
         ):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise EngineSettingsError(f"{variable} is {value}; it must be a positive number")
-        if not (self.warmup_s >= 0 and math.isfinite(self.warmup_s)):
-            raise EngineSettingsError(
-                f"{WARMUP_VARIABLE} is {self.warmup_s}; it must be a number of seconds, 0 or more"
-            )
-        if self.isolation is not None and not 0 <= self.isolation < math.inf:
-            raise EngineSettingsError(
-                f"{ISOLATION_VARIABLE} is {self.isolation}; it must be a number, 0 or more"
-            )
+        for variable, value, unit in (
+            (KV_TIME_VARIABLE, self.kv_time, ""),
+            (WARMUP_VARIABLE, self.warmup_s, " of seconds"),
+            (ISOLATION_VARIABLE, self.isolation, ""),
+        ):
+            if value is not None and not 0 <= value < math.inf:
+                raise EngineSettingsError(
+                    f"{variable} is {value}; it must be a number{unit}, 0 or more"
+                )
         if self.rejoin not in REJOINS:
             raise EngineSettingsError(
                 f"{REJOIN_VARIABLE} is {self.rejoin!r}; it must be one of {', '.join(REJOINS)}"
@@ -94,6 +98,8 @@ class EngineSettings:
             OUTPUT_WEIGHT_VARIABLE: repr(self.output_token_weight),
             REJOIN_VARIABLE: self.rejoin,
         }
+        if self.kv_time:
+            environment[KV_TIME_VARIABLE] = repr(self.kv_time)
         if self.warmup_s != WARMUP_S:
             environment[WARMUP_VARIABLE] = repr(self.warmup_s)
         if self.isolation is not None:
@@ -118,6 +124,7 @@ class EngineSettings:
             output_token_weight=_number(
                 environment, OUTPUT_WEIGHT_VARIABLE, defaults.output_token_weight
             ),
+            kv_time=_number(environment, KV_TIME_VARIABLE, defaults.kv_time),
             rejoin=environment.get(REJOIN_VARIABLE) or defaults.rejoin,
             warmup_s=_number(environment, WARMUP_VARIABLE, defaults.warmup_s),
             isolation=_number(environment, ISOLATION_VARIABLE, 0.0) if isolation else None,

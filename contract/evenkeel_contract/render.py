@@ -71,6 +71,7 @@ def router_config(
             fleet_policy=spec.scheduling.fleet_policy,
             input_token_weight=spec.scheduling.input_token_weight,
             output_token_weight=spec.scheduling.output_token_weight,
+            kv_time=spec.scheduling.cost.kv_time,
             worker_quantum=spec.scheduling.worker_quantum.tokens,
             client_quantum=spec.scheduling.client_quantum.tokens,
         ),
@@ -245,6 +246,8 @@ def simulator_flags(spec: ServiceSpec) -> Iterator[str]:
     yield f"--client-quantum={spec.scheduling.client_quantum.to_plain()}"
     yield f"--input-token-weight={spec.scheduling.input_token_weight}"
     yield f"--output-token-weight={spec.scheduling.output_token_weight}"
+    if spec.scheduling.cost.kv_time:
+        yield f"--kv-time={spec.scheduling.cost.kv_time}"
     yield f"--rejoin={spec.scheduling.rejoin.value}"
 
 
@@ -255,6 +258,7 @@ def engine_environment(spec: ServiceSpec, *, reports_port: int | None) -> dict[s
         client_quantum=scheduling.client_quantum.tokens,
         input_token_weight=scheduling.input_token_weight,
         output_token_weight=scheduling.output_token_weight,
+        kv_time=scheduling.cost.kv_time,
         rejoin=scheduling.rejoin.value,
         reports_port=reports_port,
     ).to_environment()

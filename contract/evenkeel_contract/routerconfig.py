@@ -35,6 +35,7 @@ from evenkeel_contract.values import (
 )
 
 Weight = Annotated[int, Range(1, MAX_WEIGHT)]
+OptionalWeight = Annotated[int, Range(0, MAX_WEIGHT)]
 Count = Annotated[int, Range(0, 2**53)]
 Positive = Annotated[int, Range(1, 2**53)]
 Seconds = Annotated[float, Range(above=0, maximum=7 * 24 * 3600)]
@@ -103,6 +104,8 @@ class SchedulingConfig:
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
     input_token_weight: Weight = 1
     output_token_weight: Weight = 2
+    kv_time: OptionalWeight = 0
+    """Weighted tokens for 1000 KV tokens held while one output token is made."""
     worker_quantum: Positive | None = None
     """Q^w in weighted tokens: how much a client may send to a replica per refill. None: it follows the prompts (R2)."""
     client_quantum: Positive | None = None

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from evenkeel_fairshare.cost import HELD_TOKENS, held_token_steps
+
 
 def dlpm_overshoot(
     *,
@@ -17,9 +19,12 @@ def dlpm_overshoot(
     memory_tokens: int,
     input_weight: float = 1.0,
     output_weight: float = 2.0,
+    kv_time: float = 0.0,
 ) -> float:
-    """U of DLPM: we·L + wq·M. DLPM §4.2."""
-    return input_weight * max_input_tokens + output_weight * memory_tokens
+    """U of DLPM: we·L + wq·M. DLPM §4.2. With a price on KV held over time (R14) also its largest charge to one batch: a single
+    request that fills the memory."""
+    held = kv_time / HELD_TOKENS * held_token_steps(0, 0, memory_tokens)
+    return input_weight * max_input_tokens + output_weight * memory_tokens + held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

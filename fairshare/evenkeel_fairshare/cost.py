@@ -7,7 +7,10 @@ request has paid h(extend, output) exactly (telescoping).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+HELD_TOKENS: Final = 1000
+"""Tokens to which `LinearCost.kv_time` applies, so that it can be a whole number."""
 
 
 class Cost(Protocol):
@@ -22,18 +25,32 @@ class Cost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinearCost:
-    """h = we·extend + wq·output, the cost of both papers (defaults 1 and 2)."""
+    """h = we·extend + wq·output, the cost of both papers (defaults 1 and 2), and optionally kv·(KV tokens held over time) (R14).
+
+    Time counts in output tokens, so ranks, reports and routers need no common clock. While its output token number k is made, a
+    request holds extend + k tokens of its own: it pays for them as it makes the token.
+    """
 
     input_weight: float = 1.0
     output_weight: float = 2.0
+    kv_time: float = 0.0
+    """For `HELD_TOKENS` tokens held during one output token. 0: holding memory costs nothing."""
 
     def input_cost(self, extend_tokens: int) -> float:
         return self.input_weight * extend_tokens
 
     def output_cost(self, extend_tokens: int, before: int, after: int) -> float:
-        return self.output_weight * (after - before)
+        cost = self.output_weight * (after - before)
+        if self.kv_time:
+            cost += self.kv_time / HELD_TOKENS * held_token_steps(extend_tokens, before, after)
+        return cost
+
+
+def held_token_steps(extend_tokens: int, before: int, after: int) -> float:
+    """Tokens held, summed over the output tokens `before` + 1 to `after`."""
+    return (after - before) * (extend_tokens + (before + after + 1) / 2)
 
 
 def flat_output_price(cost: Cost) -> float | None:
     """What every output token costs, whatever came before it; None where that depends on the request."""
-    return cost.output_weight if isinstance(cost, LinearCost) else None
+    return cost.output_weight if isinstance(cost, LinearCost) and not cost.kv_time else None

@@ -193,7 +193,7 @@ def _announce(
 
 def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Scheduling:
     """The policy `name` in charge of a scheduler's queue."""
-    cost = LinearCost(settings.input_token_weight, settings.output_token_weight)
+    cost = LinearCost(settings.input_token_weight, settings.output_token_weight, settings.kv_time)
     ranks = scheduler.server_args.tp_size * scheduler.server_args.pp_size
     quantum = settings.client_quantum
     if quantum is None and ranks > 1:

@@ -245,7 +245,9 @@ def test_names_are_those_of_the_api():
     assert all(make_policy(name).name == name for name in POLICIES)
 
 
-@pytest.mark.parametrize("cost", [LinearCost(1, 2), QuadraticCost(2, 1, 0.5, 0.25)])
+@pytest.mark.parametrize(
+    "cost", [LinearCost(1, 2), LinearCost(kv_time=40), QuadraticCost(2, 1, 0.5, 0.25)]
+)
 def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
     make, config = VARIANTS[variant]
     batch_wise, one_by_one = (make(replace(config, cost=cost)) for _ in range(2))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from evenkeel_fairshare.bounds import dlpm_overshoot
-from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
@@ -68,6 +68,8 @@ class Way(NamedTuple):
     """In which order a pass takes the positive ones; no theorem asks."""
     warmup_s: float = 0.0
     """A step of the engine is a second here."""
+    kv_time: float = 0.0
+    """The price of KV held over time (R14)."""
 
     @property
     def deferred_refills(self) -> int:
@@ -78,6 +80,7 @@ WAY: ContextVar[Way] = ContextVar("WAY")
 WAYS = {
     "as printed": Way(),
     "longest first": Way(longest_first=True),
+    "held memory has a price": Way(longest_first=True, kv_time=500),
     "warming up": Way(warmup_s=15),
     "warming up, longest first": Way(longest_first=True, warmup_s=25),
 }
@@ -91,10 +94,11 @@ def way(request):
 
 
 def play(load: Load, quantum: float, **options) -> Run:
+    options.setdefault("cost", LinearCost(kv_time=WAY.get().kv_time))
     make = Dlpm if WAY.get().longest_first else PrintedDlpm
     policy = make(
         rules=DeficitRules(quantum=quantum),
-        cost=options.get("cost"),
+        cost=options["cost"],
         warmup_s=WAY.get().warmup_s,
     )
     return run(policy, load, probe=held, **options)
@@ -118,7 +122,13 @@ def pairs(load: Load, choose=combinations) -> Iterator[Pair]:
 
 
 def overshoot(load: Load) -> float:
-    return dlpm_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=load.memory_tokens)
+    return overshoot_of(load.memory_tokens)
+
+
+def overshoot_of(memory_tokens: int) -> float:
+    return dlpm_overshoot(
+        max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=memory_tokens, kv_time=WAY.get().kv_time
+    )
 
 
 @pytest.mark.parametrize("tenants", HIERARCHIES.values(), ids=HIERARCHIES)
@@ -275,7 +285,7 @@ def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together
         played = play(load, quantum, room=Room.PEAK)
         memory_tokens = played.engine.peak_resident_tokens
         seen["beyond M"] += memory_tokens > load.memory_tokens
-        unit = dlpm_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=memory_tokens)
+        unit = overshoot_of(memory_tokens)
         for one, other, _ in pairs(load):
             first, second = played.parties[one].service, played.parties[other].service
             for interval in played.backlogged(one, other):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, count
 
 from evenkeel_fairshare.bounds import dlpm_overshoot
+from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.drr import Drr
@@ -30,12 +31,18 @@ def test_balances_stay_in_their_range_and_backlogged_clients_close_together():
     """
     seen: Counter[str] = Counter()
 
-    @given(load=loads(), quantum=st.sampled_from([1, 10, 60, 300, 2000]))
-    def check(load: Load, quantum: float) -> None:
-        u = dlpm_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=load.memory_tokens)
-        played = run(
-            Drr(rules=DeficitRules(quantum=quantum)), load, probe=balances, full_input=True
+    @given(
+        load=loads(),
+        quantum=st.sampled_from([1, 10, 60, 300, 2000]),
+        kv_time=st.sampled_from([0, 500]),
+    )
+    def check(load: Load, quantum: float, kv_time: float) -> None:
+        cost = LinearCost(kv_time=kv_time)
+        u = dlpm_overshoot(
+            max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=load.memory_tokens, kv_time=kv_time
         )
+        policy = Drr(rules=DeficitRules(quantum=quantum), cost=cost)
+        played = run(policy, load, cost=cost, probe=balances, full_input=True)
         for client in load.clients:
             for balance in played.parties[client.identity].probes:
                 assert balance is None or -u < balance <= quantum

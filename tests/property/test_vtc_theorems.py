@@ -6,9 +6,11 @@ Every test also says how much it saw, so that none holds for want of a backlog.
 from __future__ import annotations
 
 from collections import Counter
+from contextvars import ContextVar
 from itertools import combinations, permutations
 
 import pytest
+from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.registry import POLICIES, make_policy
 from evenkeel_fairshare.replica.vtc import Vtc
@@ -37,8 +39,20 @@ def counters(policy: ReplicaPolicy) -> dict[str, float]:
     return {client: -state.deficit for client, state in policy.clients().items()}
 
 
+KV_TIME: ContextVar[float] = ContextVar("KV_TIME")
+
+
+@pytest.fixture(params=[0.0, 500.0], ids=["", "held memory has a price"], autouse=True)
+def kv_time(request):
+    """R14."""
+    token = KV_TIME.set(request.param)
+    yield
+    KV_TIME.reset(token)
+
+
 def play(load: Load, **options) -> Run:
-    return run(Vtc(cost=options.get("cost")), load, probe=counters, full_input=True, **options)
+    options.setdefault("cost", LinearCost(kv_time=KV_TIME.get()))
+    return run(Vtc(cost=options["cost"]), load, probe=counters, full_input=True, **options)
 
 
 def weights(load: Load) -> dict[str, float]:
@@ -47,7 +61,13 @@ def weights(load: Load) -> dict[str, float]:
 
 
 def overshoot(load: Load) -> float:
-    return bounds.vtc_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=load.memory_tokens)
+    return overshoot_of(load.memory_tokens)
+
+
+def overshoot_of(memory_tokens: int) -> float:
+    return bounds.vtc_overshoot(
+        max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=memory_tokens, kv_time=KV_TIME.get()
+    )
 
 
 def waiting_counters(played: Run, load: Load) -> list[list[float]]:
@@ -176,7 +196,7 @@ def test_under_peak_aware_admission_the_bounds_hold_for_what_really_ran_together
         played = play(load, room=Room.PEAK)
         memory_tokens = played.engine.peak_resident_tokens
         seen["beyond M"] += memory_tokens > load.memory_tokens
-        unit = bounds.vtc_overshoot(max_input_tokens=MAX_INPUT_TOKENS, memory_tokens=memory_tokens)
+        unit = overshoot_of(memory_tokens)
         for waiting in waiting_counters(played, load):
             if waiting:
                 assert max(waiting) - min(waiting) <= bounds.vtc_counter_spread(unit)

@@ -49,6 +49,7 @@ SERVICE: Final[Document] = {
             "fleetPolicy": "D2LPM",
             "inputTokenWeight": 1,
             "outputTokenWeight": 2,
+            "cost": {"kvTime": 0},
             "clientQuantum": 8000,
             "workerQuantum": 20000,
             "rejoin": "KeepDebt",

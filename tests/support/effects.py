@@ -46,6 +46,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "scheduling.fleetPolicy": "LeastLoaded",
     "scheduling.inputTokenWeight": 3,
     "scheduling.outputTokenWeight": 4,
+    "scheduling.cost.kvTime": 7,
     "scheduling.clientQuantum": 5,
     "scheduling.workerQuantum": 6,
     "scheduling.rejoin": "Paper",

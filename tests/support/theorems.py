@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.cost import HELD_TOKENS, Cost, held_token_steps
 
 
 def vtc_overshoot(
@@ -29,15 +29,19 @@ def vtc_overshoot(
     memory_tokens: int,
     input_weight: float = 1.0,
     output_weight: float = 2.0,
+    kv_time: float = 0.0,
 ) -> float:
-    """U of VTC: what a client can receive from its last admission on. VTC, equation 2.
+    """U of VTC: what a client can receive from its last admission on. VTC, equation 2. With a price on KV held over time also its
+    largest charge to one batch.
 
     The paper's max(wp·L, wq·M) supposes wp <= wq. Where input costs more, the request admitted last pays for
     its input out of memory that then holds no output: wp·L + wq·(M - L).
     """
+    held = kv_time / HELD_TOKENS * held_token_steps(0, 0, memory_tokens)
     if input_weight > output_weight:
-        return input_weight * max_input_tokens + output_weight * (memory_tokens - max_input_tokens)
-    return max(input_weight * max_input_tokens, output_weight * memory_tokens)
+        rest = output_weight * (memory_tokens - max_input_tokens)
+        return input_weight * max_input_tokens + rest + held
+    return max(input_weight * max_input_tokens, output_weight * memory_tokens) + held
 
 
 def general_overshoot(cost: Cost, batches: Iterable[Iterable[tuple[int, int]]]) -> float:

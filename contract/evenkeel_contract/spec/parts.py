@@ -28,6 +28,7 @@ MAX_RESOURCE_NAME: Final = (
 )
 
 Weight = Annotated[int, Range(1, MAX_WEIGHT)]
+OptionalWeight = Annotated[int, Range(0, MAX_WEIGHT)]
 Count = Annotated[int, Range(0, 2**31 - 1)]
 Positive = Annotated[int, Range(1, 2**31 - 1)]
 Percent = Annotated[int, Range(1, 100)]

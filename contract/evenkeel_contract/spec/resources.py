@@ -21,6 +21,7 @@ from evenkeel_contract.spec.parts import (
     Engine,
     Metadata,
     Model,
+    OptionalWeight,
     ReplicaPolicyName,
     Router,
     SecretKeyRef,
@@ -55,9 +56,18 @@ class Rejoin(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CostTerms:
+    """Optional terms of the cost of a request."""
+
+    kv_time: OptionalWeight = 0
+    """Weighted tokens for every 1000 tokens that a request holds in the KV cache while it produces one output token. Only tokens
+    that it computed count. 0: holding memory costs nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
     """How clients share the service. A request costs
-    inputTokenWeight · extend tokens + outputTokenWeight · output tokens, in weighted tokens."""
+    inputTokenWeight · extend tokens + outputTokenWeight · output tokens + the terms of `cost`, in weighted tokens."""
 
     replica_policy: ReplicaPolicyName = ReplicaPolicyName.DLPM
     """Policy that orders the waiting requests within a replica. Only DLPM, VTC, VTCPredict and DRR are fair."""
@@ -67,6 +77,8 @@ class Scheduling:
     """Weight of an extend token: an input token that the replica had to compute because it was not cached."""
     output_token_weight: Weight = 2
     """Weight of an output token."""
+    cost: CostTerms = field(default_factory=CostTerms)
+    """Optional terms of the cost of a request."""
     client_quantum: QuantumSetting = QuantumSetting.from_plain("Auto")
     """Weighted tokens that a client receives per refill within a replica (DLPM, DRR). Auto: the service of an eighth of a
     second, as the replica measures it. A larger number may keep more cache locality. A smaller number is fairer over

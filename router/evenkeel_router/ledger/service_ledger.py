@@ -83,20 +83,25 @@ def new_incarnation() -> str:
 
 
 def cost_of(scheduling: SchedulingConfig) -> Cost:
-    """h = we·extend + wq·output."""
-    return LinearCost(float(scheduling.input_token_weight), float(scheduling.output_token_weight))
+    """h = we·extend + wq·output, and KV held over time where it has a price."""
+    return LinearCost(
+        float(scheduling.input_token_weight),
+        float(scheduling.output_token_weight),
+        float(scheduling.kv_time),
+    )
 
 
 def carry_rules(
     scheduling: SchedulingConfig, sizes: Collection[tuple[int, int]] = ()
 ) -> CarryRules:
-    """The range of the replicas' deficits: U = we·(longest prompt) + wq·(KV pool) of the largest of them."""
+    """The range of the replicas' deficits: U (`dlpm_overshoot`) of the largest of them."""
     overshoots = (
         dlpm_overshoot(
             max_input_tokens=longest,
             memory_tokens=pool,
             input_weight=scheduling.input_token_weight,
             output_weight=scheduling.output_token_weight,
+            kv_time=scheduling.kv_time,
         )
         for longest, pool in sizes
     )

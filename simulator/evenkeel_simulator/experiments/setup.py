@@ -52,7 +52,7 @@ class Setup:
         """The same with the policies as the registries spell them; raises `SetupError`."""
         if not 1 <= self.replicas <= MAX_REPLICAS:
             raise SetupError(f"replicas is {self.replicas}, must be from 1 to {MAX_REPLICAS}")
-        for name in ("input_weight", "output_weight"):
+        for name in ("input_weight", "output_weight", "kv_time"):
             if not 0 <= getattr(self.cost, name) < float("inf"):
                 weight = getattr(self.cost, name)
                 raise SetupError(f"{name} is {weight}, must be at least 0 and finite")

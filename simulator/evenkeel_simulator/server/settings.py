@@ -51,6 +51,8 @@ class Settings:
     """Q^u, weighted tokens. None: a share of a second of the measured service."""
     input_token_weight: float = 1.0
     output_token_weight: float = 2.0
+    kv_time: float = 0.0
+    """Weighted tokens for 1000 KV tokens held while one output token is made."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     profile: CostProfile = field(default_factory=lambda: PROFILES[DEFAULT_PROFILE])
     kv_tokens: int | None = None
@@ -77,6 +79,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}, must be positive and finite")
+        if not 0 <= self.kv_time < float("inf"):
+            raise ValueError(f"kv_time is {self.kv_time}, must be at least 0 and finite")
         for name in (
             "kv_kept_batches",
             "kv_tokens",
@@ -110,7 +114,7 @@ class Settings:
     @property
     def cost(self) -> Cost:
         """What service costs."""
-        return LinearCost(self.input_token_weight, self.output_token_weight)
+        return LinearCost(self.input_token_weight, self.output_token_weight, self.kv_time)
 
     def make_policy(self) -> ReplicaPolicy:
         """A fresh policy; DLPM as the engine runs it: longest match first."""
@@ -211,6 +215,11 @@ def _parser(
     )
     policy.add_argument("--input-token-weight", type=float, help="1 by default")
     policy.add_argument("--output-token-weight", type=float, help="2 by default")
+    policy.add_argument(
+        "--kv-time",
+        type=float,
+        help="cost of 1000 KV tokens held during an output token; default 0",
+    )
     policy.add_argument(
         "--rejoin",
         type=Rejoin,

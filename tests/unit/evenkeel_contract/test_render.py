@@ -76,7 +76,12 @@ def render(
 
 def test_a_service_with_its_tenants_is_a_good_configuration() -> None:
     config = render(
-        scheduling={"fleetPolicy": "RoundRobin", "workerQuantum": 7, "outputTokenWeight": 3},
+        scheduling={
+            "fleetPolicy": "RoundRobin",
+            "workerQuantum": 7,
+            "outputTokenWeight": 3,
+            "cost": {"kvTime": 4},
+        },
         router={"limits": {"maxBodySize": "1Ki", "firstTokenTimeout": "1500ms"}},
         tenancy={"anonymous": "Share", "trustedProxies": ["::1"]},
     )
@@ -85,6 +90,7 @@ def test_a_service_with_its_tenants_is_a_good_configuration() -> None:
     assert (config.namespace, config.service, config.model) == ("ml", "llama", "m")
     assert config.scheduling.fleet_policy is FleetPolicyName.ROUND_ROBIN
     assert (config.scheduling.worker_quantum, config.scheduling.output_token_weight) == (7, 3)
+    assert config.scheduling.kv_time == 4
     assert (config.limits.max_body_bytes, config.limits.first_token_timeout_s) == (1024, 1.5)
     assert [replica.name for replica in config.replicas] == ["r0", "r1"]
     (tenant,) = config.tenancy.tenants

@@ -52,6 +52,8 @@ def test_every_flag_arrives() -> None:
             "3",
             "--output-token-weight",
             "5",
+            "--kv-time",
+            "40",
             "--rejoin",
             "Paper",
             "--profile",
@@ -77,7 +79,7 @@ def test_every_flag_arrives() -> None:
     assert (settings.kv_replay_port, settings.reports_port, settings.api_key) == (3, 4, "k")
     assert settings.kv_kept_batches == 11
     assert settings.make_policy().name == "VTC"
-    assert settings.cost == LinearCost(3, 5)
+    assert settings.cost == LinearCost(3, 5, 40)
     assert (settings.client_quantum, settings.rejoin) == (9, Rejoin.PAPER)
     assert settings.profile is PROFILES["a100-llama2-13b"]
     assert (settings.page_size, settings.context_tokens, settings.speed) == (8, 100, 2.5)

@@ -29,9 +29,15 @@ def test_vtcs_overshoot_is_one_input_where_that_is_more_than_a_memory_of_output(
     assert bounds.vtc_overshoot(max_input_tokens=3000, memory_tokens=1000) == 3000
 
 
+def test_vtcs_overshoot_has_the_price_of_a_full_memory():
+    assert bounds.vtc_overshoot(**SIZES, kv_time=2.0) == 2000 + 2 * 1000 * 1001 / 2 / 1000
+
+
 def test_dlpms_overshoot_is_one_input_and_a_memory_of_output():
     assert dlpm_overshoot(**SIZES) == 2100
     assert dlpm_overshoot(**SIZES, input_weight=3.0, output_weight=5.0) == 5300
+    # One request that fills the memory holds 1 token at the first output token, 2 at the second, …
+    assert dlpm_overshoot(**SIZES, kv_time=2.0) == 2100 + 2 * 1000 * 1001 / 2 / 1000
 
 
 def test_a_general_overshoot_is_the_dearest_batch():
