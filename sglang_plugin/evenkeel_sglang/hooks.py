@@ -10,7 +10,8 @@ import logging
 import os
 import uuid
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Any
 
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
@@ -20,13 +21,14 @@ from evenkeel_contract.reportbook import Accounts, ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.engine_time import EngineTime
-from evenkeel_fairshare.replica.measured_quantum import FIRST_QUANTUM
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_sglang import seams
 from evenkeel_sglang.engine import EngineRequest
 from evenkeel_sglang.prompts import prompt_facts
+from evenkeel_sglang.rank_clock import RankClock
 from evenkeel_sglang.reports import ReportServer
+from evenkeel_sglang.reservations import restore
 from evenkeel_sglang.scheduling import Scheduling
 from evenkeel_sglang.step_clock import StepClock
 
@@ -40,6 +42,8 @@ pages = HeldPages()
 
 _scheduling: Scheduling | None = None
 _step_clock = StepClock()
+_rank_clock: RankClock | None = None
+"""None with a single rank, which has a clock of its own."""
 
 
 def add_flags(result: None, parser: ArgumentParser) -> None:
@@ -109,11 +113,46 @@ def add_request(
     original: Callable[..., Any], adder: Any, req: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around `PrefillAdder.add_one_req`: note whether the request went in."""
-    result = original(adder, req, *args, **kwargs)
+    result = _with_expected_output([req], original, adder, req, *args, **kwargs)
     if _scheduling is not None:
         admitted = bool(adder.can_run_list) and adder.can_run_list[-1] is req
         _scheduling.tried(req, admitted=admitted)
     return result
+
+
+def reserve_one(original: Callable[..., Any], adder: Any, req: Any) -> Any:
+    """Around `PrefillAdder.add_chunked_req` and its estimate for a running request (R14)."""
+    return _with_expected_output([req], original, adder, req)
+
+
+def reserve_all(original: Callable[..., float], reqs: Sequence[Any]) -> float:
+    """Around the estimate after a retraction. It is a share of the reservations, so it must mean the same ones (R14)."""
+    return _with_expected_output(reqs, original, reqs)
+
+
+def _with_expected_output(
+    requests: Iterable[Any], original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    if _scheduling is None:
+        return original(*args, **kwargs)
+    limits = _scheduling.reservations.lower(requests)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        restore(limits)
+
+
+def received(result: list[Any] | None, receiver: Any) -> None:
+    """After `SchedulerRequestReceiver._pull_raw_reqs`, whose result the first rank sends to all others."""
+    if _rank_clock is None or _scheduling is None or result is None or not _is_first_rank():
+        return
+    if result or _scheduling.busy:
+        _rank_clock.send(result)
+
+
+def process_input(scheduler: Any, recv_reqs: list[Any]) -> tuple[tuple[Any, Any], dict[str, Any]]:
+    """Before `Scheduler.process_input_requests`: take out the first rank's time."""
+    return (scheduler, recv_reqs if _rank_clock is None else _rank_clock.read(recv_reqs)), {}
 
 
 def new_prefill(original: Callable[..., Any], scheduler: Any, running_batch: Any) -> Any:
@@ -164,7 +203,8 @@ def kv_published(result: None, publisher: Any, events: Any) -> None:
 def _is_first_rank() -> bool:
     from sglang.srt.runtime_context import get_parallel
 
-    return bool(get_parallel().tp_rank == 0)
+    parallel = get_parallel()
+    return bool(parallel.tp_rank == 0 and parallel.pp_rank == 0)
 
 
 def _announce(
@@ -195,10 +235,9 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
     """The policy `name` in charge of a scheduler's queue."""
     cost = LinearCost(settings.input_token_weight, settings.output_token_weight, settings.kv_time)
     ranks = scheduler.server_args.tp_size * scheduler.server_args.pp_size
-    quantum = settings.client_quantum
-    if quantum is None and ranks > 1:
-        quantum = FIRST_QUANTUM  # ranks share no clock: their measurements, and so their batches, would differ
-    deficits = DeficitRules(quantum=quantum, rejoin=Rejoin(settings.rejoin))
+    global _rank_clock
+    _rank_clock = RankClock() if ranks > 1 else None
+    deficits = DeficitRules(quantum=settings.client_quantum, rejoin=Rejoin(settings.rejoin))
     match = seams.matcher()
     tree_cache = scheduler.tree_cache
 
@@ -209,15 +248,11 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
     return Scheduling(
         make_policy(
             name,
-            ReplicaPolicyConfig(
-                cost=cost,
-                deficits=deficits,
-                # It ends by the clock, which ranks do not share: their batches would differ.
-                warmup_s=settings.warmup_s if ranks == 1 else 0.0,
-            ),
+            ReplicaPolicyConfig(cost=cost, deficits=deficits, warmup_s=settings.warmup_s),
         ),
         Accounts(cost),
         match=matched_tokens,
+        clock=_rank_clock or monotonic,
         # Ranks measure different times, and their batches would differ.
         time=EngineTime(isolation=settings.isolation)
         if settings.isolation is not None and ranks == 1

@@ -25,6 +25,11 @@ def register() -> None:
         (seams.PROCESS_RESULT, hooks.process_result, HookType.AROUND),
         (seams.CALC_PRIORITY, hooks.calc_priority, HookType.AROUND),
         (seams.ADD_REQUEST, hooks.add_request, HookType.AROUND),
+        (seams.ADD_CHUNK, hooks.reserve_one, HookType.AROUND),
+        (seams.RUNNING_RESERVE, hooks.reserve_one, HookType.AROUND),
+        (seams.RETRACTED_RATIO, hooks.reserve_all, HookType.AROUND),
+        (seams.RECEIVE, hooks.received, HookType.AFTER),
+        (seams.PROCESS_INPUT, hooks.process_input, HookType.BEFORE),
     ):
         HookRegistry.register(seam.path, hook, kind)
     # Fairness does not depend on it, so a misfit does not stop the engine; routers that come late get the reason.

@@ -28,6 +28,7 @@ from evenkeel_sglang.engine import (
     was_aborted,
 )
 from evenkeel_sglang.matching import Matching
+from evenkeel_sglang.reservations import Reservations
 
 
 @dataclass(slots=True, eq=False)
@@ -73,12 +74,13 @@ class Scheduling:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`match` asks the cache for a waiting request's cached tokens; `time` divides the engine's time (R13); `refused` is called for each client key that
-        could not be read. With several ranks no policy may depend on the clock, or their orders would differ."""
+        could not be read. With several ranks `clock` must give them all the same time, or their orders would differ."""
         self.policy = policy
         self._accounts = accounts
         self._matching = Matching(match) if policy.matches_prefix else None
         self._time = time
         self._turns = PassTurns(time)
+        self.reservations = Reservations(self._client_of)
         self.refused = refused
         self._clock = clock
         self._waiting: dict[EngineRequest, Scheduled] = {}
@@ -155,6 +157,11 @@ class Scheduling:
                 self._accounts.settle(scheduled)
             return self._accounts.copy(), self.policy.clients()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits or runs."""
+        return bool(self._waiting or self._running)
+
     def __len__(self) -> int:
         return len(self._waiting)
 
@@ -229,6 +236,10 @@ class Scheduling:
             return False
         return self._matching.is_being_computed(self._engine_of(wanted), wanted.matched_tokens)
 
+    def _client_of(self, request: EngineRequest) -> str | None:
+        scheduled = self._running.get(request) or self._waiting.get(request)
+        return None if scheduled is None else scheduled.client
+
     def _engine_of(self, request: Request) -> EngineRequest:
         assert isinstance(request, Scheduled)
         return request.engine
@@ -269,6 +280,7 @@ class Scheduling:
         request = scheduled.engine
         if self._running.pop(request, None) is not None:
             self._accounts.left(scheduled)
+            self.reservations.ended(scheduled.client, scheduled.output_tokens)
             if self._time is not None:
                 self._time.stops(scheduled)
             if self._matching is not None:

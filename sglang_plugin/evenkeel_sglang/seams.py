@@ -44,6 +44,25 @@ ADD_REQUEST: Final = Seam(
     "sglang.srt.managers.schedule_policy.PrefillAdder.add_one_req",
     ("self", "req", "has_chunked_req", "truncation_align_size"),
 )
+ADD_CHUNK: Final = Seam(
+    "sglang.srt.managers.schedule_policy.PrefillAdder.add_chunked_req", ("self", "req")
+)
+RUNNING_RESERVE: Final = Seam(
+    "sglang.srt.managers.schedule_policy.PrefillAdder._get_running_request_total_token_offset",
+    ("self", "req"),
+)
+RETRACTED_RATIO: Final = Seam(
+    "sglang.srt.managers.scheduler_components.new_token_ratio_tracker"
+    ".NewTokenRatioTracker.estimate_new_token_ratio_after_retract",
+    ("reqs",),
+)
+RECEIVE: Final = Seam(
+    "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver._pull_raw_reqs",
+    ("self",),
+)
+PROCESS_INPUT: Final = Seam(
+    "sglang.srt.managers.scheduler.Scheduler.process_input_requests", ("self", "recv_reqs")
+)
 BATCH_ITEM: Final = Seam(
     "sglang.srt.managers.io_struct.GenerateReqInput.__getitem__", ("self", "i")
 )
@@ -60,6 +79,11 @@ SEAMS: Final[Sequence[Seam]] = (
     PROCESS_RESULT,
     CALC_PRIORITY,
     ADD_REQUEST,
+    ADD_CHUNK,
+    RUNNING_RESERVE,
+    RETRACTED_RATIO,
+    RECEIVE,
+    PROCESS_INPUT,
 )
 
 KV_PUBLISH: Final = Seam(

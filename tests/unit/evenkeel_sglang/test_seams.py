@@ -20,6 +20,11 @@ class Fitting:
     def generate_request(self, obj, request) -> None: ...  # type: ignore[no-untyped-def]
     def __getitem__(self, i) -> None: ...  # type: ignore[no-untyped-def]
     def add_one_req(self, req, has_chunked_req, truncation_align_size) -> None: ...  # type: ignore[no-untyped-def]
+    def add_chunked_req(self, req) -> None: ...  # type: ignore[no-untyped-def]
+    def _get_running_request_total_token_offset(self, req) -> None: ...  # type: ignore[no-untyped-def]
+    def estimate_new_token_ratio_after_retract(reqs) -> None: ...  # type: ignore[no-untyped-def]
+    def _pull_raw_reqs(self) -> None: ...
+    def process_input_requests(self, recv_reqs) -> None: ...  # type: ignore[no-untyped-def]
 
 
 class Older(Fitting):
@@ -36,6 +41,9 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
         *("sglang", "sglang.srt", "sglang.srt.server_args", "sglang.srt.managers"),
         *("sglang.srt.managers.scheduler", "sglang.srt.managers.schedule_policy"),
         *("sglang.srt.managers.io_struct", "sglang.srt.managers.tokenizer_manager"),
+        "sglang.srt.managers.scheduler_components",
+        "sglang.srt.managers.scheduler_components.new_token_ratio_tracker",
+        "sglang.srt.managers.scheduler_components.request_receiver",
         *("sglang.srt.mem_cache", "sglang.srt.mem_cache.common"),
     )
     modules = {name: ModuleType(name) for name in names}
@@ -49,6 +57,9 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     modules["sglang.srt.managers.scheduler"].Scheduler = Fitting  # type: ignore[attr-defined]
     modules["sglang.srt.managers.io_struct"].GenerateReqInput = Fitting  # type: ignore[attr-defined]
     modules["sglang.srt.managers.tokenizer_manager"].TokenizerManager = Fitting  # type: ignore[attr-defined]
+    components = "sglang.srt.managers.scheduler_components"
+    modules[f"{components}.new_token_ratio_tracker"].NewTokenRatioTracker = Fitting  # type: ignore[attr-defined]
+    modules[f"{components}.request_receiver"].SchedulerRequestReceiver = Fitting  # type: ignore[attr-defined]
     policy = modules["sglang.srt.managers.schedule_policy"]
     policy.SchedulePolicy = policy.PrefillAdder = Fitting  # type: ignore[attr-defined]
     modules["sglang.srt.mem_cache.common"].match_kv_cache = match_kv_cache  # type: ignore[attr-defined]

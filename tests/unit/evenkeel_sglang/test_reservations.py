@@ -1,0 +1,92 @@
+"""How much output a request counts with in SGLang's estimates (design R14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from evenkeel_sglang import hooks
+from evenkeel_sglang.reservations import Reservations, restore
+
+
+@dataclass
+class Sampling:
+    max_new_tokens: int | None = 4096
+    ignore_eos: bool = False
+
+
+@dataclass(eq=False)
+class Req:
+    client: str | None = "liar"
+    output_ids: list[int] = field(default_factory=list)
+    sampling_params: Sampling = field(default_factory=Sampling)
+
+
+def history(*lengths: int) -> Reservations:
+    reservations = Reservations(lambda request: request.client)
+    for length in lengths:
+        reservations.ended("liar", length)
+    return reservations
+
+
+def test_a_request_counts_with_the_longest_of_its_clients_last_five():
+    assert history(900, 100, 128, 5, 90, 7).expected_tokens(Req()) == 128
+
+
+def test_it_counts_with_no_more_than_it_may_produce():
+    assert history(128).expected_tokens(Req(sampling_params=Sampling(100))) == 100
+
+
+@pytest.mark.parametrize(
+    ("request_", "want"),
+    [
+        (Req(client="new"), 4096),
+        (Req(client=None), 4096),
+        (Req(output_ids=[0] * 128), 4096),
+        (Req(sampling_params=Sampling(4096, ignore_eos=True)), 4096),
+        (Req(sampling_params=Sampling(None)), None),
+    ],
+    ids=["no history", "a probe", "beyond its history", "a known length", "no output at all"],
+)
+def test_it_counts_in_full(request_, want):
+    assert history(128).expected_tokens(request_) == want
+
+
+def test_a_history_of_aborts_without_output_bounds_nothing():
+    assert history(0, 0).expected_tokens(Req()) == 4096
+
+
+def test_the_limits_themselves_do_not_change():
+    shared = Sampling()
+    requests = [Req(sampling_params=shared), Req(sampling_params=shared), Req(client="new")]
+    limits = history(128).lower(requests)
+    assert [request.sampling_params.max_new_tokens for request in requests] == [128, 128, 4096]
+    restore(limits)
+    assert [request.sampling_params.max_new_tokens for request in requests] == [4096] * 3
+
+
+@dataclass
+class Scheduling:
+    reservations: Reservations
+
+
+def test_the_estimates_of_the_engine_see_what_is_expected_and_failures_undo_it(monkeypatch):
+    monkeypatch.setattr(hooks, "_scheduling", Scheduling(history(128)))
+    request = Req()
+
+    def estimate(adder: object, req: Req) -> int | None:
+        return req.sampling_params.max_new_tokens
+
+    def fails(reqs: list[Req]) -> float:
+        raise RuntimeError
+
+    assert hooks.reserve_one(estimate, None, request) == 128
+    with pytest.raises(RuntimeError):
+        hooks.reserve_all(fails, [request])
+    assert request.sampling_params.max_new_tokens == 4096
+
+
+def test_without_a_policy_of_evenkeel_requests_count_in_full(monkeypatch):
+    monkeypatch.setattr(hooks, "_scheduling", None)
+    want = hooks.reserve_all(lambda reqs: reqs[0].sampling_params.max_new_tokens, [Req()])
+    assert want == 4096
