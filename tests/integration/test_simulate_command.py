@@ -86,6 +86,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
         (["--trace", "t.csv", "--quantum", "0"], "quantum is 0.0"),
         (["--trace", "t.csv", "--worker-quantum", "nan"], "worker_quantum is nan"),
         (["--trace", "t.csv", "--input-weight", "-1"], "input_weight is -1.0, must be at least 0"),
+        (["--trace", "t.csv", "--kv-time", "-1"], "kv_time is -1.0, must be at least 0"),
         (["--workload", "flood", "--speed", "2"], "--speed is for --trace"),
         (["--trace", "t.csv", "--out", "t.csv"], "--out t.csv:"),
         (["--trace", "bad.csv"], "bad.csv, line 2: output_tokens is 'x', not a whole number"),

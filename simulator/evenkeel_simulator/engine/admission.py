@@ -125,7 +125,7 @@ class SGLangAdmission:
 
     def retracted(self, remaining: Collection[EngineRequest]) -> None:
         produced = sum([request.output_tokens for request in remaining])
-        possible = sum([request.max_output_tokens for request in remaining])
+        possible = sum([self._at_end(request) for request in remaining])
         headroom = self.RETRACT_STEPS * len(remaining)
         self._start = min(1.0, (produced + headroom) / (possible + 1))
         self._steps = 0
@@ -133,6 +133,10 @@ class SGLangAdmission:
 
     def finished(self, request: EngineRequest) -> None:
         """Nothing to learn."""
+
+    def _at_end(self, request: EngineRequest) -> int:
+        """Output tokens that a request counts with in all."""
+        return request.max_output_tokens
 
 
 class HistoryAdmission(SGLangAdmission):
@@ -160,6 +164,9 @@ class HistoryAdmission(SGLangAdmission):
 
     def finished(self, request: EngineRequest) -> None:
         self._lengths.learn(request.client, request.output_tokens)
+
+    def _at_end(self, request: EngineRequest) -> int:
+        return request.output_tokens + self._expected(request)
 
     def _expected(self, request: EngineRequest) -> int:
         """Output tokens that a request is expected to produce yet."""
