@@ -61,6 +61,22 @@ tools:  ## Install programs that some tests need (as root on Debian; elsewhere o
 test: env lint  ## Lint, types, layers, and all tests except slow ones and those with the real engine
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not sglang" --durations 10 $(ARGS)
 
+# Clients of others have an environment of their own (6 GB), with Node in it.
+CLIENTS      := .venv-clients
+CLIENTS_FROM := tests/clients
+$(CLIENTS)/.installed: $(CLIENTS_FROM)/requirements.txt $(CLIENTS_FROM)/openai.txt $(CLIENTS_FROM)/node/package-lock.json
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
+	$(CLIENTS)/bin/uv pip install --quiet --no-deps --python $(CLIENTS)/bin/python -r $(CLIENTS_FROM)/requirements.txt
+	@# Other clients allow only older versions of OpenAI's.
+	$(CLIENTS)/bin/uv pip install --quiet --python $(CLIENTS)/bin/python --target $(CLIENTS)/openai-newest -r $(CLIENTS_FROM)/openai.txt
+	cd $(CLIENTS_FROM)/node && PATH="$(CURDIR)/$(CLIENTS)/bin:$$PATH" npm ci --silent --no-audit --no-fund
+	@touch $@
+
+.PHONY: test-clients
+test-clients: env $(CLIENTS)/.installed  ## Run stock clients against the fleet, and write docs/reference/clients.md (TARGET=sglang: the real engine)
+	$(BIN)/python -m tests.clients.run $(if $(TARGET),--target $(TARGET)) $(ARGS)
+
 .PHONY: test-slow
 test-slow: env  ## Slow tests: long random sequences of replicas that join and leave
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang"

@@ -55,7 +55,7 @@ def generate(body: bytes, limits: Limits) -> Inference:
         message = f"sampling_params has {len(several)} entries; send at most {MAX_PROMPTS}."
         raise invalid(message, code="invalid_value", param="sampling_params")
     for one in several:
-        check_output("sampling_params.max_new_tokens", one.max_new_tokens, limits)
+        check_output("sampling_params.max_new_tokens", one.max_new_tokens, limits, least=0)
         check_choices("sampling_params.n", one.n)
     body, stripped = without_guarded(body, fields)
     if any(one.custom_params is not UNSET for one in several):

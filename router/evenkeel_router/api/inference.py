@@ -128,11 +128,11 @@ def check_model(model: str | None, limits: Limits) -> None:
         raise Refusal(Outcome.NOT_FOUND, message, code="model_not_found", param="model")
 
 
-def check_output(field: str, value: int | None, limits: Limits) -> None:
+def check_output(field: str, value: int | None, limits: Limits, *, least: int = 1) -> None:
     """The client's bound of the output tokens; raises `Refusal`."""
-    if value is not None and not 0 <= value <= limits.max_output_tokens:
+    if value is not None and not least <= value <= limits.max_output_tokens:
         shown = value if -(10**9) < value < 10**9 else "a huge number"
-        message = f"{field} is {shown}; it must be from 0 to {limits.max_output_tokens}."
+        message = f"{field} is {shown}; it must be from {least} to {limits.max_output_tokens}."
         raise invalid(message, code="invalid_value", param=field)
 
 

@@ -80,11 +80,11 @@ def embeddings(body: bytes, limits: Limits) -> Inference:
 def chat(body: bytes, limits: Limits) -> Inference:
     """`/v1/chat/completions`."""
     fields = _CHAT.decode(body)
-    check_output("max_tokens", fields.max_tokens, limits)
-    check_output("max_completion_tokens", fields.max_completion_tokens, limits)
+    # As in SGLang: 0 only computes the prompt, and a max_completion_tokens of 0 counts as not set.
+    check_output("max_tokens", fields.max_tokens, limits, least=0)
+    check_output("max_completion_tokens", fields.max_completion_tokens, limits, least=0)
     check_not_empty("messages", fields.messages)
     tools = b"" if fields.tools is UNSET else bytes(fields.tools)
-    # As in SGLang: a max_completion_tokens of 0 counts as not set.
     bound = fields.max_completion_tokens or fields.max_tokens
     text = prompt_of_messages(fields.messages, tools)
     return _openai(body, fields, text, limits, bound)

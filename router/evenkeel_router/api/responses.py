@@ -75,6 +75,7 @@ def responses(body: bytes, limits: Limits) -> Inference:
     _refuse_state(fields)
     if not isinstance(fields.input, str):
         check_parts("input", fields.input)
+        _refuse_references(fields.input)
     given = prompt_of_turns(fields.tools, _turns(fields))
     body, stripped = without_guarded(body, fields)
     return Inference(
@@ -108,6 +109,17 @@ def _refuse_state(fields: _Responses) -> None:
         if is_given:
             message = f"{name} needs stored responses, which this service does not keep. {instead}"
             raise invalid(message, code=UNSUPPORTED, param=name)
+
+
+def _refuse_references(items: list[_Item]) -> None:
+    for index, item in enumerate(items):
+        if item.type == "item_reference":
+            param = f"input[{index}]"
+            message = (
+                f"{param} names an item of a stored response, which this service does not keep. "
+                "Send the item itself; in many clients this takes 'store' set to false."
+            )
+            raise invalid(message, code=UNSUPPORTED, param=param)
 
 
 def _is_given(value: Raw | UnsetType) -> bool:

@@ -22,6 +22,7 @@ from evenkeel_simulator.server.conversation import (
 from evenkeel_simulator.server.served import ServedRequest
 from evenkeel_simulator.server.structured import Schema
 
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 _THOUGHTS: Final = ("thinking", "reasoning")  # SGLang drops them
 _MEDIA: Final[dict[str, Media]] = {
     "image_url": "image",
@@ -113,11 +114,19 @@ def parse_chat(body: bytes, *, context_length: int) -> Ask:
 
 
 def chat_messages(messages: Sequence[Message]) -> list[ChatMessage]:
-    """Messages in the form of the prompt. Raises `BadRequest` naming a part that has no such form."""
+    """Messages in the form of the prompt. Raises `BadRequest` naming a role or a part that has no such form."""
+    for index, message in enumerate(messages):
+        check_role(f"messages[{index}].role", message.role.lower())
     return [
         ChatMessage(message.role.lower(), _content(index, message))
         for index, message in enumerate(messages)
     ]
+
+
+def check_role(field: str, role: str) -> None:
+    """Raises `BadRequest` for a role that no chat template has."""
+    if role not in _ROLES:
+        raise BadRequest(f"{field} is {role[:40]!r}, must be one of {', '.join(_ROLES)}")
 
 
 def _content(index: int, message: Message) -> str | list[ContentPart] | None:

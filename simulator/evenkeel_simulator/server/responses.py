@@ -14,6 +14,7 @@ from evenkeel_contract.simulatedprompt import ChatMessage, ContentPart
 from evenkeel_simulator.server.answers import MakeFormat
 from evenkeel_simulator.server.ask import Ask, checked_top
 from evenkeel_simulator.server.bodies import BadRequest, decode
+from evenkeel_simulator.server.chat import check_role
 from evenkeel_simulator.server.conversation import Conversation, Tool, media_part, text_part
 from evenkeel_simulator.server.responses_format import Responses
 from evenkeel_simulator.server.sampling import (
@@ -167,6 +168,7 @@ def _messages(fields: _Responses) -> list[ChatMessage]:
 
 def _message(field: str, item: _Item) -> ChatMessage | None:
     if item.type == "message":
+        check_role(f"{field}.role", item.role)
         return ChatMessage(item.role, _content(f"{field}.content", item.content))
     if item.type in _CALLS:
         return ChatMessage("assistant", None)

@@ -157,6 +157,7 @@ REFUSED_CHATS: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 0}, "max_tokens is 0"),
     ({"messages": "hi"}, "`$.messages`"),
     ({"messages": [{"content": "hi"}]}, "missing required field `role`"),
+    ({"messages": [{"role": "foo", "content": "hi"}]}, "messages[0].role is 'foo'"),
     ({"messages": [{"role": "user", "content": 5}]}, "`$.messages[0].content`"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},

@@ -1,0 +1,155 @@
+// The flows of ../flows.py for clients in JavaScript. A client has: name, version, api, lacks, errors, and functions.
+import assert from "node:assert/strict";
+
+export const { CLIENTS_URL: URL, CLIENTS_KEY: KEY, CLIENTS_LIMITED_KEY: LIMITED_KEY, CLIENTS_MODEL: MODEL } =
+  process.env;
+const SIMULATED = process.env.CLIENTS_TARGET === "simulator";
+const TENANTS = process.env.CLIENTS_TENANTS.split(",");
+const QUESTION = "What can you tell me about the sea and the sky?";
+const LONG = "Tell me story 2739 about the sea, from its beginning to its end.";
+const TOKENS = 12;
+
+export const SCHEMA = {
+  type: "object",
+  properties: { is_near: { type: "boolean" }, unit: { enum: ["metre", "mile"] } },
+  required: ["is_near", "unit"],
+  additionalProperties: false,
+};
+export const TOOL = {
+  type: "object",
+  properties: { city: { type: "string" }, days: { type: "integer" } },
+  required: ["city", "days"],
+  additionalProperties: false,
+};
+
+const FLOWS = {
+  async whole(ask) {
+    assert.ok((await ask({ prompt: QUESTION, maxTokens: TOKENS })).texts[0]);
+  },
+  async streamed(ask, client) {
+    const pieces = [];
+    await client.stream(setup(), { prompt: QUESTION, maxTokens: TOKENS }, (piece) => pieces.push(piece));
+    assert.ok(pieces.length > 3, `${pieces}`);
+    const [text] = (await ask({ prompt: QUESTION, maxTokens: TOKENS })).texts;
+    if (SIMULATED) assert.equal(pieces.join(""), text);
+  },
+  async usage(ask, client) {
+    const whole = await ask({ prompt: QUESTION, maxTokens: TOKENS });
+    const streamed = await client.stream(setup(), { prompt: QUESTION, maxTokens: TOKENS }, () => {});
+    assert.ok(whole.input > 10);
+    assert.equal(whole.output, TOKENS);
+    assert.deepEqual([streamed.input, streamed.output], [whole.input, TOKENS]);
+  },
+  async tools(ask, client) {
+    let calls = 0;
+    const turns = ["How warm is it?", "And tomorrow?", "And in the week after that?"];
+    const texts = await client.converse(setup(), turns, ({ city, days }) => {
+      assert.ok(typeof city === "string" && Number.isInteger(days));
+      calls += 1;
+      return "It will be 20 degrees.";
+    });
+    assert.equal(calls, turns.length);
+    assert.ok(texts.length === turns.length && texts.every(Boolean), `${texts}`);
+  },
+  async JSON(ask) {
+    const given = JSON.parse((await ask({ prompt: "Where is it?", schema: SCHEMA, maxTokens: 200 })).texts[0]);
+    assert.deepEqual(Object.keys(given).sort(), ["is_near", "unit"]);
+    assert.ok(typeof given.is_near === "boolean" && SCHEMA.properties.unit.enum.includes(given.unit));
+  },
+  async stop(ask) {
+    const [text] = (await ask({ prompt: QUESTION, maxTokens: TOKENS })).texts;
+    const word = text.slice(text.length / 2, text.length / 2 + 4);
+    const [cut] = (await ask({ prompt: QUESTION, maxTokens: TOKENS, stop: [word] })).texts;
+    assert.ok(!cut.includes(word) && cut.length < text.length, `${text} | ${word} | ${cut}`);
+    if (SIMULATED) assert.ok(text.startsWith(cut));
+  },
+  async n(ask) {
+    const { texts } = await ask({ prompt: QUESTION, maxTokens: TOKENS, n: 3 });
+    assert.ok(texts.length === 3 && texts.every(Boolean));
+    if (SIMULATED) assert.equal(new Set(texts).size, 3);
+  },
+  async cancel(ask, client) {
+    const before = await counted("client_gone");
+    const abort = new AbortController();
+    let pieces = 0;
+    const request = { prompt: LONG, maxTokens: 2000, signal: abort.signal };
+    await client.stream(setup(), request, () => ++pieces === 2 && abort.abort()).catch(() => {});
+    assert.ok(pieces >= 2 && abort.signal.aborted);
+    await waitFor("client_gone", before + 1);
+  },
+  async timeout(ask, client) {
+    const before = await counted("client_gone");
+    await fails(client, "timeout", () => ask({ prompt: LONG, maxTokens: 2000 }, { timeoutMs: 700 }));
+    await waitFor("client_gone", before + 1);
+  },
+  400: (ask, client) => fails(client, "400", () => ask({ prompt: QUESTION, maxTokens: TOKENS, topP: 2 })),
+  401: (ask, client) => fails(client, "401", () => ask({ prompt: QUESTION, maxTokens: TOKENS }, { key: "sk-wrong" })),
+  404: (ask, client) => fails(client, "404", () => ask({ prompt: QUESTION, maxTokens: TOKENS }, { model: "missing" })),
+  413: (ask, client) => fails(client, "413", () => ask({ prompt: "word ".repeat(20_000), maxTokens: TOKENS })),
+  429: (ask, client) =>
+    fails(client, "429", async () => {
+      for (let i = 0; i < 3; i++) await ask({ prompt: QUESTION, maxTokens: 2 }, { key: LIMITED_KEY });
+    }),
+  async "Retry-After"(ask) {
+    const before = await counted("rate_limited");
+    for (let i = 0; i < 2; i++)
+      assert.ok((await ask({ prompt: QUESTION, maxTokens: 2 }, { key: LIMITED_KEY, retries: 1 })).texts[0]);
+    assert.ok((await counted("rate_limited")) > before, "no request was refused");
+  },
+};
+// Numbers come first in an object, so the order is written once more.
+const ORDER = ["whole", "streamed", "usage", "tools", "JSON", "stop", "n", "cancel", "timeout"].concat(
+  ["400", "401", "404", "413", "429", "Retry-After"],
+);
+
+export async function run(...clients) {
+  const wanted = (process.env.CLIENTS_FLOWS || ORDER.join(",")).split(",");
+  const skipped = (process.env.CLIENTS_SKIP || "").split(",");
+  for (const client of clients)
+    for (const flow of ORDER.filter((name) => wanted.includes(name) && !skipped.includes(name))) {
+      const lack = client.lacks[flow];
+      const [passed, detail] = lack ? [null, lack] : await runOne(flow, client);
+      const { name, version, api } = client;
+      process.stdout.write(JSON.stringify({ client: name, version, api, flow, passed, detail }) + "\n");
+    }
+}
+
+async function runOne(flow, client) {
+  try {
+    await FLOWS[flow]((request, changes) => client.ask(setup(changes), request), client);
+    return [true, ""];
+  } catch (error) {
+    return [false, `${error.stack}`];
+  }
+}
+
+function setup(changes = {}) {
+  return { key: KEY, model: MODEL, retries: 0, timeoutMs: 60_000, ...changes };
+}
+
+async function fails(client, flow, call) {
+  try {
+    await call();
+  } catch (error) {
+    const given = client.errors[flow];
+    assert.ok(given(error), `another error: ${error.name} ${error.stack}`);
+    return;
+  }
+  assert.fail("no error");
+}
+
+async function counted(code) {
+  const lines = (await (await fetch(process.env.CLIENTS_METRICS)).text()).split("\n");
+  return lines
+    .filter((line) => line.startsWith("evenkeel_router_request_error_total{") && line.includes(`error_code="${code}"`))
+    .filter((line) => TENANTS.some((tenant) => line.includes(`tenant="${tenant}"`)))
+    .reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(" "))), 0);
+}
+
+async function waitFor(code, number) {
+  for (let i = 0; i < 200; i++) {
+    if ((await counted(code)) >= number) return;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  assert.fail(`the router counted no further ${code}`);
+}
