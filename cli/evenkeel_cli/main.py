@@ -20,7 +20,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "top": (
         "evenkeel_cli.top.command",
-        "Show shares, deficits, hit rates and queues of a fleet.",
+        "Show shares, hit rates and queues, and whether they are fair.",
     ),
     "replay": (
         "evenkeel_cli.replay.command",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 BIN = Path(sys.executable).parent
+# Litellm brings a tokenizer that others download.
+TOKENIZERS = Path(str(files("litellm"))) / "litellm_core_utils" / "tokenizers"
 REQUESTS = 6
 OWN_LOAD = "it sends its own load and has no such flow"
 LIMIT_S = 300
@@ -23,6 +26,7 @@ ACCESS = Access()
 
 
 def guidellm(folder: Path, streams: bool, key: str) -> dict[str, Any]:
+    _tokenizer(folder / "tokenizer")
     backend = {
         "kind": "openai_http",
         "target": URL,
@@ -55,7 +59,7 @@ def aiperf(folder: Path, streams: bool, key: str, endpoint: str) -> dict[str, An
     _run(
         "aiperf", "profile", "--model", ACCESS.model, "--url", URL, "--endpoint-type", endpoint,
         *(["--streaming"] if streams else []), "--api-key", key, "--use-server-token-count",
-        "--tokenizer", str(folder / "tokenizer"), "--isl", "60", "--osl", str(TOKENS),
+        "--tokenizer", "cl100k_base", "--isl", "60", "--osl", str(TOKENS),
         "--request-count", str(REQUESTS), "--concurrency", "2", "--ui", "none",
         "--artifact-dir", str(folder / "out"),
     )  # fmt: skip
@@ -75,7 +79,7 @@ def _run(*words: str) -> None:
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
-        env=os.environ | {"NO_COLOR": "1", "COLUMNS": "200"},
+        env=os.environ | {"TIKTOKEN_CACHE_DIR": str(TOKENIZERS)},
         check=False,
     )
     if done.returncode:
@@ -102,7 +106,6 @@ def main() -> None:
         for flow, streams in (("whole", False), ("streamed", True)):
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
-                _tokenizer(folder / "tokenizer")
                 try:
                     made = measure(folder, streams, ACCESS.key)
                     assert made["requests"] == REQUESTS and not made["errors"], made

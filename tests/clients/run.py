@@ -101,7 +101,7 @@ def main() -> int:
         def run(program: Program) -> list[Cell]:
             return _run(program, addresses, target, given.flows)
 
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(3) as pool:
             cells = [cell for found in pool.map(run, programs) for cell in found]
     failed = [cell for cell in cells if cell.passed is False]
     print(f"{len(cells)} flows, {len(failed)} failed")

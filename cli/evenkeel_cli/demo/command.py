@@ -22,6 +22,7 @@ from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Flood, Phase, PhaseResul
 from evenkeel_cli.output import make_output_folder, print_error, report_console
 from evenkeel_cli.replay.report import seconds
 from evenkeel_cli.up.errors import FleetError
+from evenkeel_cli.verdict import verdict
 
 
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +79,9 @@ def demo(
         results = asyncio.run(_run_all(phases(flood, quantum)))
         figures = {one.phase.name: make_figures(one) for one in results}
         console.print(_table(list(figures.values())), highlight=False)
+        console.print()
+        for one in figures.values():
+            console.print(f"{one.title}: {verdict(one.got_over_owed)}", highlight=False)
         _write(
             DemoReport(
                 replicas=REPLICAS,

@@ -35,15 +35,19 @@ def top(
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document per interval.")
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="Show also deficits, leads, and what the ledger contains."),
+    ] = False,
     token: Annotated[
         str | None,
         typer.Option(help="Bearer token for the admin port.", envvar="EVENKEEL_ADMIN_TOKEN"),
     ] = None,
 ) -> None:
-    """Show shares, deficits, hit rates and queues of a fleet."""
+    """Show shares, hit rates and queues, and whether they are fair."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        asyncio.run(_top(_address(url), headers, interval, once, json))
+        asyncio.run(_top(_address(url), headers, interval, once, json, verbose))
     except KeyboardInterrupt:
         return
     except TopError as error:
@@ -64,7 +68,12 @@ def _address(text: str) -> httpx.URL:
 
 
 async def _top(
-    url: httpx.URL, headers: dict[str, str], interval_s: float, once: bool, as_json: bool
+    url: httpx.URL,
+    headers: dict[str, str],
+    interval_s: float,
+    once: bool,
+    as_json: bool,
+    verbose: bool,
 ) -> None:
     async with httpx.AsyncClient(
         base_url=url, headers=headers, timeout=_TIMEOUT_S, trust_env=False
@@ -74,15 +83,19 @@ async def _top(
             while True:
                 await asyncio.sleep(interval_s)
                 now = await _read(client)
-                _print(make_view(now, before), as_json=as_json)
+                _print(make_view(now, before), as_json=as_json, verbose=verbose)
                 if once:
                     return
                 before = now
-        await _live(client, before, interval_s)
+        await _live(client, before, interval_s, verbose)
 
 
-async def _live(client: httpx.AsyncClient, before: RouterState, interval_s: float) -> None:
-    with Live(render(make_view(before, None)), screen=True, auto_refresh=False) as live:
+async def _live(
+    client: httpx.AsyncClient, before: RouterState, interval_s: float, verbose: bool
+) -> None:
+    with Live(
+        render(make_view(before, None), verbose=verbose), screen=True, auto_refresh=False
+    ) as live:
         while True:
             await asyncio.sleep(interval_s)
             try:
@@ -90,16 +103,16 @@ async def _live(client: httpx.AsyncClient, before: RouterState, interval_s: floa
             except TopError as error:  # the router may restart
                 live.update(f"[red]{escape(str(error))}[/]", refresh=True)
                 continue
-            live.update(render(make_view(now, before)), refresh=True)
+            live.update(render(make_view(now, before), verbose=verbose), refresh=True)
             before = now
 
 
-def _print(view: View, *, as_json: bool) -> None:
+def _print(view: View, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
         sys.stdout.flush()
     else:
-        report_console().print(render(view), highlight=False)
+        report_console().print(render(view, verbose=verbose), highlight=False)
 
 
 async def _read(client: httpx.AsyncClient) -> RouterState:

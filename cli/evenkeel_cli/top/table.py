@@ -9,43 +9,47 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from evenkeel_cli.top.view import View
+from evenkeel_cli.top.view import ClientRow, View
+from evenkeel_cli.verdict import verdict
 
 _STATE_STYLE = {"ready": "green", "not ready": "yellow", "gone": "red"}
 
 
-def render(view: View) -> RenderableType:
-    """The whole screen."""
-    parts: list[RenderableType] = [Text.from_markup(_header(view)), ""]
+def render(view: View, *, verbose: bool = False) -> RenderableType:
+    """The whole screen. `verbose` adds figures for the developers of the scheduler."""
+    parts: list[RenderableType] = [Text.from_markup(_header(view, verbose)), ""]
     parts += [f"[yellow]config:[/] {escape(fault)}" for fault in view.config_faults]
     parts += [f"[yellow]{escape(warning)}[/]" for warning in _warnings(view)]
-    parts += [_fairness(view), "", _clients(view), "", _replicas(view)]
+    parts += [_fairness(view, verbose), "", _clients(view, verbose), "", _replicas(view)]
     return Group(*parts)
 
 
-def _header(view: View) -> str:
+def _header(view: View, verbose: bool) -> str:
     words = [
         f"[bold]{escape(view.service)}[/]  {escape(view.model)}  {view.fleet_policy}",
         f"up {view.uptime_s:,.0f} s",
         f"{view.in_flight} in flight",
         f"{view.waiting} waiting",
-        f"{view.prefix_blocks:,} prefix blocks",
     ]
+    if verbose:
+        words.append(f"{view.prefix_blocks:,} prefix blocks")
     if view.draining:
         words.append("[yellow]draining[/]")
     return " · ".join(words)
 
 
-def _fairness(view: View) -> Text:
+def _fairness(view: View, verbose: bool) -> Text:
     fleet = view.fleet
-    words = [
-        f"{fleet.backlogged} backlogged",
-        f"share error {fleet.share_error:.1%} over {fleet.window_s:.0f} s",
-        f"lead {fleet.lead_s:.1f} s",
-        f"Jain {fleet.jain:.3f}",
-        f"bound ratio {fleet.bound_ratio:.2f}",
-        f"closed totals version {view.ledger.closed_totals_version}, {view.ledger.open_accounts} open replica accounts",
-    ]
+    words = [verdict({"a client": 1 - fleet.share_error} if fleet.backlogged else {})]
+    if verbose:
+        words += [
+            f"{fleet.backlogged} backlogged",
+            f"share error {fleet.share_error:.1%} over {fleet.window_s:.0f} s",
+            f"lead {fleet.lead_s:.1f} s",
+            f"Jain {fleet.jain:.3f}",
+            f"bound ratio {fleet.bound_ratio:.2f}",
+            f"closed totals version {view.ledger.closed_totals_version}, {view.ledger.open_accounts} open replica accounts",
+        ]
     if view.peers:
         words.append(f"{sum(not peer.error for peer in view.peers)} of {len(view.peers)} peers")
     return Text(" · ".join(words))
@@ -75,20 +79,9 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _clients(view: View) -> Table:
-    table = _table(
-        "client",
-        "weight",
-        "share",
-        "owed",
-        "serv/s",
-        "flight",
-        "wait",
-        "deficit",
-        "lead",
-        "hit",
-        "err",
-    )
+def _clients(view: View, verbose: bool) -> Table:
+    names = ["client", "weight", "share", "owed", "serv/s", "flight", "wait", "hit", "err"]
+    table = _table(*names, *(("deficit", "lead") if verbose else ()))
     for row in sorted(view.clients, key=lambda row: -(row.share or 0.0)):
         table.add_row(
             escape(f"{row.tenant}/{row.client or '(other clients)'}"),
@@ -98,12 +91,17 @@ def _clients(view: View) -> Table:
             f"{row.service_per_s:,.0f}",
             str(row.in_flight),
             str(row.waiting),
-            _range(row.deficit_min, row.deficit_max),
-            f"{row.lead_s:.0f}s",
             _percent(row.hit_rate),
             str(row.errors),
+            *_internals(row, verbose),
         )
     return table
+
+
+def _internals(row: ClientRow, verbose: bool) -> tuple[str, ...]:
+    if not verbose:
+        return ()
+    return _range(row.deficit_min, row.deficit_max), f"{row.lead_s:.0f}s"
 
 
 def _replicas(view: View) -> Table:

@@ -20,8 +20,6 @@ from evenkeel_contract.adminstate import (
     RouterState,
     TenantState,
 )
-from evenkeel_fairshare.ledger import tenant_of
-from evenkeel_fairshare.tenancy import shares
 
 
 class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +53,7 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
     share: float | None
     """Its part of the service in the window, 0 to 1; None if the fleet served no client."""
     owed: float | None
-    """Its fair share among the clients with requests, 0 to 1; None if it had none."""
+    """What it was owed in the window, as a part of all service, 0 to 1; None if no request of it waits."""
     service_per_s: float
     """Weighted tokens."""
     in_flight: int
@@ -155,9 +153,9 @@ def _replicas(
 def _clients(now: RouterState, before: RouterState | None, window_s: float) -> Iterator[ClientRow]:
     earlier = {client.identity: client for _, client in _each(before)} if before else {}
     pairs = list(_each(now))
-    served = _served(now, before)
+    served = _grown_of_clients(now, before, "service")
     total = sum(served.values())
-    owed = _owed(now)
+    owed = _grown_of_clients(now, before, "owed")
     for tenant, client in pairs:
         past = earlier.get(client.identity)
         deficits = [at.deficit for at in client.replicas]
@@ -166,7 +164,7 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
             client=client.name,
             weight=f"{tenant.weight}·{client.weight}",
             share=served[client.identity] / total if total > 0 else None,
-            owed=owed.get(client.identity),
+            owed=owed[client.identity] / total if client.backlogged and total > 0 else None,
             service_per_s=served[client.identity] / window_s,
             in_flight=client.in_flight,
             waiting=sum(at.waiting for at in client.replicas),
@@ -182,11 +180,11 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
         )
 
 
-def _served(now: RouterState, before: RouterState | None) -> dict[str, float]:
-    """Weighted tokens that each client was served in the window."""
+def _grown_of_clients(now: RouterState, before: RouterState | None, name: str) -> dict[str, float]:
+    """The growth of each client's total in the window."""
     earlier = {client.identity: client for _, client in _each(before)} if before else {}
     return {
-        client.identity: _grown(client, earlier.get(client.identity), "service")
+        client.identity: _grown(client, earlier.get(client.identity), name)
         for _, client in _each(now)
     }
 
@@ -205,14 +203,6 @@ def _served_by_pair(now: RouterState, before: RouterState | None) -> dict[tuple[
         for _, client in _each(now)
         for at in client.replicas
     }
-
-
-def _owed(now: RouterState) -> dict[str, float]:
-    """The fair share of each client with requests."""
-    clients = {client.identity: max(client.weight, 1) for _, client in _each(now)}
-    tenants = {tenant_of(client.identity): max(tenant.weight, 1) for tenant, client in _each(now)}
-    busy = [one.identity for _, one in _each(now) if one.in_flight > 0 or one.backlogged]
-    return shares(busy, clients.__getitem__, tenants.__getitem__)
 
 
 def _each(state: RouterState) -> Iterator[tuple[TenantState, ClientState]]:

@@ -6,7 +6,7 @@ export const { CLIENTS_URL: URL, CLIENTS_KEY: KEY, CLIENTS_LIMITED_KEY: LIMITED_
 const SIMULATED = process.env.CLIENTS_TARGET === "simulator";
 const TENANTS = process.env.CLIENTS_TENANTS.split(",");
 const QUESTION = "What can you tell me about the sea and the sky?";
-const LONG = "Tell me story 2739 about the sea, from its beginning to its end.";
+const LONG = "Tell me story 36059 about the sea, from its beginning to its end.";
 const TOKENS = 12;
 
 export const SCHEMA = {
@@ -88,7 +88,7 @@ const FLOWS = {
   413: (ask, client) => fails(client, "413", () => ask({ prompt: "word ".repeat(20_000), maxTokens: TOKENS })),
   429: (ask, client) =>
     fails(client, "429", async () => {
-      for (let i = 0; i < 3; i++) await ask({ prompt: QUESTION, maxTokens: 2 }, { key: LIMITED_KEY });
+      for (let i = 0; i < 8; i++) await ask({ prompt: QUESTION, maxTokens: 2 }, { key: LIMITED_KEY });
     }),
   async "Retry-After"(ask) {
     const before = await counted("rate_limited");

@@ -20,7 +20,9 @@ from evenkeel_contract.adminstate import (
 from rich.console import Console
 
 
-def state(*, time_s: float, uptime_s: float, scale: int, in_flight: int = 1) -> RouterState:
+def state(
+    *, time_s: float, uptime_s: float, scale: int, in_flight: int = 1, waits: bool = True
+) -> RouterState:
     """A router after `scale` times the same traffic: ads/chat received three times the service of seo/bot."""
     return RouterState(
         version=STATE_VERSION,
@@ -62,6 +64,8 @@ def state(*, time_s: float, uptime_s: float, scale: int, in_flight: int = 1) -> 
                         input_tokens=10 * scale,
                         cached_tokens=5 * scale,
                         service=300.0 * scale,
+                        owed=320.0 * scale,
+                        backlogged=waits,
                         replicas=(
                             ClientAtReplica(
                                 replica="r0",
@@ -93,6 +97,8 @@ def state(*, time_s: float, uptime_s: float, scale: int, in_flight: int = 1) -> 
                         name="bot",
                         in_flight=in_flight,
                         service=100.0 * scale,
+                        owed=80.0 * scale,
+                        backlogged=waits,
                     ),
                 ),
             ),
@@ -119,12 +125,13 @@ def test_rates_are_differences_over_the_time_between_two_readings() -> None:
     assert bot.deficit_min is None
 
 
-def test_fair_shares_are_those_among_clients_with_requests() -> None:
+def test_owed_is_what_the_ledger_owed_in_the_window_to_clients_that_wait() -> None:
     chat, batch, bot = make_view(state(time_s=1, uptime_s=1, scale=1), None).clients
     assert (chat.owed, bot.owed) == (pytest.approx(0.8), pytest.approx(0.2))
     assert batch.owed is None
-    idle = make_view(state(time_s=1, uptime_s=1, scale=1, in_flight=0), None)
-    assert [row.owed for row in idle.clients] == [None, None, None]
+    light = make_view(state(time_s=1, uptime_s=1, scale=1, waits=False), None)
+    assert [row.owed for row in light.clients] == [None, None, None]
+    assert [row.share for row in light.clients] == [0.75, 0.0, 0.25]
 
 
 def test_a_single_reading_covers_the_uptime() -> None:
@@ -166,10 +173,11 @@ def test_the_header_shows_fairness_and_the_missing_parts_of_the_ledger() -> None
             PeerState(name="b", url="http://h:5", error="it answered 401"),
         ),
     )
-    console = Console(width=200)
+    console = Console(width=400)
     with console.capture() as capture:
-        console.print(render(make_view(reported, None)))
+        console.print(render(make_view(reported, None), verbose=True))
     for words in (
+        "Unfair: a client was given 75% of what it was owed while it waited.",
         "2 backlogged · share error 25.0% over 60 s · lead 3.2 s · Jain 0.875 · bound ratio 0.40",
         "closed totals version 7, 3 open replica accounts · 1 of 2 peers",
         "store Redis: no answer",
@@ -179,11 +187,22 @@ def test_the_header_shows_fairness_and_the_missing_parts_of_the_ledger() -> None
         assert words in capture.get()
 
 
+def test_under_light_load_the_verdict_is_that_no_client_waits_and_internals_are_hidden() -> None:
+    console = Console(width=200)
+    with console.capture() as capture:
+        light = state(time_s=1, uptime_s=1, scale=1, waits=False)
+        console.print(render(make_view(light, None)))
+    text = capture.get()
+    assert "Fair: no client had to wait for another." in text
+    for word in ("Jain", "deficit", "closed totals", "prefix blocks", "80%"):
+        assert word not in text, word
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_tables_show_clients_replicas_and_faults(width: int) -> None:
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(render(make_view(state(time_s=1, uptime_s=1, scale=1), None)))
+        console.print(render(make_view(state(time_s=1, uptime_s=1, scale=1), None), verbose=True))
     text = capture.get()
     for word in (
         "ns/llama",
