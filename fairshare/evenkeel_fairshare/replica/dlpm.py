@@ -69,20 +69,22 @@ class ClientQueue(OrderedDict[Request, Entry]):
     def proposals(self) -> Iterator[Entry]:
         """Each once, the best first; the oldest one comes next once it was overtaken too often.
 
+        If it cannot enter then, the others wait too. Otherwise their adapters could leave no slot for its adapter, without limit.
         Meanwhile nothing changes the queue, except that each proposal may be taken out before the next one.
         """
-        line, index, too_old = self.line, 0, None
+        line, index = self.line, 0
         while index < len(line):
             entry = line[index]
-            if entry is too_old:  # refused before
-                index += 1
-                continue
-            if self.overtaken >= MAX_OVERTAKEN:
+            is_due = self.overtaken >= MAX_OVERTAKEN
+            if is_due:
                 oldest = next(iter(self.values()))
-                if oldest > entry and oldest is not too_old:
-                    entry = too_old = oldest
+                if oldest < entry:
+                    return  # refused before
+                entry = oldest
             yield entry
-            if index < len(line) and line[index] is entry:  # refused
+            if entry[2] in self:  # refused
+                if is_due:
+                    return
                 index += 1
 
     def _cut(self, request: Request) -> None:
@@ -302,7 +304,7 @@ class Dlpm(ReplicaPolicy):
     def _admit(self, request: Request) -> None:
         """Lines 22 to 24."""
         client = self._running[request] = self._take_out(request, admitted=True)
-        cost = self._cost.input_cost(request.extend_tokens) if request.charge_input else 0.0
+        cost = self._cost.input_cost(request.input_work) if request.charge_input else 0.0
         self._service += cost
         for node in client.path:
             node.admit(cost)
