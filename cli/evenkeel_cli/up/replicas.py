@@ -89,9 +89,7 @@ def simulated(service: FairInferenceService) -> SimulatedReplica:
     """The replicas of a service with runtime Simulator."""
     model = service.spec.model
     adapters = adapter_flags(model, paths={one.name: one.source for one in model.adapters})
-    return SimulatedReplica(
-        (*simulator_flags(service.spec), *adapters, *service.spec.engine.args)
-    )
+    return SimulatedReplica((*simulator_flags(service.spec), *adapters, *service.spec.engine.args))
 
 
 def changes_to(

@@ -20,7 +20,8 @@ class AdapterPlaces:
     """The last adapters of each replica, by slot of the fleet."""
 
     def __init__(self, adapters_per_batch: int) -> None:
-        self._limit = adapters_per_batch
+        self.limit = adapters_per_batch
+        """Slots of each replica."""
         self._of: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)
         self._replicas: defaultdict[str, int] = defaultdict(int)
 
@@ -32,7 +33,7 @@ class AdapterPlaces:
         adapters[adapter] = None
         adapters.move_to_end(adapter)
         self._replicas[adapter] |= 1 << slot
-        if len(adapters) > self._limit:
+        while len(adapters) > self.limit:
             self._replicas[adapters.popitem(last=False)[0]] &= ~(1 << slot)
 
     def left(self, slot: int) -> None:
