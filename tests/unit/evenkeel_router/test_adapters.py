@@ -20,6 +20,7 @@ BODIES: dict[Endpoint, dict[str, Any]] = {
     Endpoint.CHAT: TURNS,
     Endpoint.MESSAGES: TURNS | {"max_tokens": 3},
     Endpoint.EMBEDDINGS: {"input": "Hi" * 100},
+    Endpoint.RESPONSES: {"input": "Hi" * 100, "store": False},
 }
 
 
@@ -85,7 +86,6 @@ def test_an_unknown_adapter_is_not_found_in_the_words_of_each_api(
 @pytest.mark.parametrize(
     ("endpoint", "body"),
     [
-        (Endpoint.RESPONSES, {"input": "Hi"}),
         (Endpoint.RERANK, {"query": "a", "documents": ["b"]}),
         (Endpoint.SCORE, {"query": "a", "items": ["b"]}),
         (Endpoint.CLASSIFY, {"input": "a"}),
