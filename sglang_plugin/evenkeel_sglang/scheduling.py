@@ -224,7 +224,7 @@ class Scheduling:
     ) -> Request | None:
         """Report the result of a proposal to the policy; returns the next one."""
         # No answer: the engine skipped it for a reason of its own (no slot for its adapter).
-        outcome = self._answer or AdmissionResult.LATER
+        outcome = self._answer or AdmissionResult.NO_SLOT
         self._answer = None
         if outcome is AdmissionResult.ADMITTED:
             scheduled = self._waiting.pop(self._engine_of(wanted))

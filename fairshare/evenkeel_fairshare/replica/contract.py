@@ -30,9 +30,12 @@ class AdmissionResult(Enum):
 
     ADMITTED = "admitted"  # it is in the batch; `Request.extend_tokens` is set
     NO_ROOM = "no_room"  # it does not fit now; it stays queued
-    LATER = "later"
-    """It stays queued, and others may enter: another request computes its prefix now, or its adapter has no place beside
-    those of the batch."""
+    LATER = (
+        "later"  # another request computes its prefix now; it stays queued, and others may enter
+    )
+    NO_SLOT = (
+        "no_slot"  # the batch uses all slots for adapters; it stays queued, and others may enter
+    )
 
 
 @dataclass(slots=True, eq=False)

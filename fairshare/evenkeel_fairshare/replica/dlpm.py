@@ -49,6 +49,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
         self.line: list[Entry] = []
         self.overtaken = 0
         """Number of other requests of the client admitted since the oldest one became the oldest."""
+        self.without_slot: Request | None = None
+        """The last one in this pass whose adapter has no slot."""
 
     def put(self, key: float, serial: int, request: Request) -> None:
         """`request` waits, or has another key."""
@@ -69,22 +71,24 @@ class ClientQueue(OrderedDict[Request, Entry]):
     def proposals(self) -> Iterator[Entry]:
         """Each once, the best first; the oldest one comes next once it was overtaken too often.
 
-        If it cannot enter then, the others wait too. Otherwise their adapters could leave no slot for its adapter, without limit.
+        If there is no slot for its adapter then, the others wait too: their adapters would occupy the slots without limit.
         Meanwhile nothing changes the queue, except that each proposal may be taken out before the next one.
         """
-        line, index = self.line, 0
+        line, index, too_old = self.line, 0, None
+        self.without_slot = None
         while index < len(line):
             entry = line[index]
-            is_due = self.overtaken >= MAX_OVERTAKEN
-            if is_due:
+            if entry is too_old:  # refused before
+                index += 1
+                continue
+            if self.overtaken >= MAX_OVERTAKEN:
                 oldest = next(iter(self.values()))
-                if oldest < entry:
-                    return  # refused before
-                entry = oldest
-            yield entry
-            if entry[2] in self:  # refused
-                if is_due:
+                if oldest[2] is self.without_slot:
                     return
+                if oldest > entry and oldest is not too_old:
+                    entry = too_old = oldest
+            yield entry
+            if index < len(line) and line[index] is entry:  # refused
                 index += 1
 
     def _cut(self, request: Request) -> None:
@@ -164,6 +168,9 @@ class Dlpm(ReplicaPolicy):
             outcome = yield request
             if outcome is AdmissionResult.ADMITTED:
                 self._admit(request)
+            elif outcome is AdmissionResult.NO_SLOT:
+                client = self._queue[request]
+                self.client_queues[client.path[0]][client].without_slot = request
             elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
 

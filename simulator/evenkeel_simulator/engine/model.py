@@ -275,7 +275,7 @@ class Engine:
         if self._shares.turns.must_wait(request):
             return AdmissionResult.LATER
         if self.adapters is not None and not self.adapters.fits(request.adapter):
-            return AdmissionResult.LATER
+            return AdmissionResult.NO_SLOT
         cache = self.memory.cache
         cache.unfollow(request)
         extend_tokens = self.memory.claim(request)
