@@ -135,6 +135,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
                 admission=admission,
                 max_running=max_running,
                 share_in_batch=share_in_batch,
+                adapters_per_batch=spec.adapters_per_batch if spec else None,
             ),
             longest_first=longest_first,
             artifact_rules=artifact_rules,

@@ -41,7 +41,9 @@ GUARDED_FIELDS: Final = (
     "custom_params",
     "cache_salt",
 )
-GUARDED_HEADERS: Final = (CLIENT_KEY_HEADER, "x-custom-labels")
+ADAPTER_HEADER: Final = "x-evenkeel-adapter"
+"""The LoRA adapter of a request to `/v1/responses`, where SGLang reads none of the body: the plug-in reads it."""
+GUARDED_HEADERS: Final = (CLIENT_KEY_HEADER, ADAPTER_HEADER, "x-custom-labels")
 
 # Names of the objects that the operator creates for a service and that routers read.
 SERVICE_LABEL: Final = f"{GROUP}/service"

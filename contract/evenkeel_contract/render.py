@@ -29,7 +29,7 @@ from evenkeel_contract.routerconfig import (
     TenantConfig,
     TenantLimits,
 )
-from evenkeel_contract.spec.parts import Model
+from evenkeel_contract.spec.parts import Adapter, Model
 from evenkeel_contract.spec.resources import (
     FairInferenceService,
     InferenceTenant,
@@ -66,6 +66,8 @@ def router_config(
         namespace=service.metadata.namespace,
         service=service.metadata.name,
         model=spec.model.name,
+        adapters=tuple(sorted(adapter.name for adapter in spec.model.adapters)),
+        adapters_per_batch=spec.model.adapters_per_batch,
         listen=listen,
         scheduling=SchedulingConfig(
             fleet_policy=spec.scheduling.fleet_policy,
@@ -193,6 +195,8 @@ CPU_FLAGS: Final = (
     "--dtype=float32",
 )
 """SGLang without a GPU. These settings need no kernels and serve models such as Llama."""
+CPU_ADAPTER_FLAG: Final = "--lora-backend=torch_native"
+"""Adapters without a GPU: the other backends need kernels."""
 CPU_ENVIRONMENT: Final[Mapping[str, str]] = {
     "SGLANG_USE_CPU_ENGINE": "1",
     "TORCHDYNAMO_DISABLE": "1",  # no compiler
@@ -212,6 +216,19 @@ def sglang_flags(spec: ServiceSpec, *, model: str, tensor_parallel: int) -> Iter
     yield f"--tensor-parallel-size={tensor_parallel}"
     yield f"--schedule-policy={schedule_policy_flag(spec.scheduling.replica_policy.value)}"
     yield from COMMON_FLAGS
+
+
+def adapter_flags(model: Model, *, paths: Mapping[str, str]) -> Iterator[str]:
+    """The flags of LoRA adapters, equal for both runtimes; none without adapters.
+
+    `paths`: name of an adapter → a repository name or a path that the engine loads.
+    """
+    if model.adapters:
+        yield "--enable-lora"
+        yield f"--max-loras-per-batch={model.adapters_per_batch}"
+        yield "--lora-paths"  # one flag with many values
+        for adapter in model.adapters:
+            yield f"{adapter.name}={paths[adapter.name]}"
 
 
 def kv_events_flag(
@@ -264,7 +281,7 @@ def engine_environment(spec: ServiceSpec, *, reports_port: int | None) -> dict[s
     ).to_environment()
 
 
-def hub_name(model: Model) -> str | None:
+def hub_name(model: Model | Adapter) -> str | None:
     """The repository of an `hf://` source."""
     scheme, rest = model.source.split("://", 1)
     return rest.partition("@")[0] if scheme == "hf" else None
@@ -275,7 +292,7 @@ def hub_revision(model: Model) -> str | None:
     return (model.source.partition("@")[2] or None) if hub_name(model) else None
 
 
-def file_path(model: Model) -> str | None:
+def file_path(model: Model | Adapter) -> str | None:
     """The path of a `file://` source."""
     scheme, rest = model.source.split("://", 1)
     return rest if scheme == "file" else None

@@ -54,7 +54,7 @@ class Accounts:
         totals.cached_tokens += request.matched_tokens
         totals.extend_tokens += request.extend_tokens
         if charged:
-            _serve(totals, request, self._cost.input_cost(request.extend_tokens))
+            _serve(totals, request, self._cost.input_cost(request.input_work))
 
     def settle(self, request: Request) -> ClientReport:
         """Add the output tokens that the totals do not include yet; returns the client's row."""

@@ -282,6 +282,10 @@ class RouterConfig:
     """The FairInferenceService's name."""
     model: Name
     """Model name that clients send; the router answers 404 for another model."""
+    adapters: Annotated[tuple[Annotated[str, Length(1, 253), PRINTABLE], ...], Length(0, 128)] = ()
+    """Names of the LoRA adapters that replicas serve besides the model."""
+    adapters_per_batch: Positive = 8
+    """How many adapters a replica has loaded at a time."""
     listen: ListenConfig = field(default_factory=ListenConfig)
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     prefix: PrefixConfig = field(default_factory=PrefixConfig)

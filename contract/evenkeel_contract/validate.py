@@ -22,6 +22,7 @@ OWNED_FLAGS: Final = (
     "--api-key",
     "--client-quantum",
     "--enable-cache-report",
+    "--enable-lora",
     "--enable-metrics",
     "--host",
     "--input-token-weight",
@@ -29,6 +30,8 @@ OWNED_FLAGS: Final = (
     "--kv-events-port",
     "--kv-replay-port",
     "--load-publish-endpoint",
+    "--lora-paths",
+    "--max-loras-per-batch",
     "--model",
     "--model-path",
     "--output-token-weight",
@@ -82,6 +85,17 @@ def _salvage(
     resource, faults = salvage(cls, data)
     found = [fault for rule in rules for fault in rule(resource)]
     return resource, faults + tuple(without_echoes(found, faults))
+
+
+def adapters_have_the_name_of_the_model(service: FairInferenceService) -> Iterator[Fault]:
+    model = service.spec.model
+    for index, adapter in enumerate(model.adapters):
+        if adapter.name == model.name:
+            yield Fault(
+                f"spec.model.adapters[{index}].name",
+                f"{show(adapter.name)} is also the model's name; choose another name",
+                about=("spec.model.servedName", "spec.model.source"),
+            )
 
 
 def replicas_and_autoscaling_are_both_given(service: FairInferenceService) -> Iterator[Fault]:
@@ -245,6 +259,7 @@ def alert_labels_are_no_labels(service: FairInferenceService) -> Iterator[Fault]
 SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]] = (
     # In the order of the document's fields, so that faults appear from top to bottom.
     cache_cannot_be_shared,
+    adapters_have_the_name_of_the_model,
     replicas_and_autoscaling_are_both_given,
     arguments_are_owned,
     rollout_cannot_move,

@@ -16,7 +16,7 @@ from typing import Any
 
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
 from evenkeel_contract.heldpages import HeldPages
-from evenkeel_contract.names import CLIENT_KEY_HEADER
+from evenkeel_contract.names import ADAPTER_HEADER, CLIENT_KEY_HEADER
 from evenkeel_contract.reportbook import Accounts, ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
@@ -24,6 +24,7 @@ from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
 from evenkeel_sglang import seams
+from evenkeel_sglang.adapters import AdapterLoads
 from evenkeel_sglang.collector import Collector
 from evenkeel_sglang.engine import EngineRequest
 from evenkeel_sglang.prompts import prompt_facts
@@ -66,12 +67,18 @@ def batch_item(item: Any, batch: Any, i: int) -> None:
 
 
 def generate_request(manager: Any, obj: Any, request: Any = None) -> None:
-    """Before `TokenizerManager.generate_request`: the client key of the HTTP request.
+    """Before `TokenizerManager.generate_request`: the client key and the adapter of the HTTP request.
 
-    SGLang takes it from the header for completions, chats and transcriptions only, not for responses, scores and rankings.
+    SGLang takes the key from the header for completions, chats and transcriptions only, not for responses, scores and rankings. Of
+    responses it ignores the adapter too.
     """
-    if request is not None and obj.routing_key is None:
+    if request is None:
+        return
+    if obj.routing_key is None:
         obj.routing_key = request.headers.get(CLIENT_KEY_HEADER)
+    adapter = request.headers.get(ADAPTER_HEADER)
+    if adapter is not None:
+        obj.lora_path = adapter
 
 
 def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:
@@ -92,6 +99,10 @@ def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:
     # Every tensor-parallel rank decides alike; one of them reports.
     if scheduler.server_args.dp_size > 1:
         raise seams.misfit("data-parallel ranks (--dp-size) would each keep deficits of their own")
+    if getattr(scheduler.server_args, "lora_drain_wait_threshold", 0) > 0:
+        raise seams.misfit(
+            "--lora-drain-wait-threshold is set; remove it, because the policy itself makes room for adapters that wait"
+        )
     if _is_first_rank():
         _announce(name, settings, server_args=scheduler.server_args, scheduling=_scheduling)
 
@@ -256,6 +267,9 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
         Accounts(cost),
         match=matched_tokens,
         clock=_rank_clock or monotonic,
+        adapters=AdapterLoads(
+            lambda: scheduler.tp_worker.model_runner.lora_manager.memory_pool.uid_to_buffer_id
+        ),
         # Ranks measure different times, and their batches would differ.
         time=EngineTime(isolation=settings.isolation)
         if settings.isolation is not None and ranks == 1

@@ -21,6 +21,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 
+from evenkeel_sglang.adapters import AdapterLoads
 from evenkeel_sglang.engine import (
     EngineRequest,
     context_tokens,
@@ -71,6 +72,7 @@ class Scheduling:
         *,
         match: Callable[[EngineRequest], int],
         time: EngineTime | None = None,
+        adapters: AdapterLoads | None = None,
         refused: Callable[[str], None] = lambda reason: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -82,6 +84,7 @@ class Scheduling:
         self._time = time
         self._turns = PassTurns(time)
         self.reservations = Reservations(self._client_of)
+        self._adapters = adapters or AdapterLoads()
         self.refused = refused
         self._clock = clock
         self._waiting: dict[EngineRequest, Scheduled] = {}
@@ -94,6 +97,7 @@ class Scheduling:
     def begin_pass(self, queue: Sequence[EngineRequest]) -> WaitingQueue:
         """Compare the engine's queue with the policy's, and open a pass over it."""
         self.end_pass()
+        self._adapters.begin_pass()
         with self._lock:
             self._reconcile(queue)
             if self._matching is not None:
@@ -130,6 +134,7 @@ class Scheduling:
         if admitted:
             scheduled.matched_tokens = prefix_tokens(request)
             scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
+            scheduled.load_tokens = self._adapters.tokens(request)
 
     def must_wait(self, request: EngineRequest) -> bool:
         """Whether the next chunk of a prompt has to wait for decode steps (R13)."""
@@ -218,8 +223,8 @@ class Scheduling:
         self, admissions: Generator[Request, AdmissionResult, None], wanted: Request
     ) -> Request | None:
         """Report the result of a proposal to the policy; returns the next one."""
-        # No answer: the engine skipped it for a reason of its own (an adapter that is not loaded yet).
-        outcome = self._answer or AdmissionResult.LATER
+        # No answer: the engine skipped it for a reason of its own (no slot for its adapter).
+        outcome = self._answer or AdmissionResult.NO_SLOT
         self._answer = None
         if outcome is AdmissionResult.ADMITTED:
             scheduled = self._waiting.pop(self._engine_of(wanted))

@@ -34,6 +34,8 @@ SERVICE: Final[Document] = {
                 "size": "100Gi",
                 "accessModes": ["ReadWriteMany"],
             },
+            "adapters": [{"name": "support", "source": "hf://acme/support-lora"}],
+            "adaptersPerBatch": 8,
         },
         "engine": {
             "runtime": "SGLang",
@@ -225,6 +227,13 @@ RULES: Final[Mapping[str, Pair]] = {
             "spec.autoscaling.maxReplicas": 1,
         },
         bad={"spec.model.cache.accessModes": ["ReadWriteOnce"]},
+    ),
+    "an adapter with the name of the model": Pair(
+        path="spec.model.adapters",
+        message="adapters: the name of an adapter must differ from servedName",
+        base=SERVICE,
+        good={"spec.model.adapters.0.name": "llama-3.1-8b-support"},
+        bad={"spec.model.adapters.0.name": "llama-3.1-8b"},
     ),
     "a flag that is owned": Pair(
         path="spec.engine.args[1]",

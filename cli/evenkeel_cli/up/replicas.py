@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count as naturals
 from typing import Final, Protocol
 
-from evenkeel_contract.render import simulator_flags
+from evenkeel_contract.render import adapter_flags, simulator_flags
 from evenkeel_contract.spec.resources import FairInferenceService
 
 from evenkeel_cli.up.capacity import SIMULATED_REPLICA_BYTES
@@ -87,7 +87,9 @@ class ReplicaChanges:
 
 def simulated(service: FairInferenceService) -> SimulatedReplica:
     """The replicas of a service with runtime Simulator."""
-    return SimulatedReplica((*simulator_flags(service.spec), *service.spec.engine.args))
+    model = service.spec.model
+    adapters = adapter_flags(model, paths={one.name: one.source for one in model.adapters})
+    return SimulatedReplica((*simulator_flags(service.spec), *adapters, *service.spec.engine.args))
 
 
 def changes_to(

@@ -16,11 +16,13 @@ from typing import Final
 
 from evenkeel_contract.enginesettings import REPORTS_PORT_VARIABLE
 from evenkeel_contract.render import (
+    CPU_ADAPTER_FLAG,
     CPU_ENVIRONMENT,
     CPU_FLAGS,
     OFFLINE_ENVIRONMENT,
     PAGE_SIZE,
     SGLANG_MODULE,
+    adapter_flags,
     engine_environment,
     file_path,
     hub_name,
@@ -150,7 +152,7 @@ def real_replica(
     environment = engine_environment(spec, reports_port=None)
     if on_cpu:  # a number of threads that the user has set stays
         environment |= {name: inherited.get(name, text) for name, text in CPU_ENVIRONMENT.items()}
-    if Path(model).is_absolute():
+    if Path(model).is_absolute() and not any(map(hub_name, spec.model.adapters)):
         environment |= OFFLINE_ENVIRONMENT
     if token:
         environment[_TOKEN_VARIABLE] = token
@@ -160,6 +162,8 @@ def real_replica(
             *sglang_flags(spec, model=model, tensor_parallel=gpus_each),
             f"--page-size={PAGE_SIZE}",
             *((*CPU_FLAGS, _CPU_POOL) if on_cpu else ()),
+            *((CPU_ADAPTER_FLAG,) if on_cpu and spec.model.adapters else ()),
+            *adapter_flags(spec.model, paths=adapter_paths(spec.model)),
             *spec.engine.args,  # last: of a flag given twice, SGLang takes the last
         ),
         environment=tuple(environment.items()),
@@ -197,6 +201,25 @@ def model_of(model: Model, given: Path | None) -> str:
     if not (Path(path) / "config.json").is_file():
         raise FleetError(f"{option}: {path} is not the folder of a model: it has no config.json")
     return str(Path(path).absolute())
+
+
+def adapter_paths(model: Model) -> dict[str, str]:
+    """Name of an adapter → what SGLang loads: a repository name, or the absolute path of a folder; raises `FleetError`."""
+    found = {}
+    for index, adapter in enumerate(model.adapters):
+        path = hub_name(adapter) or file_path(adapter)
+        if path is None:
+            raise FleetError(
+                f"spec.model.adapters[{index}].source: {adapter.source} exists in a cluster only; "
+                f"use file:///path or hf://organisation/adapter"
+            )
+        if hub_name(adapter) is None and not (Path(path) / "adapter_config.json").is_file():
+            raise FleetError(
+                f"spec.model.adapters[{index}].source: {path} is not the folder of an adapter: "
+                f"it has no adapter_config.json"
+            )
+        found[adapter.name] = path
+    return found
 
 
 def gpus_here() -> tuple[str, ...]:

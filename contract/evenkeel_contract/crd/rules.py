@@ -17,6 +17,7 @@ from evenkeel_contract.spec.parts import (
     Cache,
     Engine,
     FileState,
+    Model,
     Rollout,
     Router,
     RouterLimits,
@@ -137,6 +138,16 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             message="model.cache.accessModes must include ReadWriteMany or ReadOnlyMany for more than one "
             "replica (engine.replicas, autoscaling.maxReplicas), since they may run on several nodes",
             field="model.cache.accessModes",
+        ),
+    ),
+    Model: (
+        Rule(
+            mirrors="adapters_have_the_name_of_the_model",
+            # Without servedName the name is a part of source; SpecValid reports that case.
+            rule="!has(self.servedName) || !has(self.adapters) || "
+            "self.adapters.all(a, a.name != self.servedName)",
+            message="adapters: the name of an adapter must differ from servedName",
+            field="adapters",
         ),
     ),
     Cache: (

@@ -20,6 +20,7 @@ from evenkeel_contract.values import (
     Pattern,
     Quantity,
     Range,
+    UniqueBy,
     Url,
 )
 
@@ -83,6 +84,16 @@ SOURCE = Pattern(
 )
 
 
+# Engines load adapters without a revision. A colon separates the model's name from the adapter's.
+ADAPTER_SOURCE = Pattern(
+    r"hf://[\w.-]+/[\w.-]+|pvc://[a-z0-9.-]+(/[^\x00-\x20\x7f]*)?|file:///[^\x00-\x20\x7f]*",
+    "hf://organisation/adapter, pvc://claim/path or file:///path, without a revision",
+)
+ADAPTER_NAME = Pattern(
+    r"[a-zA-Z0-9][-._/a-zA-Z0-9]*", "a name of letters, digits, '-', '_', '.' and '/'"
+)
+
+
 class Runtime(Enum):
     """The server that a replica runs."""
 
@@ -123,6 +134,16 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """A LoRA adapter of the model."""
+
+    name: Annotated[str, ADAPTER_NAME, Length(1, 253)]
+    """Name that clients send as the model, alone or as `model:name`."""
+    source: Annotated[str, ADAPTER_SOURCE, Length(1, 1024)]
+    """Location of the adapter's files: `hf://organisation/adapter`, `pvc://claim/path` or `file:///path`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The model that the service answers with."""
 
@@ -135,6 +156,10 @@ class Model:
     """Secret entry with the Hugging Face token. Needed only for a gated or private `hf://` source."""
     cache: Cache | None = None
     """Volume for the model's files. If not set, each replica downloads them into its own container."""
+    adapters: Annotated[tuple[Adapter, ...], UniqueBy(("name",)), Length(0, 128)] = ()
+    """LoRA adapters that each replica serves in addition to the model."""
+    adapters_per_batch: Annotated[int, Range(1, 128)] = 8
+    """Most adapters that the requests of one batch may use. Requests for the model without an adapter count as one adapter."""
 
     @property
     def name(self) -> str:

@@ -44,8 +44,10 @@ class Dispatch(NamedTuple):
     weight: float = 1.0
     """The client's weight over the whole fleet: its tenant's times its own (`tenancy.Weights.fleet`)."""
     longest: ReplicaSet = EMPTY
-    """Replicas with the longest match of its prefix; empty without any match."""
+    """Replicas with the longest match of its prefix; without any match those with its adapter loaded."""
     matched_tokens: int = 0
+    adapter_tokens: int = 0
+    """Tokens that the loaded adapter of the replicas in `longest` is worth; 0 if they have none loaded for the request."""
     blocks: Sequence[int] = ()
     """Chained block hashes of the prompt, for policies with their own tree (Preble)."""
 

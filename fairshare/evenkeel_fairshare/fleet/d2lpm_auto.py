@@ -138,7 +138,8 @@ class AutoD2lpm(FleetPolicy):
         if not holders:
             return self._least_work(account, others, outstanding)
         near = self._least_work(account, holders, outstanding)
-        quantum = self._patience * self._cost.input_cost(request.matched_tokens)
+        saved_tokens = request.matched_tokens + request.adapter_tokens
+        quantum = self._patience * self._cost.input_cost(saved_tokens)
         wait = self._wait(account, request, near, self._input_cost(request, near))
         if not others or wait <= quantum:
             return near
@@ -212,8 +213,9 @@ class AutoD2lpm(FleetPolicy):
 
     def _input_cost(self, request: Dispatch, slot: int) -> float:
         """Of the tokens that a replica computes for a request."""
-        cached = request.matched_tokens if request.longest >> slot & 1 else 0
-        return self._cost.input_cost(max(1, request.input_tokens - cached))
+        if request.longest >> slot & 1:
+            return self._cost.input_cost(max(1, request.input_tokens - request.matched_tokens))
+        return self._cost.input_cost(max(1, request.input_tokens + request.adapter_tokens))
 
     def _wait(self, account: _Account, request: Dispatch, slot: int, input_cost: float) -> float:
         """Work that a replica does before it has served the client's open work there.

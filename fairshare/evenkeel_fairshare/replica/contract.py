@@ -33,6 +33,9 @@ class AdmissionResult(Enum):
     LATER = (
         "later"  # another request computes its prefix now; it stays queued, and others may enter
     )
+    NO_SLOT = (
+        "no_slot"  # the batch uses all slots for adapters; it stays queued, and others may enter
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -70,10 +73,18 @@ class Request:
     change while the request waits (`ReplicaPolicy.rematched`)."""
     extend_tokens: int = 0
     """Input tokens that the engine computes; set at admission, at least 1."""
+    load_tokens: int = 0
+    """Tokens that the engine could compute while it loads the request's adapter; 0 if no load is needed. Set at admission, and
+    charged as input: the client whose request causes the load pays for it (R10)."""
     output_tokens: int = 0
     """Output tokens so far; the engine sets them before it reports `progress`."""
     booked_tokens: int = 0
     """Output tokens that the accounts include."""
+
+    @property
+    def input_work(self) -> int:
+        """Tokens that an admission is charged for as input."""
+        return self.extend_tokens + self.load_tokens
 
     def due_tokens(self, tokens: int) -> int:
         """The number of its last `tokens` output tokens that are charged here (R11)."""

@@ -49,6 +49,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
         self.line: list[Entry] = []
         self.overtaken = 0
         """Number of other requests of the client admitted since the oldest one became the oldest."""
+        self.without_slot: Request | None = None
+        """The last one in this pass whose adapter has no slot."""
 
     def put(self, key: float, serial: int, request: Request) -> None:
         """`request` waits, or has another key."""
@@ -69,9 +71,11 @@ class ClientQueue(OrderedDict[Request, Entry]):
     def proposals(self) -> Iterator[Entry]:
         """Each once, the best first; the oldest one comes next once it was overtaken too often.
 
+        If there is no slot for its adapter then, the others wait too: their adapters would occupy the slots without limit.
         Meanwhile nothing changes the queue, except that each proposal may be taken out before the next one.
         """
         line, index, too_old = self.line, 0, None
+        self.without_slot = None
         while index < len(line):
             entry = line[index]
             if entry is too_old:  # refused before
@@ -79,6 +83,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
                 continue
             if self.overtaken >= MAX_OVERTAKEN:
                 oldest = next(iter(self.values()))
+                if oldest[2] is self.without_slot:
+                    return
                 if oldest > entry and oldest is not too_old:
                     entry = too_old = oldest
             yield entry
@@ -162,6 +168,9 @@ class Dlpm(ReplicaPolicy):
             outcome = yield request
             if outcome is AdmissionResult.ADMITTED:
                 self._admit(request)
+            elif outcome is AdmissionResult.NO_SLOT:
+                client = self._queue[request]
+                self.client_queues[client.path[0]][client].without_slot = request
             elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
 
@@ -302,7 +311,7 @@ class Dlpm(ReplicaPolicy):
     def _admit(self, request: Request) -> None:
         """Lines 22 to 24."""
         client = self._running[request] = self._take_out(request, admitted=True)
-        cost = self._cost.input_cost(request.extend_tokens) if request.charge_input else 0.0
+        cost = self._cost.input_cost(request.input_work) if request.charge_input else 0.0
         self._service += cost
         for node in client.path:
             node.admit(cost)

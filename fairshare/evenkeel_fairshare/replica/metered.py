@@ -47,4 +47,6 @@ class MeteredPolicy(ReplicaPolicy, Generic[_Account]):
         """VTC's line 24. After a retraction the output so far is computed again, so it is charged as input."""
         if not request.charge_input:
             return 0.0
-        return self._cost.input_cost(request.input_tokens + request.output_tokens)
+        return self._cost.input_cost(
+            request.input_tokens + request.output_tokens + request.load_tokens
+        )

@@ -27,6 +27,7 @@ from evenkeel_contract.names import (
 from evenkeel_contract.render import (
     PAGE_SIZE,
     SGLANG_MODULE,
+    adapter_flags,
     engine_environment,
     file_path,
     hub_name,
@@ -34,7 +35,7 @@ from evenkeel_contract.render import (
     sglang_flags,
     simulator_flags,
 )
-from evenkeel_contract.spec.parts import AccessMode, Model, Runtime
+from evenkeel_contract.spec.parts import AccessMode, Adapter, Model, Runtime
 from evenkeel_contract.spec.resources import ServiceSpec
 
 from evenkeel_operator.core.objects import Manifest
@@ -224,13 +225,17 @@ SGLANG_COMMAND: Final = ("python3", "-m", SGLANG_MODULE)
 CACHE_PATH: Final = "/models/cache"
 """Directory for downloaded files: `spec.model.cache`, or a directory of the pod."""
 CLAIM_PATH: Final = "/models/claim"
-"""Where the volume of a `pvc://` source is mounted."""
+"""Where the volume of the model's `pvc://` source is mounted."""
+ADAPTERS_PATH: Final = "/models/adapters"
+"""Folder with a mount for each other volume of adapters, under the name of its claim."""
 
 
 def engine_arguments(spec: ServiceSpec) -> Iterator[str]:
     """All arguments as `--flag=value`. The kubelet expands the key, so the pod spec does not contain it."""
     sglang = spec.engine.runtime is Runtime.SGLANG
     yield from _sglang(spec) if sglang else _simulator(spec)
+    paths = {adapter.name: model_path(adapter, of=spec.model) for adapter in spec.model.adapters}
+    yield from adapter_flags(spec.model, paths=paths)
     yield "--host=0.0.0.0"
     yield f"--port={ENGINE_PORT}"
     yield f"--api-key=$({KEY_ENV})"
@@ -262,19 +267,31 @@ def environment(spec: ServiceSpec) -> dict[str, str]:
     return engine_environment(spec, reports_port=REPORTS_PORT)
 
 
-def model_path(model: Model) -> str:
-    """The model for SGLang: a repository's name, or a path in the container."""
-    found = hub_name(model) or file_path(model)
+def model_path(source: Model | Adapter, *, of: Model | None = None) -> str:
+    """A model, or an adapter `of` a model, for SGLang: a repository's name, or a path in the container."""
+    found = hub_name(source) or file_path(source)
     if found is not None:
         return found
-    inner = model.source.split("://", 1)[1].partition("/")[2].rstrip("/")
-    return f"{CLAIM_PATH}/{inner}" if inner else CLAIM_PATH
+    claim, _, inner = source.source.split("://", 1)[1].partition("/")
+    is_models = of is None or claim == claim_of(of)
+    root = CLAIM_PATH if is_models else f"{ADAPTERS_PATH}/{claim}"
+    return f"{root}/{inner.rstrip('/')}".rstrip("/")
 
 
-def claim_of(model: Model) -> str | None:
+def claim_of(source: Model | Adapter) -> str | None:
     """The claim of a `pvc://` source."""
-    scheme, rest = model.source.split("://", 1)
+    scheme, rest = source.source.split("://", 1)
     return rest.partition("/")[0] if scheme == "pvc" else None
+
+
+def claims_of(model: Model) -> dict[str, tuple[str, str]]:
+    """Every claim of the model and its adapters → the name of its volume and the path of its mount."""
+    own = claim_of(model)
+    others = {claim_of(adapter) for adapter in model.adapters} - {own, None}
+    found = {} if own is None else {own: ("claim", CLAIM_PATH)}
+    for number, claim in enumerate(sorted(str(claim) for claim in others)):
+        found[claim] = (f"adapters-{number}", f"{ADAPTERS_PATH}/{claim}")
+    return found
 
 
 def cache_claim(context: BuildContext) -> Manifest | None:
@@ -296,10 +313,9 @@ def model_volumes(context: BuildContext) -> list[Manifest]:
         return volumes
     # Tensor parallelism shares memory; a container's default of 64 MiB is not enough for NCCL.
     volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-    claim = claim_of(context.spec.model)
-    if claim is not None:
+    for claim, (name, _) in claims_of(context.spec.model).items():
         source = {"claimName": claim, "readOnly": True}
-        volumes.append({"name": "claim", "persistentVolumeClaim": source})
+        volumes.append({"name": name, "persistentVolumeClaim": source})
     volumes.append({"name": "cache", **_cache_source(context)})
     return volumes
 
@@ -310,8 +326,8 @@ def model_mounts(context: BuildContext) -> list[Manifest]:
     if context.spec.engine.runtime is Runtime.SIMULATOR:
         return mounts
     mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    if claim_of(context.spec.model) is not None:
-        mounts.append({"name": "claim", "mountPath": CLAIM_PATH, "readOnly": True})
+    for name, path in claims_of(context.spec.model).values():
+        mounts.append({"name": name, "mountPath": path, "readOnly": True})
     mounts.append({"name": "cache", "mountPath": CACHE_PATH})
     return mounts
 

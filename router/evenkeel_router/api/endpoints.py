@@ -15,7 +15,7 @@ import msgspec
 from evenkeel_router.api import generate, messages, openai, responses, scoring
 from evenkeel_router.api.audio import transcription
 from evenkeel_router.api.errors import Dialect, Refusal, invalid
-from evenkeel_router.api.inference import Inference, Limits
+from evenkeel_router.api.inference import Inference, Limits, with_adapter
 
 Parser = Callable[[bytes, Limits], Inference]
 
@@ -106,11 +106,14 @@ def parse(endpoint: Endpoint, body: bytes, limits: Limits, *, content_type: str 
         return transcription(body, content_type, limits)
     _check_utf8(body)
     try:
-        return parser(body, limits)
+        inference = parser(body, limits)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error)) from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise invalid(f"The body is not valid JSON: {error}.", code="invalid_json") from error
+    if inference.adapter is None:
+        return inference
+    return with_adapter(inference, limits, names_model=endpoint is not Endpoint.GENERATE)
 
 
 def _check_utf8(body: bytes) -> None:

@@ -13,6 +13,7 @@ from evenkeel_router.api.inference import (
     Guarded,
     Inference,
     Limits,
+    adapter_of,
     check_choices,
     check_output,
     members_of,
@@ -35,6 +36,7 @@ class _Generate(Guarded, kw_only=True):
     input_ids: list[int | list[int]] | None = None
     sampling_params: _Sampling | list[_Sampling] | None = None
     stream: bool | None = None
+    lora_path: str | list[str | None] | None = None
 
 
 _GENERATE: Final = msgspec.json.Decoder(_Generate)
@@ -71,6 +73,7 @@ def generate(body: bytes, limits: Limits) -> Inference:
         else _bound(sampling or _Sampling()) * text.prompts,
         stream=bool(fields.stream),
         stripped=stripped,
+        adapter=adapter_of(None, limits, fields.lora_path),
     )
 
 

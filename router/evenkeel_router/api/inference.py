@@ -39,6 +39,8 @@ class Limits:
 
     model: str
     max_output_tokens: int
+    adapters: frozenset[str] = frozenset()
+    """Names of the LoRA adapters."""
 
 
 class Inference(NamedTuple):
@@ -61,6 +63,8 @@ class Inference(NamedTuple):
     """Guarded fields that were removed."""
     content_type: bytes = b"application/json"
     """Of the body."""
+    adapter: str | None = None
+    """The LoRA adapter that the request names."""
 
 
 class Guarded(msgspec.Struct):
@@ -122,10 +126,51 @@ def input_only(
 
 
 def check_model(model: str | None, limits: Limits) -> None:
-    """A request that names a model names the one that is served; raises `Refusal`."""
+    """A request names the model if any; raises `Refusal`. For APIs in which engines ignore or refuse adapters."""
+    adapter = adapter_of(model, limits)
+    if adapter is not None:
+        message = f"Engines do not use adapters with this API; send the model {limits.model!r}."
+        raise invalid(message, code="unsupported_model", param="model")
+
+
+def adapter_of(
+    model: str | None, limits: Limits, lora_path: str | list[str | None] | None = None
+) -> str | None:
+    """The adapter that a request names: `model:adapter`, its name alone, or SGLang's field `lora_path`.
+
+    None: the model itself. Raises `Refusal` for a model or an adapter that the service does not have.
+    """
     if model is not None and model != limits.model:
-        message = f"The model {model[:200]!r} does not exist; this service serves {limits.model!r}."
-        raise Refusal(Outcome.NOT_FOUND, message, code="model_not_found", param="model")
+        name = model.removeprefix(f"{limits.model}:")
+    else:
+        if not lora_path:
+            return None
+        if isinstance(lora_path, list):
+            message = "lora_path is a list; send one request for each adapter."
+            raise invalid(message, code="invalid_value", param="lora_path")
+        name = lora_path
+    if name in limits.adapters:
+        return name
+    served = repr(limits.model)
+    if limits.adapters:
+        served += f" with {len(limits.adapters)} adapters (GET /v1/models lists them)"
+    message = f"The model {name[:200]!r} does not exist; this service serves {served}."
+    raise Refusal(Outcome.NOT_FOUND, message, code="model_not_found", param="model")
+
+
+def with_adapter(inference: Inference, limits: Limits, *, names_model: bool) -> Inference:
+    """The request as an engine takes it. SGLang reads `model:adapter`, and answers an adapter's name alone with the model.
+
+    The adapter goes before the text, so that no prefix is shared across adapters.
+    """
+    adapter = inference.adapter
+    body = inference.body
+    if names_model:
+        members = members_of(body)
+        members["model"] = Raw(msgspec.json.encode(f"{limits.model}:{adapter}"))
+        body = msgspec.json.encode(members)
+    text = f"{adapter}{_UNIT}".encode() + inference.text if inference.text else b""
+    return inference._replace(body=body, text=text)
 
 
 def check_output(field: str, value: int | None, limits: Limits, *, least: int = 1) -> None:

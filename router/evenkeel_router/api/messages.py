@@ -17,7 +17,7 @@ from evenkeel_router.api.inference import (
     Inference,
     Limits,
     Prompt,
-    check_model,
+    adapter_of,
     check_not_empty,
     check_output,
     check_parts,
@@ -77,6 +77,7 @@ def messages(body: bytes, limits: Limits) -> Inference:
         max_output_tokens=fields.max_tokens,
         stream=bool(fields.stream),
         stripped=stripped,
+        adapter=adapter_of(fields.model, limits),
     )
 
 
@@ -87,7 +88,7 @@ def count_tokens(body: bytes, limits: Limits) -> Inference:
 
 
 def _prompt(fields: _Counted, limits: Limits) -> Prompt:
-    check_model(fields.model, limits)
+    adapter_of(fields.model, limits)  # an adapter has the model's tokenizer
     check_not_empty("messages", fields.messages)
     check_parts("messages", fields.messages)
     return prompt_of_turns(fields.tools, _turns(fields))

@@ -14,8 +14,8 @@ from evenkeel_router.api.inference import (
     Limits,
     Message,
     Prompt,
+    adapter_of,
     check_choices,
-    check_model,
     check_not_empty,
     check_output,
     members_of,
@@ -39,6 +39,7 @@ class _OpenAI(Guarded, kw_only=True):
     max_tokens: int | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | UnsetType | None = UNSET
+    lora_path: str | list[str | None] | None = None
 
 
 class _Completions(_OpenAI, kw_only=True):
@@ -93,7 +94,7 @@ def chat(body: bytes, limits: Limits) -> Inference:
 def _openai(
     body: bytes, fields: _OpenAI, text: Prompt, limits: Limits, bound: int | None
 ) -> Inference:
-    check_model(fields.model, limits)
+    adapter = adapter_of(fields.model, limits, fields.lora_path)
     check_choices("n", fields.n)
     body, stripped = without_guarded(body, fields)
     stream = bool(fields.stream)
@@ -112,6 +113,7 @@ def _openai(
         stream=stream,
         wants_usage=wants_usage,
         stripped=stripped,
+        adapter=adapter,
     )
 
 

@@ -17,7 +17,7 @@ from evenkeel_router.api.inference import (
     Guarded,
     Inference,
     Limits,
-    check_model,
+    adapter_of,
     check_output,
     check_parts,
     prompt_of_turns,
@@ -70,7 +70,6 @@ _RESPONSES: Final = msgspec.json.Decoder(_Responses)
 def responses(body: bytes, limits: Limits) -> Inference:
     """`/v1/responses`."""
     fields = _RESPONSES.decode(body)
-    check_model(fields.model, limits)
     check_output("max_output_tokens", fields.max_output_tokens, limits)
     _refuse_state(fields)
     if not isinstance(fields.input, str):
@@ -86,6 +85,7 @@ def responses(body: bytes, limits: Limits) -> Inference:
         max_output_tokens=fields.max_output_tokens,
         stream=bool(fields.stream),
         stripped=stripped,
+        adapter=adapter_of(fields.model, limits),
     )
 
 

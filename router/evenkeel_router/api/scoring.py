@@ -19,6 +19,7 @@ from evenkeel_router.api.inference import (
     Limits,
     Message,
     Prompt,
+    adapter_of,
     check_model,
     check_not_empty,
     input_only,
@@ -103,7 +104,7 @@ def classify(body: bytes, limits: Limits) -> Inference:
 def tokenize(body: bytes, limits: Limits) -> Inference:
     """`/tokenize`: of a prompt or of a conversation."""
     fields = _TOKENIZE.decode(body)
-    check_model(fields.model, limits)
+    adapter_of(fields.model, limits)  # an adapter has the model's tokenizer
     if fields.messages is not None:
         given = prompt_of_messages(fields.messages, text_of(fields.tools).encode())
     elif fields.prompt is not None:
@@ -117,7 +118,7 @@ def tokenize(body: bytes, limits: Limits) -> Inference:
 def detokenize(body: bytes, limits: Limits) -> Inference:
     """`/detokenize`."""
     fields = _DETOKENIZE.decode(body)
-    check_model(fields.model, limits)
+    adapter_of(fields.model, limits)
     tokens = sum(1 if isinstance(one, int) else len(one) for one in fields.tokens)
     return input_only(body, fields, Prompt(b"", len(body), tokens))
 

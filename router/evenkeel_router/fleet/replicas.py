@@ -51,6 +51,7 @@ class Replicas:
             policy_of(config.scheduling),
             index_of(config.prefix),
             block_bytes=config.prefix.text_block_bytes,
+            adapters_per_batch=config.adapters_per_batch,
         )
         self.wait_queue = WaitQueue()
         self.activation = Activation(
@@ -81,6 +82,7 @@ class Replicas:
             self.fleet.replace_index(
                 index_of(config.prefix), block_bytes=config.prefix.text_block_bytes
             )
+        self.fleet.adapters.limit = config.adapters_per_batch
         self.activation.look()
 
 

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from evenkeel_contract.routerconfig import ReplicaConfig
+from evenkeel_fairshare.fleet.adapters import AdapterPlaces
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
 from evenkeel_fairshare.prefix.blocks import text_blocks
 from evenkeel_fairshare.prefix.exact import ExactIndex
@@ -140,6 +141,7 @@ class Match(NamedTuple):
     matched_blocks: int
     pages: Pages | None = None
     """None: it was matched by its text."""
+    adapter: str | None = None
 
 
 class Prediction(NamedTuple):
@@ -163,10 +165,16 @@ class Fleet:
     """The replicas, what each has in flight, and what each holds."""
 
     def __init__(
-        self, policy: FleetPolicy, index: PrefixIndex | ExactIndex, *, block_bytes: int
+        self,
+        policy: FleetPolicy,
+        index: PrefixIndex | ExactIndex,
+        *,
+        block_bytes: int,
+        adapters_per_batch: int = 8,
     ) -> None:
         self.policy = policy
         self.index = index
+        self.adapters = AdapterPlaces(adapters_per_batch)
         self._block_bytes = block_bytes
         self._members: dict[str, Member] = {}
         self._slots: list[Member | None] = []
@@ -242,6 +250,7 @@ class Fleet:
         self.unready(member)
         if member.slot is not None:
             self.policy.left(member.slot)
+            self.adapters.left(member.slot)
             self.index.drop(member.slot)
             self._slots[member.slot] = None
             member.slot = None
@@ -266,6 +275,7 @@ class Fleet:
         text: bytes,
         input_tokens: int,
         pages: Pages | None = None,
+        adapter: str | None = None,
     ) -> Match:
         """Match a prompt against what routable replicas hold: by its `pages`, else by its text."""
         if not self.policy.matches_prefix:
@@ -279,15 +289,17 @@ class Fleet:
             blocks = text_blocks(text, block_bytes=self._block_bytes)
             depth, holders = self.index.match(blocks, self.routable)
             matched_tokens = input_tokens * depth * self._block_bytes // max(1, len(text))
+        holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)
         dispatch = Dispatch(
             client=client,
             input_tokens=input_tokens,
             weight=weight,
             longest=holders,
             matched_tokens=matched_tokens,
+            adapter_tokens=adapter_tokens,
             blocks=blocks,
         )
-        return Match(dispatch, depth, pages)
+        return Match(dispatch, depth, pages, adapter)
 
     def select(self, match: Match, tried: ReplicaSet) -> Ticket | None:
         """A replica for the request, none of `tried`; None where no other is routable.
@@ -321,6 +333,7 @@ class Fleet:
         if self.alive(ticket):
             self.policy.dispatched(ticket.match.dispatch, ticket.slot)
             self.index.insert(ticket.match.dispatch.blocks, ticket.slot)
+            self.adapters.sent(ticket.match.adapter, ticket.slot)
 
     def refused(self, ticket: Ticket) -> None:
         """The request never got there."""

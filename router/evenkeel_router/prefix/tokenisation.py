@@ -146,6 +146,8 @@ class Tokenisation:
         tokenizer, size_bytes = self.tokenizer, inference.prompt_bytes
         if not is_read(endpoint):
             raise UntokenisedError(Reason.EMBEDDINGS)
+        if inference.adapter is not None:
+            raise UntokenisedError(Reason.OPTIONS, "the request names an adapter")
         if tokenizer is None:
             raise UntokenisedError(Reason.NO_TOKENIZER)
         if len(inference.body) <= INLINE_BYTES:

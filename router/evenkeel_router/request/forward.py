@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
-from evenkeel_contract.names import CLIENT_KEY_HEADER, REQUEST_ID_HEADER
+from evenkeel_contract.names import ADAPTER_HEADER, CLIENT_KEY_HEADER, REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from multidict import istr
 
@@ -251,6 +251,8 @@ def _outgoing(
     else:
         body = inference.body
         headers.append((CLIENT_KEY_HEADER, key))
+    if inference.adapter is not None:
+        headers.append((ADAPTER_HEADER, inference.adapter))
     for name in _TRACE_HEADERS:
         value = request.headers.get(name)
         if value is not None and value.isascii() and value.isprintable():

@@ -46,4 +46,4 @@ def _cors(config: RouterConfig) -> Cors | None:
 
 
 def _limits(config: RouterConfig) -> Limits:
-    return Limits(config.model, config.limits.max_output_tokens)
+    return Limits(config.model, config.limits.max_output_tokens, frozenset(config.adapters))

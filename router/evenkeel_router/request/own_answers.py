@@ -43,16 +43,15 @@ def asked_model(request: Request, path: str) -> str:
 
 def models(name: str, config: RouterConfig, *, started_unix: float) -> bytes:
     """What OpenAI's clients ask before anything else; raises `Refusal`."""
-    model = {
-        "id": config.model,
-        "object": "model",
-        "created": int(started_unix),
-        "owned_by": config.namespace,
-    }
+    base = {"object": "model", "created": int(started_unix), "owned_by": config.namespace}
+    cards = [base | {"id": config.model}]
+    cards += [base | {"id": one, "parent": config.model} for one in config.adapters]
     if name == "":
-        return msgspec.json.encode({"object": "list", "data": [model]})
-    if name in (config.model, config.model.replace("/", "%2F")):
-        return msgspec.json.encode(model)
+        return msgspec.json.encode({"object": "list", "data": cards})
+    for card in cards:
+        known = str(card["id"])
+        if name in (known, known.replace("/", "%2F")):
+            return msgspec.json.encode(card)
     message = f"The model {name[:200]!r} does not exist."
     raise Refusal(Outcome.NOT_FOUND, message, code="model_not_found", param="model")
 

@@ -266,6 +266,7 @@ class Pipeline:
                 text=inference.text,
                 input_tokens=request_state.estimate_tokens if endpoint.api.computes else 0,
                 pages=pages,
+                adapter=inference.adapter,
             )
             return await self._forwarder.forward(
                 request_state, AdmittedRequest(client, totals, endpoint, inference, match), request

@@ -21,6 +21,11 @@ class Segment(NamedTuple):
     tokens: int
 
 
+def namespace(adapter: str | None) -> tuple[Segment, ...]:
+    """What goes before a prompt for an adapter: a segment without tokens. So no prefix is shared across adapters."""
+    return () if adapter is None else (Segment(adapter, 0),)
+
+
 def chain(block: int, segment: Segment) -> int:
     """Hash of the path of `block` (0 at the root) extended by `segment`; 64 bits, not negative."""
     return hash((block, segment)) & 0xFFFF_FFFF_FFFF_FFFF

@@ -47,15 +47,22 @@ class EngineConfig:
     isolation: float | None = None
     """Divide engine time among clients (R13, `replica.engine_time`), not negative. None: prefill always goes first, as in SGLang
     without Evenkeel's plug-in."""
+    adapters_per_batch: int | None = None
+    """Slots for LoRA adapters (`--max-loras-per-batch`); None: no limit, and no adapter is ever loaded."""
+    adapter_load_ms: float = 20.0
+    """Time to load an adapter into a slot, during which nothing is computed. The default is assumed: 150 MB (rank 32 of a model
+    of 8 billion parameters) at 8 GB/s."""
     retry_when_full: bool = False
     """Make a pass before every step even if memory did not suffice. SGLang waits until a request ends
     (`batch_is_full`); the VTC artifact does not."""
 
     def __post_init__(self) -> None:
-        for name in ("kv_tokens", "max_running", "prefill_tokens"):
+        for name in ("kv_tokens", "max_running", "prefill_tokens", "adapters_per_batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}, must be at least 1")
+        if not 0 <= self.adapter_load_ms < float("inf"):
+            raise ValueError(f"adapter_load_ms is {self.adapter_load_ms}, must be at least 0")
         if self.decode_steps_between_passes < 0:
             raise ValueError(
                 f"decode_steps_between_passes is {self.decode_steps_between_passes}, "

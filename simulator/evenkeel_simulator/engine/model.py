@@ -20,11 +20,12 @@ from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy
 
+from evenkeel_simulator.engine.adapters import AdapterSlots
 from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
 from evenkeel_simulator.engine.batch import Batch, ChargesByPass
 from evenkeel_simulator.engine.cache import CacheObserver
 from evenkeel_simulator.engine.config import EngineConfig
-from evenkeel_simulator.engine.iteration import Iteration, Speed
+from evenkeel_simulator.engine.iteration import MS, Iteration, Speed
 from evenkeel_simulator.engine.makers import Makers
 from evenkeel_simulator.engine.memory import Memory
 from evenkeel_simulator.engine.profiles import CostProfile
@@ -51,6 +52,9 @@ class Engine:
         self._accounts = Accounts(cost or LinearCost())
         self.memory = Memory(self.kv_tokens, prefix_cache=config.prefix_cache, observer=observer)
         self._speed = Speed(profile)
+        slots = config.adapters_per_batch
+        self.adapters = None if slots is None else AdapterSlots(slots)
+        self._load_ms = 0.0  # of adapters admitted since the last prefill began
         self._rule = make_admission(config.admission, self.kv_tokens)
         self._follows = policy.matches_prefix and config.prefix_cache
         self._may_preempt = type(policy).preempt is not ReplicaPolicy.preempt
@@ -270,6 +274,8 @@ class Engine:
     def _try(self, request: EngineRequest, now_s: float) -> AdmissionResult:
         if self._shares.turns.must_wait(request):
             return AdmissionResult.LATER
+        if self.adapters is not None and not self.adapters.fits(request.adapter):
+            return AdmissionResult.NO_SLOT
         cache = self.memory.cache
         cache.unfollow(request)
         extend_tokens = self.memory.claim(request)
@@ -284,6 +290,7 @@ class Engine:
             return AdmissionResult.NO_ROOM
         self.memory.take(request, extend_tokens)
         self._rule.admit(request)
+        self._load_adapter(request)
         request.enter(extend_tokens, now_s)
         self._prefilling[request] = None
         self._shares.started(request)
@@ -291,6 +298,13 @@ class Engine:
             self._makers.update(request)
         self._accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
         return AdmissionResult.ADMITTED
+
+    def _load_adapter(self, request: EngineRequest) -> None:
+        request.load_tokens = 0
+        if self.adapters is not None and self.adapters.enter(request.adapter):
+            load_ms = self.config.adapter_load_ms
+            self._load_ms += load_ms
+            request.load_tokens = round(load_ms / self._speed.profile.prefill_token_ms)
 
     # Prefill
 
@@ -310,6 +324,8 @@ class Engine:
         duration_s = self._speed.prefill(
             chunks, batch=batch, kv_tokens=self._batch.kv_tokens if batch else 0
         )
+        duration_s += self._load_ms * MS
+        self._load_ms = 0.0
         return Iteration(now_s, now_s + duration_s, chunks=chunks, steps=1 if batch else 0)
 
     def _prefill(
@@ -440,5 +456,7 @@ class Engine:
             if self._makers is not None:
                 self._makers.update(request)
         self.memory.release(request, keep=keep)
+        if self.adapters is not None:
+            self.adapters.leave(request.adapter)
         self._accounts.left(request)
         self._full = False

@@ -8,7 +8,7 @@ from enum import Enum
 
 from evenkeel_fairshare.replica.contract import Request
 
-from evenkeel_simulator.engine.cache import Node, Segment
+from evenkeel_simulator.engine.cache import Node, Segment, namespace
 
 
 class RequestError(ValueError):
@@ -38,6 +38,8 @@ class EngineRequest(Request):
     """Number of output tokens, from 1 to `max_output_tokens`. No fair policy reads it."""
     fixed_length: bool = False
     """The request produces exactly `max_output_tokens` (`ignore_eos`), so SGLang expects no early end."""
+    adapter: str | None = None
+    """Name of its LoRA adapter; None: the model without an adapter."""
     output_key: Hashable = None
     """Key under which the output is cached below the prompt as one segment; None: it is not cached."""
 
@@ -65,6 +67,11 @@ class EngineRequest(Request):
     computed_tokens: int = 0
     """Input tokens computed, and output tokens computed again after retractions, over all admissions."""
     retractions: int = 0
+
+    def __post_init__(self) -> None:
+        Request.__post_init__(self)
+        if self.adapter is not None:
+            self.prompt = (*namespace(self.adapter), *self.prompt)
 
     @property
     def context_tokens(self) -> int:

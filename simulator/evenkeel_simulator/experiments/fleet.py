@@ -21,6 +21,7 @@ from math import inf
 from typing import Final
 
 from evenkeel_fairshare.cost import Cost
+from evenkeel_fairshare.fleet.adapters import AdapterPlaces
 from evenkeel_fairshare.fleet.contract import (
     EMPTY,
     Dispatch,
@@ -32,7 +33,7 @@ from evenkeel_fairshare.fleet.contract import (
 from evenkeel_fairshare.prefix.index import PrefixIndex
 from evenkeel_fairshare.replica.contract import Arrival, ReplicaPolicy
 
-from evenkeel_simulator.engine.cache import Node, Segment, chain
+from evenkeel_simulator.engine.cache import Node, Segment, chain, namespace
 from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import CostProfile
@@ -114,6 +115,7 @@ class Fleet:
         self.policy = config.fleet_policy
         self.index = PrefixIndex(max_blocks=config.index_blocks)
         self.engines = [self._make_engine(slot) for slot in range(config.replicas)]
+        self._adapters = AdapterPlaces(config.engine.adapters_per_batch or 1)
         self._on_record = on_record
         self._outstanding = [0] * config.replicas
         self._routable: ReplicaSet = replica_set(range(config.replicas))
@@ -172,6 +174,7 @@ class Fleet:
             return
         self.policy.dispatched(request.dispatch, slot)
         self._outstanding[slot] += 1
+        self._adapters.sent(request.adapter, slot)
         if self.policy.matches_prefix:
             self.index.insert(request.blocks, slot)
         end_s = engine.busy_until_s
@@ -182,19 +185,22 @@ class Fleet:
 
     def _route(self, run: _Run, number: int, call: Call, now_s: float) -> tuple[_FleetRequest, int]:
         """The request and the slot that it goes to."""
-        client = run.client
+        client, adapter = run.client, run.program.adapter
         blocks: list[int] = []
-        longest, matched_tokens = EMPTY, 0
+        longest, matched_tokens, adapter_tokens = EMPTY, 0, 0
         if self.policy.matches_prefix:
-            blocks = path_blocks(call.prompt)
+            prompt = (*namespace(adapter), *call.prompt)
+            blocks = path_blocks(prompt)
             depth, longest = self.index.match(blocks, self._routable)
-            matched_tokens = sum([segment.tokens for segment in call.prompt[:depth]])
+            matched_tokens = sum([segment.tokens for segment in prompt[:depth]])
+            longest, adapter_tokens = self._adapters.nearest(adapter, longest, self._routable)
         dispatch = Dispatch(
             client=client.name,
             input_tokens=call.input_tokens,
             weight=client.weight,
             longest=longest,
             matched_tokens=matched_tokens,
+            adapter_tokens=adapter_tokens,
             blocks=blocks,
         )
         slot = self.policy.select(dispatch, self._routable, self._outstanding)
@@ -213,6 +219,7 @@ class Fleet:
             prompt=call.prompt,
             target_output_tokens=call.output_tokens,
             output_key=call.output_key,
+            adapter=adapter,
             run=run,
             number=number,
             dispatch=dispatch,

@@ -120,11 +120,12 @@ def engine_config(
     admission: str = "sglang",
     max_running: int | None = None,
     share_in_batch: bool = True,
+    adapters_per_batch: int | None = None,
 ) -> EngineConfig:
     """SGLang's defaults with the given replacements; raises `SetupError`."""
     rules = {rule.value: rule for rule in AdmissionRule}
-    default = EngineConfig(share_in_batch=share_in_batch)
     try:
+        default = EngineConfig(share_in_batch=share_in_batch, adapters_per_batch=adapters_per_batch)
         return replace(
             default,
             kv_tokens=kv_tokens,

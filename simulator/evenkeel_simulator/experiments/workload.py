@@ -47,6 +47,8 @@ class Program:
     arrival_s: float
     """Time at which the calls without predecessors are sent."""
     calls: tuple[Call, ...]
+    adapter: str | None = None
+    """Name of the LoRA adapter of all calls; None: the model without an adapter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ class ClientSpec(_Struct, frozen=True, kw_only=True):
     program: ProgramSpec
     count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
     weight: Annotated[int, msgspec.Meta(ge=1)] = 1
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters: each program uses one of them, by chance. Empty: the model without an adapter."""
     misbehaves: bool = False
     """Requests more than its share; excluded from the figures of well-behaved clients."""
 
@@ -77,12 +79,16 @@ class WorkloadSpec(_Struct, frozen=True, kw_only=True):
     duration_s: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 600.0
     """Duration of arrivals."""
     kv_tokens: int | None = None
+    adapters_per_batch: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """Slots for LoRA adapters in each replica; required if a client has adapters."""
     clients: tuple[ClientSpec, ...] = ()
     trace: TraceSpec | None = None
 
     def __post_init__(self) -> None:
         if (self.trace is None) == (not self.clients):
             raise ValueError("exactly one of clients and trace must be given")
+        if self.adapters_per_batch is None and any(client.adapters for client in self.clients):
+            raise ValueError("adapters_per_batch is required, since a client has adapters")
 
     @property
     def misbehaving(self) -> frozenset[str]:
@@ -130,7 +136,9 @@ def _stream(
     rng = Random(f"{seed}/{client}/{place}")
     for number, at_s in enumerate(spec.arrivals.times(duration_s, rng)):
         name = f"{client}.{place}.{number}"
-        yield Program(name, client, at_s, spec.program.calls(name, client, rng))
+        calls = spec.program.calls(name, client, rng)
+        adapter = rng.choice(spec.adapters) if spec.adapters else None
+        yield Program(name, client, at_s, calls, adapter)
 
 
 def _deal(spec: TraceSpec, rows: list[Row], seed: int) -> list[Program]:

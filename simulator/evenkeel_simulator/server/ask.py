@@ -40,6 +40,8 @@ class Ask:
     continuous_usage: bool = False
     rid: str | None = None
     """The request's own id (`/generate` and the OpenAI bodies); None: one is made."""
+    lora_path: str | None = None
+    """The adapter that the body names beside the model."""
     routing_key: str | None = None
     """The client key of `/generate`. None on other endpoints, where it is a header."""
 

@@ -7,6 +7,7 @@ have gaps: its socket drops what a subscriber reads too slowly, as SGLang's does
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -48,9 +49,16 @@ class KvRecorder:
         """A chain of pages, top down."""
         parent = nodes[0].parent
         digest = self._digests.get(parent) if parent is not None else None
+        if not nodes[0].segment.tokens:  # the namespace of an adapter
+            name = str(nodes[0].segment.key).encode()
+            digest = self._digests[nodes[0]] = hashlib.sha256(name).digest()
+            parent, nodes = nodes[0], nodes[1:]
+        if not nodes:
+            return
+        is_first = parent is None or not parent.segment.tokens
         event = BlockStored(
             block_hashes=[],
-            parent_block_hash=None if digest is None else block_hash(digest),
+            parent_block_hash=None if digest is None or is_first else block_hash(digest),
             token_ids=[],
             block_size=self._page_size,
             lora_id=None,
@@ -66,6 +74,8 @@ class KvRecorder:
     def removed(self, node: Node) -> None:
         """One page; neighbours in time share an event, as in SGLang."""
         hashed = block_hash(self._digests.pop(node))
+        if not node.segment.tokens:  # the namespace of an adapter
+            return
         last = self._events[-1] if self._events else None
         if isinstance(last, BlockRemoved):
             last.block_hashes.append(hashed)

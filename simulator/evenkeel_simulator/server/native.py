@@ -50,6 +50,7 @@ class _Native(msgspec.Struct, kw_only=True):
     rid: str | list[str] | None = None
     routing_key: str | None = None
     return_logprob: bool | list[bool] | None = None
+    lora_path: str | None = None
 
 
 _native: Final = msgspec.json.Decoder(_Native, strict=False)
@@ -87,6 +88,7 @@ def parse_generate(body: bytes, *, context_length: int) -> Ask:
         write=json_writer(parse_schema(params.json_schema)) if params.json_schema else None,
         stream=fields.stream,
         rid=one_rid(fields.rid),
+        lora_path=fields.lora_path,
         routing_key=fields.routing_key,
     )
 

@@ -45,7 +45,9 @@ async def metrics(http: web.Request) -> web.Response:
 
 async def models(http: web.Request) -> web.Response:
     """`GET /v1/models`."""
-    return _json({"object": "list", "data": [_model_card(http.app[REPLICA])]})
+    replica = http.app[REPLICA]
+    adapters = [_adapter_card(replica, name) for name in replica.settings.adapters]
+    return _json({"object": "list", "data": [_model_card(replica), *adapters]})
 
 
 async def model(http: web.Request) -> web.Response:
@@ -216,6 +218,11 @@ def _model_card(replica: Replica) -> dict[str, Any]:
         "parent": None,
         "max_model_len": replica.settings.context_tokens,
     }
+
+
+def _adapter_card(replica: Replica, name: str) -> dict[str, Any]:
+    base = {**_model_card(replica), "max_model_len": None}
+    return base | {"id": name, "root": name, "parent": replica.settings.model}
 
 
 def _describe_events(replica: Replica) -> dict[str, Any] | None:

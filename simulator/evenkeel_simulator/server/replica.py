@@ -173,6 +173,7 @@ class Replica:
             # A prompt that is only computed ends with one token, which its client neither gets nor pays.
             paid_output_tokens=owner.key.paid_output_tokens + (not ask.generates),
             prompt=pages_of(prompt, page_size),
+            adapter=self.settings.adapter_of(ask.model, ask.lora_path),
             target_output_tokens=speech.tokens,
             prompt_ids=prompt,
             speech=speech,

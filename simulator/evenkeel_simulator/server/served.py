@@ -15,7 +15,7 @@ from enum import Enum
 import xxhash
 from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
 
-from evenkeel_simulator.engine.cache import Segment
+from evenkeel_simulator.engine.cache import Segment, namespace
 from evenkeel_simulator.engine.request import EngineRequest
 from evenkeel_simulator.server.pages import pages_of
 from evenkeel_simulator.server.speech import Speech
@@ -107,4 +107,4 @@ class ServedRequest(EngineRequest):
     def retained(self) -> Sequence[Segment]:
         """Prompt and output in whole pages. The last token's keys and values are never computed."""
         ids = self.prompt_ids + array("I", self.speech.ids(0, max(0, self.output_tokens - 1)))
-        return pages_of(ids, self.page_size)
+        return (*namespace(self.adapter), *pages_of(ids, self.page_size))

@@ -22,8 +22,10 @@ from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, m
 
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.profiles import PROFILES, CostProfile, ProfileError, decode_profile
+from evenkeel_simulator.server.bodies import BadRequest
 
 DEFAULT_PROFILE: Final = "a10g-llama2-7b"
+DEFAULT_ADAPTERS_PER_BATCH: Final = 8  # SGLang's
 LEAST_POOL_TOKENS: Final = 64
 """A smaller pool cannot hold a short prompt, its answer and SGLang's reserve."""
 
@@ -34,6 +36,8 @@ class Settings:
 
     model: str
     """The served name. Like SGLang, the replica answers requests for any other name too."""
+    adapters: tuple[str, ...] = ()
+    """Names of LoRA adapters. Requests choose one as `model:adapter`, or by its name in `lora_path` and as the model."""
     host: str = "127.0.0.1"
     port: int = ENGINE_PORT
     """HTTP. 0, here and below: the system chooses."""
@@ -106,6 +110,24 @@ class Settings:
         """Longest input and output together that a request may ask for."""
         return self.context_length or self.pool_tokens
 
+    def adapter_of(self, model: str, lora_path: str | None) -> str | None:
+        """The adapter of a request. Raises `BadRequest` for an unknown one, in SGLang's words.
+
+        As in SGLang, a model's name may have any words before the colon. Unlike SGLang, it may also be the adapter's name alone.
+        """
+        is_base = model == self.model
+        given = model.removeprefix(f"{self.model}:")
+        named = given if given in self.adapters else model.partition(":")[2].strip()
+        adapter = (None if is_base else named) or lora_path
+        if not adapter or adapter in self.adapters:
+            return adapter or None
+        if not self.adapters:
+            raise BadRequest(
+                f"LoRA adapter '{adapter}' was requested, but LoRA is not enabled. Please launch the server with "
+                "--enable-lora flag and preload adapters using --lora-paths or /load_lora_adapter endpoint."
+            )
+        raise BadRequest(f"Got LoRA adapter that has never been loaded: {adapter}")
+
     @property
     def engine_config(self) -> EngineConfig:
         """How the engine batches, with the pool of `pool_tokens`."""
@@ -174,7 +196,13 @@ def _settings(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Sett
         max_running=flags.pop("max_running_requests"),
         prefill_tokens=flags.pop("chunked_prefill_size") or None,
         mixed=flags.pop("enable_mixed_chunk"),
+        adapters_per_batch=flags.pop("max_loras_per_batch"),
+        adapter_load_ms=flags.pop("adapter_load_ms"),
     )
+    flags.pop("enable_lora", None)  # as in SGLang, adapters enable it
+    flags["adapters"] = tuple(path.partition("=")[0] for path in flags.pop("lora_paths", ()))
+    if not flags["adapters"]:
+        engine = replace(engine, adapters_per_batch=None)
     return Settings(engine=engine, **flags)
 
 
@@ -236,6 +264,23 @@ def _parser(
     engine.add_argument("--max-running-requests", type=int, default=defaults.max_running)
     engine.add_argument("--chunked-prefill-size", type=int, default=defaults.prefill_tokens)
     engine.add_argument("--enable-mixed-chunk", action="store_true", default=defaults.mixed)
+    adapters = parser.add_argument_group("LoRA adapters")
+    adapters.add_argument("--enable-lora", action="store_true", help="adapters enable it, too")
+    adapters.add_argument(
+        "--lora-paths", nargs="*", metavar="NAME=PATH", help="adapters; the simulator reads no file"
+    )
+    adapters.add_argument(
+        "--max-loras-per-batch",
+        type=int,
+        default=DEFAULT_ADAPTERS_PER_BATCH,
+        help=f"adapters in one batch, the model without an adapter included; {DEFAULT_ADAPTERS_PER_BATCH} by default",
+    )
+    adapters.add_argument(
+        "--adapter-load-ms",
+        type=float,
+        default=defaults.adapter_load_ms,
+        help=f"time to load an adapter, {defaults.adapter_load_ms:g} by default",
+    )
     return parser
 
 

@@ -87,6 +87,41 @@ def test_a_replica_on_the_cpu_gets_the_flags_of_the_spec() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in program.environment
 
 
+def test_adapters_are_flags_of_every_replica(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    listed = f'{{name: a, source: "file://{tmp_path}"}}, {{name: b/c, source: hf://org/lora}}'
+    with_adapters = spec(("servedName: m}", f"servedName: m, adapters: [{listed}]}}"))
+    flags = (
+        "--enable-lora",
+        "--max-loras-per-batch=8",
+        "--lora-paths",
+        f"a={tmp_path}",
+        "b/c=org/lora",
+    )
+    on_cpu, on_gpus = replica(with_adapters), replica(with_adapters, "0", "1", "2", "3")
+    for command in (on_cpu, on_gpus):
+        start = command.arguments.index("--enable-lora")
+        assert command.arguments[start : start + 5] == flags
+        assert command.arguments[start + 5].startswith("--")
+    assert "--lora-backend=torch_native" in on_cpu.arguments
+    assert "--lora-backend=torch_native" not in on_gpus.arguments
+    # One of them is fetched.
+    assert "HF_HUB_OFFLINE" not in dict(on_cpu.environment)
+
+
+@pytest.mark.parametrize(
+    ("source", "want"),
+    [
+        ("pvc://claim/x", "exists in a cluster only; use file"),
+        ("file:///nowhere", "is not the folder of an adapter: it has no adapter_config.json"),
+    ],
+)
+def test_an_adapter_that_no_replica_could_load_is_reported(source: str, want: str) -> None:
+    listed = f'[{{name: a, source: "{source}"}}]'
+    with pytest.raises(FleetError, match=rf"^spec\.model\.adapters\[0\]\.source: .*{want}"):
+        replica(spec(("servedName: m}", f"servedName: m, adapters: {listed}}}")))
+
+
 def test_replicas_do_not_share_gpus() -> None:
     command = replica(spec(), "0", "1", "2", "3")
     visible = [

@@ -119,6 +119,29 @@ def scaled(**changes: object) -> Edit:
 
 
 CASES: Mapping[str, tuple[Edit, list[str]]] = {
+    "adapters with the names of others": (
+        lambda s: s["model"].update(
+            adapters=[
+                {"name": name, "source": source}
+                for name, source in (
+                    ("llama-3.1-8b", "hf://a/b"),
+                    ("x", "pvc://claim/x"),
+                    ("x", "file:///x"),
+                    ("a:b", "hf://a/b"),
+                    ("y", "hf://a/b@main"),
+                )
+            ]
+        ),
+        [
+            "spec.model.adapters[3].name: must be a name of letters, digits, '-', '_', '.' and '/', not 'a:b'",
+            (
+                "spec.model.adapters[4].source: must be hf://organisation/adapter, pvc://claim/path or file:///path, "
+                "without a revision, not 'hf://a/b@main'"
+            ),
+            "spec.model.adapters[2].name: 'x' is given twice, first in spec.model.adapters[1]",
+            "spec.model.adapters[0].name: 'llama-3.1-8b' is also the model's name; choose another name",
+        ],
+    ),
     "replicas beside autoscaling": (
         lambda s: s.update(autoscaling=AUTOSCALING),
         ["spec.engine.replicas: is set together with spec.autoscaling; remove one of the two"],

@@ -1,8 +1,10 @@
 """The fleet as the router sees it: slots, lives, loads, prefixes."""
 
 import pytest
+from evenkeel_fairshare.fleet.adapters import LOAD_TOKENS, AdapterPlaces
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
+from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
@@ -43,6 +45,44 @@ def test_a_prefix_is_matched_where_it_was_sent() -> None:
     assert second.member is ticket.member
     of.finished(ticket, Usage(10, 0, 5))
     assert plan(of).matched_blocks == 4
+
+
+def test_a_replica_that_has_the_adapter_loaded_is_nearer() -> None:
+    made = Fleet(AutoD2lpm(), PrefixIndex(), block_bytes=16, adapters_per_batch=2)
+    for n in range(3):
+        made.ready(made.add(f"r{n}"))
+    places: dict[str, set[str]] = {}
+    for n in range(30):
+        adapter = f"a{n % 3}"
+        text = f"{adapter} {n}".encode() * 8  # no prompt shares a block with another
+        match = made.match("ns/t/c", weight=1.0, text=text, input_tokens=10, adapter=adapter)
+        ticket = made.select(match, EMPTY)
+        assert ticket is not None
+        made.dispatched(ticket)
+        places.setdefault(adapter, set()).add(ticket.member.name)
+    assert sorted(places.values(), key=str) == [{"r0"}, {"r1"}, {"r2"}]
+
+    def nearest(adapter: str) -> ReplicaSet:
+        match = made.match("ns/t/c", weight=1.0, text=b"", input_tokens=10, adapter=adapter)
+        return match.dispatch.longest
+
+    gone = member(made, next(iter(places["a1"])))
+    assert nearest("a1") == 1 << (gone.slot or 0)
+    made.lost(gone)
+    assert nearest("a1") == EMPTY
+
+
+def test_of_replicas_with_the_longest_match_the_one_with_the_adapter_is_nearer() -> None:
+    places = AdapterPlaces(1)
+    places.sent("a", 0)
+    places.sent("a", 1)
+    places.sent("b", 1)  # one slot: it replaces the other
+    both, second = ReplicaSet(0b11), ReplicaSet(0b10)
+    assert places.nearest("a", both, both) == (0b01, LOAD_TOKENS)
+    assert places.nearest("a", second, both) == (0b10, 0)  # its cached prefix weighs more
+    assert places.nearest("b", EMPTY, both) == (0b10, LOAD_TOKENS)
+    assert places.nearest("b", EMPTY, ReplicaSet(0b01)) == (EMPTY, 0)
+    assert places.nearest(None, both, both) == (both, 0)
 
 
 def test_what_was_never_computed_is_taken_back() -> None:

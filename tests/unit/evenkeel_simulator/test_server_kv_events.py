@@ -13,7 +13,7 @@ from evenkeel_contract.kvevents import (
     BlockStored,
     EventBatch,
 )
-from evenkeel_simulator.engine.cache import RadixCache
+from evenkeel_simulator.engine.cache import RadixCache, namespace
 from evenkeel_simulator.server.kv_events import KvRecorder
 from evenkeel_simulator.server.pages import block_hashes, page_bytes, page_tokens, pages_of
 
@@ -47,6 +47,26 @@ def test_only_whole_pages_are_shared() -> None:
     pages = pages_of(array("I", range(10)), 4)
     assert [page.tokens for page in pages] == [4, 4]
     assert [page_tokens(page_bytes(page)) for page in pages] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_pages_of_an_adapter_have_hashes_of_their_own() -> None:
+    recorder = KvRecorder(2)
+    cache = RadixCache(recorder)
+    pages = pages_of(array("I", [1, 2, 3, 4]), 2)
+    adapted = cache.insert(cache.root, (*namespace("x"), *pages))
+    cache.insert(adapted, pages_of(array("I", [5, 6]), 2))
+    cache.insert(cache.root, pages)
+    first, second, plain = recorder.take()
+    assert isinstance(first, BlockStored)
+    assert isinstance(second, BlockStored)
+    assert isinstance(plain, BlockStored)
+    assert (first.parent_block_hash, first.token_ids) == (None, [1, 2, 3, 4])
+    assert second.parent_block_hash == first.block_hashes[-1]
+    assert not set(first.block_hashes) & set(plain.block_hashes)
+    assert plain.block_hashes == hashes_by_the_book([1, 2, 3, 4], 2)
+    cache.evict(10)
+    removed = [hashed for event in recorder.take() for hashed in event.block_hashes]
+    assert sorted(removed) == sorted(first.block_hashes + second.block_hashes + plain.block_hashes)
 
 
 def test_stored_pages_form_one_event_with_the_parent_before_them() -> None:

@@ -9,6 +9,7 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import Rejoin
 from evenkeel_simulator.engine.config import AdmissionRule
 from evenkeel_simulator.engine.profiles import PROFILES
+from evenkeel_simulator.server.bodies import BadRequest
 from evenkeel_simulator.server.settings import Settings, argument_faults, parse_arguments
 
 PROFILE = (
@@ -23,6 +24,31 @@ def test_the_least_one_must_say_is_the_model() -> None:
     assert (settings.kv_events_port, settings.reports_port) == (None, None)
     assert (settings.replica_policy, settings.client_quantum) == ("DLPM", None)
     assert settings.pool_tokens == settings.context_tokens == PROFILES["a10g-llama2-7b"].kv_tokens
+
+
+def test_adapters_are_named_as_sglang_names_them() -> None:
+    flags = ["--enable-lora", "--max-loras-per-batch=3", "--adapter-load-ms=7", "--lora-paths"]
+    settings = parse_arguments(["--model", "m", *flags, "a=hf://x/y", "b/c=/z", "--port=1"])
+    assert settings.adapters == ("a", "b/c")
+    assert settings.engine_config.adapters_per_batch == 3
+    assert settings.engine_config.adapter_load_ms == 7
+    for model, lora_path, want in (
+        ("m", None, None),
+        ("default", None, None),
+        ("m:a", None, "a"),
+        ("m:b/c", None, "b/c"),
+        ("other:a", None, "a"),
+        ("m", "a", "a"),
+        ("m:b/c", "a", "b/c"),
+    ):
+        assert settings.adapter_of(model, lora_path) == want
+    for unknown in ("m:z", "m:m"):
+        with pytest.raises(BadRequest, match="never been loaded"):
+            settings.adapter_of(unknown, None)
+    plain = parse_arguments(["--model", "m"])
+    assert plain.engine_config.adapters_per_batch is None
+    with pytest.raises(BadRequest, match="LoRA is not enabled"):
+        plain.adapter_of("m:a", None)
 
 
 def test_every_flag_arrives() -> None:

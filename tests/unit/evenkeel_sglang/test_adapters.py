@@ -1,0 +1,66 @@
+"""LoRA adapters in the plug-in: who pays for a load, which request names an adapter, and the flag that does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+from evenkeel_contract.names import ADAPTER_HEADER
+from evenkeel_sglang import hooks
+from evenkeel_sglang.adapters import LOAD_TOKENS, AdapterLoads
+from evenkeel_sglang.seams import SeamError
+
+
+def req(adapter: str | None) -> SimpleNamespace:
+    return SimpleNamespace(lora_id=adapter)
+
+
+def test_the_first_request_of_an_adapter_that_is_not_loaded_pays_for_the_load() -> None:
+    slots: dict[str, int] = {"x": 0}
+    loads = AdapterLoads(lambda: slots)
+    loads.begin_pass()
+    named = [None, "x", "y", "y", "z"]
+    assert [loads.tokens(req(name)) for name in named] == [0, 0, LOAD_TOKENS, 0, LOAD_TOKENS]
+    slots |= {"y": 1, "z": 2}
+    loads.begin_pass()
+    assert [loads.tokens(req(name)) for name in named] == [0] * 5
+    del slots["y"]
+    assert loads.tokens(req("y")) == LOAD_TOKENS
+
+
+@dataclass
+class Generated:
+    routing_key: str | None = None
+    lora_path: str | None = None
+
+
+@dataclass
+class Http:
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("given", "headers", "want"),
+    [(None, {ADAPTER_HEADER: "x"}, "x"), ("y", {}, "y"), (None, {}, None)],
+)
+def test_a_request_gets_the_adapter_of_its_header(
+    given: str | None, headers: dict[str, str], want: str | None
+) -> None:
+    obj = Generated(lora_path=given)
+    hooks.generate_request(None, obj, Http(headers))
+    assert obj.lora_path == want
+
+
+def test_an_engine_that_drains_adapters_itself_refuses_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its walk over the queue would use up the policy's pass."""
+    arguments = SimpleNamespace(dp_size=1, lora_drain_wait_threshold=2.0)
+    scheduler = SimpleNamespace(
+        schedule_policy="dlpm", server_args=arguments, policy=SimpleNamespace()
+    )
+    monkeypatch.setattr(hooks, "make_scheduling", lambda *_: None)
+    monkeypatch.setattr(hooks, "_scheduling", None)
+    with pytest.raises(SeamError, match="--lora-drain-wait-threshold is set; remove it"):
+        hooks.init_policy(lambda _: None, scheduler)
