@@ -93,5 +93,6 @@ async def test_a_client_that_exceeds_its_history_is_retracted_and_served(
     asks = [using(rng, "a", 200, most=LIE_TOKENS) for _ in range(RUNNING)]
     answers = await engine.run_queue(asks)
 
-    assert [len(answer.output_ids) for answer in answers] == [200] * RUNNING
+    # After a retraction SGLang counts `min_new_tokens` anew, so some of them become longer.
+    assert all(200 <= len(answer.output_ids) < LIE_TOKENS for answer in answers)
     assert any(event["kind"] == "arrival" and event["retracted"] for event in events(trace))
