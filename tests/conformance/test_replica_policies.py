@@ -19,6 +19,7 @@ from tests.support.costs import QuadraticCost
 LITERAL = policies(longest_first=False, artifact=True)
 VARIANTS = {
     **{name: (make, ReplicaPolicyConfig()) for name, make in POLICIES.items()},
+    "HRRN, skipping": (POLICIES["HRRN"], ReplicaPolicyConfig(skip_misfit=True)),
     "LPM, skipping": (POLICIES["LPM"], ReplicaPolicyConfig(skip_misfit=True)),
     "DLPM, skipping": (POLICIES["DLPM"], ReplicaPolicyConfig(skip_misfit=True)),
     "DLPM, tiny quantum": (POLICIES["DLPM"], ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
@@ -235,13 +236,13 @@ def test_a_weight_that_is_not_positive_is_refused():
 
 def test_an_unknown_name_is_refused_with_those_there_are():
     with pytest.raises(
-        ValueError, match="'dlpm'; there are FCFS, LPM, VTC, VTCPredict, LCF, DRR, DLPM$"
+        ValueError, match="'dlpm'; there are FCFS, LPM, HRRN, VTC, VTCPredict, LCF, DRR, DLPM$"
     ):
         make_policy("dlpm")
 
 
 def test_names_are_those_of_the_api():
-    assert set(POLICIES) == {"FCFS", "LPM", "VTC", "VTCPredict", "LCF", "DRR", "DLPM"}
+    assert set(POLICIES) == {"FCFS", "LPM", "HRRN", "VTC", "VTCPredict", "LCF", "DRR", "DLPM"}
     assert all(make_policy(name).name == name for name in POLICIES)
 
 
@@ -275,7 +276,7 @@ def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
     for client, state in want.items():
         assert after[client].deficit == pytest.approx(state.deficit)
         assert after[client].tenant_deficit == pytest.approx(state.tenant_deficit)
-    if not variant.startswith(("FCFS", "LPM")) and not variant.endswith("artifact"):
+    if not variant.startswith(("FCFS", "LPM", "HRRN")) and not variant.endswith("artifact"):
         assert after != before, "no client was charged"
 
 

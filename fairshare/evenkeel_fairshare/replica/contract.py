@@ -74,6 +74,11 @@ class Request:
     booked_tokens: int = 0
     """Output tokens that the accounts include."""
 
+    @property
+    def uncached_tokens(self) -> int:
+        """Input tokens that are not cached, at least 1: an engine computes the last one again."""
+        return max(1, self.input_tokens - self.matched_tokens)
+
     def due_tokens(self, tokens: int) -> int:
         """The number of its last `tokens` output tokens that are charged here (R11)."""
         return min(tokens, self.output_tokens - self.paid_output_tokens)

@@ -16,6 +16,7 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.drr import Drr
 from evenkeel_fairshare.replica.fcfs import Fcfs
+from evenkeel_fairshare.replica.hrrn import Hrrn
 from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
@@ -31,7 +32,7 @@ class ReplicaPolicyConfig:
     deficits: DeficitRules = field(default_factory=DeficitRules)
     """DLPM: quantum Q^u, rejoin, memory. DRR: quantum, memory."""
     skip_misfit: bool = False
-    """LPM, DLPM: go on past a request that does not fit."""
+    """LPM, HRRN, DLPM: go on past a request that does not fit."""
     warmup_s: float = 0.0
     """DLPM: time in which a new replica defers refills."""
 
@@ -40,6 +41,7 @@ POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = 
     {
         Fcfs.name: lambda config: Fcfs(),
         Lpm.name: lambda config: Lpm(skip_misfit=config.skip_misfit),
+        Hrrn.name: lambda config: Hrrn(skip_misfit=config.skip_misfit),
         Vtc.name: lambda config: Vtc(cost=config.cost),
         PredictedVtc.name: lambda config: PredictedVtc(cost=config.cost),
         Lcf.name: lambda config: Lcf(cost=config.cost),
