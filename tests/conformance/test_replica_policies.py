@@ -10,6 +10,7 @@ import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.order import least_work_for_its_match
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.laboratory.policies import policies
 
@@ -28,6 +29,10 @@ VARIANTS = {
         ReplicaPolicyConfig(deficits=DeficitRules(rejoin=Rejoin.PAPER)),
     ),
     "DLPM, warming up": (POLICIES["DLPM"], ReplicaPolicyConfig(warmup_s=3.0)),
+    "DLPM, least work for its match": (
+        POLICIES["DLPM"],
+        ReplicaPolicyConfig(order=least_work_for_its_match),
+    ),
     "DRR, tiny quantum": (POLICIES["DRR"], ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
     "DLPM as printed": (LITERAL["DLPM"], ReplicaPolicyConfig()),
     "DLPM as printed, skipping": (LITERAL["DLPM"], ReplicaPolicyConfig(skip_misfit=True)),

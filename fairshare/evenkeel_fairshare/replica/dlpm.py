@@ -1,7 +1,7 @@
 """Deficit longest prefix match: locality first, fairness kept (DLPM, Algorithm 1; design R1, R9).
 
-A pass proposes the longest match among the requests whose tenant and client both have a positive deficit. Unlike the
-printed listing it searches again for each proposal. In the listing a refill continues the current walk, past warm requests
+A pass proposes the best of the requests whose tenant and client both have a positive deficit, by default the longest match
+(`order`). Unlike the printed listing it searches again for each proposal. In the listing a refill continues the current walk, past warm requests
 that it skipped while their client was in debt. A client with frequent refills would compute cold prefixes, while its warm
 requests wait and lose their place in the cache.
 
@@ -28,6 +28,7 @@ from evenkeel_fairshare.replica.contract import (
 )
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.measured_quantum import MeasuredQuantum
+from evenkeel_fairshare.replica.order import SortKey, longest_match
 
 MAX_OVERTAKEN: Final = 32
 """Number of requests of a client that may overtake its oldest one, which then goes next. Otherwise a cold request could wait
@@ -58,6 +59,7 @@ class Dlpm(ReplicaPolicy):
     """Algorithm 1 on a tree of two levels; with a single tenant it is the flat algorithm.
 
     `skip_misfit`: go on past an eligible request that does not fit instead of ending the pass.
+    `order`: which request of those with positive deficits goes first.
     `warmup_s`: time after its first request in which a replica defers refills (`DEFERRED_REFILLS`). It starts again when a
     request arrives at an empty replica. Clients arrive at a new replica one by one, and refills for the first ones would
     cancel the debts of these clients only (docs/design/0003).
@@ -74,10 +76,12 @@ class Dlpm(ReplicaPolicy):
         cost: Cost | None = None,
         skip_misfit: bool = False,
         warmup_s: float = 0.0,
+        order: SortKey = longest_match,
     ) -> None:
         self._cost: Cost = cost or LinearCost()
         self._token_price = flat_output_price(self._cost)
         self._skip_misfit = skip_misfit
+        self._key = order
         self._queue: dict[Request, Account] = {}
         self.client_queues: defaultdict[Account, ClientQueue] = defaultdict(ClientQueue)
         self._running: dict[Request, Account] = {}
@@ -192,7 +196,7 @@ class Dlpm(ReplicaPolicy):
 
     def _eligible(self) -> Iterator[Request]:
         """Lines 17 to 20: the requests to propose, each once. The last one must have been charged if it was admitted."""
-        return longest_first(self.tenants, self._queue, self.client_queues)
+        return best_first(self.tenants, self._queue, self.client_queues, self._key)
 
     @property
     def quantum(self) -> float:
@@ -255,19 +259,20 @@ class Candidates:
     """Their sort keys, the best first. The next key is taken after the previous answer, while the account is eligible."""
 
 
-def longest_first(
+def best_first(
     level: DeficitLevel,
     queue: Mapping[Request, Account],
     client_queues: Mapping[Account, ClientQueue],
+    key: SortKey,
 ) -> Iterator[Request]:
-    """Requests to propose, each once: light members first, then the longest match. `level`: of the tenants;
+    """Requests to propose, each once: light members first, then the lowest `key`. `level`: of the tenants;
     `queue`: in order of arrival. O(n log n) for the sort, O(log(clients)) per proposal."""
     requests = list(queue)
     count = len(requests)
-    # A sort key is one number, unique in the queue: the longest match is lowest, among equals the earliest arrival.
+    # A sort key is one number, unique in the queue: among equal keys the earliest arrival is lowest.
     clients: defaultdict[Account, list[int]] = defaultdict(list)
     for number, (request, client) in enumerate(queue.items()):
-        clients[client].append(number - request.matched_tokens * count)
+        clients[client].append(number + key(request) * count)
     tenants: defaultdict[Account, list[Candidates]] = defaultdict(list)
     for client, keys in clients.items():
         keys.sort()
@@ -280,8 +285,8 @@ def longest_first(
         Candidates(tenant, sum(one.left for one in own), _merge(tenant.children, own))
         for tenant, own in tenants.items()
     ]
-    for key in _merge(level, merged):
-        yield requests[key % count]
+    for place in _merge(level, merged):
+        yield requests[place % count]
 
 
 def _merge(level: DeficitLevel, members: Iterable[Candidates]) -> Iterator[int]:
