@@ -26,14 +26,14 @@ AUTO: Final = "Auto"
 WARMUP_S: Final = 3.0
 """Seconds. All routers find a new replica within two seconds of each other, and so do its clients."""
 REJOINS: Final = ("KeepDebt", "Paper")
-_UPSTREAM: Final = frozenset({"fcfs", "lpm"})
+_UPSTREAM: Final = frozenset({"fcfs", "lpm", "hrrn"})
 """Names of SGLang's own policies."""
 
 
 def schedule_policy_flag(replica_policy: str) -> str:
     """The value of SGLang's `--schedule-policy` for a policy of the API, such as `dlpm` for `DLPM`.
 
-    SGLang's own FCFS and LPM keep no accounts, so Evenkeel's versions have different names.
+    SGLang's own FCFS, LPM and HRRN keep no accounts, so Evenkeel's versions have different names.
     """
     name = replica_policy.lower()
     return f"evenkeel-{name}" if name in _UPSTREAM else name

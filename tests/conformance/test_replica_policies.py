@@ -10,6 +10,7 @@ import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
+from evenkeel_fairshare.replica.order import least_work_for_its_match
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.laboratory.policies import policies
 
@@ -19,6 +20,7 @@ from tests.support.costs import QuadraticCost
 LITERAL = policies(longest_first=False, artifact=True)
 VARIANTS = {
     **{name: (make, ReplicaPolicyConfig()) for name, make in POLICIES.items()},
+    "HRRN, skipping": (POLICIES["HRRN"], ReplicaPolicyConfig(skip_misfit=True)),
     "LPM, skipping": (POLICIES["LPM"], ReplicaPolicyConfig(skip_misfit=True)),
     "DLPM, skipping": (POLICIES["DLPM"], ReplicaPolicyConfig(skip_misfit=True)),
     "DLPM, tiny quantum": (POLICIES["DLPM"], ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
@@ -27,6 +29,10 @@ VARIANTS = {
         ReplicaPolicyConfig(deficits=DeficitRules(rejoin=Rejoin.PAPER)),
     ),
     "DLPM, warming up": (POLICIES["DLPM"], ReplicaPolicyConfig(warmup_s=3.0)),
+    "DLPM, least work for its match": (
+        POLICIES["DLPM"],
+        ReplicaPolicyConfig(order=least_work_for_its_match),
+    ),
     "DRR, tiny quantum": (POLICIES["DRR"], ReplicaPolicyConfig(deficits=DeficitRules(quantum=1))),
     "DLPM as printed": (LITERAL["DLPM"], ReplicaPolicyConfig()),
     "DLPM as printed, skipping": (LITERAL["DLPM"], ReplicaPolicyConfig(skip_misfit=True)),
@@ -246,13 +252,13 @@ def test_a_weight_that_is_not_positive_is_refused():
 
 def test_an_unknown_name_is_refused_with_those_there_are():
     with pytest.raises(
-        ValueError, match="'dlpm'; there are FCFS, LPM, VTC, VTCPredict, LCF, DRR, DLPM$"
+        ValueError, match="'dlpm'; there are FCFS, LPM, HRRN, VTC, VTCPredict, LCF, DRR, DLPM$"
     ):
         make_policy("dlpm")
 
 
 def test_names_are_those_of_the_api():
-    assert set(POLICIES) == {"FCFS", "LPM", "VTC", "VTCPredict", "LCF", "DRR", "DLPM"}
+    assert set(POLICIES) == {"FCFS", "LPM", "HRRN", "VTC", "VTCPredict", "LCF", "DRR", "DLPM"}
     assert all(make_policy(name).name == name for name in POLICIES)
 
 
@@ -288,7 +294,7 @@ def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
     for client, state in want.items():
         assert after[client].deficit == pytest.approx(state.deficit)
         assert after[client].tenant_deficit == pytest.approx(state.tenant_deficit)
-    if not variant.startswith(("FCFS", "LPM")) and not variant.endswith("artifact"):
+    if not variant.startswith(("FCFS", "LPM", "HRRN")) and not variant.endswith("artifact"):
         assert after != before, "no client was charged"
 
 

@@ -138,7 +138,9 @@ async def test_every_choice_of_a_request_that_is_left_ends(
     await until(lambda: is_idle(server))
 
 
-@pytest.mark.parametrize("policy", ["FCFS", "LPM", "VTC", "VTCPredict", "LCF", "DRR", "DLPM"])
+@pytest.mark.parametrize(
+    "policy", ["FCFS", "LPM", "HRRN", "VTC", "VTCPredict", "LCF", "DRR", "DLPM"]
+)
 async def test_a_crowd_that_comes_and_goes_leaves_nothing_behind(policy: str) -> None:
     rng = random.Random(7)
     crowded = settings(kv_tokens=600, replica_policy=policy, kv_events_port=0, speed=20.0)

@@ -14,6 +14,7 @@ from evenkeel_fairshare.replica import dlpm
 from evenkeel_fairshare.replica.contract import AdmissionResult, Request
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.order import least_work_for_its_match, longest_match
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,7 +51,7 @@ class Twin:
 
     def match(self, rng: Random) -> None:
         for waiting in self.requests:
-            waiting.matched_tokens = rng.choice([0, 0, 1, 2, 3])
+            waiting.matched_tokens = rng.choice([0, 0, 1, 2, 3, 30])
             self.policy.rematched(waiting)
 
     def begin(self) -> None:
@@ -103,13 +104,14 @@ class Twin:
     skip_misfit=st.booleans(),
     refusing=st.sampled_from([0.0, 0.02, 0.3]),
     max_overtaken=st.sampled_from([1, 3, dlpm.MAX_OVERTAKEN]),
+    order=st.sampled_from([least_work_for_its_match, longest_match]),
 )
 def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
-    clients, seed, quantum, skip_misfit, refusing, max_overtaken
+    clients, seed, quantum, skip_misfit, refusing, max_overtaken, order
 ):
     rules = DeficitRules(quantum=quantum)
     makers = (Dlpm, SearchedDlpm)
-    twins = [Twin(make(rules=rules, skip_misfit=skip_misfit)) for make in makers]
+    twins = [Twin(make(rules=rules, skip_misfit=skip_misfit, order=order)) for make in makers]
 
     def both(act):
         """Do the same to both, chance included."""

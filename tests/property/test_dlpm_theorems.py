@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import partial
 from itertools import combinations, permutations
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS, DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.order import SortKey, least_work_for_its_match, longest_match
 from evenkeel_simulator.laboratory.policies import PrintedDlpm
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,8 +66,8 @@ def held(policy: ReplicaPolicy) -> dict[str, Held]:
 class Way(NamedTuple):
     """How a replica runs DLPM."""
 
-    longest_first: bool = False
-    """In which order a pass takes the positive ones; no theorem asks."""
+    order: SortKey | None = None
+    """In which order a pass takes the positive ones; None: as printed. No theorem asks."""
     warmup_s: float = 0.0
     """A step of the engine is a second here."""
     kv_time: float = 0.0
@@ -79,10 +81,12 @@ class Way(NamedTuple):
 WAY: ContextVar[Way] = ContextVar("WAY")
 WAYS = {
     "as printed": Way(),
-    "longest first": Way(longest_first=True),
-    "held memory has a price": Way(longest_first=True, kv_time=500),
+    "longest first": Way(order=longest_match),
+    "held memory has a price": Way(order=longest_match, kv_time=500),
+    "least work for its match": Way(order=least_work_for_its_match),
     "warming up": Way(warmup_s=15),
-    "warming up, longest first": Way(longest_first=True, warmup_s=25),
+    "warming up, longest first": Way(order=longest_match, warmup_s=25),
+    "warming up, least work for its match": Way(order=least_work_for_its_match, warmup_s=25),
 }
 
 
@@ -94,12 +98,13 @@ def way(request):
 
 
 def play(load: Load, quantum: float, **options) -> Run:
-    options.setdefault("cost", LinearCost(kv_time=WAY.get().kv_time))
-    make = Dlpm if WAY.get().longest_first else PrintedDlpm
+    way = WAY.get()
+    options.setdefault("cost", LinearCost(kv_time=way.kv_time))
+    make = partial(Dlpm, order=way.order) if way.order else PrintedDlpm
     policy = make(
         rules=DeficitRules(quantum=quantum),
         cost=options["cost"],
-        warmup_s=WAY.get().warmup_s,
+        warmup_s=way.warmup_s,
     )
     return run(policy, load, probe=held, **options)
 

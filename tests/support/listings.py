@@ -235,7 +235,7 @@ class ListedDlpm(ReplicaPolicy):
 
 
 class SearchedDlpm(Dlpm):
-    """DLPM that looks for the longest match of a positive client, of light clients first, from the top again before every proposal."""
+    """DLPM that looks for the best request of a positive client, of light clients first, from the top again before every proposal."""
 
     name: ClassVar[str] = "DLPM longest first"
 
@@ -259,7 +259,7 @@ class SearchedDlpm(Dlpm):
         return r is oldest or not too_often or oldest not in order
 
     def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
-        order = sorted(self._queue, key=lambda r: -r.matched_tokens)
+        order = sorted(self._queue, key=self._key)
         accounts = dict(self._queue)
         kept_waiting: set[DeficitLevel] = set()
         while (r := self._best(order, accounts, kept_waiting)) is not None:

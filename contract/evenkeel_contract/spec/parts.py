@@ -110,6 +110,7 @@ class ReplicaPolicyName(Enum):
     DRR = "DRR"  # deficit round robin: one quantum each turn, in order of joining
     LCF = "LCF"  # least counter first, for comparisons: a new client is owed all earlier service
     LPM = "LPM"
+    HRRN = "HRRN"  # highest response ratio next: work since the arrival over uncached input
     FCFS = "FCFS"
 
 

@@ -86,6 +86,11 @@ class Request:
         """Tokens that an admission is charged for as input."""
         return self.extend_tokens + self.load_tokens
 
+    @property
+    def uncached_tokens(self) -> int:
+        """Input tokens that are not cached, at least 1: an engine computes the last one again."""
+        return max(1, self.input_tokens - self.matched_tokens)
+
     def due_tokens(self, tokens: int) -> int:
         """The number of its last `tokens` output tokens that are charged here (R11)."""
         return min(tokens, self.output_tokens - self.paid_output_tokens)

@@ -1,7 +1,7 @@
 """Deficit longest prefix match: locality first, fairness kept (DLPM, Algorithm 1; design R1, R9).
 
-A pass proposes the longest match among the requests whose tenant and client both have a positive deficit. Unlike the
-printed listing it searches again for each proposal. In the listing a refill continues the current walk, past warm requests
+A pass proposes the best of the requests whose tenant and client both have a positive deficit, by default the longest match
+(`order`). Unlike the printed listing it searches again for each proposal. In the listing a refill continues the current walk, past warm requests
 that it skipped while their client was in debt. A client with frequent refills would compute cold prefixes, while its warm
 requests wait and lose their place in the cache.
 
@@ -29,6 +29,7 @@ from evenkeel_fairshare.replica.contract import (
 )
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel, DeficitRules
 from evenkeel_fairshare.replica.measured_quantum import MeasuredQuantum
+from evenkeel_fairshare.replica.order import SortKey, longest_match
 
 MAX_OVERTAKEN: Final = 32
 """Number of requests of a client that may overtake its oldest one, which then goes next. Otherwise a cold request could wait
@@ -99,6 +100,7 @@ class Dlpm(ReplicaPolicy):
     """Algorithm 1 on a tree of two levels; with a single tenant it is the flat algorithm.
 
     `skip_misfit`: go on past an eligible request that does not fit instead of ending the pass.
+    `order`: which request of those with positive deficits goes first.
     `warmup_s`: time after its first request in which a replica defers refills (`DEFERRED_REFILLS`). It starts again when a
     request arrives at an empty replica. Clients arrive at a new replica one by one, and refills for the first ones would
     cancel the debts of these clients only (docs/design/0003).
@@ -115,10 +117,12 @@ class Dlpm(ReplicaPolicy):
         cost: Cost | None = None,
         skip_misfit: bool = False,
         warmup_s: float = 0.0,
+        order: SortKey = longest_match,
     ) -> None:
         self._cost: Cost = cost or LinearCost()
         self._token_price = flat_output_price(self._cost)
         self._skip_misfit = skip_misfit
+        self._key = order
         self._queue: dict[Request, Account] = {}
         self.client_queues: defaultdict[Account, defaultdict[Account, ClientQueue]] = defaultdict(
             lambda: defaultdict(ClientQueue)
@@ -248,11 +252,6 @@ class Dlpm(ReplicaPolicy):
         queues = self.client_queues.items()
         entries = _merge(self.tenants, ((tenant, _entries(tenant, own)) for tenant, own in queues))
         return map(itemgetter(2), entries)
-
-    @staticmethod
-    def _key(request: Request) -> float:
-        """Of the requests with positive accounts the one with the lowest key goes first. It may change only with the match."""
-        return -request.matched_tokens
 
     def _put(self, request: Request, serial: int) -> None:
         client = self._queue[request]

@@ -16,8 +16,10 @@ from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.drr import Drr
 from evenkeel_fairshare.replica.fcfs import Fcfs
+from evenkeel_fairshare.replica.hrrn import Hrrn
 from evenkeel_fairshare.replica.lcf import Lcf
 from evenkeel_fairshare.replica.lpm import Lpm
+from evenkeel_fairshare.replica.order import SortKey, longest_match
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
 
@@ -31,15 +33,18 @@ class ReplicaPolicyConfig:
     deficits: DeficitRules = field(default_factory=DeficitRules)
     """DLPM: quantum Q^u, rejoin, memory. DRR: quantum, memory."""
     skip_misfit: bool = False
-    """LPM, DLPM: go on past a request that does not fit."""
+    """LPM, HRRN, DLPM: go on past a request that does not fit."""
     warmup_s: float = 0.0
     """DLPM: time in which a new replica defers refills."""
+    order: SortKey = longest_match
+    """DLPM: which request of clients with positive deficits goes first."""
 
 
 POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = MappingProxyType(
     {
         Fcfs.name: lambda config: Fcfs(),
         Lpm.name: lambda config: Lpm(skip_misfit=config.skip_misfit),
+        Hrrn.name: lambda config: Hrrn(skip_misfit=config.skip_misfit),
         Vtc.name: lambda config: Vtc(cost=config.cost),
         PredictedVtc.name: lambda config: PredictedVtc(cost=config.cost),
         Lcf.name: lambda config: Lcf(cost=config.cost),
@@ -49,6 +54,7 @@ POLICIES: Final[Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]] = 
             cost=config.cost,
             skip_misfit=config.skip_misfit,
             warmup_s=config.warmup_s,
+            order=config.order,
         ),
     }
 )

@@ -61,5 +61,5 @@ def test_a_fault_names_its_variable(variable: str, value: str) -> None:
 
 
 def test_policies_that_sglang_has_too_go_by_names_of_their_own() -> None:
-    flags = [schedule_policy_flag(name) for name in ("DLPM", "VTC", "FCFS", "LPM")]
-    assert flags == ["dlpm", "vtc", "evenkeel-fcfs", "evenkeel-lpm"]
+    flags = [schedule_policy_flag(name) for name in ("DLPM", "VTC", "FCFS", "LPM", "HRRN")]
+    assert flags == ["dlpm", "vtc", "evenkeel-fcfs", "evenkeel-lpm", "evenkeel-hrrn"]

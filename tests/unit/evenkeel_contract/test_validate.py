@@ -180,7 +180,7 @@ CASES: Mapping[str, tuple[Edit, list[str]]] = {
         lambda s: s["scheduling"].update(replicaPolicy="dlpm", fleetPolicy="Random"),
         [
             (
-                "spec.scheduling.replicaPolicy: must be one of DLPM, VTC, VTCPredict, DRR, LCF, LPM, FCFS, not 'dlpm'; did "
+                "spec.scheduling.replicaPolicy: must be one of DLPM, VTC, VTCPredict, DRR, LCF, LPM, HRRN, FCFS, not 'dlpm'; did "
                 "you mean DLPM?"
             ),
             (

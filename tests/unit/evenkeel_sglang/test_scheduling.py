@@ -12,6 +12,11 @@ from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.engine_time import EngineTime
+from evenkeel_fairshare.replica.order import (
+    SortKey,
+    least_work_for_its_match,
+    longest_match,
+)
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 from evenkeel_sglang.engine import EngineRequest, is_probe
 from evenkeel_sglang.scheduling import Scheduling
@@ -54,7 +59,12 @@ class Loop:
     """What SGLang's scheduler does with its queue, in little: room for `slots` requests, no cache but `cached`."""
 
     def __init__(
-        self, policy: str = "DLPM", *, slots: int = 2, time: EngineTime | None = None
+        self,
+        policy: str = "DLPM",
+        *,
+        slots: int = 2,
+        time: EngineTime | None = None,
+        order: SortKey = longest_match,
     ) -> None:
         self.slots = slots
         self.cached: dict[str, int] = {}
@@ -63,7 +73,7 @@ class Loop:
         self.waiting_queue: list[EngineRequest] = []
         self.running: list[Req] = []
         cost = LinearCost()
-        config = ReplicaPolicyConfig(cost=cost, deficits=DeficitRules(quantum=QUANTUM))
+        config = ReplicaPolicyConfig(cost=cost, deficits=DeficitRules(quantum=QUANTUM), order=order)
         self.scheduling = Scheduling(
             make_policy(policy, config),
             Accounts(cost),
@@ -123,6 +133,23 @@ def test_a_pass_charges_each_admission_before_it_proposes_the_next() -> None:
     loop.send(*(req(f"a{i}", "a", base=1000 * i) for i in range(3)))
     loop.send(*(req(f"b{i}", "b", base=9000 + 1000 * i) for i in range(2)))
     assert loop.step() == ["a0", "a1", "b0", "b1"]
+
+
+def test_dlpm_admits_the_least_uncached_input_for_its_match_first() -> None:
+    loop = Loop(slots=4, order=least_work_for_its_match)
+    loop.cached = {"cached": 40}
+    sizes = {"long": 80, "short": 5, "middle": 30, "cached": 60}
+    loop.send(*(req(rid, tokens=tokens, base=1000 * tokens) for rid, tokens in sizes.items()))
+    assert loop.step() == ["cached", "short", "middle", "long"]
+
+
+def test_hrrn_admits_the_highest_response_ratio_first() -> None:
+    loop = Loop("HRRN", slots=1)
+    loop.send(*(req(rid, tokens=n, base=1000 * n) for rid, n in {"first": 60, "long": 80}.items()))
+    assert loop.step() == ["first"]
+    loop.forward(is_prefill=True, finish=["first"])
+    loop.send(req("new", tokens=5))
+    assert loop.step() == ["long"]  # 60 tokens were computed since it came
 
 
 def test_all_other_code_sees_a_list() -> None:

@@ -164,7 +164,7 @@ def test_a_prefix_evicted_and_computed_again_while_a_request_waits_is_back_in_th
     [
         (
             {"replica_policy": "SJF"},
-            "replica policy 'SJF' is not one of FCFS, LPM, VTC, VTCPredict, LCF, DRR, DLPM",
+            "replica policy 'SJF' is not one of FCFS, LPM, HRRN, VTC, VTCPredict, LCF, DRR, DLPM",
         ),
         ({"fleet_policy": "x"}, "fleet policy 'x' is not one of RoundRobin"),
         ({"replicas": 0}, "replicas is 0, must be from 1 to 1024"),

@@ -65,6 +65,7 @@ def test_only_policies_that_sort_by_match_ask_for_matches():
     assert {name: make_policy(name).matches_prefix for name in POLICIES} == {
         "FCFS": False,
         "LPM": True,
+        "HRRN": True,
         "VTC": False,
         "VTCPredict": False,
         "LCF": False,

@@ -1,0 +1,71 @@
+"""Highest response ratio next: a stock order of SGLang since 0.5.20 (`--schedule-policy hrrn`), without fairness between clients.
+
+Response ratio: (waiting + service) / service. Service is the input that is not cached. Waiting is measured in work: the input
+tokens that the replica computed since the request arrived. So the order needs no clock.
+
+SGLang changes to FCFS beyond 128 waiting requests; this version has the same order at any length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from math import inf
+from typing import ClassVar
+
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
+
+
+class Hrrn(ReplicaPolicy):
+    """Sorts by response ratio once a pass, equal requests in order of arrival; O(n log n).
+
+    `skip_misfit`: go on past a request that does not fit instead of ending the pass.
+    """
+
+    name: ClassVar[str] = "HRRN"
+    matches_prefix: ClassVar[bool] = True
+
+    def __init__(self, *, skip_misfit: bool = False) -> None:
+        self._skip_misfit = skip_misfit
+        self._queue: dict[Request, int] = {}
+        """Waiting requests, with the work done when each arrived."""
+        self._running: dict[Request, int] = {}
+        self._work = 0
+        """Input tokens computed so far."""
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        self._queue[request] = self._work
+        return Arrival.QUEUED
+
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
+        for request in sorted(self._queue, key=self._response_ratio, reverse=True):
+            outcome = yield request
+            if outcome is AdmissionResult.ADMITTED:
+                self._running[request] = self._queue.pop(request)
+                self._work += request.extend_tokens
+            elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
+                return
+
+    def progress(self, request: Request, tokens: int) -> None:
+        pass  # no client is charged
+
+    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
+        pass
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        # First among equals, and it has waited since it arrived.
+        self._queue = {request: self._running.pop(request), **self._queue}
+
+    def leave(self, request: Request, now_s: float) -> None:
+        if self._queue.pop(request, None) is None:
+            self._running.pop(request, None)
+
+    def waiting(self) -> Collection[Request]:
+        return self._queue.keys()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def _response_ratio(self, request: Request) -> float:
+        """Above 1 by this much; infinite for a request whose whole input is cached."""
+        uncached = request.uncached_tokens
+        return (self._work - self._queue[request]) / uncached if uncached > 1 else inf
