@@ -25,6 +25,7 @@ OWNED_FLAGS: Final = (
     "--enable-metrics",
     "--host",
     "--input-token-weight",
+    "--isolation",
     "--kv-events-config",
     "--kv-events-port",
     "--kv-replay-port",

@@ -108,6 +108,8 @@ class ReplicaPolicy(ABC):
     name: ClassVar[str]
     matches_prefix: ClassVar[bool]
     """Whether the engine must refresh `Request.matched_tokens` of all of `waiting()` before a pass."""
+    divides_time: ClassVar[bool] = False
+    """Whether the engine divides its time among clients (R13). A policy without accounts leaves prefill first."""
 
     @abstractmethod
     def arrive(self, request: Request, now_s: float) -> Arrival:

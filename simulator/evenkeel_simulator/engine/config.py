@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from evenkeel_contract.enginesettings import ISOLATION
+
 if TYPE_CHECKING:
     from evenkeel_simulator.engine.admission import Admission
 
@@ -44,9 +46,9 @@ class EngineConfig:
     queue instead, and only if it has no more than 32 tokens cached."""
     decode_steps_between_passes: int = 0
     """Decode steps between a prefill and the next pass over the queue. SGLang: 0; the VTC artifact: 10."""
-    isolation: float | None = None
-    """Divide engine time among clients (R13, `replica.engine_time`), not negative. None: prefill always goes first, as in SGLang
-    without Evenkeel's plug-in."""
+    isolation: float | None = ISOLATION
+    """Divide engine time among clients (R13, `replica.engine_time`) under a policy that wants it; not negative. None: prefill always
+    goes first, as in SGLang without Evenkeel's plug-in."""
     retry_when_full: bool = False
     """Make a pass before every step even if memory did not suffice. SGLang waits until a request ends
     (`batch_is_full`); the VTC artifact does not."""

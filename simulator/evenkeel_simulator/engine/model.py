@@ -58,7 +58,7 @@ class Engine:
         self._requests: dict[str, EngineRequest] = {}
         self._prefilling: dict[EngineRequest, None] = {}
         self._batch = Batch()
-        self._shares = TimeShares(config.isolation)
+        self._shares = TimeShares(config.isolation if policy.divides_time else None)
         self._makers = Makers() if config.share_in_batch and self._follows else None
         self._full = False  # memory did not suffice, and none has been released since
         self._steps_since_prefill = 0

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
-from evenkeel_contract.enginesettings import AUTO, WARMUP_S
+from evenkeel_contract.enginesettings import AUTO, ISOLATION, WARMUP_S
 from evenkeel_contract.kvevents import KEPT_BATCHES
 from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
+from evenkeel_contract.values import IsolationSetting
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
@@ -174,6 +175,7 @@ def _settings(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Sett
         max_running=flags.pop("max_running_requests"),
         prefill_tokens=flags.pop("chunked_prefill_size") or None,
         mixed=flags.pop("enable_mixed_chunk"),
+        isolation=flags.pop("isolation"),
     )
     return Settings(engine=engine, **flags)
 
@@ -225,6 +227,14 @@ def _parser(
         type=Rejoin,
         help="deficit of a client that returns after being idle: KeepDebt or Paper",
     )
+    policy.add_argument(
+        "--isolation",
+        type=_isolation,
+        default=EngineConfig().isolation,
+        metavar="PERCENT",
+        help="how far other clients may slow a client whose requests run, or Off; "
+        f"{ISOLATION:.0%}% by default",
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument("--profile", type=_profile, help=f"{', '.join(PROFILES)}, or a JSON file")
     engine.add_argument("--kv-tokens", type=int, help="KV pool; default: the profile's")
@@ -241,6 +251,10 @@ def _parser(
 
 def _quantum(text: str) -> float | None:
     return None if text == AUTO else float(text)
+
+
+def _isolation(text: str) -> float | None:
+    return IsolationSetting.from_plain(text).share
 
 
 def _profile(text: str) -> CostProfile:
