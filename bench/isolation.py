@@ -47,12 +47,47 @@ def run(
     return spec, run_closed_loop(engine, spec.clients, until_s=spec.duration_s)
 
 
+def most_service_per_s(spec: LoopSpec, rate_per_s: float) -> float:
+    """The most service per second of any schedule beside `rate_per_s` requests of the measured client (design note 0006).
+
+    All clients send requests of its shape. A decode step has a fixed time and gives each of its open requests a token at most, so
+    its rate needs a number of steps. The rest of the time goes to tokens, each of which has a price. Prefills are free of fixed time
+    here, as if one pass could compute all prompts.
+    """
+    profile, shape = PROFILES[spec.profile], spec.clients[0]
+    extend, decoded = shape.input_tokens - shape.shared_tokens, shape.output_tokens - 1
+    context = shape.input_tokens + (1 + decoded) / 2
+    prefill_ms = extend * (
+        profile.prefill_token_ms + profile.prefill_attention_ms * shape.input_tokens
+    )
+    token_ms = profile.decode_request_ms + profile.decode_kv_token_ms * context
+    steps_per_s = rate_per_s * decoded / shape.open_requests
+    left_ms = 1000 - steps_per_s * profile.decode_ms
+    return left_ms / (prefill_ms + decoded * token_ms) * (extend + 2 * shape.output_tokens)
+
+
+def chunk_s(spec: LoopSpec) -> float:
+    """Seconds of the longest prefill that the rivals' prompts can make: the most that a gap between tokens may grow."""
+    profile, budget = PROFILES[spec.profile], EngineConfig().prefill_tokens or 0
+    tokens = attention = 0
+    for client in spec.clients[1:]:
+        for _ in range(client.open_requests):
+            chunk = min(client.input_tokens - client.shared_tokens, budget - tokens)
+            tokens += chunk
+            attention += chunk * client.input_tokens
+    ms = profile.prefill_ms + profile.prefill_token_ms * tokens
+    return (ms + profile.prefill_attention_ms * attention) / 1000
+
+
 def row(name: str, spec: LoopSpec, figures: Mapping[str, LoopFigures]) -> str:
     """One line of the table."""
     measured, interval = figures["measured"], (spec.warmup_s, spec.duration_s)
+    service, rate = total_service_per_s(figures.values(), *interval), measured.rate_per_s(*interval)
+    alike = len({(one.input_tokens, one.output_tokens) for one in spec.clients}) == 1
+    limit = f"{most_service_per_s(spec, rate):8.0f}" if alike else ""
     return (
-        f"{name:32} {measured.rate_per_s(*interval):6.2f} {1e3 * measured.mean_gap_s(spec.warmup_s):9.1f} "
-        f"{1e3 * measured.p99_gap_s(spec.warmup_s):9.0f} {total_service_per_s(figures.values(), *interval):8.0f}"
+        f"{name:32} {rate:6.2f} {1e3 * measured.mean_gap_s(spec.warmup_s):9.1f} "
+        f"{1e3 * measured.p99_gap_s(spec.warmup_s):9.0f} {1e3 * chunk_s(spec):9.0f} {service:8.0f} {limit}"
     )
 
 
@@ -62,8 +97,10 @@ def main() -> None:
     parser.add_argument("--quantum", type=float, default=8000.0, help="Q^u, weighted tokens")
     options = parser.parse_args()
     quantum = options.quantum
-    print(f"{'':32} {'measured':>6} {'ITL mean':>9} {'ITL p99':>9} {'service':>8}")
-    print(f"{'workload':32} {'req/s':>6} {'ms':>9} {'ms':>9} {'per s':>8}")
+    print(
+        f"{'':32} {'measured':>6} {'ITL mean':>9} {'ITL p99':>9} {'chunk':>9} {'service':>8} {'limit':>8}"
+    )
+    print(f"{'workload':32} {'req/s':>6} {'ms':>9} {'ms':>9} {'ms':>9} {'per s':>8} {'per s':>8}")
     for name in ATTACKS:
         print(row(f"{name}, prefill first", *run(name, quantum=quantum)))
         played = run(name, quantum=quantum, isolation=options.isolation)

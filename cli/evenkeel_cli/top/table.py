@@ -86,6 +86,7 @@ def _clients(view: View) -> Table:
         "wait",
         "deficit",
         "lead",
+        "ITL",
         "hit",
         "err",
     )
@@ -100,6 +101,7 @@ def _clients(view: View) -> Table:
             str(row.waiting),
             _range(row.deficit_min, row.deficit_max),
             f"{row.lead_s:.0f}s",
+            "–" if row.itl_s is None else f"{1000 * row.itl_s:.0f}ms",
             _percent(row.hit_rate),
             str(row.errors),
         )
@@ -108,13 +110,23 @@ def _clients(view: View) -> Table:
 
 def _replicas(view: View) -> Table:
     table = _table(
-        "replica", "state", "policy", "flight", "run", "wait", "service/s", "hit", "failed"
+        "replica",
+        "state",
+        "policy",
+        "quantum",
+        "flight",
+        "run",
+        "wait",
+        "service/s",
+        "hit",
+        "failed",
     )
     for row in view.replicas:
         table.add_row(
             escape(row.name),
             f"[{_STATE_STYLE[row.state]}]{row.state}[/]",
             escape(row.policy),
+            _short(row.quantum) if row.quantum else "–",
             str(row.in_flight),
             str(row.running),
             str(row.waiting),

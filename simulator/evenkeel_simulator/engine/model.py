@@ -62,6 +62,7 @@ class Engine:
         self._makers = Makers() if config.share_in_batch and self._follows else None
         self._full = False  # memory did not suffice, and none has been released since
         self._steps_since_prefill = 0
+        self._decoded_s = 0.0  # end of the last decode step
         self._iteration: Iteration | None = None
 
     # What a driver sees
@@ -80,6 +81,7 @@ class Engine:
     def accounts(self) -> Accounts:
         """Service of every client, up to the last applied step."""
         for request in self._batch:
+            self._set_token_time(request)
             self._accounts.settle(request)
         return self._accounts
 
@@ -181,7 +183,7 @@ class Engine:
         end_s = iteration.end_s
         produced = list(self._batch) if iteration.steps else []
         self._account_time(iteration, iteration.steps - iteration.done)
-        self._decode(iteration.steps - iteration.done)
+        self._decode(iteration.steps - iteration.done, end_s)
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = self._batch.pop_ended() if produced else []
         if self._by_pass is not None and produced:
@@ -363,20 +365,25 @@ class Engine:
         iteration = self._iteration
         if iteration is not None and (steps := iteration.advance(now_s)):
             self._account_time(iteration, steps, applied=steps)
-            self._decode(steps)
+            self._decode(steps, iteration.clock_s)
 
     def _account_time(self, iteration: Iteration, steps: int, *, applied: int = 0) -> None:
         first, decoded = iteration.done - applied, len(self._batch) > 0
         self._shares.account(iteration, first=first, steps=steps, decoded=decoded)
 
-    def _decode(self, steps: int) -> None:
+    def _decode(self, steps: int, end_s: float) -> None:
         if not steps or not self._batch:
             return
+        self._decoded_s = end_s
         self.memory.grow(steps * len(self._batch))
         self._batch.decode(steps)
         self._batch.charge(self.policy, steps)
         self._steps_since_prefill += steps
         self._rule.decoded(steps)
+
+    def _set_token_time(self, request: EngineRequest) -> None:
+        """Decode steps cost nothing per request, so the time of the newest token is set when it is needed."""
+        request.token_s = max(request.token_s, self._decoded_s)
 
     # Leaving the batch
 
@@ -433,6 +440,7 @@ class Engine:
     def _leave_batch(self, request: EngineRequest, *, keep: bool) -> None:
         self._shares.stopped(request)
         if request.state is State.RUNNING:
+            self._set_token_time(request)
             self._batch.remove(request)
         else:
             del self._prefilling[request]

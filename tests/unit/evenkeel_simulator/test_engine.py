@@ -89,6 +89,25 @@ def test_a_cached_prefix_is_not_computed_again_and_the_output_extends_it() -> No
     assert totals.service == 107 + 2 * 7
 
 
+def test_the_time_between_tokens_includes_prefills_of_others_and_is_read_at_any_time() -> None:
+    engine = make_engine()
+    first = make_request("a", tail=50, output=40)
+    engine.submit(first, 0.0)
+    now_s = engine.step(0.0).end_s  # type: ignore[union-attr]
+    for _ in range(3):
+        now_s = engine.step(now_s).end_s  # type: ignore[union-attr]
+    engine.submit(make_request("b", client="ns/t/b", tail=300, output=1), now_s)
+    assert first.first_token_s is not None
+    totals = engine.accounts.clients["ns/t/a"]
+    assert (totals.itl_tokens, totals.itl_s) == (3, pytest.approx(now_s - first.first_token_s))
+    run_to_end(engine, now_s)
+    totals = engine.accounts.clients["ns/t/a"]
+    assert first.finished_s is not None
+    between_s = first.finished_s - first.first_token_s
+    assert (totals.itl_tokens, totals.itl_s) == (39, pytest.approx(between_s))
+    assert engine.accounts.clients["ns/t/b"].itl_tokens == 0
+
+
 def test_the_same_prompt_again_computes_one_token_and_holds_nothing_twice() -> None:
     engine = make_engine()
     for name in ("a", "b"):
