@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf
+from typing import Final
 
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -31,6 +32,10 @@ from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
 from evenkeel_simulator.engine.step import Loads, Step
 from evenkeel_simulator.engine.time_shares import TimeShares
+
+MAX_BEGUN: Final = 2
+"""Prompts in prefill that may wait for decode steps (R13). With so many only a prompt that fits into one iteration is admitted: more
+prompts in parts would hold the memory of the prefix cache. Measured in docs/design/0006."""
 
 
 class Engine:
@@ -246,12 +251,13 @@ class Engine:
         for seeker in self.memory.cache.take_rematched():
             assert isinstance(seeker, EngineRequest)
             self.policy.rematched(seeker)
+        whole = self._shares.time is not None and len(self._prefilling) >= MAX_BEGUN
         admissions = self.policy.admissions(now_s)
         try:
             request = next(admissions)
             while True:
                 assert isinstance(request, EngineRequest)
-                outcome = self._try(request, now_s)
+                outcome = self._try(request, now_s, budget if whole else self.kv_tokens)
                 if outcome is AdmissionResult.ADMITTED:
                     admitted.append(request)
                     budget -= request.pending_tokens
@@ -269,15 +275,17 @@ class Engine:
             admissions.close()
         return admitted
 
-    def _try(self, request: EngineRequest, now_s: float) -> AdmissionResult:
+    def _try(self, request: EngineRequest, now_s: float, most_tokens: int) -> AdmissionResult:
         if self._shares.turns.must_wait(request):
             return AdmissionResult.LATER
         cache = self.memory.cache
         cache.unfollow(request)
         extend_tokens = self.memory.claim(request)
-        if self._makers is not None and self._makers.work_for(request):
+        being_made = self._makers is not None and self._makers.work_for(request)
+        if being_made or extend_tokens > most_tokens:
             self.memory.unclaim(request)
-            cache.follow(request)
+            if self._follows:
+                cache.follow(request)
             return AdmissionResult.LATER
         if not self._rule.fits(request, extend_tokens, self.memory.available):
             self.memory.unclaim(request)
