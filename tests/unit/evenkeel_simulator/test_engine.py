@@ -3,6 +3,7 @@ from collections.abc import Sequence
 import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Request
+from evenkeel_fairshare.replica.registry import make_policy
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES, ProfileError, decode_profile
@@ -106,6 +107,25 @@ def test_the_time_between_tokens_includes_prefills_of_others_and_is_read_at_any_
     between_s = first.finished_s - first.first_token_s
     assert (totals.itl_tokens, totals.itl_s) == (39, pytest.approx(between_s))
     assert engine.accounts.clients["ns/t/b"].itl_tokens == 0
+
+
+def test_two_prompts_at_most_wait_in_parts_while_others_decode() -> None:
+    """More of them would hold memory that the prefix cache needs (design R13)."""
+    config = EngineConfig(prefill_tokens=100, kv_tokens=10_000)
+    engine = Engine(config, make_policy("DLPM"), PROFILE)
+    engine.submit(make_request("a", tail=10, output=400, client="ns/a/a"), 0.0)
+    engine.step(0.0)
+    for number in range(5):
+        for client in ("b", "c", "d", "e"):
+            name = f"{client}{number}"
+            engine.submit(make_request(name, tail=250, output=1, client=f"ns/{client}/x"), 0.0)
+    now_s, begun = 0.0, []
+    while engine.has_work:
+        step = engine.step(now_s)
+        assert step is not None
+        now_s = step.end_s
+        begun.append(sum(request.state is State.PREFILLING for request in engine.running()))
+    assert max(begun) == 2
 
 
 def test_the_same_prompt_again_computes_one_token_and_holds_nothing_twice() -> None:
