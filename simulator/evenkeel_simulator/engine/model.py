@@ -226,7 +226,7 @@ class Engine:
         first, later = self._shares.in_order(list(self._prefilling))
         left = budget - sum([request.pending_tokens for request in first])
         admitted = self._admit_fairly(now_s, left) if left > 0 and self._pass_is_due() else []
-        later = [request for request in later if not self._shares.turns.must_wait(request)]
+        later = [request for request in later if not self._shares.must_pause(request)]
         chunks: list[tuple[EngineRequest, int]] = []
         for request in [*first, *admitted, *later]:
             if budget > 0:
