@@ -14,6 +14,8 @@ from typing import Annotated
 import evenkeel_simulator
 import msgspec
 import typer
+from evenkeel_contract.spec.resources import Scheduling
+from evenkeel_contract.values import IsolationSetting
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.registry import POLICIES
 from evenkeel_simulator.experiments.fleet import Fleet
@@ -38,6 +40,7 @@ from evenkeel_cli.output import make_output_folder, print_error, report_console
 from evenkeel_cli.trace_options import Speed, UsageError, option, read_programs
 
 DEFAULT_PROFILE = "a100-llama3.1-8b"
+DEFAULT_ISOLATION = Scheduling().isolation.spelling
 _BATCH = 256  # requests between two updates of the progress bar
 
 
@@ -76,6 +79,13 @@ Quantum = Annotated[
 WorkerQuantum = Annotated[
     str, typer.Option(help="Quantum of D2LPM (Q^w), in weighted tokens, or Auto.", metavar="TOKENS")
 ]
+Isolation = Annotated[
+    str,
+    typer.Option(
+        help="spec.scheduling.isolation: part of its share of its speed alone that a client keeps, or Off.",
+        metavar="PERCENT",
+    ),
+]
 InputWeight = Annotated[float, typer.Option(help="Weight of an input token.")]
 OutputWeight = Annotated[float, typer.Option(help="Weight of an output token.")]
 KvTime = Annotated[
@@ -111,6 +121,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     share_in_batch: ShareInBatch = True,
     quantum: Quantum = "Auto",
     worker_quantum: WorkerQuantum = "Auto",
+    isolation: Isolation = DEFAULT_ISOLATION,
     input_weight: InputWeight = 1.0,
     output_weight: OutputWeight = 2.0,
     kv_time: KvTime = 0.0,
@@ -136,6 +147,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
                 max_running=max_running,
                 share_in_batch=share_in_batch,
                 adapters_per_batch=spec.adapters_per_batch if spec else None,
+                isolation=_isolation(isolation),
             ),
             longest_first=longest_first,
             artifact_rules=artifact_rules,
@@ -180,6 +192,13 @@ def _quantum(name: str, text: str) -> float | None:
         return float(text)
     except ValueError:
         raise UsageError(f"{name} is {text!r}, must be Auto or a number") from None
+
+
+def _isolation(text: str) -> float | None:
+    try:
+        return IsolationSetting.from_plain(text).share
+    except ValueError as error:
+        raise UsageError(f"isolation {error}") from None
 
 
 def _find_spec(

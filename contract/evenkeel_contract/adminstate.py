@@ -29,7 +29,8 @@ class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: str
     credit: float = 0.0
-    """q_{i,w} in weighted tokens; 0 if the fleet policy keeps no credit."""
+    """q_{i,w} in weighted tokens; 0 if the fleet policy keeps no credit. With `workerQuantum: Auto` minus the client's open work at the
+    replica, as this router sent it."""
     deficit: float = 0.0
     """q_i of the replica policy in weighted tokens. Negative: the client received more than its quantum."""
     tenant_deficit: float = 0.0
@@ -37,6 +38,10 @@ class ClientAtReplica(msgspec.Struct, frozen=True, kw_only=True):
     """Weighted tokens since the replica's process started."""
     waiting: int = 0
     running: int = 0
+    itl_tokens: int = 0
+    """Output tokens after the first one of each request, since the replica's process started."""
+    itl_s: float = 0.0
+    """Seconds between those tokens. The mean inter-token latency is `itl_s` over `itl_tokens`."""
 
 
 class ClientState(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +106,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str = ""
     """Incarnation in its last report; empty if it sends no reports."""
     policy: str = ""
+    quantum: float = 0.0
+    """Q^u in force in its last report, in weighted tokens; 0 if it reports none."""
     waiting: int = 0
     running: int = 0
     report_age_s: float | None = None

@@ -21,6 +21,9 @@ ISOLATION_VARIABLE: Final = "EVENKEEL_ISOLATION"
 REPORTS_PORT_VARIABLE: Final = "EVENKEEL_REPORTS_PORT"
 INCARNATION_VARIABLE: Final = "EVENKEEL_INCARNATION"
 
+OFF: Final = "Off"
+"""Value of `EVENKEEL_ISOLATION`: prefill always goes first."""
+ISOLATION: Final = 0.5
 AUTO: Final = "Auto"
 """Value of `EVENKEEL_CLIENT_QUANTUM`: the replica measures its service."""
 WARMUP_S: Final = 3.0
@@ -56,9 +59,9 @@ class EngineSettings:
     rejoin: str = "KeepDebt"
     warmup_s: float = WARMUP_S
     """DLPM: seconds for which a new replica defers refills. 0: never, as in the paper."""
-    isolation: float | None = None
-    """Divide engine time among clients whose requests run (R13); None: prefill always goes first. The part of its share of its speed
-    alone that a client keeps beside a large batch; 0: no such bound."""
+    isolation: float | None = ISOLATION
+    """Divide engine time among clients whose requests run (R13). The part of its share of its speed alone that a client keeps beside
+    a large batch; 0: no such bound. None: prefill always goes first, as with a policy without accounts."""
     reports_port: int | None = None
     """Port for reports; None disables them."""
     incarnation: str = ""
@@ -73,14 +76,12 @@ class EngineSettings:
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise EngineSettingsError(f"{variable} is {value}; it must be a positive number")
         for variable, value, unit in (
-            (KV_TIME_VARIABLE, self.kv_time, ""),
-            (WARMUP_VARIABLE, self.warmup_s, " of seconds"),
-            (ISOLATION_VARIABLE, self.isolation, ""),
+            (KV_TIME_VARIABLE, self.kv_time, "a number"),
+            (WARMUP_VARIABLE, self.warmup_s, "a number of seconds"),
+            (ISOLATION_VARIABLE, self.isolation, "Off or a number"),
         ):
             if value is not None and not 0 <= value < math.inf:
-                raise EngineSettingsError(
-                    f"{variable} is {value}; it must be a number{unit}, 0 or more"
-                )
+                raise EngineSettingsError(f"{variable} is {value}; it must be {unit}, 0 or more")
         if self.rejoin not in REJOINS:
             raise EngineSettingsError(
                 f"{REJOIN_VARIABLE} is {self.rejoin!r}; it must be one of {', '.join(REJOINS)}"
@@ -102,8 +103,10 @@ class EngineSettings:
             environment[KV_TIME_VARIABLE] = repr(self.kv_time)
         if self.warmup_s != WARMUP_S:
             environment[WARMUP_VARIABLE] = repr(self.warmup_s)
-        if self.isolation is not None:
-            environment[ISOLATION_VARIABLE] = repr(self.isolation)
+        if self.isolation != ISOLATION:
+            environment[ISOLATION_VARIABLE] = (
+                OFF if self.isolation is None else repr(self.isolation)
+            )
         if self.reports_port is not None:
             environment[REPORTS_PORT_VARIABLE] = str(self.reports_port)
         if self.incarnation:
@@ -115,7 +118,6 @@ class EngineSettings:
         """Read the variables; absent or empty ones keep their defaults."""
         defaults = cls()
         port = environment.get(REPORTS_PORT_VARIABLE, "")
-        isolation = environment.get(ISOLATION_VARIABLE, "")
         return cls(
             client_quantum=_quantum(environment),
             input_token_weight=_number(
@@ -127,7 +129,9 @@ class EngineSettings:
             kv_time=_number(environment, KV_TIME_VARIABLE, defaults.kv_time),
             rejoin=environment.get(REJOIN_VARIABLE) or defaults.rejoin,
             warmup_s=_number(environment, WARMUP_VARIABLE, defaults.warmup_s),
-            isolation=_number(environment, ISOLATION_VARIABLE, 0.0) if isolation else None,
+            isolation=None
+            if environment.get(ISOLATION_VARIABLE) == OFF
+            else _number(environment, ISOLATION_VARIABLE, ISOLATION),
             reports_port=int(_number(environment, REPORTS_PORT_VARIABLE, 0)) if port else None,
             incarnation=environment.get(INCARNATION_VARIABLE, ""),
         )

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
+from evenkeel_contract.enginesettings import ISOLATION, EngineSettings, schedule_policy_flag
 from evenkeel_contract.routerconfig import (
     PAGE_TOKENS,
     ApiKeyConfig,
@@ -266,6 +266,9 @@ def simulator_flags(spec: ServiceSpec) -> Iterator[str]:
     if spec.scheduling.cost.kv_time:
         yield f"--kv-time={spec.scheduling.cost.kv_time}"
     yield f"--rejoin={spec.scheduling.rejoin.value}"
+    isolation = spec.scheduling.isolation
+    if isolation.share != ISOLATION:  # older simulators do not know the flag
+        yield f"--isolation={isolation.to_plain()}"
 
 
 def engine_environment(spec: ServiceSpec, *, reports_port: int | None) -> dict[str, str]:
@@ -277,6 +280,7 @@ def engine_environment(spec: ServiceSpec, *, reports_port: int | None) -> dict[s
         output_token_weight=scheduling.output_token_weight,
         kv_time=scheduling.cost.kv_time,
         rejoin=scheduling.rejoin.value,
+        isolation=scheduling.isolation.share,
         reports_port=reports_port,
     ).to_environment()
 

@@ -62,7 +62,9 @@ class Accounts:
         before, after = request.booked_tokens, request.output_tokens
         if after > before:
             totals.output_tokens += after - before
-            request.booked_tokens = after
+            totals.itl_tokens += after - max(before, 1)
+            totals.itl_s += request.token_s - request.booked_s
+            request.booked_tokens, request.booked_s = after, request.token_s
             before = max(before, request.paid_output_tokens)
             if after > before:
                 cost = self._cost.output_cost(request.extend_tokens, before, after)
@@ -117,10 +119,17 @@ class ReportBook:
         self._policy = policy
         self._max_clients = max_clients
         self._sequence = 0
+        self._quantum = 0.0
         self._latest: dict[str, tuple[int, ClientReport]] = {}
 
-    def update(self, totals: Mapping[str, ClientReport], states: Mapping[str, ClientState]) -> None:
-        """Take the current totals and states; every client with a change gets the next sequence number."""
+    def update(
+        self,
+        totals: Mapping[str, ClientReport],
+        states: Mapping[str, ClientState],
+        quantum: float = 0.0,
+    ) -> None:
+        """Take the current totals, states and Q^u; every client with a change gets the next sequence number."""
+        self._quantum = quantum
         # A client that waited and left unserved is in neither map, so `_latest` is needed too.
         for client in dict.fromkeys((*totals, *states, *self._latest)):
             report = _report(client, totals.get(client), states.get(client))
@@ -150,6 +159,7 @@ class ReportBook:
             since=since,
             policy=self._policy,
             clients=tuple(report for _, report in news),
+            quantum=self._quantum,
         )
 
 

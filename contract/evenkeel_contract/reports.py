@@ -56,6 +56,11 @@ class ClientReport(msgspec.Struct, array_like=True, gc=False):
     """Requests."""
     aborted_tokens: Total = 0
     """Output tokens charged for those."""
+    # Totals too: inter-token latency. The time from the first to the newest token of each request, over its tokens after the first.
+    itl_tokens: Total = 0
+    """Output tokens after the first one of each request."""
+    itl_s: ServiceTotal = 0.0
+    """Seconds between those tokens."""
 
 
 def unserved(client: str) -> ClientReport:
@@ -75,6 +80,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     """0 if the answer is complete, as it always is for an asker that names another incarnation."""
     policy: str
     clients: tuple[ClientReport, ...]
+    quantum: ServiceTotal = 0.0
+    """DLPM: Q^u in force, in weighted tokens. 0 from other policies and from older replicas."""
 
 
 class ReportRequest(msgspec.Struct, frozen=True, array_like=True):

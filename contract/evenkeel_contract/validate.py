@@ -26,6 +26,7 @@ OWNED_FLAGS: Final = (
     "--enable-metrics",
     "--host",
     "--input-token-weight",
+    "--isolation",
     "--kv-events-config",
     "--kv-events-port",
     "--kv-replay-port",

@@ -259,11 +259,16 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
         match(request, tree_cache)
         return request.num_matched_prefix_tokens
 
-    return Scheduling(
-        make_policy(
-            name,
-            ReplicaPolicyConfig(cost=cost, deficits=deficits, warmup_s=settings.warmup_s),
+    policy = make_policy(
+        name,
+        ReplicaPolicyConfig(
+            cost=cost,
+            deficits=deficits,
+            warmup_s=settings.warmup_s,
         ),
+    )
+    return Scheduling(
+        policy,
         Accounts(cost),
         match=matched_tokens,
         clock=_rank_clock or monotonic,
@@ -272,6 +277,6 @@ def make_scheduling(name: str, settings: EngineSettings, scheduler: Any) -> Sche
         ),
         # Ranks measure different times, and their batches would differ.
         time=EngineTime(isolation=settings.isolation)
-        if settings.isolation is not None and ranks == 1
+        if settings.isolation is not None and policy.divides_time and ranks == 1
         else None,
     )

@@ -21,7 +21,7 @@ from evenkeel_fairshare.replica.contract import ClientState
 
 logger = logging.getLogger(__name__)
 
-Snapshot = Callable[[], tuple[Mapping[str, ClientReport], Mapping[str, ClientState]]]
+Snapshot = Callable[[], tuple[Mapping[str, ClientReport], Mapping[str, ClientState], float]]
 
 
 class ReportServer:

@@ -158,12 +158,12 @@ class Scheduling:
                     # Only the last chunk of an input makes a token.
                     self._matching.computed(request, prefilled=scheduled in grown)
 
-    def snapshot(self) -> tuple[Mapping[str, ClientReport], Mapping[str, ClientState]]:
-        """What every client was served, and its deficits. For reports; any thread."""
+    def snapshot(self) -> tuple[Mapping[str, ClientReport], Mapping[str, ClientState], float]:
+        """What every client was served, its deficits, and Q^u in force. For reports; any thread."""
         with self._lock:
             for scheduled in self._running.values():
                 self._accounts.settle(scheduled)
-            return self._accounts.copy(), self.policy.clients()
+            return self._accounts.copy(), self.policy.clients(), self.policy.quantum
 
     @property
     def busy(self) -> bool:
@@ -311,9 +311,14 @@ class Scheduling:
     def _charge(self, running: Iterable[Scheduled]) -> set[Scheduled]:
         """Charge new output, once per token; returns the requests that have some."""
         grown: dict[int, list[Scheduled]] = {}  # by tokens due: one, but for speculative decoding
+        now_s = self._clock()
         for scheduled in running:
             new_tokens = len(scheduled.engine.output_ids) - scheduled.output_tokens
             if new_tokens > 0:
+                if scheduled.output_tokens:
+                    scheduled.token_s = now_s
+                else:
+                    scheduled.first_token(now_s)
                 scheduled.output_tokens += new_tokens
                 grown.setdefault(scheduled.due_tokens(new_tokens), []).append(scheduled)
         for due_tokens, group in grown.items():

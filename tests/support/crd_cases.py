@@ -54,6 +54,7 @@ SERVICE: Final[Document] = {
             "cost": {"kvTime": 0},
             "clientQuantum": 8000,
             "workerQuantum": 20000,
+            "isolation": "50%",
             "rejoin": "KeepDebt",
         },
         "router": {

@@ -52,6 +52,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "scheduling.cost.kvTime": 7,
     "scheduling.clientQuantum": 5,
     "scheduling.workerQuantum": 6,
+    "scheduling.isolation": "Off",
     "scheduling.rejoin": "Paper",
     "router.replicas": 5,
     "router.template.metadata": {"labels": {"a": "b"}},

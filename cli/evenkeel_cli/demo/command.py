@@ -137,6 +137,8 @@ def _table(figures: Sequence[Figures]) -> Table:
         ("TTFT p99, ordinary clients", lambda f: _at_least(f) + seconds(f.ttft_p99_s)),
         ("latency p50, ordinary clients", lambda f: seconds(f.latency_p50_s)),
         ("latency p99, ordinary clients", lambda f: _at_least(f) + seconds(f.latency_p99_s)),
+        ("inter-token p50, ordinary clients", lambda f: _milliseconds(f.itl_p50_s)),
+        ("inter-token p99, ordinary clients", lambda f: _milliseconds(f.itl_p99_s)),
         ("tokens/s, all clients", lambda f: f"{f.tokens_per_s:,.0f}"),
         ("cache hit rate", lambda f: f"{f.hit_rate:.0%}"),
         ("Jain's index, received / fair share", lambda f: f"{f.jain:.3f}"),
@@ -145,6 +147,10 @@ def _table(figures: Sequence[Figures]) -> Table:
     for name, cell in rows:
         table.add_row(name, *(cell(figure) for figure in figures))
     return table
+
+
+def _milliseconds(value: float | None) -> str:
+    return "–" if value is None else f"{1000 * value:.0f} ms"
 
 
 def _at_least(figures: Figures) -> str:

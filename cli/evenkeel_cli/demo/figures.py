@@ -40,6 +40,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p99_s: float
     latency_p50_s: float
     latency_p99_s: float
+    itl_p50_s: float | None
+    """Inter-token latency: the mean time between the tokens of a request, of those that ended. None without any."""
+    itl_p99_s: float | None
     hit_rate: float
     """The part of the input tokens that was cached, of all clients."""
     tokens_per_s: float
@@ -71,6 +74,8 @@ def make_figures(result: PhaseResult) -> Figures:
     ratios = {
         client: received.get(client, 0.0) / fair[client] for client in fair if fair[client] > 0
     }
+    answered = [o.record().itl_s for o in result.outcomes if o.client != FLOOD]
+    itls = [itl_s for itl_s in answered if itl_s is not None]
     inputs = sum(outcome.answer.input_tokens for outcome in ended)
     return Figures(
         title=result.phase.title,
@@ -83,6 +88,8 @@ def make_figures(result: PhaseResult) -> Figures:
         ttft_p99_s=percentile([one.ttft_s for one in requests], 99),
         latency_p50_s=percentile([one.latency_s for one in requests], 50),
         latency_p99_s=percentile([one.latency_s for one in requests], 99),
+        itl_p50_s=percentile(itls, 50) if itls else None,
+        itl_p99_s=percentile(itls, 99) if itls else None,
         hit_rate=sum(o.answer.cached_tokens for o in ended) / inputs if inputs else 0.0,
         tokens_per_s=sum(o.answer.input_tokens + o.answer.output_tokens for o in ended) / window_s,
         jain=jain_index(list(ratios.values())),

@@ -80,7 +80,7 @@ def _table(*columns: str) -> Table:
 
 
 def _clients(view: View, verbose: bool) -> Table:
-    names = ["client", "weight", "share", "owed", "serv/s", "flight", "wait", "hit", "err"]
+    names = ["client", "weight", "share", "owed", "serv/s", "flight", "wait", "ITL", "hit", "err"]
     table = _table(*names, *(("deficit", "lead") if verbose else ()))
     for row in sorted(view.clients, key=lambda row: -(row.share or 0.0)):
         table.add_row(
@@ -91,6 +91,7 @@ def _clients(view: View, verbose: bool) -> Table:
             f"{row.service_per_s:,.0f}",
             str(row.in_flight),
             str(row.waiting),
+            "–" if row.itl_s is None else f"{1000 * row.itl_s:.0f}ms",
             _percent(row.hit_rate),
             str(row.errors),
             *_internals(row, verbose),
@@ -106,13 +107,23 @@ def _internals(row: ClientRow, verbose: bool) -> tuple[str, ...]:
 
 def _replicas(view: View) -> Table:
     table = _table(
-        "replica", "state", "policy", "flight", "run", "wait", "service/s", "hit", "failed"
+        "replica",
+        "state",
+        "policy",
+        "quantum",
+        "flight",
+        "run",
+        "wait",
+        "service/s",
+        "hit",
+        "failed",
     )
     for row in view.replicas:
         table.add_row(
             escape(row.name),
             f"[{_STATE_STYLE[row.state]}]{row.state}[/]",
             escape(row.policy),
+            _short(row.quantum) if row.quantum else "–",
             str(row.in_flight),
             str(row.running),
             str(row.waiting),

@@ -29,6 +29,8 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """`ready`, `not ready` or `gone`."""
     policy: str
+    quantum: float
+    """Q^u in force, in weighted tokens; 0 if the replica reports none."""
     in_flight: int
     """Requests of this router at the replica."""
     running: int
@@ -68,7 +70,9 @@ class ClientRow(msgspec.Struct, frozen=True, kw_only=True):
     lead_s: float
     """Its lead over the least served backlogged client of its tenant, in seconds of fair service."""
     credit: float
-    """Σ over replicas of q_{i,w}, weighted tokens."""
+    """Σ over replicas of q_{i,w}, weighted tokens. With `workerQuantum: Auto` minus its open work."""
+    itl_s: float | None
+    """Mean inter-token latency in the window, over the replicas that report it; None without tokens."""
     hit_rate: float | None
     requests: int
     errors: int
@@ -137,6 +141,7 @@ def _replicas(
             name=replica.name,
             state="ready" if replica.routable else "not ready" if replica.joined else "gone",
             policy=replica.policy,
+            quantum=replica.quantum,
             in_flight=replica.in_flight,
             running=replica.running,
             waiting=replica.waiting,
@@ -174,10 +179,18 @@ def _clients(now: RouterState, before: RouterState | None, window_s: float) -> I
             behind=client.owed - client.service,
             lead_s=client.lead_s,
             credit=sum(at.credit for at in client.replicas),
+            itl_s=_itl_s(client, past),
             hit_rate=_hit_rate(client, past),
             requests=client.requests,
             errors=client.errors,
         )
+
+
+def _itl_s(now: ClientState, before: ClientState | None) -> float | None:
+    earlier = {at.replica: at for at in before.replicas} if before else {}
+    pairs = [(at, earlier.get(at.replica)) for at in now.replicas]
+    tokens = sum(_grown(at, past, "itl_tokens") for at, past in pairs)
+    return sum(_grown(at, past, "itl_s") for at, past in pairs) / tokens if tokens else None
 
 
 def _grown_of_clients(now: RouterState, before: RouterState | None, name: str) -> dict[str, float]:

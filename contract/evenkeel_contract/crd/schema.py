@@ -22,6 +22,7 @@ from evenkeel_contract.values import (
     Cidr,
     CountOrPercent,
     Duration,
+    IsolationSetting,
     Length,
     Pattern,
     Quantity,
@@ -122,7 +123,7 @@ def _enum(cls: type[Enum]) -> Schema:
 
 
 def _scalar(cls: type) -> Schema:
-    if cls is Duration:
+    if cls in (Duration, IsolationSetting):
         schema: Schema = {"type": "string"}
     else:
         assert cls in (Quantity, CountOrPercent, QuantumSetting), cls

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Final
 
+from evenkeel_contract.enginesettings import ISOLATION
 from evenkeel_contract.routerconfig import Anonymous, FleetPolicyName
 from evenkeel_contract.spec.parts import (
     ApiVersion,
@@ -35,6 +36,7 @@ from evenkeel_contract.values import (
     Cidr,
     CountOrPercent,
     Duration,
+    IsolationSetting,
     Length,
     Pattern,
     QuantumSetting,
@@ -46,6 +48,9 @@ from evenkeel_contract.values import (
 Hostname = Annotated[
     str, Pattern(rf"(\*\.)?{DNS_NAME.regex}", "a DNS name, or '*.' and a DNS name"), Length(1, 253)
 ]
+
+
+_DEFAULT_ISOLATION: Final = IsolationSetting.from_plain(f"{ISOLATION:.0%}")
 
 
 class Rejoin(Enum):
@@ -87,6 +92,11 @@ class Scheduling:
     """Weighted tokens that a client may send to a replica per refill before its requests go to other replicas too (D2LPM).
     Auto: a request leaves the replica that caches its prompt only if the shorter wait elsewhere is worth computing the
     prompt again. It does not change the fairness bound."""
+    isolation: IsolationSetting = _DEFAULT_ISOLATION
+    """How far other clients may slow a client whose requests run. While a client has less than its share of a replica's time, prompts
+    of clients with more than their share wait. The percentage bounds the effect of a large batch: with 50%, such a client keeps at
+    least half of its share of its speed alone. A larger percentage protects small clients more and lowers total throughput
+    under load. With 0% a batch has no bound. Off: the replica computes all prompts first. Policies LPM and FCFS ignore it."""
     rejoin: Rejoin = Rejoin.KEEP_DEBT
     """Deficit of a client that returns to a replica after being idle. KeepDebt keeps a negative deficit.
     Paper sets it to zero, which a client can exploit."""

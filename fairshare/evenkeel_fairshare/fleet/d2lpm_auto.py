@@ -20,7 +20,7 @@ work of the client, its work at any other is bounded. See the design note.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -183,6 +183,11 @@ class AutoD2lpm(FleetPolicy):
             output = self._cost.output_cost(usage.input_tokens, 0, usage.output_tokens)
             account.output.add(output)
             self._output.add(output)
+
+    def credit(self, client: str) -> Mapping[int, float]:
+        """Minus the open work of a client by slot: what it was charged at dispatch and gets back at the ends."""
+        account = self._accounts.get(client)
+        return {} if account is None else {slot: -account.work(slot) for slot in account.open}
 
     def joined(self, slot: int) -> None:
         while len(self._loads) <= slot:

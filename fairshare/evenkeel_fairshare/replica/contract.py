@@ -78,8 +78,16 @@ class Request:
     charged as input: the client whose request causes the load pays for it (R10)."""
     output_tokens: int = 0
     """Output tokens so far; the engine sets them before it reports `progress`."""
+    token_s: float = 0.0
+    """Time of the newest output token; current when the accounts settle."""
     booked_tokens: int = 0
     """Output tokens that the accounts include."""
+    booked_s: float = 0.0
+    """Time of the newest of them. The engine sets it at the first output token."""
+
+    def first_token(self, now_s: float) -> None:
+        """Its first output token was produced."""
+        self.token_s = self.booked_s = now_s
 
     @property
     def input_work(self) -> int:
@@ -124,6 +132,13 @@ class ReplicaPolicy(ABC):
     name: ClassVar[str]
     matches_prefix: ClassVar[bool]
     """Whether the engine must refresh `Request.matched_tokens` of all of `waiting()` before a pass."""
+    divides_time: ClassVar[bool] = False
+    """Whether the engine divides its time among clients (R13). A policy without accounts leaves prefill first."""
+
+    @property
+    def quantum(self) -> float:
+        """Q^u in force, in weighted tokens, for reports. 0: the policy gives no quanta that a router needs to know."""
+        return 0.0
 
     @abstractmethod
     def arrive(self, request: Request, now_s: float) -> Arrival:

@@ -109,6 +109,7 @@ class Dlpm(ReplicaPolicy):
 
     name: ClassVar[str] = "DLPM"
     matches_prefix: ClassVar[bool] = True
+    divides_time: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -383,18 +383,30 @@ class PassTurns:
 
     def __init__(self, time: EngineTime | None) -> None:
         self._time = time
-        self._yielding = self._yielded = False
+        self._yielding = False
+        self._held: set[str] = set()
+        """Clients that have to wait in this pass. Their other requests wait without another look: there may be thousands."""
+        self._yielded: set[str] = set()
+        """Clients that yield in this pass."""
 
     def begin(self) -> None:
         """A pass in which clients with a lead yield to clients with a lag that wait; see `must_repeat`."""
-        self._yielding, self._yielded = self._time is not None, False
+        self._yielding = self._time is not None
+        self._held.clear()
+        self._yielded.clear()
 
     def must_wait(self, request: Request) -> bool:
         """Whether prefill of a request has to wait in this pass."""
-        if self._time is None or self._time.must_wait(request):
-            return self._time is not None
+        if self._time is None:
+            return False
+        client = request.client
+        if client in self._held or (self._yielding and client in self._yielded):
+            return True
+        if self._time.must_wait(request):
+            self._held.add(client)
+            return True
         if self._yielding and self._time.should_wait(request):
-            self._yielded = True
+            self._yielded.add(client)
             return True
         return False
 

@@ -16,7 +16,7 @@ FIRST_QUANTUM: Final = 1000.0
 """Weighted tokens, until the first measurement; and always where no policy measures."""
 SMALLEST_QUANTUM: Final = 100.0
 LARGEST_QUANTUM: Final = 8000.0
-"""Weighted tokens. Routers take it as the largest credit that a seed can carry (R5)."""
+"""Weighted tokens. Routers take it for replicas that report no quantum (R5)."""
 PERIOD_S: Final = 10.0
 """Seconds with waiting requests in a measurement."""
 TOLERANCE: Final = 1.5

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter as Tally
 from collections.abc import Collection
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from evenkeel_fairshare.cost import Cost, LinearCost, flat_output_price
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
@@ -18,6 +18,8 @@ _Account = TypeVar("_Account")
 
 class MeteredPolicy(ReplicaPolicy, Generic[_Account]):
     """Charges h(input, output) as tokens are produced; `_running` maps a request to the account that pays."""
+
+    divides_time: ClassVar[bool] = True
 
     def __init__(self, cost: Cost | None) -> None:
         self._cost: Cost = cost or LinearCost()

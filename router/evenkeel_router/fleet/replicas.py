@@ -38,6 +38,8 @@ class ReplicaReport:
     received_s: float
     counted: bool
     """Whether the ledger takes it; not if the incarnation was closed before."""
+    quantum: float = 0.0
+    """Q^u in force, in weighted tokens; 0 if it reports none."""
 
 
 class Replicas:

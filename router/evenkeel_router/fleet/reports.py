@@ -28,6 +28,7 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import wait_for
 from evenkeel_router.fleet.replicas import ReplicaReport, Replicas
+from evenkeel_router.ledger.accounting import SEEDED_POLICY
 from evenkeel_router.ledger.maintenance import reckon
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.settings import Settings
@@ -230,7 +231,10 @@ class Reports:
             sequence=report.sequence,
             received_s=now_s,
             counted=counted,
+            quantum=report.quantum,
         )
+        if report.policy == SEEDED_POLICY:
+            self._service_ledger.replica_has_quantum(report.quantum)
         if counted:
             await self._observe(report)
         if seen is None or seen.incarnation != report.incarnation:

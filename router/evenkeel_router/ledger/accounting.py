@@ -120,6 +120,8 @@ SEEDED_POLICY: Final = "DLPM"
 """The replica policy that keeps deficits, and starts them from seeds."""
 NO_SEED: Final = Seed(0.0, 0.0)
 _ledger_columns = attrgetter(*ReplicaRow._fields)
+MAX_LATENCIES: Final = 10_000
+"""Clients of each incarnation whose inter-token latency is kept, about 2 MB."""
 JOINING_S: Final = 10.0
 """Replicas that come within this time join together (R5): what a client carries is spread over them."""
 
@@ -165,6 +167,8 @@ class Accounting:
         self._unreported = 0
         self._aborted: dict[str, dict[str, tuple[int, int]]] = {}
         """By incarnation and client: requests that were broken off there once begun, and their output. No zeros."""
+        self._latencies: dict[str, dict[str, tuple[int, float]]] = {}
+        """By incarnation and client: tokens after the first, and the seconds between them. No zeros."""
 
     # Who lives.
 
@@ -247,6 +251,8 @@ class Accounting:
         self._incomplete &= known
         for gone in self._aborted.keys() - known:
             del self._aborted[gone]
+        for gone in self._latencies.keys() - known:
+            del self._latencies[gone]
 
     def _depart(self, replica: str, close_s: float) -> None:
         incarnation = self._at.pop(replica, None)
@@ -283,11 +289,19 @@ class Accounting:
             if report.aborted:
                 aborted = self._aborted.setdefault(incarnation, {})
                 aborted[report.client] = (report.aborted, report.aborted_tokens)
+            if report.itl_tokens:
+                latencies = self._latencies.setdefault(incarnation, {})
+                if report.client in latencies or len(latencies) < MAX_LATENCIES:
+                    latencies[report.client] = (report.itl_tokens, report.itl_s)
         if since == 0:
             self._incomplete.discard(incarnation)
         # A piece claims to be complete from `sequence` on, which is nothing.
         base = sequence if since is None else since
         self.ledger.observe(incarnation, since=base, sequence=sequence, rows=rows)
+
+    def latency(self, incarnation: str, client: str) -> tuple[int, float]:
+        """(output tokens after the first of each request, seconds between them) of a client at an incarnation."""
+        return self._latencies.get(incarnation, {}).get(client, (0, 0.0))
 
     # What this router does.
 

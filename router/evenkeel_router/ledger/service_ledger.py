@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection
+from math import ceil
 from typing import Final
 
 from evenkeel_contract.routerconfig import (
@@ -37,6 +38,8 @@ class ServiceLedger:
         self._settings = settings
         self._sizes: set[tuple[int, int]] = set()
         """(longest prompt, KV pool) of the replicas that ever were."""
+        self._quantum = 0.0
+        """The largest Q^u that a replica reported, weighted tokens; 0 before the first report."""
         self.weights = ConfiguredWeights(config.tenancy)
         self.ledger = Ledger(
             incarnation or new_incarnation(),
@@ -65,6 +68,12 @@ class ServiceLedger:
         self._sizes.add((max_input_tokens, pool_tokens))
         self._update_rules()
 
+    def replica_has_quantum(self, quantum: float) -> None:
+        """A replica reports Q^u in force; 0: it cannot report one. The bounds hold with the largest one."""
+        if (quantum or LARGEST_QUANTUM) > self._quantum:
+            self._quantum = quantum or LARGEST_QUANTUM
+            self._update_rules()
+
     def apply(self, config: RouterConfig, before: RouterConfig) -> None:
         """Use a changed configuration; what was counted stays."""
         if config.tenancy != before.tenancy:
@@ -74,7 +83,8 @@ class ServiceLedger:
             self._update_rules()
 
     def _update_rules(self) -> None:
-        self.ledger.rules = carry_rules(self._settings.config.scheduling, self._sizes)
+        scheduling = self._settings.config.scheduling
+        self.ledger.rules = carry_rules(scheduling, self._sizes, self._quantum)
 
 
 def new_incarnation() -> str:
@@ -92,9 +102,12 @@ def cost_of(scheduling: SchedulingConfig) -> Cost:
 
 
 def carry_rules(
-    scheduling: SchedulingConfig, sizes: Collection[tuple[int, int]] = ()
+    scheduling: SchedulingConfig, sizes: Collection[tuple[int, int]] = (), measured: float = 0.0
 ) -> CarryRules:
-    """The range of the replicas' deficits: U (`dlpm_overshoot`) of the largest of them."""
+    """The range of the replicas' deficits: U (`dlpm_overshoot`) of the largest of them.
+
+    `measured`: under `clientQuantum: Auto` the largest Q^u that a replica reported; 0 before the first report.
+    """
     overshoots = (
         dlpm_overshoot(
             max_input_tokens=longest,
@@ -107,7 +120,7 @@ def carry_rules(
     )
     overshoot = scheduling.max_debt or max(overshoots, default=UNKNOWN_MAX_DEBT)
     return CarryRules(
-        quantum=float(scheduling.client_quantum or LARGEST_QUANTUM),
+        quantum=float(scheduling.client_quantum or ceil(measured) or LARGEST_QUANTUM),
         overshoot=float(overshoot),
         deferred_refills=DEFERRED_REFILLS,
     )

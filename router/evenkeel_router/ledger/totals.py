@@ -21,6 +21,7 @@ from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import MAX_CLIENTS, Client, names_of, other_clients
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
+ITL_SECONDS: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
 TOKENS: Final = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 ERROR_TOKENS: Final = (0, *TOKENS)
 SILENT_WINDOWS: Final = 3.0
@@ -59,7 +60,7 @@ class Distributions:
     """Over the requests of one tenant's clients since the router started."""
 
     __slots__ = (
-        "cached_tokens", "duration_s", "input_tokens", "output_tokens", "tenant", "ttft_s",
+        "cached_tokens", "duration_s", "input_tokens", "itl_s", "output_tokens", "tenant", "ttft_s",
     )  # fmt: skip
 
     def __init__(self, tenant: str) -> None:
@@ -68,6 +69,7 @@ class Distributions:
         self.cached_tokens = Histogram(TOKENS)
         self.output_tokens = Histogram(TOKENS)
         self.ttft_s = Histogram(SECONDS)
+        self.itl_s = Histogram(ITL_SECONDS)
         self.duration_s = Histogram(SECONDS)
 
 
@@ -76,7 +78,7 @@ class ClientTotals:
 
     __slots__ = (
         "answers", "cached_tokens", "client", "distributions", "errors", "identity", "in_flight", "input_tokens",
-        "output_tokens", "relocations", "requests", "retries", "tenant", "ttft_s",
+        "itl_s", "itl_tokens", "output_tokens", "relocations", "requests", "retries", "tenant", "ttft_s",
     )  # fmt: skip
 
     def __init__(self, identity: str, distributions: Distributions) -> None:
@@ -95,6 +97,17 @@ class ClientTotals:
         """Requests whose first token came."""
         self.ttft_s = 0.0
         """The sum over these."""
+        self.itl_tokens = 0
+        """Output tokens after the first one of each stream."""
+        self.itl_s = 0.0
+        """Seconds between these."""
+
+    def streamed(self, seconds: float, output_tokens: int) -> None:
+        """A stream ended `seconds` after its first event."""
+        if output_tokens > 1:
+            self.distributions.itl_s.observe(seconds / (output_tokens - 1))
+            self.itl_tokens += output_tokens - 1
+            self.itl_s += seconds
 
     def ended(self, duration_s: float, ttft_s: float | None) -> None:
         """A request that was served ended; `ttft_s` is None if its client received no token."""

@@ -394,6 +394,9 @@ class Pipeline:
             first_s = request_state.first_byte_s
             ttft_s = None if first_s is None else first_s - request_state.started_s
             totals.ended(duration_s, ttft_s)
+            usage = request_state.usage
+            if ttft_s is not None and usage is not None and request_state.stream:
+                totals.streamed(duration_s - ttft_s, usage.output_tokens)
         client = request_state.client
         if (
             client is not None

@@ -49,6 +49,8 @@ _CLIENT_COUNTERS: Final[tuple[tuple[str, str, Callable[[ClientTotals], float]], 
 _TENANT_HISTOGRAMS: Final[tuple[tuple[str, str, Callable[[Distributions], Histogram]], ...]] = (
     ("request_ttft_seconds", "Time from a request's head to the first event sent, or to the whole answer.",
      lambda tenant: tenant.ttft_s),
+    ("request_itl_seconds", "Inter-token latency: mean time between the tokens of a stream after its first event.",
+     lambda tenant: tenant.itl_s),
     ("request_duration_seconds", "Time from a request's head to the end of its answer.",
      lambda tenant: tenant.duration_s),
     ("request_input_tokens", "Input tokens of a served request, cached tokens included.",
@@ -111,6 +113,10 @@ def client_metrics(model: str, totals: RequestTotals) -> Lines:
     yield from gauge("requests_in_flight", "Admitted requests that have not ended.", in_flight)
     ttft = ((own, client.ttft_s, client.answers) for own, client in clients)
     yield from summary("client_ttft_seconds", "As request_ttft_seconds: sum and count.", ttft)
+    itl = ((own, client.itl_s, client.itl_tokens) for own, client in clients)
+    yield from summary(
+        "client_itl_seconds", "Time between tokens of streams: sum, and count of tokens.", itl
+    )
 
 
 def tenant_metrics(model: str, totals: RequestTotals) -> Lines:

@@ -98,6 +98,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         prefix_blocks=rooms.replicas.fleet.blocks(member),
         incarnation=seen.incarnation if seen is not None else "",
         policy=seen.policy if seen is not None else "",
+        quantum=seen.quantum if seen is not None else 0.0,
         waiting=_sum(page, WAITING),
         running=_sum(page, RUNNING),
         report_age_s=now_s - seen.received_s if seen is not None else None,
@@ -247,6 +248,8 @@ def _at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplic
         if held is None and (page is None or identity not in page.clients):
             continue
         cell = page.clients.cell if page is not None else _nothing
+        accounting = rooms.service_ledger.accounting
+        itl_tokens, itl_s = accounting.latency(accounting.incarnation(member.name), identity)
         found.append(
             adminstate.ClientAtReplica(
                 replica=member.name,
@@ -256,6 +259,8 @@ def _at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplic
                 service=cell(identity, SERVICE),
                 waiting=int(cell(identity, WAITING)),
                 running=int(cell(identity, RUNNING)),
+                itl_tokens=itl_tokens,
+                itl_s=itl_s,
             )
         )
     return tuple(found)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from evenkeel_contract.enginesettings import ISOLATION
+
 if TYPE_CHECKING:
     from evenkeel_simulator.engine.admission import Admission
 
@@ -44,9 +46,9 @@ class EngineConfig:
     queue instead, and only if it has no more than 32 tokens cached."""
     decode_steps_between_passes: int = 0
     """Decode steps between a prefill and the next pass over the queue. SGLang: 0; the VTC artifact: 10."""
-    isolation: float | None = None
-    """Divide engine time among clients (R13, `replica.engine_time`), not negative. None: prefill always goes first, as in SGLang
-    without Evenkeel's plug-in."""
+    isolation: float | None = ISOLATION
+    """Divide engine time among clients (R13, `replica.engine_time`) under a policy that wants it; not negative. None: prefill always
+    goes first, as in SGLang without Evenkeel's plug-in."""
     adapters_per_batch: int | None = None
     """Slots for LoRA adapters (`--max-loras-per-batch`); None: no limit, and no adapter is ever loaded."""
     adapter_load_ms: float = 20.0

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf
+from typing import Final
 
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -32,6 +33,10 @@ from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
 from evenkeel_simulator.engine.step import Loads, Step
 from evenkeel_simulator.engine.time_shares import TimeShares
+
+MAX_BEGUN: Final = 2
+"""Prompts in prefill that may wait for decode steps (R13). With so many only a prompt that fits into one iteration is admitted: more
+prompts in parts would hold the memory of the prefix cache. Measured in docs/design/0006."""
 
 
 class Engine:
@@ -62,10 +67,11 @@ class Engine:
         self._requests: dict[str, EngineRequest] = {}
         self._prefilling: dict[EngineRequest, None] = {}
         self._batch = Batch()
-        self._shares = TimeShares(config.isolation)
+        self._shares = TimeShares(config.isolation if policy.divides_time else None)
         self._makers = Makers() if config.share_in_batch and self._follows else None
         self._full = False  # memory did not suffice, and none has been released since
         self._steps_since_prefill = 0
+        self._decoded_s = 0.0  # end of the last decode step
         self._iteration: Iteration | None = None
 
     # What a driver sees
@@ -84,6 +90,7 @@ class Engine:
     def accounts(self) -> Accounts:
         """Service of every client, up to the last applied step."""
         for request in self._batch:
+            self._set_token_time(request)
             self._accounts.settle(request)
         return self._accounts
 
@@ -185,7 +192,7 @@ class Engine:
         end_s = iteration.end_s
         produced = list(self._batch) if iteration.steps else []
         self._account_time(iteration, iteration.steps - iteration.done)
-        self._decode(iteration.steps - iteration.done)
+        self._decode(iteration.steps - iteration.done, end_s)
         prefilled = self._prefill(iteration.chunks, end_s)
         finished = self._batch.pop_ended() if produced else []
         if self._by_pass is not None and produced:
@@ -223,7 +230,7 @@ class Engine:
         first, later = self._shares.in_order(list(self._prefilling))
         left = budget - sum([request.pending_tokens for request in first])
         admitted = self._admit_fairly(now_s, left) if left > 0 and self._pass_is_due() else []
-        later = [request for request in later if not self._shares.turns.must_wait(request)]
+        later = [request for request in later if not self._shares.must_pause(request)]
         chunks: list[tuple[EngineRequest, int]] = []
         for request in [*first, *admitted, *later]:
             if budget > 0:
@@ -248,12 +255,13 @@ class Engine:
         for seeker in self.memory.cache.take_rematched():
             assert isinstance(seeker, EngineRequest)
             self.policy.rematched(seeker)
+        whole = self._shares.time is not None and len(self._prefilling) >= MAX_BEGUN
         admissions = self.policy.admissions(now_s)
         try:
             request = next(admissions)
             while True:
                 assert isinstance(request, EngineRequest)
-                outcome = self._try(request, now_s)
+                outcome = self._try(request, now_s, budget if whole else self.kv_tokens)
                 if outcome is AdmissionResult.ADMITTED:
                     admitted.append(request)
                     budget -= request.pending_tokens
@@ -271,7 +279,7 @@ class Engine:
             admissions.close()
         return admitted
 
-    def _try(self, request: EngineRequest, now_s: float) -> AdmissionResult:
+    def _try(self, request: EngineRequest, now_s: float, most_tokens: int) -> AdmissionResult:
         if self._shares.turns.must_wait(request):
             return AdmissionResult.LATER
         if self.adapters is not None and not self.adapters.fits(request.adapter):
@@ -279,9 +287,11 @@ class Engine:
         cache = self.memory.cache
         cache.unfollow(request)
         extend_tokens = self.memory.claim(request)
-        if self._makers is not None and self._makers.work_for(request):
+        being_made = self._makers is not None and self._makers.work_for(request)
+        if being_made or extend_tokens > most_tokens:
             self.memory.unclaim(request)
-            cache.follow(request)
+            if self._follows:
+                cache.follow(request)
             return AdmissionResult.LATER
         if not self._rule.fits(request, extend_tokens, self.memory.available):
             self.memory.unclaim(request)
@@ -379,20 +389,25 @@ class Engine:
         iteration = self._iteration
         if iteration is not None and (steps := iteration.advance(now_s)):
             self._account_time(iteration, steps, applied=steps)
-            self._decode(steps)
+            self._decode(steps, iteration.clock_s)
 
     def _account_time(self, iteration: Iteration, steps: int, *, applied: int = 0) -> None:
         first, decoded = iteration.done - applied, len(self._batch) > 0
         self._shares.account(iteration, first=first, steps=steps, decoded=decoded)
 
-    def _decode(self, steps: int) -> None:
+    def _decode(self, steps: int, end_s: float) -> None:
         if not steps or not self._batch:
             return
+        self._decoded_s = end_s
         self.memory.grow(steps * len(self._batch))
         self._batch.decode(steps)
         self._batch.charge(self.policy, steps)
         self._steps_since_prefill += steps
         self._rule.decoded(steps)
+
+    def _set_token_time(self, request: EngineRequest) -> None:
+        """Decode steps cost nothing per request, so the time of the newest token is set when it is needed."""
+        request.token_s = max(request.token_s, self._decoded_s)
 
     # Leaving the batch
 
@@ -449,6 +464,7 @@ class Engine:
     def _leave_batch(self, request: EngineRequest, *, keep: bool) -> None:
         self._shares.stopped(request)
         if request.state is State.RUNNING:
+            self._set_token_time(request)
             self._batch.remove(request)
         else:
             del self._prefilling[request]

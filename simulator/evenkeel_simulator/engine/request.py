@@ -116,6 +116,8 @@ class EngineRequest(Request):
         self.output_tokens += 1
         if self.first_token_s is None:
             self.first_token_s = now_s
+            self.first_token(now_s)
+        self.token_s = now_s
 
     def retained(self) -> Sequence[Segment]:
         """Segments that the cache keeps at its end: prompt and output. Override to cut into pages.

@@ -45,6 +45,10 @@ class TimeShares:
         later = [request for request in begun if self.time.should_wait(request)]
         return [request for request in begun if request not in later], later
 
+    def must_pause(self, request: EngineRequest) -> bool:
+        """Whether the next chunk of a request in prefill has to wait."""
+        return self.time is not None and self.time.must_wait(request)
+
     def account(self, iteration: Iteration, *, first: int, steps: int, decoded: bool) -> None:
         """Attribute an iteration with a prefill, or `steps` decode steps of a run from the step number `first` on."""
         if self.time is None:

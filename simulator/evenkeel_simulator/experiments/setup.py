@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from evenkeel_contract.enginesettings import ISOLATION
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet import registry as fleet_policies
 from evenkeel_fairshare.replica import registry as replica_policies
@@ -120,12 +121,17 @@ def engine_config(
     admission: str = "sglang",
     max_running: int | None = None,
     share_in_batch: bool = True,
+    isolation: float | None = ISOLATION,
     adapters_per_batch: int | None = None,
 ) -> EngineConfig:
     """SGLang's defaults with the given replacements; raises `SetupError`."""
     rules = {rule.value: rule for rule in AdmissionRule}
     try:
-        default = EngineConfig(share_in_batch=share_in_batch, adapters_per_batch=adapters_per_batch)
+        default = EngineConfig(
+            share_in_batch=share_in_batch,
+            isolation=isolation,
+            adapters_per_batch=adapters_per_batch,
+        )
         return replace(
             default,
             kv_tokens=kv_tokens,

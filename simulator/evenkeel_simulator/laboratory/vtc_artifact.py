@@ -127,5 +127,6 @@ def artifact_config(*, kv_tokens: int | None = None) -> EngineConfig:
         prefill_tokens=None,
         prefix_cache=False,
         decode_steps_between_passes=10,
+        isolation=None,
         retry_when_full=True,
     )

@@ -77,7 +77,8 @@ class Replica:
 
     def refresh_reports(self) -> None:
         """Update the report book."""
-        self.book.update(self.engine.accounts.clients, self.engine.policy.clients())
+        policy = self.engine.policy
+        self.book.update(self.engine.accounts.clients, policy.clients(), policy.quantum)
 
     async def drained(self) -> None:
         """Wait until the server drains and no request is being answered."""

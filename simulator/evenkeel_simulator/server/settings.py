@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
-from evenkeel_contract.enginesettings import AUTO, WARMUP_S
+from evenkeel_contract.enginesettings import AUTO, ISOLATION, WARMUP_S
 from evenkeel_contract.kvevents import KEPT_BATCHES
 from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
+from evenkeel_contract.values import IsolationSetting
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
@@ -198,6 +199,7 @@ def _settings(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Sett
         mixed=flags.pop("enable_mixed_chunk"),
         adapters_per_batch=flags.pop("max_loras_per_batch"),
         adapter_load_ms=flags.pop("adapter_load_ms"),
+        isolation=flags.pop("isolation"),
     )
     flags.pop("enable_lora", None)  # as in SGLang, adapters enable it
     flags["adapters"] = tuple(path.partition("=")[0] for path in flags.pop("lora_paths", ()))
@@ -253,6 +255,14 @@ def _parser(
         type=Rejoin,
         help="deficit of a client that returns after being idle: KeepDebt or Paper",
     )
+    policy.add_argument(
+        "--isolation",
+        type=_isolation,
+        default=EngineConfig().isolation,
+        metavar="PERCENT",
+        help="how far other clients may slow a client whose requests run, or Off; "
+        f"{ISOLATION:.0%}% by default",
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument("--profile", type=_profile, help=f"{', '.join(PROFILES)}, or a JSON file")
     engine.add_argument("--kv-tokens", type=int, help="KV pool; default: the profile's")
@@ -286,6 +296,10 @@ def _parser(
 
 def _quantum(text: str) -> float | None:
     return None if text == AUTO else float(text)
+
+
+def _isolation(text: str) -> float | None:
+    return IsolationSetting.from_plain(text).share
 
 
 def _profile(text: str) -> CostProfile:

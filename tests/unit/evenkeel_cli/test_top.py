@@ -44,6 +44,7 @@ def state(
                 cached_tokens=25 * scale,
                 output_tokens=50 * scale,
                 policy="DLPM",
+                quantum=1500.0,
                 waiting=3,
                 running=4,
             ),
@@ -74,6 +75,8 @@ def state(
                                 service=200.0 * scale,
                                 waiting=1,
                                 running=2,
+                                itl_tokens=100 * scale,
+                                itl_s=3.0 * scale,
                             ),
                             ClientAtReplica(
                                 replica="r1",
@@ -81,6 +84,8 @@ def state(
                                 deficit=200,
                                 service=100.0 * scale,
                                 waiting=2,
+                                itl_tokens=50 * scale,
+                                itl_s=0.0,
                             ),
                         ),
                     ),
@@ -123,6 +128,8 @@ def test_rates_are_differences_over_the_time_between_two_readings() -> None:
     assert (chat.waiting, chat.running, chat.credit) == (3, 2, 15)
     assert (chat.deficit_min, chat.deficit_max) == (-1500, 200)
     assert bot.deficit_min is None
+    assert (chat.itl_s, bot.itl_s) == (pytest.approx(0.02), None)
+    assert [replica.quantum for replica in view.replicas] == [1500.0, 0.0, 0.0]
 
 
 def test_owed_is_what_the_ledger_owed_in_the_window_to_clients_that_wait() -> None:

@@ -120,6 +120,23 @@ def test_output_is_booked_once_however_often_it_is_settled() -> None:
     )
 
 
+def test_time_between_tokens_adds_up_however_often_it_is_settled() -> None:
+    accounts = Accounts(LinearCost())
+    one, two = request("one"), request("two")
+    for each in (one, two):
+        accounts.admitted(each, charged=False)
+    for tokens, at_s in ((1, 10.0), (3, 10.5), (3, 10.5), (4, 12.0)):
+        if tokens == 1:
+            one.first_token(at_s)
+        one.output_tokens, one.token_s = tokens, at_s
+        accounts.settle(one)
+    two.first_token(20.0)
+    two.output_tokens, two.token_s = 3, 20.25  # settled once, at the end
+    accounts.left(two)
+    totals = accounts.clients["a"]
+    assert (totals.itl_tokens, totals.itl_s) == (3 + 2, 2.0 + 0.25)
+
+
 def test_who_leaves_is_settled_and_runs_no_more() -> None:
     accounts = Accounts(LinearCost())
     one, two = request("one"), request("two")
@@ -136,6 +153,7 @@ def test_who_leaves_is_settled_and_runs_no_more() -> None:
         tenant_normalised=210,
         requests=2,
         running=1,
+        itl_tokens=4,
     )
 
 

@@ -21,10 +21,11 @@ from evenkeel_contract.enginesettings import (
             kv_time=40,
             rejoin="Paper",
             warmup_s=0.5,
-            isolation=0.5,
+            isolation=0.75,
             reports_port=5559,
             incarnation="one",
         ),
+        EngineSettings(isolation=None),
     ],
 )
 def test_settings_survive_the_environment(settings: EngineSettings) -> None:

@@ -98,6 +98,7 @@ def made_at(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
         values.Quantity,
         values.CountOrPercent,
         values.QuantumSetting,
+        values.IsolationSetting,
     ):
         monkeypatch.setattr(scalar, "from_plain", _noting(scalar.from_plain, found))
     return found

@@ -5,7 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from evenkeel_contract.values import CountOrPercent, Duration, Quantity, QuantumSetting
+from evenkeel_contract.values import (
+    CountOrPercent,
+    Duration,
+    IsolationSetting,
+    Quantity,
+    QuantumSetting,
+)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +101,20 @@ def test_a_quantum_is_a_number_of_tokens_or_automatic() -> None:
 def test_what_is_no_quantum_is_refused(data: object) -> None:
     with pytest.raises(ValueError, match="must be Auto or a whole number from 1 to 2147483647"):
         QuantumSetting.from_plain(data)
+
+
+def test_isolation_is_a_percentage_or_off() -> None:
+    shares = [IsolationSetting.from_plain(text).share for text in ("0%", "50%", "200%", "Off")]
+    assert shares == [0.0, 0.5, 2.0, None]
+    assert [IsolationSetting.from_plain(text).to_plain() for text in ("50%", "Off")] == [
+        "50%",
+        "Off",
+    ]
+
+
+@pytest.mark.parametrize(
+    "data", ["off", "50", 50, 0.5, "201%", "-1%", "05%", "", True, None, "5 %"]
+)
+def test_what_is_no_isolation_is_refused(data: object) -> None:
+    with pytest.raises(ValueError, match="must be Off or a percentage from 0% to 200%, not"):
+        IsolationSetting.from_plain(data)

@@ -6,7 +6,8 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from evenkeel_contract.render import router_config, selects
+from evenkeel_contract.enginesettings import EngineSettings
+from evenkeel_contract.render import engine_environment, router_config, selects, simulator_flags
 from evenkeel_contract.routerconfig import (
     AtZero,
     ClusterConfig,
@@ -24,6 +25,7 @@ from evenkeel_contract.spec.resources import (
     SelectorOperator,
 )
 from evenkeel_contract.validate import parse_service, parse_tenant
+from evenkeel_simulator.server.settings import parse_arguments
 
 HASH = "0a" * 32
 
@@ -155,3 +157,28 @@ def test_selectors_read_as_in_kubernetes(
     selector = LabelSelector(match_expressions=(term,))
     labels: dict[str, dict[str, str]] = {"a": {"k": "x"}, "none": {}, "other": {"k": "y"}}
     assert {name: selects(selector, label) for name, label in labels.items()} == want
+
+
+@pytest.mark.parametrize(
+    ("isolation", "variable", "share"),
+    [("50%", None, 0.5), ("120%", "1.2", 1.2), ("Off", "Off", None)],
+)
+def test_isolation_reaches_engines_that_need_to_know_it(
+    isolation: str, variable: str | None, share: float | None
+) -> None:
+    """Older engines know no such flag, so their default is not written."""
+    service, faults = parse_service(
+        {
+            "apiVersion": "evenkeel.dev/v1alpha1",
+            "kind": "FairInferenceService",
+            "metadata": {"name": "llama"},
+            "spec": {"model": {"source": "hf://org/m"}, "scheduling": {"isolation": isolation}},
+        }
+    )
+    assert service is not None, faults
+    environment = engine_environment(service.spec, reports_port=None)
+    assert environment.get("EVENKEEL_ISOLATION") == variable
+    assert EngineSettings.from_environment(environment).isolation == share
+    flags = list(simulator_flags(service.spec))
+    assert (f"--isolation={isolation}" in flags) == (variable is not None)
+    assert parse_arguments(flags).engine.isolation == share

@@ -98,3 +98,19 @@ def test_garbage_is_the_named_error(data: bytes) -> None:
     for read in (decode_report, decode_request):
         with pytest.raises(ReportError):
             read(data)
+
+
+def test_a_report_of_an_older_replica_has_no_quantum_and_no_latency() -> None:
+    old = msgspec.msgpack.encode(
+        [REPORT_VERSION, "i", 3, 0, "DLPM", [["n/t/c", 1, 2, 3, 4.0, 4.0, 4.0, 1, 0.0, 0.0, 0, 0]]]
+    )
+    answer = decode_report(old)
+    assert answer.quantum == 0.0
+    assert (answer.clients[0].itl_tokens, answer.clients[0].itl_s) == (0, 0.0)
+
+
+def test_an_older_router_reads_a_report_with_newer_fields() -> None:
+    data = msgspec.msgpack.decode(encode(report(client())))
+    data.append("newer")
+    data[5][0].append(1)
+    assert decode_report(msgspec.msgpack.encode(data)) == report(client())

@@ -140,6 +140,12 @@ async def test_the_largest_replica_says_how_much_a_client_can_owe() -> None:
             router.rooms.service_ledger.ledger.rules.max_debt(2.0)
             == 77 + DEFERRED_REFILLS * LARGEST_QUANTUM * 2
         )
+        router.rooms.service_ledger.replica_has_quantum(1000.5)
+        assert router.rooms.service_ledger.ledger.rules.quantum == 1001
+        router.rooms.service_ledger.replica_has_quantum(300.0)  # the bounds keep the largest one
+        assert router.rooms.service_ledger.ledger.rules.quantum == 1001
+        router.rooms.service_ledger.replica_has_quantum(0.0)  # an older replica
+        assert router.rooms.service_ledger.ledger.rules.quantum == LARGEST_QUANTUM
         scheduling = replace(scheduling, client_quantum=50)
         router.rooms.apply(replace(router.rooms.settings.config, scheduling=scheduling))
         assert (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from evenkeel_contract.key import ClientKey, decode
 from evenkeel_contract.reports import ClientReport
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
@@ -12,6 +13,7 @@ from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import CarryRules, Compactor, Ledger
 from evenkeel_router.api.identity import UNPAID, WHOLE, Client, Paid, client_of
+from evenkeel_router.ledger import accounting
 from evenkeel_router.ledger.accounting import Accounting, Booking, HeldWork, RelocationVerdict
 
 TENANT = TenantConfig(
@@ -291,3 +293,19 @@ def test_replicas_without_reports_count_by_what_the_router_got() -> None:
     of.meets_unreported("r0", 2.0)
     assert of.incarnation("r0") != first
     assert of.ledger.served(A.identity) == 10
+
+
+def test_inter_token_latencies_are_kept_by_process_for_a_bounded_number_of_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accounting, "MAX_LATENCIES", 1)
+    of = books()
+    meet(of, "r0", "first")
+    for name, tokens in ((A.identity, 3), (B.identity, 4), (A.identity, 9)):
+        row = msgspec.structs.replace(report(name, 1, 0), itl_tokens=tokens, itl_s=tokens / 2)
+        tell(of, "first", row, sequence=tokens)
+    assert of.latency("first", A.identity) == (9, 4.5)
+    assert of.latency("first", B.identity) == (0, 0.0)
+    meet(of, "r0", "second", now_s=5.0)
+    of.close(100.0, settled=True)
+    assert of.latency("first", A.identity) == (0, 0.0)

@@ -40,6 +40,7 @@ def served(clients: int, *, tenants: int = 20, max_clients: int = MAX_CLIENTS) -
         totals.requests += 1
         totals.used(Usage(100, 40, 10))
         totals.ended(2.0, 0.5)
+        totals.streamed(1.8, 10)
         totals.errors[Outcome.RATE_LIMITED] += n % 2
         rooms.service_ledger.ledger.received("r0", client.identity, 70.0)
     computed(rooms)
@@ -116,6 +117,13 @@ async def test_counts_and_sum_of_a_histogram_agree() -> None:
     own = labelled(tenant="tenant-0", client="client-3")
     assert found["client_ttft_seconds_sum", own] == 0.5
     assert found["client_ttft_seconds_count", own] == 1
+    assert (found["client_itl_seconds_sum", own], found["client_itl_seconds_count", own]) == (
+        1.8,
+        9,
+    )
+    bucket = labelled(tenant="tenant-0", le="0.25")
+    assert found["request_itl_seconds_bucket", bucket] == 10
+    assert found["request_itl_seconds_bucket", labelled(tenant="tenant-0", le="0.15")] == 0
     tokens = [found[f"client_{kind}_tokens_total", own] for kind in ("input", "cached", "output")]
     assert tokens == [100, 40, 10]
 

@@ -27,7 +27,7 @@ def asking(pages: HeldPages) -> Iterator[zmq.Socket[bytes]]:
     """A router's connection to a server that tells of `pages`."""
     server = ReportServer(
         ReportBook(incarnation="i", policy="DLPM"),
-        lambda: ({}, {}),
+        lambda: ({}, {}, 0.0),
         prompts=lambda: facts_of({}, page_tokens=16),
         pages=pages,
         host="127.0.0.1",

@@ -74,12 +74,14 @@ class Loop:
         self.running: list[Req] = []
         cost = LinearCost()
         config = ReplicaPolicyConfig(cost=cost, deficits=DeficitRules(quantum=QUANTUM), order=order)
+        self.now_s = 0.0
         self.scheduling = Scheduling(
             make_policy(policy, config),
             Accounts(cost),
             match=self.match,
             time=time,
             refused=self.refused.append,
+            clock=lambda: self.now_s,
         )
 
     def match(self, request: EngineRequest) -> int:
@@ -169,13 +171,25 @@ def test_a_pass_that_was_opened_but_not_walked_leaves_a_list() -> None:
     assert loop.step() == ["a0"]
 
 
+def test_time_between_tokens_and_the_quantum_are_reported() -> None:
+    loop = Loop()
+    loop.send(req("a0"))
+    loop.step()
+    for now_s, ends in ((5.0, []), (5.25, []), (6.0, ["a0"])):
+        loop.now_s = now_s
+        loop.forward(finish=ends)
+    totals, _, quantum = loop.scheduling.snapshot()
+    assert (totals["ns/a/a"].itl_tokens, totals["ns/a/a"].itl_s) == (2, 1.0)
+    assert quantum == QUANTUM
+
+
 def test_output_is_charged_once_per_token_and_totals_add_up() -> None:
     loop = Loop()
     loop.send(req("a0"), req("a1", base=500))
     loop.step()
     loop.forward(is_prefill=True)
     loop.forward(finish=["a0", "a1"])
-    totals, states = loop.scheduling.snapshot()
+    totals, states, _ = loop.scheduling.snapshot()
     served = totals["ns/a/a"]
     assert (served.extend_tokens, served.output_tokens, served.requests) == (120, 4, 2)
     assert (served.service, served.running) == (120 + 2 * 4, 0)
@@ -334,7 +348,7 @@ def test_a_request_aborted_while_running_is_reported_with_its_output() -> None:
     loop.step()
     loop.waiting_queue = []
     loop.step()
-    totals, _ = loop.scheduling.snapshot()
+    totals, *_ = loop.scheduling.snapshot()
     assert totals["ns/a/a"].aborted == 3
     assert totals["ns/a/a"].aborted_tokens == 3 + 3 + 3
     assert totals["ns/a/a"].output_tokens == 9

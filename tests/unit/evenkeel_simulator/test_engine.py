@@ -3,6 +3,7 @@ from collections.abc import Sequence
 import pytest
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.contract import Arrival, Request
+from evenkeel_fairshare.replica.registry import make_policy
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.profiles import PROFILES, ProfileError, decode_profile
@@ -87,6 +88,44 @@ def test_a_cached_prefix_is_not_computed_again_and_the_output_extends_it() -> No
     totals = engine.accounts.clients["ns/t/a"]
     assert (totals.extend_tokens, totals.cached_tokens, totals.output_tokens) == (107, 105, 7)
     assert totals.service == 107 + 2 * 7
+
+
+def test_the_time_between_tokens_includes_prefills_of_others_and_is_read_at_any_time() -> None:
+    engine = make_engine()
+    first = make_request("a", tail=50, output=40)
+    engine.submit(first, 0.0)
+    now_s = engine.step(0.0).end_s  # type: ignore[union-attr]
+    for _ in range(3):
+        now_s = engine.step(now_s).end_s  # type: ignore[union-attr]
+    engine.submit(make_request("b", client="ns/t/b", tail=300, output=1), now_s)
+    assert first.first_token_s is not None
+    totals = engine.accounts.clients["ns/t/a"]
+    assert (totals.itl_tokens, totals.itl_s) == (3, pytest.approx(now_s - first.first_token_s))
+    run_to_end(engine, now_s)
+    totals = engine.accounts.clients["ns/t/a"]
+    assert first.finished_s is not None
+    between_s = first.finished_s - first.first_token_s
+    assert (totals.itl_tokens, totals.itl_s) == (39, pytest.approx(between_s))
+    assert engine.accounts.clients["ns/t/b"].itl_tokens == 0
+
+
+def test_two_prompts_at_most_wait_in_parts_while_others_decode() -> None:
+    """More of them would hold memory that the prefix cache needs (design R13)."""
+    config = EngineConfig(prefill_tokens=100, kv_tokens=10_000)
+    engine = Engine(config, make_policy("DLPM"), PROFILE)
+    engine.submit(make_request("a", tail=10, output=400, client="ns/a/a"), 0.0)
+    engine.step(0.0)
+    for number in range(5):
+        for client in ("b", "c", "d", "e"):
+            name = f"{client}{number}"
+            engine.submit(make_request(name, tail=250, output=1, client=f"ns/{client}/x"), 0.0)
+    now_s, begun = 0.0, []
+    while engine.has_work:
+        step = engine.step(now_s)
+        assert step is not None
+        now_s = step.end_s
+        begun.append(sum(request.state is State.PREFILLING for request in engine.running()))
+    assert max(begun) == 2
 
 
 def test_the_same_prompt_again_computes_one_token_and_holds_nothing_twice() -> None:

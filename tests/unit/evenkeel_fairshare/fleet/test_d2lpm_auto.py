@@ -72,6 +72,18 @@ def test_finished_work_no_longer_counts() -> None:
         policy.finished(question, 1, Usage(110, 100, 0))
 
 
+def test_credit_is_minus_the_open_work() -> None:
+    policy = fleet([0, 1])
+    question = request(110, longest=[1], matched=100)
+    assert policy.credit(question.client) == {}
+    send(policy, question)
+    send(policy, question)
+    assert policy.credit(question.client) == {1: -20.0}
+    for _ in range(2):
+        policy.finished(question, 1, NOTHING)
+    assert policy.credit(question.client) == {}
+
+
 def test_the_expected_output_counts_as_work() -> None:
     policy = fleet([0, 1])
     question = request(110, longest=[1], matched=100)
