@@ -24,8 +24,7 @@ from evenkeel_simulator.experiments.setup import Setup, engine_config, find_prof
 from evenkeel_simulator.experiments.summary import summarise
 from evenkeel_simulator.experiments.workload_file import WorkloadSpec, make_workload, read_spec
 
-from bench.fleet_comparison import COMPARED, TRACES, WORKLOADS
-from bench.quanta import scaled
+from bench.fleet_comparison import COMPARED, TRACES, WORKLOADS, scaled
 
 REFERENCE: Final = "longest match"
 SCALE: Final = 10**6
