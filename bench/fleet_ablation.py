@@ -63,8 +63,7 @@ class Variant:
     fleet: str = "D2LPM"
     replica: str = "DLPM"
     """A policy's name, or one of `WHAT_IF`."""
-    quantum: float = 8000.0
-    worker_quantum: float = 20_000.0
+    quantum: float | None = None
     max_running: int | None = None
     """Requests in a replica's batch at most."""
     kv_tokens: int | None = None
@@ -76,6 +75,7 @@ class Variant:
 
 
 WHAT_IF: Mapping[str, Callable[[DeficitRules], ReplicaPolicy]] = {
+    "DLPM, printed order": lambda rules: PrintedDlpm(rules=rules),
     "DLPM, all input charged": lambda rules: DlpmOfAllInput(rules=rules),
     "DLPM, all input charged, order of arrival": lambda rules: DlpmInOrderOfArrival(rules=rules),
     "VTC, extend charged": lambda rules: VtcOfExtend(),
@@ -105,17 +105,6 @@ QUESTIONS: Mapping[str, Sequence[tuple[str, Variant]]] = {
         for fleet in ("D2LPM", "PerClientRoundRobin")
         for replica in ("DLPM", "VTC")
     ],
-    # Are Q^u and Q^w too large for what one client asks?
-    "quanta": list(
-        _each(
-            {"D2LPM + DLPM": D2LPM},
-            [
-                {},
-                *({"quantum": quantum} for quantum in (100, 1000, 32_000)),
-                *({"worker_quantum": quantum} for quantum in (500, 2000, 80_000)),
-            ],
-        )
-    ),
     # Is it how many requests run at once?
     "batch": list(
         _each(PAIR, [{}, {"max_running": 256}, {"max_running": 128}, {"kv_tokens": 30_000}])
@@ -123,7 +112,6 @@ QUESTIONS: Mapping[str, Sequence[tuple[str, Variant]]] = {
     # Batches alike, is it what is charged when, and the order?
     "charges": [
         ("DLPM", replace(SAME, replica="DLPM")),
-        ("DLPM, quantum 100", replace(SAME, replica="DLPM", quantum=100)),
         *((name, replace(SAME, replica=name)) for name in WHAT_IF),
         (
             "DLPM, all input charged, order of arrival, quantum 100",
@@ -139,8 +127,7 @@ QUESTIONS: Mapping[str, Sequence[tuple[str, Variant]]] = {
 COLUMNS = (
     ("throughput, tokens/s", "{:,.0f}"),
     ("hit rate", "{:.3f}"),
-    ("Jain, service rate", "{:.3f}"),
-    ("Jain, service", "{:.3f}"),
+    ("Jain, given over owed", "{:.3f}"),
     ("running per replica", "{:,.0f}"),
     ("well-behaved: wait, s", "{:,.1f}"),
     ("ms per output token", "{:,.0f}"),
@@ -165,7 +152,6 @@ def run(task: tuple[str, Variant, int]) -> list[float]:
         summary.throughput_tokens_per_s,
         summary.hit_rate,
         summary.jain_index,
-        summary.jain_index_service,
         _running(records, max(record.arrival_s for record in records) / 3) / spec.replicas,
         fmean([_between(record.arrival_s, record.admitted_s) for record in well]),
         _ms_per_token(well),
@@ -189,7 +175,6 @@ def _config(variant: Variant, profile: str, replicas: int, kv_tokens: int | None
         fleet_policy=variant.fleet,
         replica_policy="FCFS" if variant.replica in WHAT_IF else variant.replica,
         quantum=variant.quantum,
-        worker_quantum=variant.worker_quantum,
         engine=engine_config(
             kv_tokens=variant.kv_tokens or kv_tokens,
             max_running=variant.max_running,

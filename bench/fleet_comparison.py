@@ -1,10 +1,13 @@
-"""Fair and local against fair or local: D2LPM + DLPM, per-client RR + VTC, RR + LPM on contended workloads.
+"""Fair and local against fair or local: D2LPM + DLPM beside its rivals on contended workloads.
 
-    python bench/fleet_comparison.py [--workloads tot-s1 ...] [--seeds 10] [--resume] [--out bench/results]
+    python bench/fleet_comparison.py [--workloads qa-s1 ...] [--load 2.5] [--replicas 1 4 8] [--systems ...] [--seeds 10] [--resume]
 
-The counterpart of Fig. 7 of the DLPM paper. Workloads lie in `bench/workloads/`, fixed before anything was
-measured; each run's fleet is the workload's. Writes `fleet-comparison.json` (every run), `.md` (mean and
-standard deviation over seeds) and `.png`. Traces are looked for in $EVENKEEL_DATA, else ../shared/data.
+The counterpart of Fig. 7 of the DLPM paper. D2LPM + DLPM is what a service runs by default. A system is a name of `SYSTEMS`, or
+D2LPM + DLPM with other quanta (`20000/8000`, `auto/1000`: worker and client quantum), with another `patience=4`, or `printed`.
+
+Workloads lie in `bench/workloads/`; `COMPARED` has the factor on their rate of arrivals at which the fleet is saturated. Arrivals
+grow with the number of replicas. Writes `fleet-comparison.json` (every run), `.md` (mean and standard deviation over seeds) and
+`.png` to `--out`. Traces are looked for in $EVENKEEL_DATA, else ../shared/data.
 """
 
 from __future__ import annotations
@@ -12,30 +15,40 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing import Pool
 from pathlib import Path
 from statistics import fmean, stdev
 
 import msgspec
+from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.measures import percentile
+from evenkeel_simulator.experiments.fleet import Fleet, FleetConfig
 from evenkeel_simulator.experiments.plots import COLOURS, tidy
-from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile, simulate
+from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile
 from evenkeel_simulator.experiments.summary import program_latencies, summarise
-from evenkeel_simulator.experiments.workload_file import make_workload, read_spec
+from evenkeel_simulator.experiments.workload_file import WorkloadSpec, make_workload, read_spec
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKLOADS = ROOT / "bench" / "workloads"
 TRACES = Path(os.environ.get("EVENKEEL_DATA", ROOT.parent / "shared" / "data"))
-COMPARED = (
-    *("tot-s1", "tot-s2", "mooncake-conversation", "mooncake-synthetic"),
-    *("tot-s1-diverse", "tot-s2-diverse", "judge-s1", "judge-s2", "qa-s1", "qa-s2"),
-)
+COMPARED: Mapping[str, float] = {
+    **dict.fromkeys(("qa-s1", "qa-s2", "judge-s1", "judge-s2"), 2.5),
+    **dict.fromkeys(("tot-s1", "tot-s2", "tot-s1-diverse", "tot-s2-diverse"), 1.0),
+    **dict.fromkeys(("mooncake-conversation", "mooncake-synthetic", "mooncake-equal"), 1.0),
+    **dict.fromkeys(("flood", "shared-prompt"), 1.0),
+}
+OURS = "D2LPM + DLPM"
+VTC = "per-client RR + VTC"
 SYSTEMS: Mapping[str, tuple[str, str]] = {  # name: (fleet policy, replica policy)
-    "D2LPM + DLPM": ("D2LPM", "DLPM"),
-    "per-client RR + VTC": ("PerClientRoundRobin", "VTC"),
+    OURS: ("D2LPM", "DLPM"),
+    VTC: ("PerClientRoundRobin", "VTC"),
     "RR + LPM": ("RoundRobin", "LPM"),
+    "least-loaded + LPM": ("LeastLoaded", "LPM"),
+    "cache-aware + LPM": ("CacheAware", "LPM"),
 }
 
 
@@ -43,6 +56,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One run. "Well" figures are those of the well-behaved clients together."""
 
     workload: str
+    load: float
+    replicas: int
     system: str
     seed: int
     requests: int
@@ -50,46 +65,87 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     makespan_s: float
     throughput: float
     hit_rate: float
+    jain: float
     jain_service_rate: float
-    jain_service: float
+    well_ttft_mean_s: float
     well_ttft_p50_s: float
     well_ttft_p99_s: float
     well_latency_p50_s: float
     well_latency_p99_s: float
 
+    @property
+    def case(self) -> tuple[str, float, int]:
+        return self.workload, self.load, self.replicas
+
+
+Task = tuple[str, float, int, str, int]
+"""Workload, load, replicas, system, seed."""
 
 COLUMNS: Mapping[str, tuple[str, str]] = {  # field: (heading, format)
     "throughput": ("throughput, tokens/s", "{:,.0f}"),
     "hit_rate": ("hit rate", "{:.3f}"),
+    "jain": ("Jain, given over owed", "{:.3f}"),
     "jain_service_rate": ("Jain, service rate", "{:.3f}"),
-    "jain_service": ("Jain, service", "{:.3f}"),
-    "well_ttft_p50_s": ("well-behaved TTFT p50, s", "{:,.2f}"),
+    "well_ttft_mean_s": ("well-behaved TTFT mean, s", "{:,.2f}"),
+    "well_ttft_p50_s": ("p50, s", "{:,.2f}"),
     "well_ttft_p99_s": ("p99, s", "{:,.2f}"),
     "well_latency_p50_s": ("well-behaved program p50, s", "{:,.1f}"),
     "well_latency_p99_s": ("p99, s", "{:,.1f}"),
 }
 
 
-def run(task: tuple[str, str, int]) -> Result:
-    """One workload under one system with one seed."""
-    workload, system, seed = task
-    spec = read_spec(WORKLOADS / f"{workload}.yaml")
-    fleet_policy, replica_policy = SYSTEMS[system]
+def scaled(spec: WorkloadSpec, load: float, replicas: int) -> WorkloadSpec:
+    """The workload for `replicas`, with `load` times its arrivals per replica."""
+    factor = load * replicas / spec.replicas
+    clients = []
+    for client in spec.clients:
+        rate = client.arrivals.rate_per_s * factor
+        arrivals = msgspec.structs.replace(client.arrivals, rate_per_s=rate)
+        clients.append(msgspec.structs.replace(client, arrivals=arrivals))
+    trace = spec.trace
+    if trace is not None:
+        trace = msgspec.structs.replace(trace, speed=trace.speed * factor)
+    return msgspec.structs.replace(spec, clients=tuple(clients), trace=trace, replicas=replicas)
+
+
+def fleet_of(system: str, spec: WorkloadSpec) -> FleetConfig:
+    """The fleet of a system; raises `ValueError` for an unknown one."""
     setup = Setup(
         profile=find_profile(spec.profile),
         replicas=spec.replicas,
-        fleet_policy=fleet_policy,
-        replica_policy=replica_policy,
         engine=engine_config(kv_tokens=spec.kv_tokens),
     )
+    if system in SYSTEMS:
+        fleet_policy, replica_policy = SYSTEMS[system]
+        return replace(setup, fleet_policy=fleet_policy, replica_policy=replica_policy).fleet()
+    if system == "printed":
+        return replace(setup, printed=True).fleet()
+    if system.startswith("patience="):
+        policy = AutoD2lpm(patience=float(system.removeprefix("patience=")))
+        return replace(setup.fleet(), fleet_policy=policy)
+    worker, _, client = system.partition("/")
+    return replace(setup, worker_quantum=_quantum(worker), quantum=_quantum(client)).fleet()
+
+
+def _quantum(text: str) -> float | None:
+    return None if text == "auto" else float(text)
+
+
+def run(task: Task) -> Result:
+    """One workload under one system with one seed."""
+    workload, load, replicas, system, seed = task
+    spec = scaled(read_spec(WORKLOADS / f"{workload}.yaml"), load, replicas)
     work = make_workload(workload, spec, seed=seed, traces=TRACES)
-    records, makespan_s = simulate(setup, work)
-    summary = summarise(records, makespan_s)
+    records: list[Record] = []
+    makespan_s = Fleet(fleet_of(system, spec), records.append).run(work)
+    summary = summarise(records, makespan_s, clients=work.clients)
     well = [record for record in records if record.client not in spec.misbehaving]
     ttfts = [record.ttft_s for record in well if record.ttft_s is not None]
     latencies = program_latencies(well)
     return Result(
         workload=workload,
+        load=load,
+        replicas=replicas,
         system=system,
         seed=seed,
         requests=summary.requests,
@@ -97,8 +153,9 @@ def run(task: tuple[str, str, int]) -> Result:
         makespan_s=makespan_s,
         throughput=summary.throughput_tokens_per_s,
         hit_rate=summary.hit_rate,
-        jain_service_rate=summary.jain_index,
-        jain_service=summary.jain_index_service,
+        jain=summary.jain_index,
+        jain_service_rate=summary.jain_index_service_rate,
+        well_ttft_mean_s=fmean(ttfts),
         well_ttft_p50_s=percentile(ttfts, 50),
         well_ttft_p99_s=percentile(ttfts, 99),
         well_latency_p50_s=percentile(latencies, 50),
@@ -107,57 +164,62 @@ def run(task: tuple[str, str, int]) -> Result:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Mean ± standard deviation over seeds, one Markdown table per workload."""
+    """Mean ± standard deviation over seeds, one Markdown table per workload, load and number of replicas."""
     lines: list[str] = []
-    for workload in dict.fromkeys(result.workload for result in results):
-        lines += [f"### {workload}", "", "| system | " + " | ".join(h for h, _ in COLUMNS.values())]
-        lines[-1] += " |"
-        lines.append("|---" + "|---:" * len(COLUMNS) + "|")
-        for system in SYSTEMS:
+    for case in dict.fromkeys(result.case for result in results):
+        headings = [heading for heading, _ in COLUMNS.values()]
+        headings.insert(1, "of VTC's")
+        lines += [f"#### {label(case)}", "", f"| system | {' | '.join(headings)} |"]
+        lines.append("|---" + "|---:" * len(headings) + "|")
+        for system in dict.fromkeys(result.system for result in results if result.case == case):
             cells = [
-                cell(form, _values(results, workload, system, name))
+                cell(form, _values(results, case, system, name))
                 for name, (_, form) in COLUMNS.items()
             ]
-            lines.append(f"| {system} | " + " | ".join(cells) + " |")
+            cells.insert(1, cell("{:.2f}", _of_vtc(results, case, system)) or "–")
+            lines.append(f"| {system} | {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
 
 
+def label(case: tuple[str, float, int]) -> str:
+    workload, load, replicas = case
+    return workload + (f", load ×{load:g}" if load != 1 else "") + f", D={replicas}"
+
+
 def cell(form: str, values: Sequence[float]) -> str:
+    """Empty without values."""
+    if not values:
+        return ""
     spread = f" ± {form.format(stdev(values))}" if len(values) > 1 else ""
     return form.format(fmean(values)) + spread
 
 
 def plot(results: Sequence[Result], path: Path) -> None:
     """A row for each measure, a group of marks for each workload, a bar for the standard deviation."""
-    workloads = list(dict.fromkeys(result.workload for result in results))
+    cases = list(dict.fromkeys(result.case for result in results))
+    systems = list(dict.fromkeys(result.system for result in results))
     rows = (
-        ("throughput", "throughput, of D2LPM + DLPM's", "linear"),
-        ("jain_service_rate", "Jain's index, service rate", "linear"),
-        ("well_latency_p50_s", "well-behaved program p50 (s)", "log"),
-        ("well_ttft_p99_s", "well-behaved TTFT p99 (s)", "log"),
-    )
-    figure = Figure(figsize=(0.95 * len(workloads) + 1.5, 9.5), layout="constrained")
+        (lambda *key: _of_vtc(results, *key), "throughput, of VTC's", "linear"),
+        (lambda *key: _values(results, *key, "jain"), "Jain's index, given over owed", "linear"),
+        (lambda *key: _values(results, *key, "well_ttft_mean_s"), "well-behaved TTFT mean (s)", "log"),
+        (lambda *key: _values(results, *key, "well_ttft_p99_s"), "well-behaved TTFT p99 (s)", "log"),
+    )  # fmt: skip
+    figure = Figure(figsize=(0.95 * len(cases) + 1.5, 9.5), layout="constrained")
     panels = figure.subplots(len(rows), 1, sharex=True)
-    for axes, (name, label, scale) in zip(panels, rows, strict=True):
-        tidy(axes, title=label, x="", y="")
-        for place, system in enumerate(SYSTEMS):
-            means, spreads = [], []
-            for workload in workloads:
-                values = _values(results, workload, system, name)
-                unit = 1.0
-                if name == "throughput":
-                    unit = fmean(_values(results, workload, next(iter(SYSTEMS)), name))
-                means.append(fmean(values) / unit)
-                spreads.append(stdev(values) / unit if len(values) > 1 else 0.0)
+    for axes, (values_of, title, scale) in zip(panels, rows, strict=True):
+        tidy(axes, title=title, x="", y="")
+        for place, system in enumerate(systems):
+            shown = [(n, values_of(case, system)) for n, case in enumerate(cases)]
+            shown = [(n, values) for n, values in shown if values]
             axes.errorbar(
-                [column + 0.22 * (place - 1) for column in range(len(workloads))],
-                means,
-                yerr=spreads,
+                [n + 0.8 * ((place + 0.5) / len(systems) - 0.5) for n, _ in shown],
+                [fmean(values) for _, values in shown],
+                yerr=[stdev(values) if len(values) > 1 else 0.0 for _, values in shown],
                 fmt="o",
-                markersize=6,
-                capsize=3,
-                color=COLOURS[place],
+                markersize=5,
+                capsize=2,
+                color=COLOURS[place % len(COLOURS)],
                 label=system,
             )
         axes.set_yscale(scale)
@@ -167,21 +229,32 @@ def plot(results: Sequence[Result], path: Path) -> None:
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
             axes.yaxis.set_minor_formatter(NullFormatter())
-    panels[-1].set_xticks(range(len(workloads)), [w.replace("-", "\n", 1) for w in workloads])
+    names = [label(case).replace("-", "\n", 1).replace(", ", "\n") for case in cases]
+    panels[-1].set_xticks(range(len(cases)), names)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path, dpi=144)
 
 
-def _values(results: Iterable[Result], workload: str, system: str, name: str) -> list[float]:
+def _values(
+    results: Iterable[Result], case: tuple[str, float, int], system: str, name: str
+) -> list[float]:
     """One measure over seeds."""
-    own = (r for r in results if r.workload == workload and r.system == system)
-    return [getattr(result, name) for result in own]
+    return [getattr(r, name) for r in results if r.case == case and r.system == system]
+
+
+def _of_vtc(results: Iterable[Result], case: tuple[str, float, int], system: str) -> list[float]:
+    """Throughput over VTC's with the same seed."""
+    of = {(r.system, r.seed): r.throughput for r in results if r.case == case}
+    return [of[s, n] / of[VTC, n] for s, n in of if s == system and (VTC, n) in of]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fleets compared on contended workloads.")
     parser.add_argument("--workloads", nargs="+", default=list(COMPARED))
+    parser.add_argument("--load", type=float, help="factor on arrivals (default: as in COMPARED)")
+    parser.add_argument("--replicas", type=int, nargs="+", help="default: those of the workload")
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="keep what --out holds already")
@@ -189,19 +262,19 @@ def main() -> None:
     options = parser.parse_args()
     path = options.out / "fleet-comparison.json"
     results = read(path) if options.resume else []
-    done = {(result.workload, result.system, result.seed) for result in results}
+    done = {(*result.case, result.system, result.seed) for result in results}
     # Seed by seed over all workloads: an early end is a smaller sample of each.
-    tasks = [
-        (workload, system, seed)
-        for seed in range(options.seeds)
-        for workload in options.workloads
-        for system in SYSTEMS
-        if (workload, system, seed) not in done
-    ]
+    tasks: list[Task] = []
+    for seed in range(options.seeds):
+        for workload in options.workloads:
+            load = options.load or COMPARED.get(workload, 1.0)
+            own = read_spec(WORKLOADS / f"{workload}.yaml").replicas
+            for replicas in options.replicas or [own]:
+                tasks += [(workload, load, replicas, system, seed) for system in options.systems]
     options.out.mkdir(parents=True, exist_ok=True)
     with Pool(options.processes) as pool:
-        for result in pool.imap(run, tasks):
-            print(f"{result.workload} {result.system} seed {result.seed}", flush=True)
+        for result in pool.imap(run, [task for task in tasks if task not in done]):
+            print(f"{label(result.case)} {result.system} seed {result.seed}", flush=True)
             results.append(result)
             path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
     path.with_suffix(".md").write_text(table(results), encoding="utf-8")

@@ -1,6 +1,6 @@
 """`evenkeel simulate`: simulates a fleet that serves a trace or a workload, in virtual time.
 
-It writes `requests.csv`, `summary.json`, `service.png` and `latency.png`. Invalid input ends with exit code 2 and one
+It writes `requests.csv`, `summary.json`, `service.png` and `latency.png`, and ends with a verdict. Invalid input ends with exit code 2 and one
 sentence that names it.
 """
 
@@ -14,17 +14,18 @@ from typing import Annotated
 import evenkeel_simulator
 import msgspec
 import typer
+from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_contract.spec.resources import Scheduling
 from evenkeel_contract.values import IsolationSetting
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.registry import POLICIES
 from evenkeel_simulator.experiments.fleet import Fleet
-from evenkeel_simulator.experiments.plots import plot_run
+from evenkeel_simulator.experiments.plots import plot_run, remove_plots
 from evenkeel_simulator.experiments.records import Record, write_csv
 from evenkeel_simulator.experiments.setup import Setup, SetupError, engine_config, find_profile
 from evenkeel_simulator.experiments.summary import Summary, summarise
 from evenkeel_simulator.experiments.traces import TraceError
-from evenkeel_simulator.experiments.workload import Workload
+from evenkeel_simulator.experiments.workload import Client, Program, Workload, weighted
 from evenkeel_simulator.experiments.workload_file import (
     WorkloadError,
     WorkloadSpec,
@@ -32,6 +33,7 @@ from evenkeel_simulator.experiments.workload_file import (
     read_spec,
     workload_files,
 )
+from evenkeel_simulator.laboratory.policies import FLEET_POLICIES
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -42,6 +44,8 @@ from evenkeel_cli.trace_options import Speed, UsageError, option, read_programs
 DEFAULT_PROFILE = "a100-llama3.1-8b"
 DEFAULT_ISOLATION = Scheduling().isolation.spelling
 _BATCH = 256  # requests between two updates of the progress bar
+AS_OWED = 0.8
+"""Part of its owed service from which a client counts as served fairly."""
 
 
 _Advance = Callable[[int], None]
@@ -51,9 +55,7 @@ TraceFile = Annotated[Path | None, option("Trace file: CSV or Mooncake JSONL, pl
 WorkloadName = Annotated[str | None, option("Name of a workload, or a YAML file.")]
 Replicas = Annotated[int | None, option("Number of replicas. Default: that of the workload, or 1.")]
 ReplicaPolicyName = Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")]
-FleetPolicyName = Annotated[
-    str, typer.Option(help="RoundRobin, PerClientRoundRobin, LeastLoaded or D2LPM.")
-]
+FleetPolicyName = Annotated[str, typer.Option(help=f"One of {', '.join(FLEET_POLICIES)}.")]
 ProfileName = Annotated[
     str | None,
     option(
@@ -91,10 +93,20 @@ OutputWeight = Annotated[float, typer.Option(help="Weight of an output token.")]
 KvTime = Annotated[
     float, typer.Option(help="Cost of 1000 KV tokens held while one output token is made.")
 ]
-LongestFirst = Annotated[
-    bool,
-    typer.Option("--longest-first", help="Run DLPM as replicas do, not as the paper prints it."),
+Warmup = Annotated[
+    float, typer.Option(help="Time for which a new replica with DLPM defers refills, in seconds.")
 ]
+Weight = Annotated[
+    list[str] | None,
+    option("NAME=WEIGHT of a client or a tenant (namespace/tenant) of a trace; repeatable."),
+]
+Printed = Annotated[
+    bool,
+    typer.Option(
+        "--printed", help="Run DLPM in the order that the paper prints, not as replicas do."
+    ),
+]
+NoPlots = Annotated[bool, typer.Option("--no-plots", help="Write no plots.")]
 ArtifactRules = Annotated[
     bool, typer.Option("--artifact-rules", help="Use engine and accounts of the VTC authors' code.")
 ]
@@ -125,10 +137,13 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     input_weight: InputWeight = 1.0,
     output_weight: OutputWeight = 2.0,
     kv_time: KvTime = 0.0,
-    longest_first: LongestFirst = False,
+    warmup: Warmup = WARMUP_S,
+    weight: Weight = None,
+    printed: Printed = False,
     artifact_rules: ArtifactRules = False,
     workloads: Workloads = None,
     traces: Traces = Path(),
+    no_plots: NoPlots = False,
 ) -> None:
     """Simulate a fleet under a trace or a workload, in virtual time."""
     try:
@@ -149,19 +164,21 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
                 adapters_per_batch=spec.adapters_per_batch if spec else None,
                 isolation=_isolation(isolation),
             ),
-            longest_first=longest_first,
+            warmup_s=warmup,
+            printed=printed,
             artifact_rules=artifact_rules,
         ).named()
         if spec is not None:
-            _refuse_for_workloads(clients, speed)
-            _find_its_trace(spec, traces)
+            _refuse_for_workloads(clients, speed, weight)
+            _find_its_files(spec, traces)
             work = make_workload(str(workload), spec, seed=seed, traces=traces)
         else:
-            work = _of_trace(trace, clients=clients, speed=speed, seed=seed)
+            work = _of_trace(trace, clients=clients, speed=speed, seed=seed, weight=weight)
         _open(out)
         records, makespan_s = _run(setup, work)
-        summary = summarise(records, makespan_s, duration_s=work.duration_s)
-        _write(records, summary, out, f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}")
+        summary = summarise(records, makespan_s, duration_s=work.duration_s, clients=work.clients)
+        title = f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}"
+        _write(records, summary, out, None if no_plots else title)
     except (UsageError, TraceError, WorkloadError, SetupError) as error:
         print_error(error)
         raise typer.Exit(2) from error
@@ -170,11 +187,13 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
         raise typer.Exit(1)  # a script must not use this as a result
 
 
-def _of_trace(trace: Path | None, *, clients: str | None, speed: float, seed: int) -> Workload:
+def _of_trace(
+    trace: Path | None, *, clients: str | None, speed: float, seed: int, weight: list[str] | None
+) -> Workload:
     """The work of a trace; `_find_spec` has checked that there is one."""
     assert trace is not None
     read = read_programs(trace, clients=clients, speed=speed, seed=seed)
-    return Workload(trace.name, read, size=len(read))
+    return Workload(trace.name, read, _weighted(read, weight), size=len(read))
 
 
 def workloads_folder() -> Path:
@@ -217,18 +236,37 @@ def _find_spec(
     return read_spec(known[workload])
 
 
-def _refuse_for_workloads(clients: str | None, speed: float) -> None:
-    for name, given in (("--clients", clients is not None), ("--speed", speed != 1.0)):
-        if given:
+def _refuse_for_workloads(clients: str | None, speed: float, weight: list[str] | None) -> None:
+    given = {"--clients": clients is not None, "--speed": speed != 1.0, "--weight": bool(weight)}
+    for name, is_given in given.items():
+        if is_given:
             raise UsageError(f"{name} is for --trace only; a workload file has its own")
 
 
-def _find_its_trace(spec: WorkloadSpec, traces: Path) -> None:
-    if spec.trace is not None and not (traces / spec.trace.file).is_file():
-        raise UsageError(
-            f"the trace {spec.trace.file} of the workload is not in {traces.absolute()}; set its folder with "
-            f"--traces FOLDER or EVENKEEL_DATA (sources of traces: docs/experiments.md, Traces)"
-        )
+def _weighted(programs: list[Program], weight: list[str] | None) -> dict[str, Client]:
+    """The clients that `--weight` names, by themselves or by their tenant."""
+    weights = {}
+    for text in weight or []:
+        name, _, number = text.rpartition("=")
+        try:
+            weights[name] = float(number)
+        except ValueError:
+            weights[name] = 0.0
+        if not (name and 0 < weights[name] < float("inf")):
+            raise UsageError(f"--weight is {text!r}, must be NAME=WEIGHT with a weight above 0")
+    try:
+        return weighted((program.client for program in programs), weights)
+    except ValueError as error:
+        raise UsageError(f"--weight: {error}") from error
+
+
+def _find_its_files(spec: WorkloadSpec, traces: Path) -> None:
+    for name in spec.files:
+        if not (traces / name).is_file():
+            raise UsageError(
+                f"the trace {name} of the workload is not in {traces.absolute()}; set its folder with "
+                f"--traces FOLDER or EVENKEEL_DATA (sources of traces: docs/experiments.md, Traces)"
+            )
 
 
 def _run(setup: Setup, work: Workload) -> tuple[list[Record], float]:
@@ -266,12 +304,16 @@ def _open(out: Path) -> None:
         raise UsageError(f"--out {out}: {error.strerror}") from error
 
 
-def _write(records: list[Record], summary: Summary, out: Path, title: str) -> None:
+def _write(records: list[Record], summary: Summary, out: Path, title: str | None) -> None:
+    """`title` of the plots; None: no plots, and those of an earlier run go."""
     try:
         write_csv(records, out / "requests.csv")
         text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
         (out / "summary.json").write_bytes(text + b"\n")
-        plot_run(records, summary, out, title=title)
+        if title is None:
+            remove_plots(out)
+        else:
+            plot_run(records, summary, out, title=title)
     except OSError as error:
         raise UsageError(f"--out {out}: {error}") from error
 
@@ -281,7 +323,16 @@ def _report(summary: Summary, out: Path) -> None:
     console = report_console()
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("client")
-    for name in ("requests", "service", "hit rate", "TTFT p50", "p99", "latency p50", "p99"):
+    for name in (
+        "requests",
+        "service",
+        "of owed",
+        "hit rate",
+        "TTFT p50",
+        "p99",
+        "latency p50",
+        "p99",
+    ):
         table.add_column(name, justify="right")
     for name, client in summary.clients.items():
         table.add_row(
@@ -289,6 +340,7 @@ def _report(summary: Summary, out: Path) -> None:
             f"{client.finished}"
             + (f" of {client.requests}" if client.finished < client.requests else ""),
             f"{client.service:,.0f}",
+            "-" if client.given_over_owed is None else f"{client.given_over_owed:.0%}",
             f"{client.hit_rate:.0%}",
             *[_seconds(getattr(client, f"{what}_s")) for what in _TIMES],
         )
@@ -296,14 +348,32 @@ def _report(summary: Summary, out: Path) -> None:
     difference = summary.service_difference
     console.print(
         f"\n{summary.throughput_tokens_per_s:,.0f} tokens/s over {summary.makespan_s:,.0f} s, "
-        f"hit rate {summary.hit_rate:.1%}, Jain {summary.jain_index:.3f} by service rate and "
-        f"{summary.jain_index_service:.3f} by service, service difference max {difference.max:.2f} "
-        f"avg {difference.avg:.2f} var {difference.var:.2f}",
+        f"hit rate {summary.hit_rate:.1%}, Jain {summary.jain_index:.3f} of given over owed and "
+        f"{summary.jain_index_service_rate:.3f} of service rates, service difference "
+        f"max {difference.max:.2f} avg {difference.avg:.2f} var {difference.var:.2f}",
         highlight=False,
     )
     for line in _unserved(summary):
         console.print(line, style="yellow", highlight=False)
+    if summary.finished:
+        console.print(_verdict(summary), style="bold", highlight=False)
     console.print(f"written to {out}/", highlight=False)
+
+
+def _verdict(summary: Summary) -> str:
+    """One sentence: was each client given what it was owed?"""
+    parts = {
+        name: client.given_over_owed
+        for name, client in summary.clients.items()
+        if client.given_over_owed is not None
+    }
+    least, most = min(parts, key=parts.__getitem__), max(parts, key=parts.__getitem__)
+    if parts[least] >= AS_OWED:
+        return f"Fair: every client was given at least {parts[least]:.0%} of what it was owed."
+    return (
+        f"Unfair: {least} was given {parts[least]:.0%} of what it was owed, "
+        f"and {most} was given {parts[most]:.0%}."
+    )
 
 
 def _unserved(summary: Summary) -> Iterator[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.fleet.contract import NOTHING, Dispatch, FleetPolicy, Usage, replica_set
-from evenkeel_fairshare.fleet.registry import POLICIES, FleetPolicyConfig, make_policy
+from evenkeel_fairshare.fleet.registry import FleetPolicyConfig
+from evenkeel_simulator.laboratory.policies import FLEET_POLICIES as POLICIES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ Events = list[tuple[str, int, int, set[int]]]
 def policy_of(name: str) -> FleetPolicy:
     worker_quantum = None if name == AUTO else 200.0
     config = FleetPolicyConfig(worker_quantum=worker_quantum, max_clients=4)
-    return make_policy("D2LPM" if name == AUTO else name, config)
+    return POLICIES["D2LPM" if name == AUTO else name](config)
 
 
 def play(name: str, script: Events) -> list[int]:

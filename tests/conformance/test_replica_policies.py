@@ -17,7 +17,7 @@ from evenkeel_simulator.laboratory.policies import policies
 from tests.support.abstract_engine import AbstractEngine, Job
 from tests.support.costs import QuadraticCost
 
-LITERAL = policies(longest_first=False, artifact=True)
+LITERAL = policies(printed=True, artifact=True)
 VARIANTS = {
     **{name: (make, ReplicaPolicyConfig()) for name, make in POLICIES.items()},
     "HRRN, skipping": (POLICIES["HRRN"], ReplicaPolicyConfig(skip_misfit=True)),

@@ -80,6 +80,8 @@ def test_the_small_fleet_does_what_it_did(tmp_path: Path, fleet: str, replica: s
         replica_policy=replica,
         quantum=2000,
         worker_quantum=3000,
+        warmup_s=0,
+        printed=True,
         engine=engine_config(kv_tokens=spec.kv_tokens),
     )
     records, _ = simulate(setup, make_workload("golden", spec, seed=7, traces=tmp_path))

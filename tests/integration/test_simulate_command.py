@@ -46,6 +46,7 @@ def test_a_workload_writes_requests_summary_and_plots(tmp_path: Path) -> None:
         "throughput_tokens_per_s",
         "accumulated_difference_max",
         "jain_index",
+        "jain_index_service_rate",
         "hit_rate",
         "makespan_s",
     ):
@@ -87,7 +88,11 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
         (["--trace", "t.csv", "--worker-quantum", "nan"], "worker_quantum is nan"),
         (["--trace", "t.csv", "--input-weight", "-1"], "input_weight is -1.0, must be at least 0"),
         (["--trace", "t.csv", "--kv-time", "-1"], "kv_time is -1.0, must be at least 0"),
+        (["--trace", "t.csv", "--warmup", "-1"], "warmup_s is -1.0, must be at least 0"),
+        (["--trace", "t.csv", "--weight", "a"], "--weight is 'a', must be NAME=WEIGHT"),
+        (["--trace", "t.csv", "--weight", "c=2"], "weights names c, which is no client"),
         (["--workload", "flood", "--speed", "2"], "--speed is for --trace"),
+        (["--workload", "flood", "--weight", "a=2"], "--weight is for --trace"),
         (["--trace", "t.csv", "--out", "t.csv"], "--out t.csv:"),
         (["--trace", "bad.csv"], "bad.csv, line 2: output_tokens is 'x', not a whole number"),
     ],
@@ -112,6 +117,58 @@ def test_a_client_whose_requests_do_not_fit_is_reported(tmp_path: Path) -> None:
     assert "clients without a served request: big" in result.output
     assert "0 of 1" in result.output
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["jain_index"] == 1.0
+
+
+def test_a_trace_counts_from_its_first_arrival(tmp_path: Path) -> None:
+    (tmp_path / "0.csv").write_text(TRACE)
+    (tmp_path / "2124.csv").write_text(TRACE.replace("a,0,", "a,2124,").replace("0.5", "2124.5"))
+    summaries = []
+    for name in ("0", "2124"):
+        result = simulate("--trace", tmp_path / f"{name}.csv", "--out", tmp_path / name)
+        assert result.exit_code == 0, result.output
+        summaries.append((tmp_path / name / "summary.json").read_text())
+    assert summaries[0] == summaries[1]
+
+
+FLOODED = "client,arrival_s,input_tokens,output_tokens\n" + "".join(
+    f"{client},{n / 10},{tokens},50\n"
+    for n in range(300)
+    for client, tokens in (("ns/t/flood", 2000), ("ns/u/modest", 400))
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        ([], "Fair: every client was given at least"),
+        (["--replica-policy", "FCFS"], "Unfair: ns/u/modest was given"),
+        (["--weight", "ns/u=50", "--replica-policy", "FCFS"], "Unfair: ns/u/modest was given"),
+    ],
+)
+def test_a_run_ends_with_a_verdict(tmp_path: Path, options: list[str], want: str) -> None:
+    (tmp_path / "t.csv").write_text(FLOODED)
+    arguments = ["--trace", tmp_path / "t.csv", "--kv-tokens", 9000, "--out", tmp_path / "out"]
+    result = simulate(*arguments, *options)
+    assert result.exit_code == 0, result.output
+    assert want in result.output
+
+
+def test_the_weight_of_a_tenant_is_owed_to_its_clients(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(FLOODED)
+    owed = []
+    for weight in ("ns/u=1", "ns/u=50"):
+        arguments = ["--trace", tmp_path / "t.csv", "--kv-tokens", 9000, "--weight", weight]
+        simulate(*arguments, "--replica-policy", "FCFS", "--out", tmp_path / "out")
+        summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+        owed.append(summary["clients"]["ns/u/modest"]["owed"])
+    assert owed[1] > 1.2 * owed[0]
+
+
+def test_without_plots_the_plots_of_an_earlier_run_go(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TRACE)
+    for options in ([], ["--no-plots"]):
+        simulate("--trace", tmp_path / "t.csv", "--out", tmp_path / "out", *options)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"requests.csv", "summary.json"}
 
 
 def test_a_run_without_a_served_request_fails(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ Without pyplot: figures are plain objects, so no global state changes and no dis
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -19,7 +20,10 @@ from evenkeel_simulator.laboratory.timeline import Span, served
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b59b00", "#555555")
 """Okabe and Ito's, which colour-blind readers can distinguish; the yellow is darker for white paper."""
 REST = "#c9ccd1"
+PLOTS = ("service.png", "latency.png")
 POINTS = 200
+MAX_CLIENTS = 20
+"""Clients in a plot: those with the highest demand."""
 
 
 def plot_run(
@@ -27,22 +31,30 @@ def plot_run(
 ) -> list[Path]:
     """Write `service.png` and `latency.png`; returns their paths. A run without a served request removes old files
     and writes none."""
-    paths = [folder / "service.png", folder / "latency.png"]
     if not summary.finished:
-        for path in paths:
-            path.unlink(missing_ok=True)
+        remove_plots(folder)
         return []
+    paths = [folder / name for name in PLOTS]
     colours = client_colours(summary)
+    if len(colours) < len(summary.clients):
+        title += f" ({len(colours)} of {len(summary.clients):,} clients)"
     _service_figure(records, summary, colours, title).savefig(paths[0], dpi=144)
     _latency_figure(summary, colours, title).savefig(paths[1], dpi=144)
     return paths
 
 
+def remove_plots(folder: Path) -> None:
+    """Remove the plots of an earlier run."""
+    for name in PLOTS:
+        (folder / name).unlink(missing_ok=True)
+
+
 def client_colours(summary: Summary) -> dict[str, str]:
-    """A colour for each of the clients with the highest demand; the others are grey."""
-    by_demand = sorted(summary.clients, key=lambda name: -summary.clients[name].requested)
-    colours = dict.fromkeys(summary.clients, REST)
-    colours.update(zip(by_demand, COLOURS, strict=False))
+    """The clients that plots show, with a colour for each of those with the highest demand; the others are grey."""
+    demand = {name: client.requested for name, client in summary.clients.items()}
+    shown = heapq.nlargest(MAX_CLIENTS, demand, key=demand.__getitem__)
+    colours = {name: REST for name in summary.clients if name in shown}
+    colours.update(zip(shown, COLOURS, strict=False))
     return colours
 
 
@@ -75,7 +87,7 @@ def _service_figure(
     makespan_s = summary.makespan_s
     half_s = min(30.0, makespan_s / 20)
     times_s = [makespan_s * point / POINTS for point in range(POINTS + 1)]
-    spans = _spans(records)
+    spans = _spans(record for record in records if record.client in colours)
     rates = served(spans, [(max(0.0, t - half_s), t + half_s) for t in times_s])
     totals = served(spans, [(0.0, t) for t in times_s])
     for client in _order(colours):
@@ -108,7 +120,7 @@ def _legend(figure: Figure, axes: Axes, colours: Mapping[str, str]) -> None:
     )
 
 
-def _spans(records: Sequence[Record]) -> list[Span]:
+def _spans(records: Iterable[Record]) -> list[Span]:
     return [
         Span(r.client, r.first_token_s, r.finished_s, r.input_tokens + 2.0 * r.output_tokens)
         for r in records
@@ -117,7 +129,7 @@ def _spans(records: Sequence[Record]) -> list[Span]:
 
 
 def _latency_figure(summary: Summary, colours: Mapping[str, str], title: str) -> Figure:
-    shown = {name: client for name, client in summary.clients.items() if client.finished}
+    shown = {name: client for name in colours if (client := summary.clients[name]).finished}
     figure = Figure(figsize=(9, 1.6 + 0.26 * len(shown)), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
     left, right = figure.subplots(1, 2, sharey=True)

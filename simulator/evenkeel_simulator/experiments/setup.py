@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evenkeel_contract.enginesettings import ISOLATION
+from evenkeel_contract.enginesettings import ISOLATION, WARMUP_S
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.fleet import registry as fleet_policies
+from evenkeel_fairshare.fleet.registry import FleetPolicyConfig
 from evenkeel_fairshare.replica import registry as replica_policies
 from evenkeel_fairshare.replica.deficit import DeficitRules
 
@@ -22,7 +22,7 @@ from evenkeel_simulator.engine.profiles import (
 from evenkeel_simulator.experiments.fleet import MAX_REPLICAS, Fleet, FleetConfig
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Workload
-from evenkeel_simulator.laboratory.policies import policies
+from evenkeel_simulator.laboratory.policies import FLEET_POLICIES, policies
 from evenkeel_simulator.laboratory.vtc_artifact import artifact_config
 
 
@@ -43,8 +43,10 @@ class Setup:
     worker_quantum: float | None = None
     """Q^w, weighted tokens. None: it follows the prompts."""
     cost: LinearCost = field(default_factory=LinearCost)
-    longest_first: bool = False
-    """DLPM as replicas run it; as the paper prints it otherwise."""
+    warmup_s: float = WARMUP_S
+    """DLPM: seconds for which a new replica defers refills; the default is that of replicas."""
+    printed: bool = False
+    """DLPM in the order that the paper prints, instead of the order of replicas."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     artifact_rules: bool = False
     """The VTC artifact's engine and accounts instead (Tables 2 to 6 of the VTC paper)."""
@@ -57,12 +59,14 @@ class Setup:
             if not 0 <= getattr(self.cost, name) < float("inf"):
                 weight = getattr(self.cost, name)
                 raise SetupError(f"{name} is {weight}, must be at least 0 and finite")
+        if not 0 <= self.warmup_s < float("inf"):
+            raise SetupError(f"warmup_s is {self.warmup_s}, must be at least 0 and finite")
         return replace(
             self,
             replica_policy=_spelled(
                 "replica policy", self.replica_policy, replica_policies.POLICIES
             ),
-            fleet_policy=_spelled("fleet policy", self.fleet_policy, fleet_policies.POLICIES),
+            fleet_policy=_spelled("fleet policy", self.fleet_policy, FLEET_POLICIES),
         )
 
     def fleet(self) -> FleetConfig:
@@ -72,20 +76,19 @@ class Setup:
         if setup.artifact_rules:
             engine = artifact_config(kv_tokens=engine.kv_tokens)
         try:
-            made = policies(longest_first=setup.longest_first, artifact=setup.artifact_rules)
+            made = policies(printed=setup.printed, artifact=setup.artifact_rules)
             rules = replica_policies.ReplicaPolicyConfig(
-                cost=setup.cost, deficits=DeficitRules(quantum=setup.quantum)
+                cost=setup.cost,
+                deficits=DeficitRules(quantum=setup.quantum),
+                warmup_s=setup.warmup_s,
             )
             return FleetConfig(
                 replicas=setup.replicas,
                 engine=engine,
                 profile=setup.profile,
                 replica_policy=lambda: made[setup.replica_policy](rules),
-                fleet_policy=fleet_policies.make_policy(
-                    setup.fleet_policy,
-                    fleet_policies.FleetPolicyConfig(
-                        cost=setup.cost, worker_quantum=setup.worker_quantum
-                    ),
+                fleet_policy=FLEET_POLICIES[setup.fleet_policy](
+                    FleetPolicyConfig(cost=setup.cost, worker_quantum=setup.worker_quantum)
                 ),
                 cost=setup.cost,
             )

@@ -1,7 +1,7 @@
 """A run in numbers: the content of `summary.json`.
 
 There are two services. *Requested* and *service rate* count all input tokens, cached or
-not (the client's view; VTC tables, Jain in the D2LPM paper); *service* counts what was computed.
+not (the client's view; VTC tables, Jain's index in the D2LPM paper); *service* counts what was computed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
 
+from evenkeel_simulator.experiments.owed import owed_service
 from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.experiments.workload import Client
 from evenkeel_simulator.laboratory.timeline import (
     Completion,
     Span,
@@ -37,6 +39,8 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
     finished: int
     service: float
     """Weighted tokens computed: extend + 2·output."""
+    owed: float
+    """Service that was due to it: its share while it waited, otherwise what it was given."""
     requested: float
     """Requested weighted tokens: input + 2·output."""
     hit_rate: float
@@ -50,6 +54,11 @@ class ClientSummary(msgspec.Struct, frozen=True, kw_only=True):
     program_latency_p50_s: float | None
     """From a program's first arrival to its last end."""
     program_latency_p99_s: float | None
+
+    @property
+    def given_over_owed(self) -> float | None:
+        """1: it got its share; None: it was owed nothing."""
+        return self.service / self.owed if self.owed > 0 else None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,16 +82,23 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     accumulated_difference_max: float
     """Of the service rate's kind, over the whole run."""
     jain_index: float
-    """Of service rates while all clients were active; of the whole run if there was no such time."""
-    jain_index_service: float
-    """The same of service (what was computed)."""
+    """Of what each client was given over what it was owed, as in `evenkeel top`."""
+    jain_index_service_rate: float
+    """The D2LPM paper's: of service rates while all clients were active; of the whole run if there was no such time."""
     clients: dict[str, ClientSummary]
 
 
 def summarise(
-    records: Collection[Record], makespan_s: float, *, duration_s: float = 0.0
+    records: Collection[Record],
+    makespan_s: float,
+    *,
+    duration_s: float = 0.0,
+    clients: Mapping[str, Client] | None = None,
 ) -> Summary:
-    """All figures of a run. `duration_s`: planned duration of arrivals, if longer than the actual one."""
+    """All figures of a run.
+
+    `duration_s`: planned duration of arrivals, if longer than the actual one. `clients`: those with a weight or a tenant.
+    """
     finished = [record for record in records if record.status == "finished"]
     completions = [_completion(record) for record in finished]
     spans = spread(completions)
@@ -90,7 +106,12 @@ def summarise(
     output = sum(record.output_tokens for record in finished)
     times_s = [makespan_s * tick / TICKS for tick in range(1, TICKS + 1)]
     # A client without service counts in Jain's index, unless no replica could ever serve it.
-    clients = {record.client for record in records if record.status != "refused"}
+    servable = {record.client for record in records if record.status != "refused"}
+    owed = owed_service(records, clients or {}, makespan_s)
+    by_client = {
+        name: _client(own, owed.get(name, 0.0))
+        for name, own in _by(records, lambda r: r.client).items()
+    }
     return Summary(
         requests=len(records),
         finished=len(finished),
@@ -106,9 +127,11 @@ def summarise(
             completions, max([duration_s, *[record.arrival_s for record in records]])
         ),
         accumulated_difference_max=max(accumulated_difference(spans, times_s), default=0.0),
-        jain_index=_jain(spans, completions, clients),
-        jain_index_service=_jain([_computed(record) for record in finished], completions, clients),
-        clients={name: _client(own) for name, own in _by(records, lambda r: r.client).items()},
+        jain_index=jain_index(
+            [by_client[name].given_over_owed or 0.0 for name in sorted(servable)]
+        ),
+        jain_index_service_rate=_jain(spans, completions, servable),
+        clients=by_client,
     )
 
 
@@ -152,18 +175,11 @@ def _completion(record: Record) -> Completion:
     )
 
 
-def _computed(record: Record) -> Span:
-    """What was computed for a request, from first token to end."""
-    assert record.first_token_s is not None
-    assert record.finished_s is not None
-    return Span(record.client, record.first_token_s, record.finished_s, _service(record))
-
-
 def _service(record: Record) -> float:
     return record.extend_tokens + 2.0 * record.output_tokens
 
 
-def _client(records: Sequence[Record]) -> ClientSummary:
+def _client(records: Sequence[Record], owed: float) -> ClientSummary:
     finished = [record for record in records if record.status == "finished"]
     ttfts = [record.ttft_s for record in finished if record.ttft_s is not None]
     latencies = [record.latency_s for record in finished if record.latency_s is not None]
@@ -173,6 +189,7 @@ def _client(records: Sequence[Record]) -> ClientSummary:
         requests=len(records),
         finished=len(finished),
         service=sum(_service(record) for record in records),
+        owed=owed,
         requested=sum(r.input_tokens + 2.0 * r.output_tokens for r in finished),
         hit_rate=_hit_rate(finished),
         ttft_p50_s=_percentile(ttfts, 50),

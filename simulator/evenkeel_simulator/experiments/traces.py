@@ -68,7 +68,7 @@ class _Line(msgspec.Struct):
 
 def read_trace(path: Path) -> list[Row]:
     """All rows of a trace in the order of their arrivals; raises `TraceError`."""
-    text = _read(path)
+    text = read_text(path)
     faults = _Faults(path)
     read = _jsonl if text.lstrip().startswith("{") else _csv
     rows = [row for row in read(text, faults) if row is not None]
@@ -104,7 +104,8 @@ class _Faults:
         raise TraceError("\n".join(words))
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file, plain or gzip; raises `TraceError`."""
     try:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":  # by its magic number, since names may be wrong
@@ -243,12 +244,14 @@ def named_clients(path: Path) -> Callable[[Row], str]:
 def programs(
     rows: Iterable[Row], client: Callable[[Row], str], *, speed: float = 1.0
 ) -> list[Program]:
-    """A program of one call per row; `speed` 2 lets them arrive in half the time."""
+    """A program of one call per row. Times count from the first arrival; `speed` 2 lets them arrive in half the time."""
+    rows = list(rows)
+    start_s = min((row.arrival_s for row in rows), default=0.0)
     return [
         Program(
             id=str(row.line),
             client=client(row),
-            arrival_s=row.arrival_s / speed,
+            arrival_s=(row.arrival_s - start_s) / speed,
             calls=(
                 Call(
                     input_tokens=row.input_tokens,

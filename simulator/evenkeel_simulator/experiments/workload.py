@@ -74,7 +74,7 @@ class Workload:
     name: str
     programs: Iterable[Program]
     clients: Mapping[str, Client] = field(default_factory=dict)
-    """Clients that are not mentioned belong to one tenant and weigh 1."""
+    """Clients that are not mentioned have the tenant of their name (`tenant_of`) and weigh 1."""
     size: int | None = None
     """Requests in all, for progress bars; None where it is not known beforehand."""
     duration_s: float = 0.0
@@ -87,3 +87,17 @@ class Workload:
 def tenant_of(client: str) -> str:
     """The tenant of a client that is not declared: part of its name, or a common one."""
     return client.rsplit("/", 1)[0] if client.count("/") == 2 else "default/default"
+
+
+def weighted(names: Iterable[str], weights: Mapping[str, float]) -> dict[str, Client]:
+    """The clients that `weights` changes: it names clients or tenants (`namespace/tenant`). Raises `ValueError` for a name
+    that is neither."""
+    tenants = {name: tenant_of(name) for name in names}
+    unknown = sorted(set(weights) - {*tenants, *tenants.values()})
+    if unknown:
+        raise ValueError(f"weights names {', '.join(unknown)}, which is no client and no tenant")
+    return {
+        name: Client(name, tenant, weights.get(name, 1.0), weights.get(tenant, 1.0))
+        for name, tenant in tenants.items()
+        if name in weights or tenant in weights
+    }

@@ -1,7 +1,7 @@
 """Workloads as data: a YAML file with clients, their programs and rates, and the fleet (`bench/workloads/`).
 
-A spec either describes clients whose programs are generated, or names a trace and the assignment of its sessions to
-clients.
+A spec describes clients whose programs are generated, or names a trace and the assignment of its sessions to clients, or
+names the tables of ServeGen.
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ import yaml
 
 from evenkeel_simulator.experiments.fleet import MAX_REPLICAS
 from evenkeel_simulator.experiments.generators import Arrivals, ProgramSpec
+from evenkeel_simulator.experiments.servegen import servegen_programs
 from evenkeel_simulator.experiments.traces import Row, programs, read_trace, session_hash
-from evenkeel_simulator.experiments.workload import Client, Program, Workload, tenant_of
+from evenkeel_simulator.experiments.workload import (
+    Client,
+    Program,
+    Workload,
+    tenant_of,
+    weighted,
+)
 
 
 class WorkloadError(ValueError):
@@ -59,14 +66,28 @@ class TraceSpec(_Struct, frozen=True, kw_only=True):
     """2: arrivals in half the time."""
     jitter_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Arrivals are moved by up to this much (before `speed`): Mooncake's are in bursts of 3 s."""
+    weights: dict[str, Annotated[float, msgspec.Meta(gt=0)]] = {}
+    """Of clients, or of tenants: a client `namespace/tenant/name` belongs to `namespace/tenant`, others to `default/default`."""
     misbehaving: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.shares:
             raise ValueError("shares names no client")
+        weighted(self.shares, self.weights)
         unknown = [client for client in self.misbehaving if client not in self.shares]
         if unknown:
             raise ValueError(f"misbehaving names {', '.join(unknown)}, which shares does not")
+
+
+class ServeGenSpec(_Struct, frozen=True, kw_only=True):
+    """ServeGen's tables (`servegen.py`): names of two files in the folder of traces."""
+
+    rates: str
+    lengths: str
+    start_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Time of the day at which the run begins."""
+    load: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """Factor on every client's rate."""
 
 
 class WorkloadSpec(_Struct, frozen=True, kw_only=True):
@@ -83,12 +104,20 @@ class WorkloadSpec(_Struct, frozen=True, kw_only=True):
     """Slots for LoRA adapters in each replica; required if a client has adapters."""
     clients: tuple[ClientSpec, ...] = ()
     trace: TraceSpec | None = None
+    servegen: ServeGenSpec | None = None
 
     def __post_init__(self) -> None:
-        if (self.trace is None) == (not self.clients):
-            raise ValueError("exactly one of clients and trace must be given")
+        if bool(self.clients) + (self.trace is not None) + (self.servegen is not None) != 1:
+            raise ValueError("exactly one of clients, trace and servegen must be given")
         if self.adapters_per_batch is None and any(client.adapters for client in self.clients):
             raise ValueError("adapters_per_batch is required, since a client has adapters")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What it reads from the folder of traces."""
+        if self.servegen is not None:
+            return (self.servegen.rates, self.servegen.lengths)
+        return () if self.trace is None else (self.trace.file,)
 
     @property
     def misbehaving(self) -> frozenset[str]:
@@ -117,8 +146,20 @@ def make_workload(name: str, spec: WorkloadSpec, *, seed: int, traces: Path) -> 
     """The workload of a seed. `traces` is the folder of trace files; raises `TraceError`."""
     if spec.trace is not None:
         dealt = _deal(spec.trace, read_trace(traces / spec.trace.file), seed)
-        return Workload(name, dealt, size=len(dealt))
-    clients: dict[str, Client] = {}
+        clients = weighted(spec.trace.shares, spec.trace.weights)
+        return Workload(name, dealt, clients, size=len(dealt))
+    if spec.servegen is not None:
+        drawn = servegen_programs(
+            traces / spec.servegen.rates,
+            traces / spec.servegen.lengths,
+            start_s=spec.servegen.start_s,
+            duration_s=spec.duration_s,
+            load=spec.servegen.load,
+            seed=seed,
+        )
+        ascending = list(merge(*drawn, key=lambda program: program.arrival_s))
+        return Workload(name, ascending, size=len(ascending), duration_s=spec.duration_s)
+    clients = {}
     streams = []
     for place, client in enumerate(spec.clients):
         for client_name in client.names():

@@ -1,9 +1,13 @@
-"""The replica policies that an experiment can run: the shipped ones, and the papers' literal ones in their place."""
+"""The policies that an experiment can run: the shipped ones, the papers' literal ones in their place, and rivals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
 
+from evenkeel_fairshare.fleet import registry
+from evenkeel_fairshare.fleet.contract import FleetPolicy
 from evenkeel_fairshare.replica.contract import ReplicaPolicy, Request
 from evenkeel_fairshare.replica.deficit import Account, DeficitLevel
 from evenkeel_fairshare.replica.dlpm import Dlpm
@@ -12,7 +16,12 @@ from evenkeel_fairshare.replica.lpm import by_prefix
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
 
+from evenkeel_simulator.laboratory.cache_aware import CacheAware
 from evenkeel_simulator.laboratory.vtc_artifact import ArtifactLcf, ArtifactVtc
+
+FLEET_POLICIES: Final[Mapping[str, Callable[[registry.FleetPolicyConfig], FleetPolicy]]] = (
+    MappingProxyType({**registry.POLICIES, CacheAware.name: lambda config: CacheAware()})
+)
 
 
 class PrintedDlpm(Dlpm):
@@ -55,12 +64,12 @@ def check_refill(level: DeficitLevel) -> bool:
 
 
 def policies(
-    *, longest_first: bool, artifact: bool
+    *, printed: bool, artifact: bool
 ) -> Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]:
-    """By the names of the API. `longest_first`: DLPM as replicas run it instead of as printed; `artifact`: VTC and LCF
+    """By the names of the API. `printed`: DLPM as the paper prints it instead of as replicas run it; `artifact`: VTC and LCF
     with the accounts of the VTC paper's artifact."""
     literal: dict[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]] = {}
-    if not longest_first:
+    if printed:
         literal[Dlpm.name] = lambda config: PrintedDlpm(
             rules=config.deficits,
             cost=config.cost,

@@ -23,6 +23,7 @@ def charged(policy_name: str) -> float:
 
 def test_what_if_policies_charge_what_their_names_say() -> None:
     assert {name: charged(name) for name in WHAT_IF} == {
+        "DLPM, printed order": 10,
         "DLPM, all input charged": 100,
         "DLPM, all input charged, order of arrival": 100,
         "VTC, extend charged": 10,

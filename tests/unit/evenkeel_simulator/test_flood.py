@@ -51,12 +51,12 @@ def requests(name: str, seed: int) -> Iterator[EngineRequest]:
         )
 
 
-def play(policy: str, seed: int, *, flooded: bool = True, longest_first: bool = True) -> Seen:
+def play(policy: str, seed: int, *, flooded: bool = True, printed: bool = False) -> Seen:
     """Both keep their requests under way until they have sent all; the modest one begins after the flooder's first answer."""
     config = ReplicaPolicyConfig(deficits=DeficitRules(quantum=WORKLOAD["quantum"]))
     engine = Engine(
         EngineConfig(kv_tokens=WORKLOAD["pool_tokens"], max_running=WORKLOAD["running"]),
-        policies(longest_first=longest_first, artifact=False)[policy](config),
+        policies(printed=printed, artifact=False)[policy](config),
         next(iter(PROFILES.values())),
     )
     to_come = {name: requests(name, seed) for name in ("modest", "flooder")}
@@ -93,7 +93,7 @@ def play(policy: str, seed: int, *, flooded: bool = True, longest_first: bool = 
 @pytest.mark.parametrize("seed", range(3))
 def test_beside_a_flood_replicas_keep_a_modest_client_near_its_share_and_the_cache_warm(seed):
     ideal_steps = 2 * play("DLPM", seed, flooded=False).worst_steps
-    lpm, printed = play("LPM", seed), play("DLPM", seed, longest_first=False)
+    lpm, printed = play("LPM", seed), play("DLPM", seed, printed=True)
     ours = play("DLPM", seed)
     assert ours.worst_steps <= 1.5 * ideal_steps < printed.worst_steps < lpm.worst_steps
     assert printed.hit_rate < lpm.hit_rate - 0.05 < ours.hit_rate

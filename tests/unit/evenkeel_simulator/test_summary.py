@@ -57,7 +57,7 @@ def test_service_is_what_was_computed_and_requested_is_what_was_asked_for() -> N
     assert summary.output_tokens_per_s == 4.0
 
 
-def test_jain_is_taken_over_the_time_when_all_clients_were_there() -> None:
+def test_the_papers_jain_is_taken_over_the_time_when_all_clients_were_there() -> None:
     # b is there from 4 s to 8 s only, and gets in it what a gets in it.
     spread = record("r1", first_token_s=0.0, finished_s=12.0, arrival_s=0.0)
     short = record(
@@ -69,9 +69,10 @@ def test_jain_is_taken_over_the_time_when_all_clients_were_there() -> None:
         input_tokens=20,
         output_tokens=(140 // 3 - 20) // 2,
     )
-    assert summarise([spread, short], 12.0).jain_index == pytest.approx(1.0, abs=1e-3)
+    assert summarise([spread, short], 12.0).jain_index_service_rate == pytest.approx(1.0, abs=1e-3)
     greedy = record("r3", client="b", arrival_s=4.0, first_token_s=4.0, finished_s=8.0)
-    assert summarise([spread, greedy], 12.0).jain_index == pytest.approx(0.8, abs=0.01)
+    rates = summarise([spread, greedy], 12.0).jain_index_service_rate
+    assert rates == pytest.approx(0.8, abs=0.01)
 
 
 def test_a_program_lasts_from_its_first_arrival_to_its_last_end() -> None:
@@ -123,7 +124,7 @@ def test_a_client_counts_in_jain_s_index_if_it_was_rejected_and_not_if_it_fits_n
     for status, want in (("rejected", 0.5), ("refused", 1.0)):
         records = [record("r1"), replace(ended("r2", status), client="b")]
         summary = summarise(records, 10.0)
-        assert summary.jain_index == summary.jain_index_service == want
+        assert summary.jain_index == summary.jain_index_service_rate == want
 
 
 def test_a_program_with_a_call_that_was_not_served_has_no_latency() -> None:
@@ -158,3 +159,8 @@ def test_only_the_clients_that_asked_for_most_have_colours_of_their_own() -> Non
     colours = client_colours(summarise(records, 10.0))
     assert [name for name, colour in colours.items() if colour == REST] == ["0", "1"]
     assert len(set(colours.values())) == 9
+
+
+def test_plots_show_the_twenty_clients_that_asked_for_most() -> None:
+    records = [record(f"r{n}", client=str(n), input_tokens=100 + n) for n in range(1000)]
+    assert list(client_colours(summarise(records, 10.0))) == [str(n) for n in range(980, 1000)]

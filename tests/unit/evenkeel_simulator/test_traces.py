@@ -132,6 +132,6 @@ def test_a_hash_gives_a_session_always_the_same_client_and_another_seed_another_
     assert deal != [p.client for p in programs(rows, hash_clients(4, seed=1))]
 
 
-def test_speed_divides_arrivals(tmp_path: Path) -> None:
-    rows = read_trace(write(tmp_path, f"{HEADER}\na,3,5,6\n"))
-    assert programs(rows, lambda row: "a", speed=2)[0].arrival_s == 1.5
+def test_arrivals_count_from_the_first_and_are_divided_by_the_speed(tmp_path: Path) -> None:
+    rows = read_trace(write(tmp_path, f"{HEADER}\na,2124,5,6\na,2127,5,6\n"))
+    assert [p.arrival_s for p in programs(rows, lambda row: "a", speed=2)] == [0.0, 1.5]

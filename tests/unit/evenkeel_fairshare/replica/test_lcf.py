@@ -61,5 +61,5 @@ def test_counters_are_charged_as_those_of_vtc():
 
 def test_the_registry_makes_both():
     assert type(make_policy("LCF")) is Lcf
-    literal = policies(longest_first=True, artifact=True)["LCF"]
+    literal = policies(printed=False, artifact=True)["LCF"]
     assert type(literal(ReplicaPolicyConfig())) is ArtifactLcf

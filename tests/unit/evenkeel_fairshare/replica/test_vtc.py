@@ -240,7 +240,7 @@ def test_reports_have_the_counter_and_the_waiting_requests():
 
 
 def artifact(**config) -> ArtifactVtc:
-    policy = policies(longest_first=True, artifact=True)["VTC"](ReplicaPolicyConfig(**config))
+    policy = policies(printed=False, artifact=True)["VTC"](ReplicaPolicyConfig(**config))
     assert isinstance(policy, ArtifactVtc)
     return policy
 
@@ -334,7 +334,7 @@ def test_the_artifact_forgets_no_client():
 @pytest.mark.parametrize("artifact", [False, True])
 def test_the_registry_passes_its_configuration_on(artifact):
     config = ReplicaPolicyConfig(cost=LinearCost(input_weight=10))
-    policy = policies(longest_first=True, artifact=artifact)["VTC"](config)
+    policy = policies(printed=False, artifact=artifact)["VTC"](config)
     assert isinstance(policy, ArtifactVtc) is artifact
     arrive(policy, request("one"))
     admit(policy)

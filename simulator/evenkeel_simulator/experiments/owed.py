@@ -1,0 +1,89 @@
+"""What each client was given over what it was owed (design §7).
+
+The run is divided into moments. A client waits in a moment if it has a request that is not admitted in all of that moment. The
+clients that wait are owed their shares (`tenancy.shares`) of what they were given together. A client that does not wait is owed
+what it was given. So the quotient is 1 for a client that got all it asked for, whatever the others got.
+
+`evenkeel top` computes its figures by the same rule, from the reports of replicas.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from math import ceil
+from typing import Final
+
+from evenkeel_fairshare.tenancy import shares
+
+from evenkeel_simulator.experiments.records import Record
+from evenkeel_simulator.experiments.workload import Client, tenant_of
+from evenkeel_simulator.laboratory.timeline import Span, served
+
+MOMENT_S: Final = 1.0
+MOMENTS: Final = 1000
+"""At most; moments of a longer run are longer."""
+
+
+def owed_service(
+    records: Collection[Record], clients: Mapping[str, Client], end_s: float
+) -> dict[str, float]:
+    """Weighted tokens by client, for a run from 0 to `end_s`. A client in neither `clients` nor a tenant weighs 1."""
+    moment_s = max(MOMENT_S, end_s / MOMENTS)
+    moments = max(1, ceil(end_s / moment_s))
+    windows = [(moment_s * n, moment_s * (n + 1)) for n in range(moments)]
+    given = served(_service(records), windows)
+    waiting: list[list[str]] = [[] for _ in windows]
+    for client, intervals in _waits(records).items():
+        given.setdefault(client, [0.0] * moments)
+        for begin_s, until_s in intervals:
+            for moment in range(ceil(begin_s / moment_s), int(until_s / moment_s)):
+                waiting[moment].append(client)
+    owed = {client: sum(amounts) for client, amounts in given.items()}
+    known = [clients.get(name) or Client(name, tenant_of(name)) for name in given]
+    identities = {  # a number instead of the name, which may have slashes
+        client.name: f"{client.tenant}/{number}" for number, client in enumerate(known)
+    }
+    weights = {identities[client.name]: client.client_weight for client in known}
+    tenants = {client.tenant: client.tenant_weight for client in known}
+    for moment, names in enumerate(waiting):
+        together = sum([given[name][moment] for name in names])
+        waiting_now = [identities[name] for name in names]
+        parts = shares(waiting_now, weights.__getitem__, tenants.__getitem__)
+        for name, identity in zip(names, waiting_now, strict=True):
+            owed[name] += parts[identity] * together - given[name][moment]
+    return owed
+
+
+def _service(records: Collection[Record]) -> Iterator[Span]:
+    """Input when it is computed, output while it is."""
+    for record in records:
+        if record.first_token_s is None or record.finished_s is None:
+            continue
+        begin_s = record.first_token_s if record.admitted_s is None else record.admitted_s
+        yield Span(record.client, begin_s, record.first_token_s, record.extend_tokens)
+        yield Span(
+            record.client, record.first_token_s, record.finished_s, 2.0 * record.output_tokens
+        )
+
+
+def _waits(records: Collection[Record]) -> dict[str, list[tuple[float, float]]]:
+    """By client: the intervals in which it had a waiting request, apart from each other and ascending.
+
+    Where an admission is not known, a request waits until its first token.
+    """
+    single: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for record in records:
+        until_s = record.first_token_s if record.admitted_s is None else record.admitted_s
+        if until_s is not None:
+            single[record.client].append((record.arrival_s, until_s))
+    merged: dict[str, list[tuple[float, float]]] = {}
+    for client, intervals in single.items():
+        apart: list[tuple[float, float]] = []
+        for begin_s, until_s in sorted(intervals):
+            if apart and begin_s <= apart[-1][1]:
+                apart[-1] = (apart[-1][0], max(apart[-1][1], until_s))
+            else:
+                apart.append((begin_s, until_s))
+        merged[client] = apart
+    return merged

@@ -1,0 +1,77 @@
+import msgspec
+import pytest
+from evenkeel_fairshare.fleet.d2lpm import D2lpm
+from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
+from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.lpm import Lpm
+from evenkeel_fairshare.replica.vtc import Vtc
+from evenkeel_simulator.experiments.fleet import Fleet
+from evenkeel_simulator.experiments.workload_file import read_spec
+from evenkeel_simulator.laboratory.cache_aware import CacheAware
+from evenkeel_simulator.laboratory.policies import PrintedDlpm
+
+from bench.fleet_comparison import (
+    COMPARED,
+    OURS,
+    SYSTEMS,
+    VTC,
+    WORKLOADS,
+    Result,
+    fleet_of,
+    label,
+    scaled,
+    table,
+)
+
+
+@pytest.mark.parametrize(
+    ("system", "want_fleet", "want_replica"),
+    [
+        (OURS, AutoD2lpm, Dlpm),
+        (VTC, None, Vtc),
+        ("least-loaded + LPM", LeastLoaded, Lpm),
+        ("cache-aware + LPM", CacheAware, Lpm),
+        ("20000/8000", D2lpm, Dlpm),
+        ("auto/1000", AutoD2lpm, Dlpm),
+        ("patience=4", AutoD2lpm, Dlpm),
+        ("printed", AutoD2lpm, PrintedDlpm),
+    ],
+)
+def test_a_system_is_a_fleet(system: str, want_fleet: type | None, want_replica: type) -> None:
+    made = Fleet(fleet_of(system, read_spec(WORKLOADS / "qa-s1.yaml")), lambda record: None)
+    assert want_fleet is None or type(made.policy) is want_fleet
+    assert type(made.engines[0].policy) is want_replica
+
+
+def test_every_compared_workload_and_every_system_is_there() -> None:
+    for workload in COMPARED:
+        spec = read_spec(WORKLOADS / f"{workload}.yaml")
+        for system in SYSTEMS:
+            fleet_of(system, spec)
+
+
+def test_the_load_per_replica_does_not_depend_on_the_number_of_replicas() -> None:
+    spec = read_spec(WORKLOADS / "qa-s1.yaml")
+    larger = scaled(spec, 2.5, 8)
+    assert larger.replicas == 8
+    assert larger.clients[0].arrivals.rate_per_s == 5 * spec.clients[0].arrivals.rate_per_s
+
+
+def result(system: str, seed: int, throughput: float) -> Result:
+    values = dict.fromkeys(Result.__struct_fields__, 0.5)
+    named = {"workload": "qa-s1", "load": 2.5, "replicas": 4, "system": system, "seed": seed}
+    return msgspec.convert({**values, **named, "throughput": throughput, "requests": 1,
+                            "finished": 1}, Result)  # fmt: skip
+
+
+def test_throughput_is_compared_with_vtc_s_of_the_same_seed() -> None:
+    results = [result(OURS, 0, 300), result(OURS, 1, 200), result(VTC, 0, 100), result(VTC, 1, 100)]
+    lines = table(results).splitlines()
+    assert lines[0] == "#### qa-s1, load ×2.5, D=4"
+    assert lines[4].startswith("| D2LPM + DLPM | 250 ± 71 | 2.50 ± 0.71 | 0.500 ± 0.000 |")
+    assert "| – |" in table(results[:2])
+
+
+def test_a_case_is_named_by_what_differs_from_its_workload() -> None:
+    assert label(("flood", 1.0, 3)) == "flood, D=3"
