@@ -1,12 +1,13 @@
 """Fair and local against fair or local: D2LPM + DLPM beside its rivals on contended workloads.
 
-    python bench/fleet_comparison.py [--workloads qa-s1 ...] [--load 2.5] [--replicas 1 4 8] [--systems ...] [--seeds 10] [--resume]
+    python bench/fleet_comparison.py [--workloads qa-s1 ...] [--load 2.5] [--replicas 1 4 8] [--systems ...] [--seeds 10]
+        [--length 0.5] [--resume]
 
 The counterpart of Fig. 7 of the DLPM paper. D2LPM + DLPM is what a service runs by default. A system is a name of `SYSTEMS`, or
 D2LPM + DLPM with other quanta (`20000/8000`, `auto/1000`: worker and client quantum), with another `patience=4`, or `printed`.
 
 Workloads lie in `bench/workloads/`; `COMPARED` has the factor on their rate of arrivals at which the fleet is saturated. Arrivals
-grow with the number of replicas. Writes `fleet-comparison.json` (every run), `.md` (mean and standard deviation over seeds) and
+grow with the number of replicas. `--length` takes the first part of each workload. Writes `fleet-comparison.json` (every run), `.md` (mean and standard deviation over seeds) and
 `.png` to `--out`. Traces are looked for in $EVENKEEL_DATA, else ../shared/data.
 """
 
@@ -28,6 +29,7 @@ from evenkeel_simulator.experiments.plots import COLOURS, tidy
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile
 from evenkeel_simulator.experiments.summary import program_latencies, summarise
+from evenkeel_simulator.experiments.workload import Workload
 from evenkeel_simulator.experiments.workload_file import WorkloadSpec, make_workload, read_spec
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -58,6 +60,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     load: float
     replicas: int
+    length: float
     system: str
     seed: int
     requests: int
@@ -74,12 +77,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     well_latency_p99_s: float
 
     @property
-    def case(self) -> tuple[str, float, int]:
-        return self.workload, self.load, self.replicas
+    def case(self) -> Case:
+        return self.workload, self.load, self.replicas, self.length
 
 
-Task = tuple[str, float, int, str, int]
-"""Workload, load, replicas, system, seed."""
+Case = tuple[str, float, int, float]
+"""Workload, load, replicas, length."""
+Task = tuple[Case, str, int]
+"""Case, system, seed."""
 
 COLUMNS: Mapping[str, tuple[str, str]] = {  # field: (heading, format)
     "throughput": ("throughput, tokens/s", "{:,.0f}"),
@@ -94,8 +99,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {  # field: (heading, format)
 }
 
 
-def scaled(spec: WorkloadSpec, load: float, replicas: int) -> WorkloadSpec:
-    """The workload for `replicas`, with `load` times its arrivals per replica."""
+def scaled(spec: WorkloadSpec, load: float, replicas: int, length: float = 1.0) -> WorkloadSpec:
+    """The workload for `replicas`, with `load` times its arrivals per replica, for a part of its duration."""
     factor = load * replicas / spec.replicas
     clients = []
     for client in spec.clients:
@@ -105,7 +110,20 @@ def scaled(spec: WorkloadSpec, load: float, replicas: int) -> WorkloadSpec:
     trace = spec.trace
     if trace is not None:
         trace = msgspec.structs.replace(trace, speed=trace.speed * factor)
-    return msgspec.structs.replace(spec, clients=tuple(clients), trace=trace, replicas=replicas)
+    return msgspec.structs.replace(
+        spec,
+        clients=tuple(clients),
+        trace=trace,
+        replicas=replicas,
+        duration_s=spec.duration_s * length,
+    )
+
+
+def cut(work: Workload, length: float) -> Workload:
+    """The first part of a trace."""
+    programs = list(work.programs)
+    until_s = length * programs[-1].arrival_s
+    return replace(work, programs=[one for one in programs if one.arrival_s <= until_s])
 
 
 def fleet_of(system: str, spec: WorkloadSpec) -> FleetConfig:
@@ -133,9 +151,11 @@ def _quantum(text: str) -> float | None:
 
 def run(task: Task) -> Result:
     """One workload under one system with one seed."""
-    workload, load, replicas, system, seed = task
-    spec = scaled(read_spec(WORKLOADS / f"{workload}.yaml"), load, replicas)
+    (workload, load, replicas, length), system, seed = task
+    spec = scaled(read_spec(WORKLOADS / f"{workload}.yaml"), load, replicas, length)
     work = make_workload(workload, spec, seed=seed, traces=TRACES)
+    if spec.trace is not None and length < 1:
+        work = cut(work, length)
     records: list[Record] = []
     makespan_s = Fleet(fleet_of(system, spec), records.append).run(work)
     summary = summarise(records, makespan_s, clients=work.clients)
@@ -146,6 +166,7 @@ def run(task: Task) -> Result:
         workload=workload,
         load=load,
         replicas=replicas,
+        length=length,
         system=system,
         seed=seed,
         requests=summary.requests,
@@ -182,9 +203,14 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def label(case: tuple[str, float, int]) -> str:
-    workload, load, replicas = case
-    return workload + (f", load ×{load:g}" if load != 1 else "") + f", D={replicas}"
+def label(case: Case) -> str:
+    workload, load, replicas, length = case
+    return (
+        workload
+        + (f", load ×{load:g}" if load != 1 else "")
+        + (f", length ×{length:g}" if length != 1 else "")
+        + f", D={replicas}"
+    )
 
 
 def cell(form: str, values: Sequence[float]) -> str:
@@ -236,14 +262,12 @@ def plot(results: Sequence[Result], path: Path) -> None:
     figure.savefig(path, dpi=144)
 
 
-def _values(
-    results: Iterable[Result], case: tuple[str, float, int], system: str, name: str
-) -> list[float]:
+def _values(results: Iterable[Result], case: Case, system: str, name: str) -> list[float]:
     """One measure over seeds."""
     return [getattr(r, name) for r in results if r.case == case and r.system == system]
 
 
-def _of_vtc(results: Iterable[Result], case: tuple[str, float, int], system: str) -> list[float]:
+def _of_vtc(results: Iterable[Result], case: Case, system: str) -> list[float]:
     """Throughput over VTC's with the same seed."""
     of = {(r.system, r.seed): r.throughput for r in results if r.case == case}
     return [of[s, n] / of[VTC, n] for s, n in of if s == system and (VTC, n) in of]
@@ -256,13 +280,16 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, nargs="+", help="default: those of the workload")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS))
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument(
+        "--length", type=float, default=1.0, help="part of each workload, from 0 to 1"
+    )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="keep what --out holds already")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
     options = parser.parse_args()
     path = options.out / "fleet-comparison.json"
     results = read(path) if options.resume else []
-    done = {(*result.case, result.system, result.seed) for result in results}
+    done = {(result.case, result.system, result.seed) for result in results}
     # Seed by seed over all workloads: an early end is a smaller sample of each.
     tasks: list[Task] = []
     for seed in range(options.seeds):
@@ -270,7 +297,8 @@ def main() -> None:
             load = options.load or COMPARED.get(workload, 1.0)
             own = read_spec(WORKLOADS / f"{workload}.yaml").replicas
             for replicas in options.replicas or [own]:
-                tasks += [(workload, load, replicas, system, seed) for system in options.systems]
+                case = (workload, load, replicas, options.length)
+                tasks += [(case, system, seed) for system in options.systems]
     options.out.mkdir(parents=True, exist_ok=True)
     with Pool(options.processes) as pool:
         for result in pool.imap(run, [task for task in tasks if task not in done]):

@@ -7,6 +7,7 @@ from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_simulator.experiments.fleet import Fleet
+from evenkeel_simulator.experiments.workload import Program, Workload
 from evenkeel_simulator.experiments.workload_file import read_spec
 from evenkeel_simulator.laboratory.cache_aware import CacheAware
 from evenkeel_simulator.laboratory.policies import PrintedDlpm
@@ -18,6 +19,7 @@ from bench.fleet_comparison import (
     VTC,
     WORKLOADS,
     Result,
+    cut,
     fleet_of,
     label,
     scaled,
@@ -60,7 +62,14 @@ def test_the_load_per_replica_does_not_depend_on_the_number_of_replicas() -> Non
 
 def result(system: str, seed: int, throughput: float) -> Result:
     values = dict.fromkeys(Result.__struct_fields__, 0.5)
-    named = {"workload": "qa-s1", "load": 2.5, "replicas": 4, "system": system, "seed": seed}
+    named = {
+        "workload": "qa-s1",
+        "load": 2.5,
+        "replicas": 4,
+        "length": 1,
+        "system": system,
+        "seed": seed,
+    }
     return msgspec.convert({**values, **named, "throughput": throughput, "requests": 1,
                             "finished": 1}, Result)  # fmt: skip
 
@@ -74,4 +83,10 @@ def test_throughput_is_compared_with_vtc_s_of_the_same_seed() -> None:
 
 
 def test_a_case_is_named_by_what_differs_from_its_workload() -> None:
-    assert label(("flood", 1.0, 3)) == "flood, D=3"
+    assert label(("flood", 1.0, 3, 1.0)) == "flood, D=3"
+    assert label(("qa-s1", 2.5, 8, 0.5)) == "qa-s1, load ×2.5, length ×0.5, D=8"
+
+
+def test_a_part_of_a_trace_is_its_beginning() -> None:
+    programs = [Program(str(n), "a", float(n), ()) for n in range(5)]
+    assert cut(Workload("w", programs), 0.5).programs == programs[:3]
