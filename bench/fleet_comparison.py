@@ -99,8 +99,11 @@ COLUMNS: Mapping[str, tuple[str, str]] = {  # field: (heading, format)
 }
 
 
-def scaled(spec: WorkloadSpec, load: float, replicas: int, length: float = 1.0) -> WorkloadSpec:
-    """The workload for `replicas`, with `load` times its arrivals per replica, for a part of its duration."""
+def scaled(
+    spec: WorkloadSpec, load: float, replicas: int | None = None, length: float = 1.0
+) -> WorkloadSpec:
+    """The workload for `replicas` (default: its own), with `load` times its arrivals per replica, for a part of its duration."""
+    replicas = replicas or spec.replicas
     factor = load * replicas / spec.replicas
     clients = []
     for client in spec.clients:

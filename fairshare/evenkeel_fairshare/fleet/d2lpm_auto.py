@@ -34,7 +34,7 @@ from evenkeel_fairshare.fleet.contract import (
     slots_of,
 )
 
-PATIENCE: Final = 16.0
+PATIENCE: Final = 32.0
 """Tokens of wait that are worth one token computed again. A wait delays one client, and only while replicas are unequally
 loaded; a token computed again takes time from all clients. Measured from 1 to 64: docs/design/0005."""
 RECENT_REQUESTS: Final = 20
