@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from statistics import fmean, median
 
@@ -7,6 +8,8 @@ from evenkeel_simulator.experiments.traces import TraceError
 from evenkeel_simulator.experiments.workload import Program
 from evenkeel_simulator.experiments.workload_file import WorkloadError, make_workload, read_spec
 
+ROOT = Path(__file__).resolve().parents[3]
+TRACES = Path(os.environ.get("EVENKEEL_DATA", ROOT.parent / "shared" / "data"))
 RATES = """client,t_s,rate_rps,iat_cv,iat_family,shape,scale
 a,0,2,1,Gamma,1,0.5
 a,600,20,1,Weibull,1,0.05
@@ -95,3 +98,11 @@ def test_a_workload_has_one_source(tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text("about: none\nprofile: a100-llama3.1-8b\n")
     with pytest.raises(WorkloadError, match="exactly one of clients, trace and servegen"):
         read_spec(tmp_path / "w.yaml")
+
+
+@pytest.mark.skipif(not (TRACES / "servegen_r1_rates.csv.gz").exists(), reason="no ServeGen tables")
+def test_the_published_tables_are_read() -> None:
+    spec = read_spec(ROOT / "bench" / "workloads" / "servegen.yaml")
+    programs = list(make_workload("servegen", spec, seed=0, traces=TRACES).programs)
+    assert len({program.client for program in programs}) > 10
+    assert 2000 < fmean(program.calls[0].output_tokens for program in programs) < 4000
