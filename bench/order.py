@@ -75,7 +75,7 @@ ORDERS: Final[Mapping[str, Callable[[], Dlpm]]] = {
     "least uncached": partial(Dlpm, order=lambda request: request.uncached_tokens),
     "HRRN": HrrnInside,
 }
-WORTH_IT: Final = (*COMPARED, "flood", "shared-prompt")
+WORTH_IT: Final = tuple(COMPARED)
 
 
 def run(name: str, spec: WorkloadSpec, order: str, seed: int) -> tuple[float, float, float]:
