@@ -1,8 +1,8 @@
 """The model with an adapter merged into its weights, computed by transformers: what an engine's adapter has to produce.
 
-    python merged.py MODEL ADAPTER INPUT_IDS OUTPUT_TOKENS      (with the Python of `make sglang`)
+    python merged.py MODEL INPUT_IDS OUTPUT_TOKENS ADAPTER ...     (with the Python of `make sglang`)
 
-Prints the ids of the greedy output as JSON. ADAPTER `-`: the model alone.
+Prints the ids of the greedy outputs as JSON: of the model alone, then of each adapter.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 
-def main(model: str, adapter: str, input_ids: str, output_tokens: str) -> None:
+def main(model: str, input_ids: str, output_tokens: str, *adapters: str) -> None:
+    outputs = [
+        output(model, adapter, json.loads(input_ids), int(output_tokens))
+        for adapter in (None, *adapters)
+    ]
+    print(json.dumps(outputs))  # noqa: T201
+
+
+def output(model: str, adapter: str | None, input_ids: list[int], tokens: int) -> list[int]:
     made = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32)
-    if adapter != "-":
+    if adapter is not None:
         config = json.loads((Path(adapter) / "adapter_config.json").read_text())
         weights = load_file(Path(adapter) / "adapter_model.safetensors")
         scale = config["lora_alpha"] / config["r"]
@@ -26,12 +34,13 @@ def main(model: str, adapter: str, input_ids: str, output_tokens: str) -> None:
             product = weights[name.replace("lora_A", "lora_B")] @ weights[name]
             path = name.removeprefix("base_model.model.").replace(".lora_A.weight", ".weight")
             made.get_parameter(path).data += scale * product
-    ids = torch.tensor([json.loads(input_ids)])
+    ids = torch.tensor([input_ids])
     with torch.no_grad():
-        for _ in range(int(output_tokens)):
+        for _ in range(tokens):
             following = made(ids).logits[0, -1].argmax()
             ids = torch.cat([ids, following.view(1, 1)], dim=1)
-    print(json.dumps(ids[0, -int(output_tokens) :].tolist()))  # noqa: T201
+    found: list[int] = ids[0, -tokens:].tolist()
+    return found
 
 
 if __name__ == "__main__":
