@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,6 +16,9 @@ from evenkeel_simulator.engine.cache import Segment
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 from evenkeel_simulator.engine.model import Engine
 from evenkeel_simulator.engine.request import EngineRequest
+from evenkeel_simulator.experiments.setup import Setup, engine_config, simulate
+from evenkeel_simulator.experiments.workload import Workload
+from evenkeel_simulator.experiments.workload_file import WorkloadError, make_workload, read_spec
 
 from tests.unit.evenkeel_simulator.engine_support import PROFILE, LongestMatch, Queue
 
@@ -150,3 +154,36 @@ def test_a_request_for_a_rare_adapter_is_not_overtaken_without_limit() -> None:
         now_s = step.end_s
         order += [one.id for one in step.admitted]
     assert order.index("rare") <= 9 + MAX_OVERTAKEN
+
+
+WORKLOAD = """
+about: four clients with an adapter each
+profile: a10g-llama3.2-3b
+replicas: 2
+duration_s: 20
+adapters_per_batch: 2
+clients:
+  - {name: c, count: 4, adapters: [x, y], arrivals: {rate_per_s: 3},
+     program: {kind: single, input_tokens: 400, prefix_tokens: 320, output_tokens: 16}}
+"""
+
+
+def test_a_workload_file_names_adapters_of_its_clients(tmp_path: Path) -> None:
+    file = tmp_path / "adapters.yaml"
+    file.write_text(WORKLOAD)
+    spec = read_spec(file)
+    work = list(make_workload("w", spec, seed=1, traces=tmp_path).programs)
+    assert {program.adapter for program in work} == {"x", "y"}
+    setup = Setup(
+        profile=PROFILE,
+        replicas=2,
+        engine=engine_config(adapters_per_batch=spec.adapters_per_batch),
+    )
+    records, _ = simulate(setup, Workload("w", work))
+    assert len(records) == len(work)
+    assert all(record.status == "finished" for record in records)
+    # Each client has one prefix, which each adapter computes for itself at least once.
+    assert len([one for one in records if not one.cached_tokens]) >= 2 * 4
+    file.write_text(WORKLOAD.replace("adapters_per_batch: 2\n", ""))
+    with pytest.raises(WorkloadError, match="adapters_per_batch is required"):
+        read_spec(file)
