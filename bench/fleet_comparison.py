@@ -4,7 +4,8 @@
         [--length 0.5] [--resume]
 
 The counterpart of Fig. 7 of the DLPM paper. D2LPM + DLPM is what a service runs by default. A system is a name of `SYSTEMS`, or
-D2LPM + DLPM with other quanta (`20000/8000`, `auto/1000`: worker and client quantum), with another `patience=4`, or `printed`.
+D2LPM + DLPM with other quanta (`20000/8000`, `auto/1000`: worker and client quantum), with another `patience=4`, in the `printed`
+order, or with the `least work first` (docs/design/0007).
 
 Workloads lie in `bench/workloads/`; `COMPARED` has the factor on their rate of arrivals at which the fleet is saturated. Arrivals
 grow with the number of replicas. `--length` takes the first part of each workload. Writes `fleet-comparison.json` (every run), `.md` (mean and standard deviation over seeds) and
@@ -17,6 +18,7 @@ import argparse
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,6 +26,8 @@ from statistics import fmean, stdev
 import msgspec
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.measures import percentile
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.order import least_work_for_its_match
 from evenkeel_simulator.experiments.fleet import Fleet, FleetConfig
 from evenkeel_simulator.experiments.plots import COLOURS, tidy
 from evenkeel_simulator.experiments.records import Record
@@ -50,6 +54,7 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {  # name: (fleet policy, replica polic
     VTC: ("PerClientRoundRobin", "VTC"),
     "RR + LPM": ("RoundRobin", "LPM"),
     "least-loaded + LPM": ("LeastLoaded", "LPM"),
+    "least-loaded + HRRN": ("LeastLoaded", "HRRN"),
     "cache-aware + LPM": ("CacheAware", "LPM"),
 }
 
@@ -141,6 +146,9 @@ def fleet_of(system: str, spec: WorkloadSpec) -> FleetConfig:
         return replace(setup, fleet_policy=fleet_policy, replica_policy=replica_policy).fleet()
     if system == "printed":
         return replace(setup, printed=True).fleet()
+    if system == "least work first":
+        least_work = partial(Dlpm, warmup_s=setup.warmup_s, order=least_work_for_its_match)
+        return replace(setup.fleet(), replica_policy=least_work)
     if system.startswith("patience="):
         policy = AutoD2lpm(patience=float(system.removeprefix("patience=")))
         return replace(setup.fleet(), fleet_policy=policy)

@@ -32,7 +32,7 @@ from bench.closed_loop import (
     run_closed_loop,
     total_service_per_s,
 )
-from bench.fleet_comparison import TRACES, WORKLOADS, fleet_of, scaled
+from bench.fleet_comparison import OURS, TRACES, WORKLOADS, fleet_of, scaled
 
 FOLDER: Final = Path(__file__).parent / "workloads" / "isolation"
 ATTACKS: Final = ("alone", "prompts-3000", "prompts-20000", "prompts-1000", "honest-flood")
@@ -105,7 +105,7 @@ def honest(name: str, load: float, *, replicas: int | None, isolation: float) ->
     spec = scaled(read_spec(WORKLOADS / f"{name}.yaml"), load, replicas)
     took_s, hits = [], []
     for setting in (None, isolation):
-        fleet = fleet_of("auto", spec)
+        fleet = fleet_of(OURS, spec)
         fleet = replace(fleet, engine=replace(fleet.engine, isolation=setting))
         records: list[Record] = []
         work = make_workload(name, spec, seed=0, traces=TRACES)

@@ -75,7 +75,6 @@ ORDERS: Final[Mapping[str, Callable[[], Dlpm]]] = {
     "least uncached": partial(Dlpm, order=lambda request: request.uncached_tokens),
     "HRRN": HrrnInside,
 }
-WORTH_IT: Final = tuple(COMPARED)
 
 
 def run(name: str, spec: WorkloadSpec, order: str, seed: int) -> tuple[float, float, float]:
@@ -99,7 +98,7 @@ def run(name: str, spec: WorkloadSpec, order: str, seed: int) -> tuple[float, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Orders among the eligible requests of DLPM.")
-    parser.add_argument("--workloads", nargs="+", default=list(WORTH_IT))
+    parser.add_argument("--workloads", nargs="+", default=list(COMPARED))
     parser.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS)[1:])
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, default=1)
@@ -107,7 +106,7 @@ def main() -> None:
     print("| workload | order | throughput, tokens/s | | hit rate | | mean TTFT, s | |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     for name in options.workloads:
-        spec = scaled(read_spec(WORKLOADS / f"{name}.yaml"), options.load, None)
+        spec = scaled(read_spec(WORKLOADS / f"{name}.yaml"), options.load)
         reference: list[float] = []
         for order in (REFERENCE, *options.orders):
             seeds = [run(name, spec, order, seed) for seed in range(options.seeds)]

@@ -4,6 +4,7 @@ from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.hrrn import Hrrn
 from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_simulator.experiments.fleet import Fleet
@@ -34,10 +35,12 @@ from bench.fleet_comparison import (
         (VTC, None, Vtc),
         ("least-loaded + LPM", LeastLoaded, Lpm),
         ("cache-aware + LPM", CacheAware, Lpm),
+        ("least-loaded + HRRN", LeastLoaded, Hrrn),
         ("20000/8000", D2lpm, Dlpm),
         ("auto/1000", AutoD2lpm, Dlpm),
         ("patience=4", AutoD2lpm, Dlpm),
         ("printed", AutoD2lpm, PrintedDlpm),
+        ("least work first", AutoD2lpm, Dlpm),
     ],
 )
 def test_a_system_is_a_fleet(system: str, want_fleet: type | None, want_replica: type) -> None:
