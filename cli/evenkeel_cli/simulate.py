@@ -16,7 +16,7 @@ import msgspec
 import typer
 from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_contract.spec.resources import Scheduling
-from evenkeel_contract.values import IsolationSetting
+from evenkeel_contract.words_or_numbers import IsolationSetting
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.registry import POLICIES
 from evenkeel_simulator.experiments.fleet import Fleet

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 from evenkeel_contract.spec.resources import Scheduling
-from evenkeel_contract.values import QuantumSetting
+from evenkeel_contract.words_or_numbers import QuantumSetting
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table

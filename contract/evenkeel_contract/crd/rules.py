@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
     Autoscaling,
     Cache,
@@ -24,7 +25,6 @@ from evenkeel_contract.spec.parts import (
     State,
 )
 from evenkeel_contract.spec.resources import (
-    Exposure,
     LabelSelectorRequirement,
     ServiceSpec,
     TenantSpec,

@@ -22,16 +22,15 @@ from evenkeel_contract.values import (
     Cidr,
     CountOrPercent,
     Duration,
-    IsolationSetting,
     Length,
     Pattern,
     Quantity,
-    QuantumSetting,
     Range,
     Timestamp,
     UniqueBy,
     Url,
 )
+from evenkeel_contract.words_or_numbers import IsolationSetting, QuantumSetting
 
 Schema = dict[str, Any]
 

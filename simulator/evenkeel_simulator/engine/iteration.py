@@ -79,6 +79,10 @@ class Speed:
         object.__setattr__(self, "request_s", self.profile.decode_request_ms * MS)
         object.__setattr__(self, "kv_token_s", self.profile.decode_kv_token_ms * MS)
 
+    def load_tokens(self, load_ms: float) -> int:
+        """The prompt tokens that would take as long as the load of an adapter."""
+        return round(load_ms / self.profile.prefill_token_ms)
+
     def prefill(
         self, chunks: Sequence[tuple[EngineRequest, int]], *, batch: int = 0, kv_tokens: int = 0
     ) -> float:
@@ -116,3 +120,13 @@ class Speed:
             kv_tokens=kv_tokens,
             batch=batch,
         )
+
+
+def chunks_of(requests: Sequence[EngineRequest], budget: int) -> list[tuple[EngineRequest, int]]:
+    """The tokens that one prefill of at most `budget` tokens computes of each request, in this order."""
+    chunks: list[tuple[EngineRequest, int]] = []
+    for request in requests:
+        if budget > 0:
+            chunks.append((request, min(budget, request.pending_tokens)))
+            budget -= chunks[-1][1]
+    return chunks

@@ -2,20 +2,16 @@
 
     submit ─▶ policy's queue ─▶ start: pass of admissions ─▶ prefill | decode steps ─▶ finish ─▶ tokens, ends
 
-The engine owns batch, cache and memory; the policy owns the queue and the order (`replica.contract`). A
-driver owns the time: it calls `start`, waits or jumps to the time it returns, and calls `finish`; `submit`
-and `abort` may come in between, in the order of their times.
-
-`start` plans as many decode steps as can pass before anything happens by itself. `submit` and `abort` apply the steps
-that are over and cut the plan where needed. So a driver that jumps sees the same as one that goes step by step
-(`until_s=now_s`).
+The engine owns batch, cache and memory; the policy owns the queue and the order (`replica.contract`). A driver owns the time: it
+calls `start`, waits or jumps to the time it returns, and calls `finish`; `submit` and `abort` may come in between, in the order of
+their times. `start` plans as many decode steps as can pass before anything happens by itself. `submit` and `abort` apply the steps
+that are over and cut the plan where needed, so a driver that jumps sees the same as one that goes step by step (`until_s=now_s`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Final
 
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import Cost, LinearCost
@@ -26,17 +22,13 @@ from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
 from evenkeel_simulator.engine.batch import Batch, ChargesByPass
 from evenkeel_simulator.engine.cache import CacheObserver
 from evenkeel_simulator.engine.config import EngineConfig
-from evenkeel_simulator.engine.iteration import MS, Iteration, Speed
+from evenkeel_simulator.engine.iteration import MS, Iteration, Speed, chunks_of
 from evenkeel_simulator.engine.makers import Makers
 from evenkeel_simulator.engine.memory import Memory
 from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError, State
-from evenkeel_simulator.engine.step import Loads, Step
+from evenkeel_simulator.engine.step import Loads, Step, loads_of
 from evenkeel_simulator.engine.time_shares import TimeShares
-
-MAX_BEGUN: Final = 2
-"""Prompts in prefill that may wait for decode steps (R13). With so many only a prompt that fits into one iteration is admitted: more
-prompts in parts would hold the memory of the prefix cache. Measured in docs/design/0006."""
 
 
 class Engine:
@@ -57,8 +49,9 @@ class Engine:
         self._accounts = Accounts(cost or LinearCost())
         self.memory = Memory(self.kv_tokens, prefix_cache=config.prefix_cache, observer=observer)
         self._speed = Speed(profile)
-        slots = config.adapters_per_batch
-        self.adapters = None if slots is None else AdapterSlots(slots)
+        self.adapters = (
+            AdapterSlots(config.adapters_per_batch) if config.adapters_per_batch else None
+        )
         self._load_ms = 0.0  # of adapters admitted since the last prefill began
         self._rule = make_admission(config.admission, self.kv_tokens)
         self._follows = policy.matches_prefix and config.prefix_cache
@@ -104,15 +97,8 @@ class Engine:
         yield from self._batch
 
     def loads(self) -> Loads:
-        free_tokens = max(0, self.memory.free)
-        return Loads(
-            running=len(self._batch) + len(self._prefilling),
-            waiting=len(self.policy),
-            capacity_tokens=self.kv_tokens,
-            used_tokens=self.kv_tokens - self.memory.available,
-            evictable_tokens=self.memory.available - free_tokens,
-            free_tokens=free_tokens,
-        )
+        running = len(self._batch) + len(self._prefilling)
+        return loads_of(self.memory, self.kv_tokens, running=running, waiting=len(self.policy))
 
     # What a driver does
 
@@ -198,7 +184,7 @@ class Engine:
         if self._by_pass is not None and produced:
             self._by_pass.forwarded(produced, prefill=False, finished=bool(finished))
         for request in finished:
-            self._finish(request, end_s)
+            self._end(request, end_s, State.FINISHED)
         finished += [request for request in prefilled if request.state is State.FINISHED]
         return Step(
             start_s=iteration.start_s,
@@ -231,12 +217,7 @@ class Engine:
         left = budget - sum([request.pending_tokens for request in first])
         admitted = self._admit_fairly(now_s, left) if left > 0 and self._pass_is_due() else []
         later = [request for request in later if not self._shares.must_pause(request)]
-        chunks: list[tuple[EngineRequest, int]] = []
-        for request in [*first, *admitted, *later]:
-            if budget > 0:
-                chunks.append((request, min(budget, request.pending_tokens)))
-                budget -= chunks[-1][1]
-        return chunks, admitted
+        return chunks_of([*first, *admitted, *later], budget), admitted
 
     def _admit_fairly(self, now_s: float, budget: int) -> list[EngineRequest]:
         """One pass; where clients with a lag wait, one for them and, if it admits none of them, another for all."""
@@ -255,7 +236,7 @@ class Engine:
         for seeker in self.memory.cache.take_rematched():
             assert isinstance(seeker, EngineRequest)
             self.policy.rematched(seeker)
-        whole = self._shares.time is not None and len(self._prefilling) >= MAX_BEGUN
+        whole = self._shares.admits_whole_prompts_only(len(self._prefilling))
         admissions = self.policy.admissions(now_s)
         try:
             request = next(admissions)
@@ -288,19 +269,22 @@ class Engine:
         cache.unfollow(request)
         extend_tokens = self.memory.claim(request)
         being_made = self._makers is not None and self._makers.work_for(request)
+        refusal = None
         if being_made or extend_tokens > most_tokens:
+            refusal = AdmissionResult.LATER
+        elif not self._rule.fits(request, extend_tokens, self.memory.available):
+            refusal = AdmissionResult.NO_ROOM
+        if refusal is not None:
             self.memory.unclaim(request)
             if self._follows:
                 cache.follow(request)
-            return AdmissionResult.LATER
-        if not self._rule.fits(request, extend_tokens, self.memory.available):
-            self.memory.unclaim(request)
-            if self._follows:
-                cache.follow(request)
-            return AdmissionResult.NO_ROOM
+            return refusal
         self.memory.take(request, extend_tokens)
         self._rule.admit(request)
-        self._load_adapter(request)
+        request.load_tokens = 0
+        if self.adapters is not None and self.adapters.enter(request.adapter):
+            self._load_ms += self.config.adapter_load_ms
+            request.load_tokens = self._speed.load_tokens(self.config.adapter_load_ms)
         request.enter(extend_tokens, now_s)
         self._prefilling[request] = None
         self._shares.started(request)
@@ -308,13 +292,6 @@ class Engine:
             self._makers.update(request)
         self._accounts.admitted(request, charged=request.charge_input or request.retractions > 0)
         return AdmissionResult.ADMITTED
-
-    def _load_adapter(self, request: EngineRequest) -> None:
-        request.load_tokens = 0
-        if self.adapters is not None and self.adapters.enter(request.adapter):
-            load_ms = self.config.adapter_load_ms
-            self._load_ms += load_ms
-            request.load_tokens = round(load_ms / self._speed.profile.prefill_token_ms)
 
     # Prefill
 
@@ -360,7 +337,7 @@ class Engine:
         if self._by_pass is not None and produced:
             self._by_pass.forwarded(produced, prefill=True, finished=bool(finished))
         for request in finished:
-            self._finish(request, end_s)
+            self._end(request, end_s, State.FINISHED)
         return produced
 
     def _begin_output(self, request: EngineRequest, end_s: float) -> None:
@@ -444,16 +421,14 @@ class Engine:
             self.memory.cache.follow(request)
         self.policy.requeue(request, now_s)
 
-    def _finish(self, request: EngineRequest, now_s: float) -> None:
-        self._rule.finished(request)
-        self._end(request, now_s, State.FINISHED)
-
     def _end(self, request: EngineRequest, now_s: float, state: State) -> None:
         if request.state is State.WAITING:
             self.memory.cache.unfollow(request)
         else:
             # After an abort the work stays in the cache, as after an end, if the prompt is complete.
             self._leave_batch(request, keep=request.state is State.RUNNING)
+        if state is State.FINISHED:
+            self._rule.finished(request)
         if state is State.ABORTED and request.admitted_s is not None:
             self._accounts.aborted(request)
         request.state, request.finished_s = state, now_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evenkeel_simulator.engine.memory import Memory
 from evenkeel_simulator.engine.request import EngineRequest
 
 
@@ -34,3 +35,16 @@ class Loads:
     used_tokens: int
     evictable_tokens: int
     free_tokens: int
+
+
+def loads_of(memory: Memory, capacity_tokens: int, *, running: int, waiting: int) -> Loads:
+    """The loads of an engine with this memory."""
+    free_tokens = max(0, memory.free)
+    return Loads(
+        running=running,
+        waiting=waiting,
+        capacity_tokens=capacity_tokens,
+        used_tokens=capacity_tokens - memory.available,
+        evictable_tokens=memory.available - free_tokens,
+        free_tokens=free_tokens,
+    )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 
 from evenkeel_simulator.engine.iteration import Iteration
 from evenkeel_simulator.engine.request import EngineRequest, State
+
+MAX_BEGUN: Final = 2
+"""Prompts in prefill that may wait for decode steps. With so many only a prompt that fits into one iteration is admitted: more
+prompts in parts would hold the memory of the prefix cache. Measured in docs/design/0006."""
 
 
 class TimeShares:
@@ -44,6 +50,10 @@ class TimeShares:
             return begun, []
         later = [request for request in begun if self.time.should_wait(request)]
         return [request for request in begun if request not in later], later
+
+    def admits_whole_prompts_only(self, begun: int) -> bool:
+        """Whether so many prompts in prefill leave no place for another one in parts."""
+        return self.time is not None and begun >= MAX_BEGUN
 
     def must_pause(self, request: EngineRequest) -> bool:
         """Whether the next chunk of a request in prefill has to wait."""

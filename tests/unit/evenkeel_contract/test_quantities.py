@@ -8,10 +8,9 @@ import pytest
 from evenkeel_contract.values import (
     CountOrPercent,
     Duration,
-    IsolationSetting,
     Quantity,
-    QuantumSetting,
 )
+from evenkeel_contract.words_or_numbers import IsolationSetting, QuantumSetting
 
 
 @pytest.mark.parametrize(

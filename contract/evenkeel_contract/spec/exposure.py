@@ -1,0 +1,81 @@
+"""How clients outside the cluster reach the routers of a FairInferenceService."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from evenkeel_contract.spec.parts import DnsName
+from evenkeel_contract.values import DNS_LABEL, DNS_NAME, ORIGIN, Length, Pattern, Range
+
+Hostname = Annotated[
+    str, Pattern(rf"(\*\.)?{DNS_NAME.regex}", "a DNS name, or '*.' and a DNS name"), Length(1, 253)
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressTls:
+    """TLS settings of an Ingress."""
+
+    secret_name: DnsName
+    """Name of a Secret of type kubernetes.io/tls."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressExposure:
+    """An Ingress that forwards to the routers."""
+
+    host: DnsName
+    """DNS name that clients use."""
+    class_name: DnsName | None = None
+    """Ingress class. If not set, the cluster's default ingress class is used."""
+    tls: IngressTls | None = None
+    """TLS settings. If not set, the Ingress serves plain HTTP."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentRef:
+    """Refers to a Gateway, as in HTTPRoute."""
+
+    name: DnsName
+    """Name of the Gateway."""
+    namespace: Annotated[str, DNS_LABEL] | None = None
+    """Namespace of the Gateway. If not set, it is the namespace of the service."""
+    group: DnsName = "gateway.networking.k8s.io"
+    """API group of the parent."""
+    kind: Annotated[str, Length(1, 63)] = "Gateway"
+    """Kind of the parent."""
+    section_name: DnsName | None = None
+    """Listener of the Gateway. If not set, all listeners are used."""
+    port: Annotated[int, Range(1, 65535)] | None = None
+    """Port of the Gateway. If not set, all ports are used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRouteExposure:
+    """An HTTPRoute of the Gateway API that forwards to the routers."""
+
+    parent_refs: Annotated[tuple[ParentRef, ...], Length(1, 32)]
+    """Gateways that the route is attached to."""
+    hostnames: Annotated[tuple[Hostname, ...], Length(0, 16)] = ()
+    """DNS names that clients use. If empty, all names of the gateways are used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorsExposure:
+    """Requests from web pages of other origins (cross-origin resource sharing)."""
+
+    allow_origins: Annotated[tuple[Annotated[str, ORIGIN], ...], Length(1, 64)]
+    """Origins of web pages that may send requests, such as https://app.example.com; '*' allows every origin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """How clients outside the cluster reach the routers. Set at most one of ingress and httpRoute."""
+
+    ingress: IngressExposure | None = None
+    """Ingress to generate. If not set, there is none."""
+    http_route: HttpRouteExposure | None = None
+    """HTTPRoute to generate. If not set, there is none."""
+    cors: CorsExposure | None = None
+    """Requests from web pages. If not set, browsers do not let web pages of other origins read answers."""
