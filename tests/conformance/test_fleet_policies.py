@@ -169,12 +169,19 @@ def test_whatever_was_estimated_the_replica_s_count_is_what_counts_in_the_end(
     assert guessed.credit("a") == known.credit("a")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if "Auto" not in name])
 def test_without_a_known_usage_the_estimate_stays(name: str) -> None:
     policy, request = sent(name, 50)
     before = policy.credit("a")
     policy.finished(request, 0, None)
     assert policy.credit("a") == before
+
+
+def test_the_credit_of_an_automatic_worker_quantum_is_minus_the_open_work() -> None:
+    policy, request = sent("D2LPM, worker quantum Auto", 50)
+    assert policy.credit("a") == {0: -50.0}
+    policy.finished(request, 0, None)
+    assert policy.credit("a") == {}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -149,7 +149,7 @@ class ListedDlpm(ReplicaPolicy):
     matches_prefix: ClassVar[bool] = True
 
     def __init__(self, quantum: float, *, keep_debt: bool, cost: Cost | None = None) -> None:
-        self.quantum = quantum
+        self.refill_tokens = quantum
         self.keep_debt = keep_debt
         self.cost = cost or LinearCost()
         self.l: list[str] = []
@@ -228,7 +228,7 @@ class ListedDlpm(ReplicaPolicy):
 
     def refill(self, i: str) -> bool:
         """Line 7; whether the client got a quantum. A client that left gets none that would make it positive."""
-        quantum = self.quantum * self.w[i]
+        quantum = self.refill_tokens * self.w[i]
         due = self.q[i] <= 0 and (i in self.l or self.q[i] + quantum <= 0)
         self.q[i] += quantum if due else 0
         return due
@@ -320,7 +320,7 @@ class ListedDrr(ReplicaPolicy):
     matches_prefix: ClassVar[bool] = False
 
     def __init__(self, quantum: float, cost: Cost | None = None) -> None:
-        self.quantum = quantum
+        self.refill_tokens = quantum
         self.cost = cost or LinearCost()
         self.ring: dict[int, str] = {}
         self.joined = 0
@@ -378,7 +378,7 @@ class ListedDrr(ReplicaPolicy):
         i = self.ring[self.turn]
         waits = any(r.client == i for r in self.queue)
         if self.c[i] < 0 or (waits and self.c[i] == 0):
-            self.c[i] += self.quantum * self.w[i]
+            self.c[i] += self.refill_tokens * self.w[i]
         self._let_go(i)
 
     def _let_go(self, i: str) -> None:

@@ -14,6 +14,8 @@ from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest
 
 MS = 1e-3
+Chunks = Sequence[tuple[EngineRequest, int]]
+"""Requests in prefill, and the tokens of each that one iteration computes."""
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ class Speed:
         )
 
 
-def chunks_of(requests: Sequence[EngineRequest], budget: int) -> list[tuple[EngineRequest, int]]:
+def chunks_of(requests: Sequence[EngineRequest], budget: int) -> Chunks:
     """The tokens that one prefill of at most `budget` tokens computes of each request, in this order."""
     chunks: list[tuple[EngineRequest, int]] = []
     for request in requests:

@@ -10,7 +10,7 @@ that are over and cut the plan where needed, so a driver that jumps sees the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import inf
 
 from evenkeel_contract.reportbook import Accounts
@@ -22,7 +22,7 @@ from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
 from evenkeel_simulator.engine.batch import Batch, ChargesByPass
 from evenkeel_simulator.engine.cache import CacheObserver
 from evenkeel_simulator.engine.config import EngineConfig
-from evenkeel_simulator.engine.iteration import MS, Iteration, Speed, chunks_of
+from evenkeel_simulator.engine.iteration import MS, Chunks, Iteration, Speed, chunks_of
 from evenkeel_simulator.engine.makers import Makers
 from evenkeel_simulator.engine.memory import Memory
 from evenkeel_simulator.engine.profiles import CostProfile
@@ -208,9 +208,7 @@ class Engine:
         waited = self._steps_since_prefill >= self.config.decode_steps_between_passes
         return len(self.policy) > 0 and (waited or not self._batch) and not self._is_closed()
 
-    def _plan_prefill(
-        self, now_s: float
-    ) -> tuple[list[tuple[EngineRequest, int]], list[EngineRequest]]:
+    def _plan_prefill(self, now_s: float) -> tuple[Chunks, list[EngineRequest]]:
         """(tokens to compute by request, requests admitted)."""
         budget = self.config.prefill_tokens or self.kv_tokens
         first, later = self._shares.in_order(list(self._prefilling))
@@ -298,7 +296,7 @@ class Engine:
     def _start_prefill(
         self,
         now_s: float,
-        chunks: list[tuple[EngineRequest, int]],
+        chunks: Chunks,
         retracted: list[EngineRequest],
     ) -> Iteration:
         batch = 0
@@ -308,16 +306,12 @@ class Engine:
         # This iteration needs memory for its own tokens only; later chunks need theirs later.
         later = sum([r.pending_tokens for r in self._prefilling]) - sum([n for _, n in chunks])
         self.memory.make_free(-later)
-        duration_s = self._speed.prefill(
-            chunks, batch=batch, kv_tokens=self._batch.kv_tokens if batch else 0
-        )
-        duration_s += self._load_ms * MS
+        held = self._batch.kv_tokens if batch else 0
+        duration_s = self._speed.prefill(chunks, batch=batch, kv_tokens=held) + self._load_ms * MS
         self._load_ms = 0.0
         return Iteration(now_s, now_s + duration_s, chunks=chunks, steps=1 if batch else 0)
 
-    def _prefill(
-        self, chunks: Sequence[tuple[EngineRequest, int]], end_s: float
-    ) -> list[EngineRequest]:
+    def _prefill(self, chunks: Chunks, end_s: float) -> list[EngineRequest]:
         """Apply a prefill; the requests that produced their first token since admission."""
         produced = []
         for request, tokens in chunks:

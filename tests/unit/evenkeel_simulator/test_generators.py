@@ -130,7 +130,7 @@ def test_a_workload_file_makes_the_same_programs_from_the_same_seed(tmp_path: Pa
         (("misbehaves: true", "misbehaves: perhaps"), "Expected `bool`, got `str`"),
         (
             ("duration_s: 50", "trace: {file: x, shares: {a: 1}}"),
-            "exactly one of clients and trace",
+            "exactly one of clients, trace and servegen",
         ),
         (("clients:", "clients: [}"), "not YAML"),
     ],
