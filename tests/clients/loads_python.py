@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from flows import FLOWS, TOKENS, URL, Access, report
+from flows import SIMULATED, TOKENS, URL, Access, flows_to_run, report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -113,11 +113,12 @@ def main() -> None:
                     made = measure(folder, streams, ACCESS.key)
                     assert made["requests"] == REQUESTS and not made["errors"], made
                     found[flow] = True, ""
-                    right = made["tokens"] == {TOKENS} and found.get("usage", (True,))[0]
+                    known = {TOKENS} if SIMULATED else set(range(1, TOKENS + 1))
+                    right = made["tokens"] <= known and found.get("usage", (True,))[0]
                     found["usage"] = right, "" if right else str(made)
                 except Exception:
                     found[flow] = False, traceback.format_exc(limit=-2)
-        for flow in FLOWS:
+        for flow in flows_to_run():
             passed, detail = found.get(flow, (None, OWN_LOAD))
             report(package, package, api, flow, passed=passed, detail=detail)
 
