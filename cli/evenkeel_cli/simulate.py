@@ -40,12 +40,11 @@ from rich.table import Table
 
 from evenkeel_cli.output import make_output_folder, print_error, report_console
 from evenkeel_cli.trace_options import Speed, UsageError, option, read_programs
+from evenkeel_cli.verdict import verdict
 
 DEFAULT_PROFILE = "a100-llama3.1-8b"
 DEFAULT_ISOLATION = Scheduling().isolation.spelling
 _BATCH = 256  # requests between two updates of the progress bar
-AS_OWED = 0.8
-"""Part of its owed service from which a client counts as served fairly."""
 
 
 _Advance = Callable[[int], None]
@@ -356,24 +355,8 @@ def _report(summary: Summary, out: Path) -> None:
     for line in _unserved(summary):
         console.print(line, style="yellow", highlight=False)
     if summary.finished:
-        console.print(_verdict(summary), style="bold", highlight=False)
+        console.print(verdict(summary.given_over_owed), style="bold", highlight=False)
     console.print(f"written to {out}/", highlight=False)
-
-
-def _verdict(summary: Summary) -> str:
-    """One sentence: was each client given what it was owed?"""
-    parts = {
-        name: client.given_over_owed
-        for name, client in summary.clients.items()
-        if client.given_over_owed is not None
-    }
-    least, most = min(parts, key=parts.__getitem__), max(parts, key=parts.__getitem__)
-    if parts[least] >= AS_OWED:
-        return f"Fair: every client was given at least {parts[least]:.0%} of what it was owed."
-    return (
-        f"Unfair: {least} was given {parts[least]:.0%} of what it was owed, "
-        f"and {most} was given {parts[most]:.0%}."
-    )
 
 
 def _unserved(summary: Summary) -> Iterator[str]:

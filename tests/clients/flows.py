@@ -42,6 +42,8 @@ TOOL_NAME: Final = "weather"
 TOOL_HELP: Final = "The weather of a city."
 TURNS: Final = ("How warm is it?", "And tomorrow?", "And in the week after that?")
 TOKENS: Final = 12
+TRIES: Final = 1 if SIMULATED else 3
+"""A random model may end an answer before a flow can cancel it."""
 _NOTICED_S: Final = 20.0
 
 
@@ -121,12 +123,12 @@ Flow = Callable[[type[Client]], None]
 
 
 def whole(client: type[Client]) -> None:
-    assert client(Access()).ask(QUESTION, max_tokens=TOKENS).text
+    assert client(Access()).ask(QUESTION, max_tokens=TOKENS).text or not SIMULATED
 
 
 def streamed(client: type[Client]) -> None:
     pieces = list(client(Access()).stream(QUESTION, [], max_tokens=TOKENS))
-    assert len(pieces) > 3, pieces
+    assert len(pieces) > (3 if SIMULATED else 0), pieces
     text = client(Access()).ask(QUESTION, max_tokens=TOKENS).text
     assert not SIMULATED or "".join(pieces) == text, (pieces, text)
 
@@ -137,8 +139,9 @@ def usage(client: type[Client]) -> None:
     for _ in client(Access()).stream(QUESTION, reported, max_tokens=TOKENS):
         pass
     [last] = reported
-    assert answer.input_tokens > 10 and answer.output_tokens == TOKENS, answer
-    assert (last.input_tokens, last.output_tokens) == (answer.input_tokens, TOKENS), last
+    assert last.input_tokens == answer.input_tokens > 10, (last, answer)
+    for output in (last.output_tokens, answer.output_tokens):  # a random model may end early
+        assert output == TOKENS or (not SIMULATED and 0 < output < TOKENS), output
 
 
 def tools(client: type[Client]) -> None:
@@ -210,7 +213,7 @@ def retry_after(client: type[Client]) -> None:
     before = counted("rate_limited")
     patient = client(replace(LIMITED, retries=1))
     for _ in range(2):
-        assert patient.ask(QUESTION, max_tokens=2).text
+        patient.ask(QUESTION, max_tokens=2)
     refused = counted("rate_limited") - before
     assert refused, "no request was refused"
 
@@ -234,14 +237,17 @@ FLOWS: Final[Mapping[str, Flow]] = {
 }
 
 
+def flows_to_run() -> Mapping[str, Flow]:
+    """Those that the caller wants, and that the target's model can pass."""
+    wanted = os.environ.get("CLIENTS_FLOWS") or ",".join(FLOWS)
+    names = set(wanted.split(",")) - set(os.environ["CLIENTS_SKIP"].split(","))
+    return {name: flow for name, flow in FLOWS.items() if name in names}
+
+
 def run(*clients: type[Client]) -> None:
     """Every flow with every client; writes a JSON line for each."""
-    wanted = os.environ.get("CLIENTS_FLOWS", "")
-    skipped = os.environ.get("CLIENTS_SKIP", "").split(",")
     for client in clients:
-        for name, flow in FLOWS.items():
-            if (wanted and name not in wanted.split(",")) or name in skipped:
-                continue
+        for name, flow in flows_to_run().items():
             passed, detail = None, client.lacks.get(name, "")
             if not detail:
                 passed, detail = _run_one(flow, client)
@@ -259,11 +265,15 @@ def report(
 
 
 def _run_one(flow: Flow, client: type[Client]) -> tuple[bool, str]:
-    try:
-        flow(client)
-    except BaseException:
-        return False, traceback.format_exc(limit=-2)
-    return True, ""
+    detail = ""
+    for _ in range(TRIES):
+        try:
+            flow(client)
+        except BaseException:
+            detail = traceback.format_exc(limit=-2)
+        else:
+            return True, ""
+    return False, detail
 
 
 def _raises(

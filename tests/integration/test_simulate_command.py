@@ -140,7 +140,7 @@ FLOODED = "client,arrival_s,input_tokens,output_tokens\n" + "".join(
 @pytest.mark.parametrize(
     ("options", "want"),
     [
-        ([], "Fair: every client was given at least"),
+        ([], "Fair: every client that waited was given at least"),
         (["--replica-policy", "FCFS"], "Unfair: ns/u/modest was given"),
         (["--weight", "ns/u=50", "--replica-policy", "FCFS"], "Unfair: ns/u/modest was given"),
     ],

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from evenkeel_cli.replay.run import Outcome
+from evenkeel_cli.verdict import verdict
 
 _COLUMNS = (
     "requests",
@@ -101,6 +102,8 @@ def table_of(report: ReplayReport, outcomes: Collection[Outcome]) -> RenderableT
         f"Jain {summary.jain_index:.3f}",
     )
     lines = [" · ".join(totals)]
+    if summary.finished:
+        lines.append(verdict(summary.given_over_owed))
     if report.latest_s > _LATE_S:
         lines.append(
             f"requests were sent up to {report.latest_s:.1f} s late because of --max-concurrency or "

@@ -87,6 +87,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The D2LPM paper's: of service rates while all clients were active; of the whole run if there was no such time."""
     clients: dict[str, ClientSummary]
 
+    @property
+    def given_over_owed(self) -> dict[str, float]:
+        """By client, of those that were owed something."""
+        parts = {name: client.given_over_owed for name, client in self.clients.items()}
+        return {name: part for name, part in parts.items() if part is not None}
+
 
 def summarise(
     records: Collection[Record],
