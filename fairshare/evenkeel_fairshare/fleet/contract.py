@@ -80,8 +80,8 @@ class FleetPolicy(ABC):
         """The slot out of `routable` for `request`; None if the policy holds the request.
 
         `outstanding[slot]` is the number of unfinished requests at that replica (s_w). `routable` is not empty and
-        has only slots that have `joined`. The caller may ask again for the same request (a retry), and for other
-        requests before it calls `dispatched`. `pull` returns a held request later.
+        has only slots that have `joined`. The caller may ask again for the same request (a retry). It calls
+        `dispatched` before it asks for another request. `pull` returns a held request later.
         """
 
     def pull(self, slot: int, free_tokens: int, now_s: float) -> Sequence[Dispatch]:
@@ -89,7 +89,7 @@ class FleetPolicy(ABC):
         return ()
 
     def dispatched(self, request: Dispatch, slot: int) -> None:
-        """`request` was sent to `slot`. The policy charges an estimate here, so that a failed connection costs nothing."""
+        """`request` is being sent to `slot`. The policy charges an estimate; `finished` with `NOTHING` takes it back."""
 
     def finished(self, request: Dispatch, slot: int, usage: Usage | None) -> None:
         """`request` completed or was aborted at `slot`; called once for every `dispatched`.

@@ -304,7 +304,8 @@ class Fleet:
     def select(self, match: Match, tried: ReplicaSet) -> Ticket | None:
         """A replica for the request, none of `tried`; None where no other is routable.
 
-        It counts as outstanding there from now on: give the ticket back with `finished` or `refused`.
+        Its input is charged and its prompt is counted on being cached there from now on, before there is a connection:
+        otherwise requests that arrive meanwhile would see no work there. Give the ticket back with `finished`.
         """
         routable = ReplicaSet(self.routable & ~tried)
         if not routable:
@@ -313,8 +314,12 @@ class Fleet:
         member = self._slots[slot] if slot is not None else None
         if member is None or slot is None:
             raise RuntimeError(f"{self.policy.name} chose slot {slot}, which holds no replica")
+        ticket = Ticket(member, slot, member.lives, match, self._predict(match, slot))
         self.outstanding[slot] += 1
-        return Ticket(member, slot, member.lives, match, self._predict(match, slot))
+        self.policy.dispatched(match.dispatch, slot)
+        self.index.insert(match.dispatch.blocks, slot)
+        self.adapters.sent(match.adapter, slot)
+        return ticket
 
     def _predict(self, match: Match, slot: int) -> Prediction:
         """What the replica in `slot` holds of the prompt, which may be less than the longest match."""
@@ -328,22 +333,10 @@ class Fleet:
         exact = isinstance(self.index, ExactIndex) and self.index.exact(slot)
         return Prediction(Basis.EXACT if exact else Basis.ESTIMATED, pages.cached(depth))
 
-    def dispatched(self, ticket: Ticket) -> None:
-        """The request is on its way: charge its input, and count on its prompt being cached there."""
-        if self.alive(ticket):
-            self.policy.dispatched(ticket.match.dispatch, ticket.slot)
-            self.index.insert(ticket.match.dispatch.blocks, ticket.slot)
-            self.adapters.sent(ticket.match.adapter, ticket.slot)
-
-    def refused(self, ticket: Ticket) -> None:
-        """The request never got there."""
-        if self.alive(ticket):
-            self.outstanding[ticket.slot] -= 1
-
     def finished(self, ticket: Ticket, usage: Usage | None) -> None:
         """The request ended there: settle. Unless its prompt was computed, take back what was counted on.
 
-        `NOTHING` is for what never ran; None where its usage is unknown: its estimated charge stands.
+        `NOTHING` is for what never got there or never ran; None where its usage is unknown: its estimated charge stands.
         """
         if not self.alive(ticket):
             return

@@ -85,17 +85,15 @@ class Attempt:
         return self.exchange
 
     def dispatched(self, client: Client, *, paid: Paid, now_s: float) -> str:
-        """The request is about to be sent: charge it. Returns the client key to send with it."""
+        """The request is about to be sent: book it. Returns the client key to send with it."""
         self._state = State.DISPATCHED
-        self._fleet.dispatched(self.ticket)
         self.booking = self._accounting.sends(self.replica, client, paid=paid, now_s=now_s)
         return self.booking.key
 
     def refused(self) -> None:
         """The request never reached the replica: nothing is charged."""
         self._state = State.ENDED
-        self._close_exchange()
-        self._fleet.refused(self.ticket)
+        self._give_back(NOTHING)
 
     def failed(self, estimate: Usage) -> tuple[bool, Paid]:
         """The replica failed with nothing sent to the client; its charge of q is taken back, as the next attempt pays.
@@ -138,12 +136,9 @@ class Attempt:
         return self.booking
 
     def _give_back(self, usage: Usage | None) -> None:
-        self._close_exchange()
-        self._fleet.finished(self.ticket, usage)
-
-    def _close_exchange(self) -> None:
         if self.exchange is not None:
             self.exchange.close()
+        self._fleet.finished(self.ticket, usage)
 
 
 class RequestState:

@@ -35,7 +35,6 @@ def test_a_prefix_is_matched_where_it_was_sent() -> None:
     of = fleet(3)
     ticket = of.select(plan(of), EMPTY)
     assert ticket is not None
-    of.dispatched(ticket)
     again = plan(of, TEXT + b"tail" * 4)
     assert again.matched_blocks == 4
     assert again.dispatch.longest == 1 << ticket.slot
@@ -58,7 +57,6 @@ def test_a_replica_that_has_the_adapter_loaded_is_nearer() -> None:
         match = made.match("ns/t/c", weight=1.0, text=text, input_tokens=10, adapter=adapter)
         ticket = made.select(match, EMPTY)
         assert ticket is not None
-        made.dispatched(ticket)
         places.setdefault(adapter, set()).add(ticket.member.name)
     assert sorted(places.values(), key=str) == [{"r0"}, {"r1"}, {"r2"}]
 
@@ -89,7 +87,6 @@ def test_what_was_never_computed_is_taken_back() -> None:
     of = fleet(1)
     ticket = of.select(plan(of), EMPTY)
     assert ticket is not None
-    of.dispatched(ticket)
     of.finished(ticket, NOTHING)
     assert plan(of).matched_blocks == 0
 
@@ -99,9 +96,21 @@ def test_selection_counts_what_is_outstanding_and_a_refusal_gives_it_back() -> N
     ticket = of.select(plan(of), EMPTY)
     assert ticket is not None
     assert of.outstanding == [1, 0]
-    of.refused(ticket)
+    of.finished(ticket, NOTHING)
     assert of.outstanding == [0, 0]
     assert of.policy.credit("ns/t/c")[0] > 0  # nothing was charged
+
+
+def test_requests_that_are_still_connecting_are_seen() -> None:
+    """Forty at once, before the first has a connection: as many to each replica, and one document to one replica."""
+    of = Fleet(AutoD2lpm(), PrefixIndex(), block_bytes=16)
+    for n in range(2):
+        of.ready(of.add(f"r{n}"))
+    for n in range(40):
+        assert of.select(plan(of, f"{n} ".encode() * 400, tokens=400), EMPTY) is not None
+    assert of.outstanding == [20, 20]
+    document = [of.select(plan(of, b"document" * 50, tokens=400), EMPTY) for _ in range(4)]
+    assert len({ticket.member.name for ticket in document if ticket is not None}) == 1
 
 
 def test_tried_and_unready_replicas_are_filtered_first() -> None:
@@ -119,7 +128,6 @@ def test_a_lost_replica_forgets_its_cache_and_a_draining_one_does_not() -> None:
         of = fleet(1)
         ticket = of.select(plan(of), EMPTY)
         assert ticket is not None
-        of.dispatched(ticket)
         of.finished(ticket, Usage(10))
         (of.lost if lose else of.unready)(ticket.member)
         assert of.select(plan(of), EMPTY) is None
@@ -138,11 +146,9 @@ def test_what_ran_on_a_lost_process_does_not_touch_the_next_one() -> None:
     new = of.select(plan(of), EMPTY)
     assert new is not None
     assert new.slot != old.slot
-    of.dispatched(old)
-    of.refused(old)
     of.finished(old, NOTHING)
     assert of.load(old.member) == 1
-    assert plan(of).matched_blocks == 0
+    assert plan(of).matched_blocks == 4  # by the request that is there now
     of.lost(old.member)
     assert of.load(old.member) == 0
 
@@ -182,7 +188,6 @@ def test_a_policy_that_does_not_match_prefixes_costs_no_hashing() -> None:
     assert made.dispatch.blocks == ()
     ticket = of.select(made, EMPTY)
     assert ticket is not None
-    of.dispatched(ticket)
     of.finished(ticket, NOTHING)
     assert len(of.index) == 0
 
@@ -221,7 +226,6 @@ def test_a_prompt_with_pages_is_matched_by_them_and_never_to_its_last_token() ->
     ticket = of.select(tokens_plan(of), EMPTY)
     assert ticket is not None
     assert ticket.prediction == Prediction(Basis.ESTIMATED, 0)
-    of.dispatched(ticket)
     again = tokens_plan(of)
     assert again.matched_blocks == 4
     assert again.dispatch.matched_tokens == 48  # of 64 tokens the last is computed in any case
@@ -249,7 +253,6 @@ def test_by_text_a_prediction_is_a_share_of_the_estimate() -> None:
     of = fleet()
     ticket = of.select(plan(of), EMPTY)
     assert ticket is not None
-    of.dispatched(ticket)
     of.finished(ticket, Usage(10, 0, 5))
     again = of.select(plan(of, TEXT + b"tail" * 4), EMPTY)
     assert again is not None

@@ -134,7 +134,6 @@ async def test_blocks_that_were_taken_back_or_whose_replica_is_gone_are_not_show
         )
         ticket = rooms.replicas.fleet.select(plan, EMPTY)
         assert ticket is not None
-        rooms.replicas.fleet.dispatched(ticket)
         rooms.replicas.fleet.finished(ticket, usage)
     shown = shown_by(rooms)
     assert [replica.prefix_blocks for replica in shown.replicas] == [4, 0]
