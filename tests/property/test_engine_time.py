@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.engine_time import EngineTime
 from hypothesis import given
@@ -108,3 +109,60 @@ def test_some_request_may_always_go_on(seed: int, isolation: float) -> None:
                 ended = decoding.pop(rng.randrange(len(decoding)))
                 time.stops(ended)
                 time.close(ended)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    isolation=st.sampled_from([0.0, 0.3, 0.5, 3.0]),
+    weights=st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=1, max_size=6),
+)
+def test_a_run_of_decode_steps_is_the_same_at_once_and_step_by_step(
+    seed: int, isolation: float, weights: list[float]
+) -> None:
+    """Within a hundredth of a step: where the trend of a lag turns within a run, a run does not see it."""
+    rng = Random(seed)
+    pair = once, single = EngineTime(isolation=isolation), EngineTime(isolation=isolation)
+    first = request("ns/first/c", 0, 1.0)
+    _begin(pair, first, 0.1, decoded=False)
+    for time in pair:  # so that both know the times of steps
+        for n in range(10):
+            time.decoded([0.01 + 1e-5 * (101 + n + 192)])
+    _end(pair, first)
+    batch: list[Request] = []
+    for number in range(1, 200):
+        if len(batch) < 12 and rng.random() < 0.5:
+            which = rng.randrange(len(weights))
+            one = request(f"ns/t{which % 3}/c{which}", number, weights[which % 3 % len(weights)])
+            _begin(pair, one, rng.uniform(0.01, 0.5), decoded=bool(batch))
+            batch.append(one)
+        elif batch:
+            context = sum(one.input_tokens + one.output_tokens for one in batch)
+            steps = rng.randint(1, 40)
+            times = [0.01 + 1e-5 * (context + len(batch) * (192 + n)) for n in range(steps)]
+            once.decoded(times)
+            for seconds in times:
+                single.decoded([seconds])
+            for one in batch:
+                one.output_tokens += steps
+            if rng.random() < 0.5:
+                _end(pair, batch.pop(rng.randrange(len(batch))))
+        left, right = once.figures(), single.figures()
+        assert left.keys() == right.keys()
+        for name, figures in left.items():
+            assert figures == pytest.approx(right[name], abs=STEP_S / 100), name
+
+
+def _begin(times: tuple[EngineTime, ...], one: Request, seconds: float, *, decoded: bool) -> None:
+    for time in times:
+        time.open(one)
+        time.starts(one)
+        time.elapsed(seconds, prefilled={one: 100}, decoded=decoded)
+    one.output_tokens = 1
+    for time in times:
+        time.decodes(one)
+
+
+def _end(times: tuple[EngineTime, ...], one: Request) -> None:
+    for time in times:
+        time.stops(one)
+        time.close(one)

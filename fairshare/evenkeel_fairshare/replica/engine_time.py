@@ -22,175 +22,13 @@ level advances by elapsed time over the weight of its active members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
-from typing import Final
+from operator import itemgetter
 
 from evenkeel_fairshare.replica.contract import Request
-from evenkeel_fairshare.replica.step_times import StepTimes
-
-MAX_LAG_S: Final = 2.0
-"""The most that a lag or a lead may be: about two prefills of 8192 tokens on a small GPU."""
-LEAST_S: Final = 1e-9
-"""A smaller lag or lead is a rounding error."""
-MAX_IDLE: Final = 4096
-"""Idle members of a level whose lag and lead are kept."""
-
-
-class Member:
-    """A tenant, or a client of a tenant."""
-
-    __slots__ = (
-        "children",
-        "context_tokens",
-        "decoding",
-        "level",
-        "open",
-        "parent",
-        "progress_until_s",
-        "running",
-        "used_until_s",
-        "weight",
-    )
-
-    def __init__(self, level: TimeLevel, parent: Member | None) -> None:
-        self.level = level
-        self.parent = parent
-        self.children = TimeLevel(self)
-        """Of a tenant: its clients."""
-        self.weight = 1.0
-        self.open = 0
-        """Requests that wait or run."""
-        self.used_until_s = 0.0
-        """The virtual time of the level at which its use is its share."""
-        self.progress_until_s = 0.0
-        """The same for its progress; the virtual time of the level at most. While it is idle: minus its lag."""
-        # Of a client only.
-        self.running = 0
-        """Requests in prefill or decode."""
-        self.decoding = 0
-        """Requests that produce a token in each decode step."""
-        self.context_tokens = 0
-        """Input and output so far of its running requests."""
-
-    @property
-    def share(self) -> float:
-        """Its part of all engine time; it has an open request."""
-        own = self.weight / self.level.weight
-        return own if self.parent is None else own * self.parent.share
-
-    @property
-    def lead_s(self) -> float:
-        """Engine time that it used beyond its share, from 0 to `MAX_LAG_S`."""
-        ahead_s = (self.used_until_s - self.level.virtual_s) * self.weight
-        return min(max(0.0, ahead_s), MAX_LAG_S)
-
-    @property
-    def lag_s(self) -> float:
-        """Progress that it lacks, from 0 to `MAX_LAG_S`; it has an open request."""
-        return min((self.level.virtual_s - self.progress_until_s) * self.weight, MAX_LAG_S)
-
-    @property
-    def lags(self) -> bool:
-        """Whether it has a lag."""
-        return self.lag_s > LEAST_S
-
-    @property
-    def may_lead(self) -> bool:
-        """Whether it or its tenant has a lead."""
-        assert self.parent is not None
-        return self.lead_s > LEAST_S or self.parent.lead_s > LEAST_S
-
-    def leads(self, other: Member) -> bool:
-        """Whether this client has a lead at the level at which it competes with the client `other`."""
-        assert self.parent is not None
-        rival = self if self.parent is other.parent else self.parent
-        return self is not other and rival.lead_s > LEAST_S
-
-    def use(self, seconds: float) -> None:
-        """It used the engine for `seconds`, before the virtual time advances by them."""
-        now_s = self.level.virtual_s
-        used_s = max(self.used_until_s, now_s) + seconds / self.weight
-        self.used_until_s = min(used_s, now_s + (MAX_LAG_S + seconds) / self.weight)
-        if self.parent is not None:
-            self.parent.use(seconds)
-
-    def progress(self, seconds: float) -> None:
-        """It made progress, after the virtual time advanced."""
-        ahead_s = (self.level.virtual_s - self.progress_until_s) * self.weight - seconds
-        self.lag(min(max(ahead_s, 0.0), MAX_LAG_S))
-
-    def lag(self, seconds: float) -> None:
-        """Its lag is `seconds` from now on."""
-        self.progress_until_s = self.level.virtual_s - seconds / self.weight
-
-
-class TimeLevel:
-    """Tenants, or the clients of one tenant."""
-
-    __slots__ = ("_owner", "_owner_s", "_virtual_s", "active", "idle", "weight")
-
-    def __init__(self, owner: Member | None = None) -> None:
-        self.active: dict[str, Member] = {}
-        self.idle: dict[str, Member] = {}
-        self.weight = 0.0
-        """Of all active members."""
-        self._owner = owner
-        self._virtual_s = 0.0
-        self._owner_s = 0.0
-        """Virtual time of the owner's level that `_virtual_s` includes."""
-
-    @property
-    def virtual_s(self) -> float:
-        """Engine time for each unit of weight. A tenant's part of it advances this level."""
-        if self._owner is None or not self.active:
-            return self._virtual_s
-        passed_s = self._owner.level.virtual_s - self._owner_s
-        return self._virtual_s + passed_s * self._owner.weight / self.weight
-
-    def advance(self, seconds: float) -> None:
-        """Engine time passed, at the level of tenants."""
-        self._virtual_s += seconds / self.weight
-
-    def settle(self) -> None:
-        """A weight, here or of the owner, is about to change."""
-        self._virtual_s = self.virtual_s
-        if self._owner is not None:
-            self._owner_s = self._owner.level.virtual_s
-
-    def join(self, name: str, weight: float, parent: Member | None = None) -> Member:
-        """The member, with one more open request. The newest weight counts."""
-        member = self.active.get(name)
-        if member is None:
-            self.settle()
-            member = self.idle.pop(name, None) or Member(self, parent)
-            member.weight = weight
-            self.weight += weight
-            member.lag(-member.progress_until_s)
-            self.active[name] = member
-        elif member.weight != weight:
-            self.settle()
-            member.children.settle()
-            self.weight += weight - member.weight
-            lag_s = member.lag_s
-            member.weight = weight
-            member.lag(lag_s)
-        member.open += 1
-        return member
-
-    def leave(self, name: str) -> None:
-        """One open request less."""
-        member = self.active[name]
-        member.open -= 1
-        if member.open:
-            return
-        self.settle()
-        member.progress_until_s = -member.lag_s
-        del self.active[name]
-        self.weight = self.weight - member.weight if self.active else 0.0
-        self.idle[name] = member
-        if len(self.idle) > MAX_IDLE:
-            del self.idle[next(iter(self.idle))]  # idle for longest
+from evenkeel_fairshare.replica.step_times import Line, StepTimes, step_size
+from evenkeel_fairshare.replica.time_levels import DecodeRun, Member, TimeLevel
 
 
 class EngineTime:
@@ -271,20 +109,24 @@ class EngineTime:
 
     def elapsed(self, seconds: float, *, prefilled: Mapping[Request, int], decoded: bool) -> None:
         """An iteration ended. `prefilled`: computed tokens by request; `decoded`: the batch produced a token each."""
+        if decoded and not prefilled:
+            self.decoded([seconds])
+            return
         prefills: dict[Member, int] = {}
         for request, tokens in prefilled.items():
             client = self._client(request)
             prefills[client] = prefills.get(client, 0) + tokens
-        decode_s = self._decode_part(seconds, alone=not prefills) if decoded else 0.0
+        decode_s = self._decode_part(seconds) if decoded else 0.0
         second_per_token = (seconds - decode_s) / sum(prefills.values()) if prefills else 0.0
         progress = {client: tokens * second_per_token for client, tokens in prefills.items()}
         for client, used_s in progress.items():
             client.use(used_s)
         if decoded:
+            line = self._step_times.line()
             for client in self._running:
                 if client.decoding:
                     client.use(decode_s * client.decoding / len(self._decoding))
-                    own_s = min(decode_s, self._most_progress_s(client))
+                    own_s = min(decode_s, self._most_progress_s(client, line))
                     progress[client] = progress.get(client, 0.0) + own_s
                     client.context_tokens += client.decoding
             self._steps += 1
@@ -293,6 +135,27 @@ class EngineTime:
             self._tenants.advance(seconds)
         for client, own_s in progress.items():
             client.progress(own_s)
+        self._changed()
+
+    def decoded(self, times: Sequence[float]) -> None:
+        """Decode steps without a prefill ended, `times` seconds each, of the same requests."""
+        batch = len(self._decoding)
+        for seconds in times:
+            self._step_times.observe(batch, self._context_tokens, seconds)
+            self._context_tokens += batch
+        self._steps += len(times)
+        run = DecodeRun(times, batch, self._step_times.line())
+        clients = [client for client in self._running if client.decoding]
+        tenants: dict[Member, int] = {}
+        for client in clients:
+            assert client.parent is not None
+            tenants[client.parent] = tenants.get(client.parent, 0) + client.decoding
+            client.use_run(run, client.decoding)
+        for tenant, requests in tenants.items():
+            tenant.use_run(run, requests)
+        self._tenants.advance(run.seconds)
+        for client in clients:
+            client.progress_run(run, self._isolation)
         self._changed()
 
     def must_wait(self, request: Request) -> bool:
@@ -344,8 +207,12 @@ class EngineTime:
         if self._tolerated is None:
             # A client in prefill that may have to wait itself protects no one: two such clients would wait for each other.
             protected = [one for one in self._running if one.decoding or not one.may_lead]
-            pairs = [(self._tolerated_s(client), client) for client in protected]
-            self._tolerated = sorted(pairs, key=lambda pair: pair[0])
+            line = self._step_times.line()
+            pairs = [
+                (0.0 if one.lags else self._most_progress_s(one, line) / one.share, one)
+                for one in protected
+            ]
+            self._tolerated = sorted(pairs, key=itemgetter(0))
         return self._tolerated
 
     def _all_lagging(self) -> list[Member]:
@@ -353,21 +220,16 @@ class EngineTime:
             self._lagging = [client for client in self._clients() if client.lags]
         return self._lagging
 
-    def _tolerated_s(self, client: Member) -> float:
-        return 0.0 if client.lags else self._most_progress_s(client) / client.share
-
-    def _most_progress_s(self, client: Member) -> float:
+    def _most_progress_s(self, client: Member, line: Line) -> float:
         """The progress that a decode step may count for."""
         if not self._isolation:
             return inf
-        alone_s = self._step_times.predict(client.running, client.context_tokens)
-        return alone_s / self._isolation
+        fixed_s, slope = line
+        size = step_size(client.running, client.context_tokens)
+        return (fixed_s + slope * size) / self._isolation
 
-    def _decode_part(self, seconds: float, *, alone: bool) -> float:
-        """Seconds of an iteration that its decode step took."""
-        if alone:
-            self._step_times.observe(len(self._decoding), self._context_tokens, seconds)
-            return seconds
+    def _decode_part(self, seconds: float) -> float:
+        """Seconds of an iteration with a prefill that its decode step took."""
         return min(seconds, self._step_times.predict(len(self._decoding), self._context_tokens))
 
     def _changed(self) -> None:

@@ -11,6 +11,15 @@ MEMORY_STEPS: Final = 2000
 """Older steps fade: about a minute of decoding."""
 
 
+Line = tuple[float, float]
+"""(fixed seconds, seconds per unit of size) of a decode step."""
+
+
+def step_size(requests: int, context_tokens: int) -> int:
+    """The size of a decode step of so many requests."""
+    return context_tokens + REQUEST_TOKENS * requests
+
+
 class StepTimes:
     """Least squares over recent decode steps: seconds = fixed + slope · size. Size: context tokens and `REQUEST_TOKENS` for each
     request."""
@@ -24,7 +33,7 @@ class StepTimes:
 
     def observe(self, requests: int, context_tokens: int, seconds: float) -> None:
         """A decode step took so long (Welford's update, with exponential weights)."""
-        size = context_tokens + REQUEST_TOKENS * requests
+        size = step_size(requests, context_tokens)
         self._weight = min(self._weight + 1.0, MEMORY_STEPS)
         rate = 1.0 / self._weight
         away = size - self._size
@@ -34,11 +43,15 @@ class StepTimes:
         self._seconds += rate * late
         self._covariance = (1 - rate) * (self._covariance + rate * away * late)
 
+    def line(self) -> Line:
+        """What is known now; neither figure is negative."""
+        if not self._size:
+            return 0.0, 0.0
+        slope = max(0.0, self._covariance / self._variance) if self._variance else 0.0
+        slope = min(slope, self._seconds / self._size)
+        return self._seconds - slope * self._size, slope
+
     def predict(self, requests: int, context_tokens: int) -> float:
         """Seconds of a decode step; at least in proportion to its size where it is smaller than those seen."""
-        size = context_tokens + REQUEST_TOKENS * requests
-        if not self._size:
-            return 0.0
-        slope = max(0.0, self._covariance / self._variance) if self._variance else 0.0
-        slope = min(slope, self._seconds / self._size)  # no fixed time is negative
-        return self._seconds + slope * (size - self._size)
+        fixed_s, slope = self.line()
+        return fixed_s + slope * step_size(requests, context_tokens)

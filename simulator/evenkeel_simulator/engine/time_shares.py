@@ -64,8 +64,11 @@ class TimeShares:
         if self.time is None:
             return
         if not iteration.chunks:
-            for seconds in iteration.times(first, steps):
-                self.time.elapsed(seconds, prefilled={}, decoded=decoded)
+            times = list(iteration.times(first, steps))
+            if decoded and times:
+                self.time.decoded(times)
+            else:
+                self.time.elapsed(sum(times), prefilled={}, decoded=False)
             return
         computed: dict[Request, int] = {
             request: tokens

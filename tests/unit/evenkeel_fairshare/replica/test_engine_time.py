@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from evenkeel_fairshare.replica.contract import Request
-from evenkeel_fairshare.replica.engine_time import MAX_LAG_S, EngineTime
+from evenkeel_fairshare.replica.engine_time import EngineTime
+from evenkeel_fairshare.replica.time_levels import MAX_LAG_S
 from evenkeel_fairshare.replica.step_times import REQUEST_TOKENS, StepTimes
 
 

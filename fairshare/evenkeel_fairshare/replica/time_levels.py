@@ -1,0 +1,222 @@
+"""Virtual time of tenants and of the clients of each tenant: who used more engine time than its share, and who lacks progress.
+
+The two levels of weighted fair queueing under `engine_time`, which explains lead and lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from evenkeel_fairshare.replica.step_times import Line, step_size
+
+MAX_LAG_S: Final = 2.0
+"""The most that a lag or a lead may be: about two prefills of 8192 tokens on a small GPU."""
+LEAST_S: Final = 1e-9
+"""A smaller lag or lead is a rounding error."""
+MAX_IDLE: Final = 4096
+"""Idle members of a level whose lag and lead are kept."""
+
+
+class DecodeRun:
+    """Decode steps between which the batch does not change."""
+
+    __slots__ = ("_line", "batch", "last_s", "seconds", "times")
+
+    def __init__(self, times: Sequence[float], batch: int, line: Line) -> None:
+        """`batch`: requests; `line`: what is known of step times."""
+        self.times = times
+        self.batch = batch
+        self.seconds = sum(times)
+        self.last_s = times[-1]
+        self._line = line
+
+    def progress_s(self, size: int, growth: int, isolation: float) -> float:
+        """Progress of a client: its own batch has `size` in the first step and grows in each; see `EngineTime`."""
+        fixed_s, slope = self._line
+        most_s = (fixed_s + slope * size) / isolation
+        growth_s = slope * growth / isolation
+        if most_s >= self.last_s:  # the longest step: no step is capped
+            return self.seconds
+        return sum([min(seconds, most_s + growth_s * n) for n, seconds in enumerate(self.times)])
+
+
+class Member:
+    """A tenant, or a client of a tenant."""
+
+    __slots__ = (
+        "children",
+        "context_tokens",
+        "decoding",
+        "level",
+        "open",
+        "parent",
+        "progress_until_s",
+        "running",
+        "used_until_s",
+        "weight",
+    )
+
+    def __init__(self, level: TimeLevel, parent: Member | None) -> None:
+        self.level = level
+        self.parent = parent
+        self.children = TimeLevel(self)
+        """Of a tenant: its clients."""
+        self.weight = 1.0
+        self.open = 0
+        """Requests that wait or run."""
+        self.used_until_s = 0.0
+        """The virtual time of the level at which its use is its share."""
+        self.progress_until_s = 0.0
+        """The same for its progress; the virtual time of the level at most. While it is idle: minus its lag."""
+        # Of a client only.
+        self.running = 0
+        """Requests in prefill or decode."""
+        self.decoding = 0
+        """Requests that produce a token in each decode step."""
+        self.context_tokens = 0
+        """Input and output so far of its running requests."""
+
+    @property
+    def share(self) -> float:
+        """Its part of all engine time; it has an open request."""
+        own = self.weight / self.level.weight
+        return own if self.parent is None else own * self.parent.share
+
+    @property
+    def lead_s(self) -> float:
+        """Engine time that it used beyond its share, from 0 to `MAX_LAG_S`."""
+        ahead_s = (self.used_until_s - self.level.virtual_s) * self.weight
+        return min(ahead_s, MAX_LAG_S) if ahead_s > 0.0 else 0.0
+
+    @property
+    def lag_s(self) -> float:
+        """Progress that it lacks, from 0 to `MAX_LAG_S`; it has an open request."""
+        return min((self.level.virtual_s - self.progress_until_s) * self.weight, MAX_LAG_S)
+
+    @property
+    def lags(self) -> bool:
+        """Whether it has a lag."""
+        return self.lag_s > LEAST_S
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether it or its tenant has a lead."""
+        assert self.parent is not None
+        return self.lead_s > LEAST_S or self.parent.lead_s > LEAST_S
+
+    def leads(self, other: Member) -> bool:
+        """Whether this client has a lead at the level at which it competes with the client `other`."""
+        assert self.parent is not None
+        rival = self if self.parent is other.parent else self.parent
+        return self is not other and rival.lead_s > LEAST_S
+
+    def use(self, seconds: float) -> None:
+        """It used the engine for `seconds`, before the virtual time advances by them."""
+        now_s = self.level.virtual_s
+        used_s = max(self.used_until_s, now_s) + seconds / self.weight
+        self.used_until_s = min(used_s, now_s + (MAX_LAG_S + seconds) / self.weight)
+        if self.parent is not None:
+            self.parent.use(seconds)
+
+    def progress(self, seconds: float) -> None:
+        """It made progress, after the virtual time advanced."""
+        now_s = self.level.virtual_s
+        lag_s = (now_s - self.progress_until_s) * self.weight - seconds
+        self.progress_until_s = now_s - min(max(lag_s, 0.0), MAX_LAG_S) / self.weight
+
+    def use_run(self, run: DecodeRun, requests: int) -> None:
+        """So many requests of it were in a run of decode steps, before the virtual time advances. As `use` for each step: in a run
+        a lead only grows or only shrinks."""
+        part = requests / run.batch / self.weight
+        now_s = self.level.virtual_s
+        last_s = now_s + (run.seconds - run.last_s) * self.level.rate + run.last_s * part
+        most_s = MAX_LAG_S / self.weight
+        until_s = min(max(self.used_until_s, now_s), now_s + most_s) + run.seconds * part
+        self.used_until_s = min(max(until_s, last_s), last_s + most_s)
+
+    def progress_run(self, run: DecodeRun, isolation: float) -> None:
+        """It made progress in a run, after the virtual time advanced. As `progress` for each step: likewise."""
+        size = step_size(self.running, self.context_tokens)
+        self.progress(run.progress_s(size, self.decoding, isolation) if isolation else run.seconds)
+        self.context_tokens += self.decoding * len(run.times)
+
+    def lag(self, seconds: float) -> None:
+        """Its lag is `seconds` from now on."""
+        self.progress_until_s = self.level.virtual_s - seconds / self.weight
+
+
+class TimeLevel:
+    """Tenants, or the clients of one tenant."""
+
+    __slots__ = ("_owner", "_owner_s", "_virtual_s", "active", "idle", "weight")
+
+    def __init__(self, owner: Member | None = None) -> None:
+        self.active: dict[str, Member] = {}
+        self.idle: dict[str, Member] = {}
+        self.weight = 0.0
+        """Of all active members."""
+        self._owner = owner
+        self._virtual_s = 0.0
+        self._owner_s = 0.0
+        """Virtual time of the owner's level that `_virtual_s` includes."""
+
+    @property
+    def virtual_s(self) -> float:
+        """Engine time for each unit of weight. A tenant's part of it advances this level."""
+        owner = self._owner
+        if owner is None or not self.active:
+            return self._virtual_s
+        passed_s = owner.level._virtual_s - self._owner_s
+        return self._virtual_s + passed_s * owner.weight / self.weight
+
+    def advance(self, seconds: float) -> None:
+        """Engine time passed, at the level of tenants."""
+        self._virtual_s += seconds / self.weight
+
+    @property
+    def rate(self) -> float:
+        """Virtual time per second; some member is active."""
+        return (
+            1.0 if self._owner is None else self._owner.level.rate * self._owner.weight
+        ) / self.weight
+
+    def settle(self) -> None:
+        """A weight, here or of the owner, is about to change."""
+        self._virtual_s = self.virtual_s
+        if self._owner is not None:
+            self._owner_s = self._owner.level.virtual_s
+
+    def join(self, name: str, weight: float, parent: Member | None = None) -> Member:
+        """The member, with one more open request. The newest weight counts."""
+        member = self.active.get(name)
+        if member is None:
+            self.settle()
+            member = self.idle.pop(name, None) or Member(self, parent)
+            member.weight = weight
+            self.weight += weight
+            member.lag(-member.progress_until_s)
+            self.active[name] = member
+        elif member.weight != weight:
+            self.settle()
+            member.children.settle()
+            self.weight += weight - member.weight
+            lag_s = member.lag_s
+            member.weight = weight
+            member.lag(lag_s)
+        member.open += 1
+        return member
+
+    def leave(self, name: str) -> None:
+        """One open request less."""
+        member = self.active[name]
+        member.open -= 1
+        if member.open:
+            return
+        self.settle()
+        member.progress_until_s = -member.lag_s
+        del self.active[name]
+        self.weight = self.weight - member.weight if self.active else 0.0
+        self.idle[name] = member
+        if len(self.idle) > MAX_IDLE:
+            del self.idle[next(iter(self.idle))]  # idle for longest
