@@ -135,20 +135,23 @@ def test_a_run_of_decode_steps_is_the_same_at_once_and_step_by_step(
                 running.output_tokens += 1
             batch.append(one)
         elif batch:
-            context = sum(one.input_tokens + one.output_tokens for one in batch)
-            steps = rng.randint(1, 40)
-            times = [0.01 + 1e-5 * (context + len(batch) * (192 + n)) for n in range(steps)]
-            once.decoded(times)
-            for seconds in times:
-                single.decoded([seconds])
-            for one in batch:
-                one.output_tokens += steps
+            _decode(once, single, batch, steps=rng.randint(1, 40))
             if rng.random() < 0.5:
                 _end(pair, batch.pop(rng.randrange(len(batch))))
         left, right = once.figures(), single.figures()
         assert left.keys() == right.keys()
         for name, figures in left.items():
             assert figures == pytest.approx(right[name], abs=STEP_S / 10), name
+
+
+def _decode(once: EngineTime, single: EngineTime, batch: list[Request], steps: int) -> None:
+    context = sum(one.input_tokens + one.output_tokens for one in batch)
+    times = [0.01 + 1e-5 * (context + len(batch) * (192 + n)) for n in range(steps)]
+    once.decoded(times)
+    for seconds in times:
+        single.decoded([seconds])
+    for one in batch:
+        one.output_tokens += steps
 
 
 def _begin(times: tuple[EngineTime, ...], one: Request, seconds: float, *, decoded: bool) -> None:
