@@ -81,7 +81,7 @@ def demo(
         console.print(_table(list(figures.values())), highlight=False)
         console.print()
         for one in figures.values():
-            console.print(f"{one.title}: {verdict(one.got_over_owed)}", highlight=False)
+            console.print(f"{one.title}: {verdict(one.given_over_owed)}", highlight=False)
         _write(
             DemoReport(
                 replicas=REPLICAS,
@@ -141,7 +141,7 @@ def _table(figures: Sequence[Figures]) -> Table:
         ("inter-token p99, ordinary clients", lambda f: _milliseconds(f.itl_p99_s)),
         ("tokens/s, all clients", lambda f: f"{f.tokens_per_s:,.0f}"),
         ("cache hit rate", lambda f: f"{f.hit_rate:.0%}"),
-        ("Jain's index, received / fair share", lambda f: f"{f.jain:.3f}"),
+        ("Jain's index, given over owed", lambda f: f"{f.jain:.3f}"),
         ("failed requests", lambda f: str(f.failed)),
     )
     for name, cell in rows:

@@ -5,22 +5,21 @@ Three choices decide the meaning of the figures:
   counts with its waiting time until then, which is less than its complete waiting time.
 - Throughput counts the requests that ended within the time in which requests arrived. A longer tail after that time
   does not reduce it.
-- Jain's index is over received service divided by the fair share. The fair share is the max-min share: a client's share
-  is at most its demand, and the rest is divided among the other clients. Without this division the index would count
-  capacity that only the flood can use as unfair.
+- What each client was given over what it was owed, and Jain's index of it, are those of `evenkeel top` and `simulate`: see
+  `evenkeel_simulator.experiments.owed`. A request that had not ended when the phase was cut was not given anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
+from evenkeel_simulator.experiments.owed import owed_service, service_of
+from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Program
 
 from evenkeel_cli.demo.phases import FLOOD, PhaseResult
-from evenkeel_cli.replay.run import Outcome
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,9 +47,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float
     """Input and output tokens per second, of all clients."""
     jain: float
-    """Jain's index of received service over fair share."""
-    got_over_owed: dict[str, float]
-    """Received service over fair share, by client."""
+    """Jain's index of what each client was given over what it was owed."""
+    given_over_owed: dict[str, float]
+    """By client, of those that were owed something."""
     elapsed_s: float
 
 
@@ -69,11 +68,7 @@ def make_figures(result: PhaseResult) -> Figures:
     requests = ordinary_requests(result)
     window_s = result.phase.flood.duration_s
     ended = [o for o in result.outcomes if o.answer.error is None and o.answer.ended_s <= window_s]
-    received = _service(ended)
-    fair = max_min(_demand(result.programs), sum(received.values()))
-    ratios = {
-        client: received.get(client, 0.0) / fair[client] for client in fair if fair[client] > 0
-    }
+    ratios = given_over_owed(result)
     answered = [o.record().itl_s for o in result.outcomes if o.client != FLOOD]
     itls = [itl_s for itl_s in answered if itl_s is not None]
     inputs = sum(outcome.answer.input_tokens for outcome in ended)
@@ -93,7 +88,7 @@ def make_figures(result: PhaseResult) -> Figures:
         hit_rate=sum(o.answer.cached_tokens for o in ended) / inputs if inputs else 0.0,
         tokens_per_s=sum(o.answer.input_tokens + o.answer.output_tokens for o in ended) / window_s,
         jain=jain_index(list(ratios.values())),
-        got_over_owed=ratios,
+        given_over_owed=ratios,
         elapsed_s=result.elapsed_s,
     )
 
@@ -126,28 +121,36 @@ def ordinary_requests(result: PhaseResult) -> list[OrdinaryRequest]:
     return requests
 
 
-def max_min(demand: Mapping[str, float], total: float) -> dict[str, float]:
-    """The max-min shares of `total`: none exceeds its demand, and all that are below their demand are equal."""
-    shares: dict[str, float] = {}
-    left = total
-    for number, client in enumerate(sorted(demand, key=lambda client: demand[client])):
-        shares[client] = min(demand[client], left / (len(demand) - number))
-        left -= shares[client]
-    return shares
+def given_over_owed(result: PhaseResult) -> dict[str, float]:
+    """By client, of those that were owed something, until the phase was cut."""
+    records = [outcome.record() for outcome in result.outcomes]
+    ended = {record.program for record in records}
+    records += [
+        _unfinished(one, result.elapsed_s) for one in result.programs if one.id not in ended
+    ]
+    given: dict[str, float] = {}
+    for record in records:
+        if record.status == "finished":
+            given[record.client] = given.get(record.client, 0.0) + service_of(record)
+    owed = owed_service(records, {}, result.elapsed_s)
+    return {client: given.get(client, 0.0) / due for client, due in owed.items() if due > 0}
 
 
-def _service(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """Input + 2·output tokens by client, cached or not."""
-    service: dict[str, float] = {}
-    for outcome in outcomes:
-        tokens = outcome.answer.input_tokens + 2.0 * outcome.answer.output_tokens
-        service[outcome.client] = service.get(outcome.client, 0.0) + tokens
-    return service
-
-
-def _demand(programs: Collection[Program] | Sequence[Program]) -> dict[str, float]:
-    demand: dict[str, float] = {}
-    for program in programs:
-        tokens = sum(call.input_tokens + 2.0 * call.output_tokens for call in program.calls)
-        demand[program.client] = demand.get(program.client, 0.0) + tokens
-    return demand
+def _unfinished(program: Program, elapsed_s: float) -> Record:
+    """A request that waited until the phase was cut, as far as its client knows."""
+    return Record(
+        id=program.id,
+        program=program.id,
+        client=program.client,
+        replica=-1,
+        status="unfinished",
+        arrival_s=program.arrival_s,
+        admitted_s=elapsed_s,
+        first_token_s=None,
+        finished_s=None,
+        input_tokens=0,
+        cached_tokens=0,
+        extend_tokens=0,
+        output_tokens=0,
+        retractions=0,
+    )

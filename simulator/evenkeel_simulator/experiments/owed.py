@@ -55,6 +55,11 @@ def owed_service(
     return owed
 
 
+def service_of(record: Record) -> float:
+    """What was computed for a request, in weighted tokens."""
+    return record.extend_tokens + 2.0 * record.output_tokens
+
+
 def _service(records: Collection[Record]) -> Iterator[Span]:
     """Input when it is computed, output while it is."""
     for record in records:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 from evenkeel_fairshare.measures import jain_index, percentile
 
-from evenkeel_simulator.experiments.owed import owed_service
+from evenkeel_simulator.experiments.owed import owed_service, service_of
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Client
 from evenkeel_simulator.laboratory.timeline import (
@@ -181,10 +181,6 @@ def _completion(record: Record) -> Completion:
     )
 
 
-def _service(record: Record) -> float:
-    return record.extend_tokens + 2.0 * record.output_tokens
-
-
 def _client(records: Sequence[Record], owed: float) -> ClientSummary:
     finished = [record for record in records if record.status == "finished"]
     ttfts = [record.ttft_s for record in finished if record.ttft_s is not None]
@@ -194,7 +190,7 @@ def _client(records: Sequence[Record], owed: float) -> ClientSummary:
     return ClientSummary(
         requests=len(records),
         finished=len(finished),
-        service=sum(_service(record) for record in records),
+        service=sum(service_of(record) for record in records),
         owed=owed,
         requested=sum(r.input_tokens + 2.0 * r.output_tokens for r in finished),
         hit_rate=_hit_rate(finished),

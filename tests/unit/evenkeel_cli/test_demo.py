@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from evenkeel_cli.demo.figures import make_figures, max_min, ordinary_requests
+from evenkeel_cli.demo.figures import make_figures, ordinary_requests
 from evenkeel_cli.demo.phases import FLOOD, ORDINARY, Flood, PhaseResult, _file, phases
 from evenkeel_cli.manifest import parse_manifest
 from evenkeel_cli.replay.run import Outcome
@@ -49,22 +49,6 @@ def test_the_phases_differ_only_in_policies_and_flood() -> None:
     assert files[0].service.spec.engine == files[1].service.spec.engine
     assert files[0].tenants == files[1].tenants
     assert all(file.warnings == () for file in files)
-
-
-@pytest.mark.parametrize(
-    ("demand", "total", "want"),
-    [
-        ({"a": 10, "b": 10}, 10, {"a": 5, "b": 5}),
-        ({"a": 2, "b": 100, "c": 3}, 15, {"a": 2, "c": 3, "b": 10}),
-        ({"a": 2, "b": 100, "c": 90}, 12, {"a": 2, "b": 5, "c": 5}),
-        ({"a": 2, "b": 3}, 100, {"a": 2, "b": 3}),
-        ({}, 5, {}),
-    ],
-)
-def test_the_fair_share_is_the_max_min_share(
-    demand: dict[str, float], total: float, want: dict[str, float]
-) -> None:
-    assert max_min(demand, total) == want
 
 
 def program(name: str, client: str, arrival_s: float) -> Program:
@@ -116,12 +100,21 @@ def test_figures_are_those_of_ordinary_clients_and_of_finished_requests() -> Non
     assert (figures.ttft_p50_s, figures.latency_p50_s) == (3.0, 8.0)
     assert figures.tokens_per_s == 3 * 110 / 10
     assert figures.hit_rate == pytest.approx(0.4)
-    # The demand of the flood is 240 and that of ada 360, so the fair share of each in 360 is 180.
-    assert figures.got_over_owed == {
-        FLOOD: pytest.approx(120 / 180),
-        "ada": pytest.approx(240 / 180),
-    }
-    assert figures.jain == pytest.approx(0.9)
+    # Neither is owed more than it was given: they are given the same while both wait, and then one is alone.
+    assert figures.given_over_owed == {FLOOD: 1.0, "ada": 1.0}
+    assert figures.jain == 1.0
+
+
+def test_a_client_that_waits_until_the_end_is_owed_its_share() -> None:
+    ada = program("ada-0", "ada", 0.0)
+    flood = [program(f"flood-{n}", FLOOD, 0.0) for n in range(10)]
+    served = [outcome(one, first_s=n + 0.5, ended_s=n + 1.0) for n, one in enumerate(flood)]
+    starved = replace(result(), programs=[ada, *flood], outcomes=served, elapsed_s=10.0)
+    figures = make_figures(starved)
+    # Each request is 60 computed and 10 output tokens: 80 weighted tokens. In each of the first nine seconds both wait.
+    assert figures.given_over_owed["ada"] == 0.0
+    assert figures.given_over_owed[FLOOD] == pytest.approx(800 / (9 * 40 + 80), rel=0.1)
+    assert figures.jain == pytest.approx(0.5)
 
 
 def test_a_failed_request_counts_with_the_time_until_its_failure() -> None:
