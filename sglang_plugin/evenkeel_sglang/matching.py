@@ -24,7 +24,7 @@ from xxhash import xxh3_64_intdigest
 
 from evenkeel_sglang.engine import EngineRequest, cache_namespace
 
-GROUPS: Final = 4
+GROUPS: Final = 8
 """Groups of which a pass matches a request again though nothing is known to have changed."""
 MATCHES: Final = 256
 """Matches in a pass, about two milliseconds. The others follow in the next passes."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from evenkeel_simulator.engine.config import EngineConfig
+from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
 
 from tests.sglang.engine import Engine, probed
 from tests.sglang.fidelity import (
@@ -43,6 +43,7 @@ async def compare(
         "SGLANG_ENABLE_WAITING_PREFIX_REFRESH": "0",
         **({"EVENKEEL_CLIENT_QUANTUM": str(QUANTUM)} if ours else {}),
         "EVENKEEL_WARMUP_S": "0",  # the simulator's policy here is that of a replica that is warm
+        "EVENKEEL_ISOLATION": "Off",  # it depends on how long each step takes
     }
     engine = start(
         *("--schedule-policy", flag, "--disable-overlap-schedule"),
@@ -54,6 +55,8 @@ async def compare(
         kv_tokens=pool,
         max_running=RUNNING,
         prefill_tokens=chunk,
+        isolation=None,
+        admission=AdmissionRule.HISTORY if ours else AdmissionRule.SGLANG,
         share_in_batch=ours,  # upstream has a rule of its own, which stands in its order
     )
     for scenario in scenarios:
