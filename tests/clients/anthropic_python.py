@@ -6,7 +6,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import anthropic
-from flows import TOOL, TOOL_HELP, TOOL_NAME, URL, Access, Answer, Client, Weather, run
+from flows import (
+    FIRST_CHOICE,
+    TOOL,
+    TOOL_HELP,
+    TOOL_NAME,
+    TURN_TOKENS,
+    URL,
+    Access,
+    Answer,
+    Client,
+    Weather,
+    run,
+)
+
+_CHOICES = {"auto": {"type": "auto"}, "required": {"type": "any"}}
 
 
 class Messages(Client):
@@ -50,8 +64,8 @@ class Messages(Client):
         if schema:
             options["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
         messages = [{"role": "user", "content": prompt}]
-        # No field of a body but this one gets past the client and is invalid for every engine.
-        extra = {name: options.pop(name) for name in ("top_p",) if name in options}
+        # The client has no arguments for these. Only this `top_p` is invalid for every engine.
+        extra = {name: options.pop(name) for name in ("top_p", "temperature") if name in options}
         return {"model": self.access.model, "messages": messages, "extra_body": extra} | options
 
     def converse(self, turns: Sequence[str], tool: Weather) -> list[str]:
@@ -60,10 +74,16 @@ class Messages(Client):
         texts = []
         for turn in turns:
             messages.append({"role": "user", "content": turn})
+            choice: Any = _CHOICES[FIRST_CHOICE]
             while True:
                 made = self.client.messages.create(
-                    model=self.access.model, messages=messages, tools=[function], max_tokens=500
+                    model=self.access.model,
+                    messages=messages,
+                    tools=[function],
+                    tool_choice=choice,
+                    max_tokens=TURN_TOKENS,
                 )
+                choice = _CHOICES["auto"]
                 messages.append({"role": "assistant", "content": made.content})
                 if made.stop_reason != "tool_use":
                     break

@@ -6,7 +6,18 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from flows import TOOL, TOOL_HELP, TOOL_NAME, URL, Answer, Client, Weather, run
+from flows import (
+    FIRST_CHOICE,
+    TOOL,
+    TOOL_HELP,
+    TOOL_NAME,
+    TURN_TOKENS,
+    URL,
+    Answer,
+    Client,
+    Weather,
+    run,
+)
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from openai_python import ERRORS
@@ -58,13 +69,16 @@ class Chat(Client):
 
     def converse(self, turns: Sequence[str], tool: Weather) -> list[str]:
         function = {"name": TOOL_NAME, "description": TOOL_HELP, "parameters": TOOL}
-        model = self.model().bind_tools([{"type": "function", "function": function}])
+        tools = [{"type": "function", "function": function}]
+        model = self.model(max_tokens=TURN_TOKENS)
         messages: list[Any] = []
         texts = []
         for turn in turns:
             messages.append(HumanMessage(turn))
+            choice = FIRST_CHOICE
             while True:
-                made = model.invoke(messages)
+                made = model.bind_tools(tools, tool_choice=choice).invoke(messages)
+                choice = "auto"
                 messages.append(made)
                 if not made.tool_calls:
                     break

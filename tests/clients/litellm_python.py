@@ -8,7 +8,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import litellm
-from flows import TOOL, TOOL_HELP, TOOL_NAME, URL, Answer, Client, Weather, run
+from flows import (
+    FIRST_CHOICE,
+    TOOL,
+    TOOL_HELP,
+    TOOL_NAME,
+    TURN_TOKENS,
+    URL,
+    Answer,
+    Client,
+    Weather,
+    run,
+)
 
 litellm.telemetry = False
 
@@ -76,8 +87,15 @@ class Chat(Client):
         texts = []
         for turn in turns:
             messages.append({"role": "user", "content": turn})
+            choice = FIRST_CHOICE
             while True:
-                made = self._complete(messages, tools=[{"type": "function", "function": function}])
+                made = self._complete(
+                    messages,
+                    tools=[{"type": "function", "function": function}],
+                    tool_choice=choice,
+                    max_tokens=TURN_TOKENS,
+                )
+                choice = "auto"
                 message = made.choices[0].message
                 messages.append(message.model_dump(exclude_none=True))
                 if not message.tool_calls:

@@ -15,6 +15,7 @@ os.environ["LLM_USER_PATH"] = str(FOLDER)
 
 import llm
 from flows import (
+    SIMULATED,
     TOOL,
     TOOL_HELP,
     TOOL_NAME,
@@ -39,6 +40,8 @@ class Chat(Client):
         "timeout": "it has no time limit",
         "429": "its retries cannot be switched off",
     }
+    if not SIMULATED:
+        lacks["tools"] = "it cannot require a tool call, and a random model makes none by itself"
 
     def __init__(self, access: Access) -> None:
         super().__init__(access)

@@ -7,7 +7,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import openai
-from flows import TOOL, TOOL_HELP, TOOL_NAME, URL, Access, Answer, Client, Weather, run
+from flows import (
+    FIRST_CHOICE,
+    TOOL,
+    TOOL_HELP,
+    TOOL_NAME,
+    TURN_TOKENS,
+    URL,
+    Access,
+    Answer,
+    Client,
+    Weather,
+    run,
+)
 
 ERRORS = {
     "timeout": openai.APITimeoutError,
@@ -68,12 +80,16 @@ class Chat(_OpenAI):
         texts = []
         for turn in turns:
             messages.append({"role": "user", "content": turn})
+            choice: Any = FIRST_CHOICE
             while True:
                 made = self.client.chat.completions.create(
                     model=self.access.model,
                     messages=messages,
                     tools=[{"type": "function", "function": function}],
+                    tool_choice=choice,
+                    max_tokens=TURN_TOKENS,
                 )
+                choice = "auto"
                 message = made.choices[0].message
                 messages.append(message.model_dump(exclude_none=True))
                 if not message.tool_calls:
@@ -123,10 +139,16 @@ class Responses(_OpenAI):
         texts = []
         for turn in turns:
             items.append({"role": "user", "content": turn})
+            choice: Any = FIRST_CHOICE
             while True:
                 made = self.client.responses.create(
-                    model=self.access.model, input=items, tools=[function]
+                    model=self.access.model,
+                    input=items,
+                    tools=[function],
+                    tool_choice=choice,
+                    max_output_tokens=TURN_TOKENS,
                 )
+                choice = "auto"
                 items += [one.model_dump(exclude_none=True) for one in made.output]
                 calls = [one for one in made.output if one.type == "function_call"]
                 if not calls:

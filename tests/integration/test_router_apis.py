@@ -1,172 +1,30 @@
-"""The APIs beside OpenAI's first ones, over real sockets in front of a fake engine: what passes, what is charged, what fails.
-
-The ledger must have the tokens that the engine reports, whole or streamed, and no more for a client that left.
-"""
+"""The APIs beside OpenAI's first ones, over real sockets in front of a fake engine: what passes and what fails."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
-from evenkeel_contract.names import CLIENT_KEY_HEADER
 from evenkeel_contract.routerconfig import Anonymous, LimitsConfig, TenantConfig, TenantLimits
 from evenkeel_router.api.errors import Outcome
-from evenkeel_router.app import Router
 
-from tests.support.nasty import Asked, Behaviour, Nasty, nasty
-from tests.support.routers import KEY, MODEL, PATIENCE_S, config_for, router_of, tenancy, until
-
-CHAT = "ns/acme/chat"
-AUTH = {"x-api-key": KEY}
-MESSAGES: dict[str, Any] = {
-    "model": MODEL,
-    "max_tokens": 9,
-    "messages": [{"role": "user", "content": "Hi"}],
-}
-RESPONSES: dict[str, Any] = {"model": MODEL, "input": "Hi"}
-OPENAI_USAGE = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}
-ANTHROPIC_USAGE = {"input_tokens": 5, "cache_read_input_tokens": 4, "output_tokens": 3}
-RESPONSES_USAGE = {
-    "input_tokens": 9, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4},
-}  # fmt: skip
-
-
-def event(name: str, **fields: Any) -> bytes:
-    return f"event: {name}\ndata: {json.dumps({'type': name} | fields)}\n\n".encode()
-
-
-STARTED = event("message_start", message={"usage": ANTHROPIC_USAGE | {"output_tokens": 0}})
-TEXT = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"})
-CREATED = event("response.created", sequence_number=0)
-DELTA = event("response.output_text.delta", sequence_number=1, delta="a")
-STREAMS = {
-    "/v1/messages": [
-        STARTED, TEXT, TEXT, TEXT,
-        event("message_delta", delta={}, usage={"output_tokens": 3}), event("message_stop"),
-    ],
-    "/v1/responses": [
-        CREATED, DELTA, DELTA, DELTA,
-        event("response.completed", response={"usage": RESPONSES_USAGE}),
-    ],
-}  # fmt: skip
-BODIES = {"/v1/messages": MESSAGES, "/v1/responses": RESPONSES}
-
-
-@asynccontextmanager
-async def behind(
-    behave: Behaviour, **changes: Any
-) -> AsyncIterator[tuple[Router, Nasty, httpx.AsyncClient]]:
-    async with (
-        nasty(behave) as replica,
-        router_of(config_for(replica.config("r0"), **changes)) as router,
-        httpx.AsyncClient(base_url=router.url, timeout=PATIENCE_S, headers=AUTH) as client,
-    ):
-        yield router, replica, client
-
-
-def answering(reply: Any, **head: str) -> Behaviour:
-    async def behave(asked: Asked) -> None:
-        await asked.answer(
-            reply if isinstance(reply, bytes) else json.dumps(reply).encode(), **head
-        )
-
-    return behave
-
-
-def streaming(*chunks: bytes, ends: bool = True) -> Behaviour:
-    async def behave(asked: Asked) -> None:
-        await asked.begin_stream(*chunks)
-        if ends:
-            await asked.send(b"0\r\n\r\n")
-        else:
-            await asked.hang()
-
-    return behave
-
-
-def served(router: Router) -> float:
-    """Service of the client in the ledger: computed input tokens, and twice the output tokens."""
-    return router.rooms.service_ledger.ledger.served(CHAT)
-
-
-def tokens_of(router: Router) -> tuple[int, int, int]:
-    """Input, cached and output tokens of the only client."""
-    (totals,) = router.rooms.totals.clients()
-    return totals.input_tokens, totals.cached_tokens, totals.output_tokens
-
-
-def counted(router: Router) -> dict[Outcome, int]:
-    total = router.rooms.totals.refused.copy()
-    for totals in router.rooms.totals.clients():
-        total += totals.errors
-    return dict(total)
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "reply", "want"),
-    [
-        ("/v1/messages", MESSAGES, {"content": [], "usage": ANTHROPIC_USAGE}, (9, 4, 3)),
-        ("/v1/messages?beta=true", MESSAGES, {"content": [], "usage": ANTHROPIC_USAGE}, (9, 4, 3)),
-        ("/v1/responses", RESPONSES, {"output": [], "usage": RESPONSES_USAGE}, (9, 4, 3)),
-        ("/v1/rerank", {"query": "q", "documents": ["a", "b"]},
-         [{"score": 1, "meta_info": {"prompt_tokens": 5}}, {"score": 0, "meta_info": {"prompt_tokens": 4}}], (9, 0, 0)),
-        ("/v1/rerank", {"model": MODEL, "query": "q", "documents": ["a"]},
-         {"results": [], "usage": {"prompt_tokens": 9, "total_tokens": 9}}, (9, 0, 0)),
-        ("/v1/score", {"query": "q", "items": ["a"]}, {"scores": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
-        ("/v1/classify", {"input": "Hi"}, {"data": [], "usage": OPENAI_USAGE}, (9, 4, 0)),
-    ],
-)  # fmt: skip
-async def test_an_answer_passes_and_the_ledger_has_its_tokens(
-    path: str, body: dict[str, Any], reply: Any, want: tuple[int, int, int]
-) -> None:
-    async with behind(answering(reply)) as (router, replica, client):
-        response = await client.post(path, json=body)
-        assert (response.status_code, response.json()) == (200, reply)
-        assert tokens_of(router) == want
-        assert served(router) == want[0] - want[1] + 2 * want[2]
-        (asked,) = replica.asked
-        assert asked.path == path.partition("?")[0]
-        assert asked.headers[CLIENT_KEY_HEADER].startswith("ek1")
-        assert "x-api-key" not in asked.headers
-        assert json.loads(asked.body).items() >= body.items()
-
-
-@pytest.mark.parametrize("path", STREAMS)
-async def test_a_stream_passes_byte_by_byte_and_the_ledger_has_its_tokens(path: str) -> None:
-    whole = b"".join(STREAMS[path])
-    pieces = [whole[n : n + 1] for n in range(len(whole))]
-    for chunks in (STREAMS[path], [whole], pieces):
-        async with behind(streaming(*chunks)) as (router, _, client):
-            response = await client.post(path, json=BODIES[path] | {"stream": True})
-            assert response.headers["content-type"].startswith("text/event-stream")
-            assert response.content == whole
-            await until(lambda: tokens_of(router) == (9, 4, 3), "the stream to be counted")
-            assert served(router) == 5 + 2 * 3
-            assert counted(router) == {}
-
-
-@pytest.mark.parametrize("path", STREAMS)
-async def test_a_client_that_leaves_pays_for_what_it_was_sent(path: str) -> None:
-    begun = STREAMS[path][:3]
-    async with behind(streaming(*begun, ends=False)) as (router, _, client):
-        body = BODIES[path] | {"stream": True}
-        async with client.stream("POST", path, json=body) as response:
-            got = b""
-            async for piece in response.aiter_raw():
-                got += piece
-                if len(got) >= len(b"".join(begun)):
-                    break
-        await until(lambda: counted(router) == {Outcome.CLIENT_GONE: 1}, "the client to be gone")
-        given, cached, output = tokens_of(router)
-        assert output == 2
-        if path == "/v1/messages":  # its first event has the input
-            assert (given, cached) == (9, 4)
-            assert served(router) == 5 + 2 * 2
+from tests.support.apis import (
+    ANTHROPIC_USAGE,
+    BODIES,
+    MESSAGES,
+    STREAMS,
+    answering,
+    behind,
+    counted,
+    event,
+    served,
+    streaming,
+    tokens_of,
+)
+from tests.support.nasty import Asked
+from tests.support.routers import KEY, MODEL, tenancy, until
 
 
 @pytest.mark.parametrize(

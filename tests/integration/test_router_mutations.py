@@ -14,7 +14,7 @@ import psutil
 import pytest
 from evenkeel_contract.routerconfig import LimitsConfig
 
-from tests.support.mutations import requests
+from tests.support.mutations import FORMS, requests
 from tests.support.routers import KEY, MODEL, fleet, simulated
 
 PATIENCE_S = 60.0
@@ -43,8 +43,8 @@ async def test_hostile_requests_get_an_answer_and_leave_nothing_behind(
         ) as client,
     ):  # fmt: skip
 
-        async def send(path: str, body: bytes) -> None:
-            headers = {"content-type": "application/json"}
+        async def send(path: str, content_type: str, body: bytes) -> None:
+            headers = {"content-type": content_type}
             try:
                 answer = await client.post(path, content=body, headers=headers)
             except httpx.TransportError as error:
@@ -73,6 +73,8 @@ async def test_hostile_requests_get_an_answer_and_leave_nothing_behind(
     assert sum(outcomes.values()) == number
     tracebacks = [one for one in caplog.records if one.exc_info or one.levelno >= logging.ERROR]
     assert tracebacks == []
-    assert {path for path, status in outcomes if status == 200} == {path for path, _ in outcomes}
+    # Simulated replicas do not transcribe: a form that passes the router gets their 404.
+    passed = {path for path, status in outcomes if status == (404 if path in FORMS else 200)}
+    assert passed == {path for path, _ in outcomes}
     half = len(sizes_mb) // 2
     assert sizes_mb[-1] < sizes_mb[half] + 50, sizes_mb

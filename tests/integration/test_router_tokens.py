@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import httpx
+import pytest
 from evenkeel_contract.adminstate import decode_state
 from evenkeel_contract.routerconfig import (
     SIMULATOR_TOKENIZER,
@@ -20,6 +22,7 @@ from evenkeel_router.app import Router
 from evenkeel_router.prefix.tokenised import WRONG_IN_A_ROW
 from evenkeel_simulator.server.app import RunningServer, running_server
 
+from tests.support.conversations import APIS, QUESTIONS, converse
 from tests.support.routers import (
     KEY,
     MODEL,
@@ -32,6 +35,7 @@ from tests.support.routers import (
 )
 
 AUTH = {"Authorization": f"Bearer {KEY}"}
+PAGE = 16
 STORY = "Once upon a time there was a router that knew every page of every cache. " * 8
 
 
@@ -89,6 +93,34 @@ async def test_the_prediction_for_a_repeated_prompt_is_exact() -> None:
     assert shown.predictions["estimated"].predicted_tokens == foretold.predicted_tokens
     line = f'evenkeel_router_prefix_predicted_tokens_total{{mode="estimated",model_name="{MODEL}"}}'
     assert f"{line} {float(foretold.predicted_tokens)}" in page
+
+
+@pytest.mark.parametrize("mode", PrefixMode)
+async def test_a_conversation_hits_as_much_over_messages_and_responses_as_over_chat(
+    mode: PrefixMode,
+) -> None:
+    tokenizer = SIMULATOR_TOKENIZER if mode is PrefixMode.TOKENS else None
+    found = {}
+    for name, api in APIS.items():  # each with caches of its own
+        prefix = PrefixConfig(mode=mode, tokenizer=tokenizer)
+        async with fleet(2, prefix=prefix) as (router, _), client_of(router) as client:
+            turns = await converse(client, api, MODEL)
+            predictions = {
+                how: (one.predicted_tokens, one.reported_tokens)
+                for how, one in router.rooms.totals.predictions.items()
+            }
+            assert not router.rooms.prefixes.untokenised.counts
+        found[name] = turns, predictions
+    chat = found["chat completions"]
+    assert found == dict.fromkeys(APIS, chat)
+    turns, predictions = chat
+    for (before, _), (_, cached) in pairwise(turns):
+        assert cached > before - 2 * PAGE
+    [(predicted, reported)] = [one for one in predictions.values() if any(one)]
+    assert reported == sum(cached for _, cached in turns)
+    assert 0 < predicted <= reported
+    if mode is PrefixMode.TOKENS:  # whole pages; those with an answer's tokens are not predicted
+        assert predicted >= reported - (len(QUESTIONS) - 1) * 2 * PAGE
 
 
 async def test_a_prompt_that_cannot_be_tokenised_is_served_by_its_text_with_a_reason() -> None:

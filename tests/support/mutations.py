@@ -1,4 +1,4 @@
-"""Hostile requests: valid bodies of every API, broken in one to four places."""
+"""Hostile requests: valid bodies of every API, forms among them, broken in one to four places."""
 
 from __future__ import annotations
 
@@ -46,6 +46,17 @@ BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "/detokenize": {"tokens": [1, 2]},
     "/generate": {"text": "hi", "sampling_params": {"max_new_tokens": 2}},
 }  # fmt: skip
+FORMS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "/v1/audio/transcriptions": {
+        "file": "RIFF", "language": "en", "response_format": "json", "temperature": "0",
+        "timestamp_granularities": ["word"],
+    },
+}  # fmt: skip
+FORM_TYPES: Final = (
+    *["multipart/form-data; boundary=b"] * 6, 'multipart/form-data; boundary="b"', "multipart/form-data",
+    "multipart/form-data; boundary=", 'multipart/form-data; boundary="b', "multipart/form-data; boundary=other",
+    "multipart/form-data; charset=x; boundary=b; x=y", "application/json", "",
+)  # fmt: skip
 MODEL_FREE: Final = frozenset({"/generate"})
 HOSTILE: Final[tuple[Any, ...]] = (
     None, True, -1, 0, 1, 2**31, 2**63, -(2**63), 2**200, 1e308, -0.0, "", "x", "\x00", "\ud800",
@@ -61,23 +72,42 @@ FIELDS: Final = (
 )  # fmt: skip
 
 
-def requests(rng: Random, model: str, number: int) -> Iterator[tuple[str, bytes]]:
-    """(path, body) of each request."""
-    paths = list(BODIES)
+def requests(rng: Random, model: str, number: int) -> Iterator[tuple[str, str, bytes]]:
+    """(path, content type, body) of each request."""
+    valid = {**BODIES, **FORMS}
+    paths = list(valid)
     for _ in range(number):
         path = rng.choice(paths)
-        body = json.loads(json.dumps(BODIES[path]))
+        body = json.loads(json.dumps(valid[path]))
         if path not in MODEL_FREE:
             body["model"] = model
         if rng.random() < 0.3:
             body["stream"] = True
         for _ in range(rng.randint(1, 4)):
             rng.choice(_CHANGES)(rng, body)
-        yield path, _spoil(rng, _encode(body))
+        if path in FORMS:
+            yield path, rng.choice(FORM_TYPES), _spoil(rng, _encode_form(body))
+        else:
+            yield path, "application/json", _spoil(rng, _encode(body))
 
 
 def _encode(body: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _encode_form(body: Mapping[str, Any]) -> bytes:
+    """With the boundary `b`; a list is a field that repeats (RFC 7578, section 4.3)."""
+    parts = [
+        (name, value if isinstance(value, str) else json.dumps(value))
+        for name, values in body.items()
+        for value in (values if isinstance(values, list) else [values])
+    ]
+    form = "".join(
+        f'--b\r\ncontent-disposition: form-data; name="{name}"'
+        f"{'; filename=a.wav' * (name == 'file')}\r\n\r\n{value}\r\n"
+        for name, value in parts
+    )
+    return f"{form}--b--\r\n".encode("utf-8", "surrogatepass")
 
 
 def _replace(rng: Random, body: dict[str, Any]) -> None:

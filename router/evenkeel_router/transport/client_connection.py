@@ -30,8 +30,10 @@ MAX_HEADERS: Final = 128
 MAX_HEAD_BYTES: Final = 128 * 1024
 MAX_PIPELINED: Final = 32
 """Requests that wait for the one before them; then the connection reads no more."""
-LINGER_S: Final = 10.0
-"""How long the rest of a body is read after its request was answered, so that the client can read the answer."""
+LINGER_S: Final = 60.0
+"""How long the rest of a body is read after its request was answered. Many clients read the answer only then."""
+LINGER_IDLE_S: Final = 10.0
+"""The longest pause in the rest of a body."""
 
 _SLICE_BYTES: Final = 16 * 1024  # bounds the requests that one read can add
 _HOST: Final = istr("Host")
@@ -358,7 +360,7 @@ class ClientConnection(asyncio.Protocol):
         self._task = self._loop.create_task(self._serve(request))
 
     async def _serve(self, request: Request) -> None:
-        keep_alive = False
+        keep_alive = unread = False
         try:
             if request.error is not None:
                 answer = self._owner.refuse(request, request.error)
@@ -366,17 +368,40 @@ class ClientConnection(asyncio.Protocol):
                 answer = await self._answer(request)
             answer.finish()
             keep_alive = answer.keep_alive
-            if not request.body.complete and request.error is None:
-                keep_alive = await _read_rest(request) and keep_alive
+            if not request.body.complete:
+                unread = request.error is not None or not await _read_rest(request)
         finally:
             self._task = self._current = None
-            self._go_on(keep_alive)
+            if unread:
+                self._close_slowly()
+            else:
+                self._go_on(keep_alive)
 
     async def _answer(self, request: Request) -> Answer:
         try:
             return await self._owner.handle(request)
         except Exception as fault:  # noqa: BLE001 - `refuse` logs it
             return self._owner.refuse(request, fault)
+
+    def _close_slowly(self) -> None:
+        """End the answers, and read and drop for `LINGER_IDLE_S` what the client still sends; then close.
+
+        The kernel resets a connection that is closed with unread bytes. Then the client may lose its answer
+        (RFC 9112, section 9.6).
+        """
+        transport = self.transport
+        if transport is None or not transport.can_write_eof():
+            self.close()
+            return
+        self._fd = None
+        self._reading_ended = True
+        self._pipelined.clear()
+        self._unparsed = b""
+        self.resume_body()
+        transport.write_eof()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer = self._loop.call_later(LINGER_IDLE_S, self.close)
 
     def _go_on(self, keep_alive: bool) -> None:
         if not keep_alive or self._closing:
@@ -403,10 +428,12 @@ def _has_body(request: Request) -> bool:
 
 async def _read_rest(request: Request) -> bool:
     """Whether the rest of the body arrived in time. It is thrown away."""
+    arrived = True
     try:
         async with asyncio.timeout(LINGER_S):
-            while await request.body.read():
-                pass
+            while arrived:
+                async with asyncio.timeout(LINGER_IDLE_S):
+                    arrived = bool(await request.body.read())
     except (TimeoutError, HttpSyntaxError):
         return False
     return True

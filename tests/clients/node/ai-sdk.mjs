@@ -3,7 +3,7 @@ import { createRequire } from "node:module";
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { APICallError, Output, generateText, isStepCount, jsonSchema, streamText, tool } from "ai";
-import { TOOL, URL, run } from "./flows.mjs";
+import { SIMULATED, TOOL, TURN_TOKENS, URL, run } from "./flows.mjs";
 
 const require = createRequire(import.meta.url);
 // Otherwise it sends references to items of earlier responses, which no replica stores.
@@ -11,11 +11,12 @@ const NOT_STORED = { openai: { store: false } };
 const hasStatus = (status) => (error) => APICallError.isInstance(error) && error.statusCode === status;
 
 function client(api, connect, lacks = {}) {
-  const settings = (setup, { prompt, maxTokens, stop, topP, schema, signal }) => ({
+  const settings = (setup, { prompt, maxTokens, stop, temperature, topP, schema, signal }) => ({
     model: connect(setup),
     prompt,
     maxOutputTokens: maxTokens,
     stopSequences: stop,
+    temperature,
     topP,
     maxRetries: setup.retries,
     timeout: setup.timeoutMs,
@@ -53,6 +54,9 @@ function client(api, connect, lacks = {}) {
           model: connect(setup),
           messages,
           tools: { weather },
+          maxOutputTokens: TURN_TOKENS,
+          // A random model calls a tool only if the request requires it.
+          prepareStep: ({ stepNumber }) => ({ toolChoice: SIMULATED || stepNumber > 0 ? "auto" : "required" }),
           stopWhen: isStepCount(3),
           providerOptions: NOT_STORED,
         });

@@ -3,11 +3,12 @@ import assert from "node:assert/strict";
 
 export const { CLIENTS_URL: URL, CLIENTS_KEY: KEY, CLIENTS_LIMITED_KEY: LIMITED_KEY, CLIENTS_MODEL: MODEL } =
   process.env;
-const SIMULATED = process.env.CLIENTS_TARGET === "simulator";
+export const SIMULATED = process.env.CLIENTS_TARGET === "simulator";
 const TENANTS = process.env.CLIENTS_TENANTS.split(",");
 const QUESTION = "What can you tell me about the sea and the sky?";
 const LONG = "Tell me story 36059 about the sea, from its beginning to its end.";
 const TOKENS = 12;
+export const TURN_TOKENS = 300;
 
 export const SCHEMA = {
   type: "object",
@@ -17,7 +18,7 @@ export const SCHEMA = {
 };
 export const TOOL = {
   type: "object",
-  properties: { city: { type: "string" }, days: { type: "integer" } },
+  properties: { city: { type: "string", enum: ["Accra", "Lima"] }, days: { type: "integer", enum: [1, 2, 7] } },
   required: ["city", "days"],
   additionalProperties: false,
 };
@@ -49,7 +50,7 @@ const FLOWS = {
       calls += 1;
       return "It will be 20 degrees.";
     });
-    assert.equal(calls, turns.length);
+    assert.ok(calls === turns.length || (!SIMULATED && calls > turns.length), `${calls}`);
     assert.ok(texts.length === turns.length && texts.every(Boolean), `${texts}`);
   },
   async JSON(ask) {
@@ -58,11 +59,12 @@ const FLOWS = {
     assert.ok(typeof given.is_near === "boolean" && SCHEMA.properties.unit.enum.includes(given.unit));
   },
   async stop(ask) {
-    const [text] = (await ask({ prompt: QUESTION, maxTokens: TOKENS })).texts;
-    const word = text.slice(text.length / 2, text.length / 2 + 4);
-    const [cut] = (await ask({ prompt: QUESTION, maxTokens: TOKENS, stop: [word] })).texts;
-    assert.ok(!cut.includes(word) && cut.length < text.length, `${text} | ${word} | ${cut}`);
-    if (SIMULATED) assert.ok(text.startsWith(cut));
+    const request = { prompt: QUESTION, maxTokens: TOKENS, temperature: 0 };
+    const [text] = (await ask(request)).texts;
+    const longest = text.match(/[a-z]+/g).reduce((found, word) => (word.length > found.length ? word : found));
+    const word = longest.slice(-4);
+    const [cut] = (await ask({ ...request, stop: [word] })).texts;
+    assert.equal(cut, text.slice(0, text.indexOf(word)), `${text} | ${word}`);
   },
   async n(ask) {
     const { texts } = await ask({ prompt: QUESTION, maxTokens: TOKENS, n: 3 });
@@ -105,9 +107,8 @@ const ORDER = ["whole", "streamed", "usage", "tools", "JSON", "stop", "n", "canc
 
 export async function run(...clients) {
   const wanted = (process.env.CLIENTS_FLOWS || ORDER.join(",")).split(",");
-  const skipped = (process.env.CLIENTS_SKIP || "").split(",");
   for (const client of clients)
-    for (const flow of ORDER.filter((name) => wanted.includes(name) && !skipped.includes(name))) {
+    for (const flow of ORDER.filter((name) => wanted.includes(name))) {
       const lack = client.lacks[flow];
       const [passed, detail] = lack ? [null, lack] : await runOne(flow, client);
       const { name, version, api } = client;

@@ -1,7 +1,7 @@
 // OpenAI's client for Node: chat completions and responses.
 import OpenAI from "openai";
 import { VERSION } from "openai/version";
-import { TOOL, URL, run } from "./flows.mjs";
+import { SIMULATED, TOOL, TURN_TOKENS, URL, run } from "./flows.mjs";
 
 const common = {
   name: "openai (Node)",
@@ -22,12 +22,13 @@ const chat = {
   ...common,
   api: "chat completions",
   lacks: {},
-  body: ({ model }, { prompt, maxTokens, stop, n, topP, schema }) => ({
+  body: ({ model }, { prompt, maxTokens, stop, n, temperature, topP, schema }) => ({
     model,
     messages: [{ role: "user", content: prompt }],
     max_completion_tokens: maxTokens,
     stop,
     n,
+    temperature,
     top_p: topP,
     response_format: schema && { type: "json_schema", json_schema: { name: "place", schema, strict: true } },
   }),
@@ -53,15 +54,19 @@ const chat = {
     const texts = [];
     for (const turn of turns) {
       messages.push({ role: "user", content: turn });
+      const weather = { name: "weather", parameters: TOOL, parse: JSON.parse, function: call };
+      const body = { model: setup.model, max_completion_tokens: TURN_TOKENS };
       const runner = connect(setup).chat.completions.runTools({
-        model: setup.model,
+        ...body,
         messages,
-        tools: [
-          { type: "function", function: { name: "weather", parameters: TOOL, parse: JSON.parse, function: call } },
-        ],
+        tools: [{ type: "function", function: weather }],
+        tool_choice: SIMULATED ? "auto" : { type: "function", function: { name: "weather" } },
       });
-      texts.push(await runner.finalContent());
+      await runner.done();
       messages.splice(0, messages.length, ...runner.messages);
+      if (!SIMULATED) // with a named function, the runner ends after its call
+        messages.push((await connect(setup).chat.completions.create({ ...body, messages })).choices[0].message);
+      texts.push(messages.at(-1).content);
     }
     return texts;
   },
@@ -97,8 +102,14 @@ const responses = {
     const tools = [{ type: "function", name: "weather", parameters: TOOL, strict: true }];
     for (const turn of turns) {
       input.push({ role: "user", content: turn });
-      for (;;) {
-        const made = await connect(setup).responses.create({ model: setup.model, input, tools });
+      for (let choice = SIMULATED ? "auto" : "required"; ; choice = "auto") {
+        const made = await connect(setup).responses.create({
+          model: setup.model,
+          input,
+          tools,
+          tool_choice: choice,
+          max_output_tokens: TURN_TOKENS,
+        });
         input.push(...made.output);
         const calls = made.output.filter((item) => item.type === "function_call");
         if (!calls.length) {

@@ -1,0 +1,87 @@
+"""One conversation of several turns over each API, and the cached tokens that the engine reports for each turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+OPENING: Final = "You keep a ship on an even keel, whatever the wind and the waves are like. " * 8
+QUESTIONS: Final = (OPENING + "How?", "And with less ballast?", "And at night?", "And in a storm?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """How an API carries a conversation."""
+
+    path: str
+    turns: str
+    """The field of the body that holds the turns."""
+    limit: str
+    """The field that limits the output."""
+    text: Callable[[Any], str]
+    """The text of an answer."""
+    tokens: Callable[[Any], tuple[int, int]]
+    """Input tokens and cached tokens of a usage; the first include the second."""
+
+
+def _openai(usage: Any) -> tuple[int, int]:
+    return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+
+
+def _anthropic(usage: Any) -> tuple[int, int]:
+    cached = usage.get("cache_read_input_tokens") or 0
+    return usage["input_tokens"] + cached, cached
+
+
+def _responses(usage: Any) -> tuple[int, int]:
+    return usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"]
+
+
+APIS: Final[Mapping[str, Api]] = {
+    "chat completions": Api(
+        path="/v1/chat/completions",
+        turns="messages",
+        limit="max_tokens",
+        text=lambda made: made["choices"][0]["message"]["content"],
+        tokens=_openai,
+    ),
+    "messages": Api(
+        path="/v1/messages",
+        turns="messages",
+        limit="max_tokens",
+        text=lambda made: "".join(one["text"] for one in made["content"]),
+        tokens=_anthropic,
+    ),
+    "responses": Api(
+        path="/v1/responses",
+        turns="input",
+        limit="max_output_tokens",
+        text=lambda made: "".join(
+            part["text"]
+            for item in made["output"]
+            if item["type"] == "message"
+            for part in item["content"]
+        ),
+        tokens=_responses,
+    ),
+}
+
+
+async def converse(
+    client: httpx.AsyncClient, api: Api, model: str, output_tokens: int = 12
+) -> list[tuple[int, int]]:
+    """Input and cached tokens of each turn. Each turn repeats the questions and answers before it."""
+    turns: list[dict[str, str]] = []
+    found = []
+    for question in QUESTIONS:
+        turns.append({"role": "user", "content": question})
+        body = {"model": model, api.turns: turns, api.limit: output_tokens, "temperature": 0}
+        answer = await client.post(api.path, json=body)
+        assert answer.status_code == 200, answer.text
+        made = answer.json()
+        turns.append({"role": "assistant", "content": api.text(made)})
+        found.append(api.tokens(made["usage"]))
+    return found
