@@ -17,6 +17,7 @@ from evenkeel_simulator.laboratory.policies import (
     LaboratoryConfig,
     policies,
 )
+from evenkeel_simulator.laboratory.vtc_central import CentralCounters
 
 from tests.support.abstract_engine import AbstractEngine, Job
 from tests.support.costs import QuadraticCost
@@ -51,7 +52,7 @@ VARIANTS = {
 
 def make_variant(variant: str) -> ReplicaPolicy:
     make, config = VARIANTS[variant]
-    return make(config)
+    return make(replace(config, counters=CentralCounters()))
 
 
 MEMORY_TOKENS = 120
@@ -274,7 +275,9 @@ def test_names_are_those_of_the_api():
 )
 def test_progress_of_a_whole_batch_is_progress_of_each(variant, cost):
     make, config = VARIANTS[variant]
-    batch_wise, one_by_one = (make(replace(config, cost=cost)) for _ in range(2))
+    batch_wise, one_by_one = (
+        make(replace(config, cost=cost, counters=CentralCounters())) for _ in range(2)
+    )
     for policy in (batch_wise, one_by_one):
         rng = Random(0)
         batch = [random_job(rng, number) for number in range(12)]

@@ -29,6 +29,7 @@ from evenkeel_simulator.laboratory.policies import (
 )
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
 from evenkeel_simulator.laboratory.vtc_artifact import artifact_config
+from evenkeel_simulator.laboratory.vtc_central import CentralCounters
 from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD
 
 
@@ -98,7 +99,7 @@ class Setup:
                 prediction_error=setup.prediction_error,
                 seed=setup.seed,
             )
-            made[setup.replica_policy](rules)  # reports its faults now
+            made[setup.replica_policy](replace(rules, counters=CentralCounters()))  # faults now
             return FleetConfig(
                 replicas=setup.replicas,
                 engine=engine,

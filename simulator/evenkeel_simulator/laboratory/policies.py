@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -18,13 +18,22 @@ from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
 
 from evenkeel_simulator.laboratory.cache_aware import CacheAware
+from evenkeel_simulator.laboratory.routers import PrefixQueueScorer, SglangRouter
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE, DeferredRpm, Rpm
 from evenkeel_simulator.laboratory.vtc_artifact import ArtifactLcf, ArtifactVtc
+from evenkeel_simulator.laboratory.vtc_central import CentralCounters, CentralVtc
 from evenkeel_simulator.laboratory.vtc_oracle import OracleVtc
 from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD, PreemptiveVtc
 
 FLEET_POLICIES: Final[Mapping[str, Callable[[registry.FleetPolicyConfig], FleetPolicy]]] = (
-    MappingProxyType({**registry.POLICIES, CacheAware.name: lambda config: CacheAware()})
+    MappingProxyType(
+        {
+            **registry.POLICIES,
+            CacheAware.name: lambda config: CacheAware(),
+            SglangRouter.name: lambda config: SglangRouter(),
+            PrefixQueueScorer.name: lambda config: PrefixQueueScorer(),
+        }
+    )
 )
 
 
@@ -40,6 +49,8 @@ class LaboratoryConfig(ReplicaPolicyConfig):
     """VTCOracle: 0.5 is the paper's ±50 %."""
     seed: int = 0
     """VTCOracle: of the errors."""
+    counters: CentralCounters = field(default_factory=CentralCounters)
+    """VTCCentral: those of the one fleet that this configuration is for."""
 
 
 MakeReplicaPolicy = Callable[[LaboratoryConfig], ReplicaPolicy]
@@ -49,6 +60,7 @@ REPLICA_POLICIES: Final[Mapping[str, MakeReplicaPolicy]] = MappingProxyType(
         **POLICIES,
         Rpm.name: lambda config: Rpm(limit=config.requests_per_minute),
         DeferredRpm.name: lambda config: DeferredRpm(limit=config.requests_per_minute),
+        CentralVtc.name: lambda config: CentralVtc(config.counters, cost=config.cost),
         OracleVtc.name: lambda config: OracleVtc(
             cost=config.cost, error=config.prediction_error, seed=config.seed
         ),
