@@ -18,6 +18,7 @@ from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
 
 from evenkeel_simulator.laboratory.cache_aware import CacheAware
+from evenkeel_simulator.laboratory.preble_priority import PreblePriority
 from evenkeel_simulator.laboratory.routers import PrefixQueueScorer, SglangRouter
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE, DeferredRpm, Rpm
 from evenkeel_simulator.laboratory.vtc_artifact import ArtifactLcf, ArtifactVtc
@@ -60,6 +61,7 @@ REPLICA_POLICIES: Final[Mapping[str, MakeReplicaPolicy]] = MappingProxyType(
         **POLICIES,
         Rpm.name: lambda config: Rpm(limit=config.requests_per_minute),
         DeferredRpm.name: lambda config: DeferredRpm(limit=config.requests_per_minute),
+        PreblePriority.name: lambda config: PreblePriority(),
         CentralVtc.name: lambda config: CentralVtc(config.counters, cost=config.cost),
         OracleVtc.name: lambda config: OracleVtc(
             cost=config.cost, error=config.prediction_error, seed=config.seed
