@@ -33,6 +33,7 @@ from evenkeel_simulator.experiments.workload_file import (
     workload_files,
 )
 from evenkeel_simulator.laboratory.policies import FLEET_POLICIES, REPLICA_POLICIES
+from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
 from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD
 from rich.console import Console
@@ -105,6 +106,9 @@ PreemptionLead = Annotated[
         help="VTCPreempt preempts a client that is ahead by more weighted tokens.", metavar="TOKENS"
     ),
 ]
+TurnTokens = Annotated[
+    int, typer.Option(help="Output tokens of a turn of PreemptiveRoundRobin.", metavar="TOKENS")
+]
 PredictionError = Annotated[
     float, typer.Option(help="Largest error of VTCOracle: 0.5 for the paper's ±50 %.")
 ]
@@ -152,6 +156,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     warmup: Warmup = WARMUP_S,
     requests_per_minute: RequestsPerMinute = REQUESTS_PER_MINUTE,
     preemption_lead: PreemptionLead = PREEMPTION_LEAD,
+    turn_tokens: TurnTokens = TURN_TOKENS,
     prediction_error: PredictionError = 0.0,
     weight: Weight = None,
     printed: Printed = False,
@@ -182,6 +187,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
             warmup_s=warmup,
             requests_per_minute=requests_per_minute,
             preemption_lead=preemption_lead,
+            turn_tokens=turn_tokens,
             prediction_error=prediction_error,
             seed=seed,
             printed=printed,

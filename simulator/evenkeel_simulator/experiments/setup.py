@@ -27,6 +27,7 @@ from evenkeel_simulator.laboratory.policies import (
     LaboratoryConfig,
     policies,
 )
+from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
 from evenkeel_simulator.laboratory.vtc_artifact import artifact_config
 from evenkeel_simulator.laboratory.vtc_central import CentralCounters
@@ -58,6 +59,8 @@ class Setup:
     """RPM, RPMDefer."""
     preemption_lead: float = PREEMPTION_LEAD
     """VTCPreempt."""
+    turn_tokens: int = TURN_TOKENS
+    """PreemptiveRoundRobin."""
     prediction_error: float = 0.0
     """VTCOracle."""
     seed: int = 0
@@ -96,6 +99,7 @@ class Setup:
                 warmup_s=setup.warmup_s,
                 requests_per_minute=setup.requests_per_minute,
                 preemption_lead=setup.preemption_lead,
+                turn_tokens=setup.turn_tokens,
                 prediction_error=setup.prediction_error,
                 seed=setup.seed,
             )

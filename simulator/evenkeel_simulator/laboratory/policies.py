@@ -19,6 +19,7 @@ from evenkeel_fairshare.replica.vtc import Vtc
 
 from evenkeel_simulator.laboratory.cache_aware import CacheAware
 from evenkeel_simulator.laboratory.preble_priority import PreblePriority
+from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS, PreemptiveRoundRobin
 from evenkeel_simulator.laboratory.routers import PrefixQueueScorer, SglangRouter
 from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE, DeferredRpm, Rpm
 from evenkeel_simulator.laboratory.vtc_artifact import ArtifactLcf, ArtifactVtc
@@ -46,6 +47,8 @@ class LaboratoryConfig(ReplicaPolicyConfig):
     """RPM, RPMDefer: a client's limit."""
     preemption_lead: float = PREEMPTION_LEAD
     """VTCPreempt: service that a running client may be ahead of a waiting one, in weighted tokens over the weight."""
+    turn_tokens: int = TURN_TOKENS
+    """PreemptiveRoundRobin: output tokens of a request's turn."""
     prediction_error: float = 0.0
     """VTCOracle: 0.5 is the paper's ±50 %."""
     seed: int = 0
@@ -61,6 +64,9 @@ REPLICA_POLICIES: Final[Mapping[str, MakeReplicaPolicy]] = MappingProxyType(
         **POLICIES,
         Rpm.name: lambda config: Rpm(limit=config.requests_per_minute),
         DeferredRpm.name: lambda config: DeferredRpm(limit=config.requests_per_minute),
+        PreemptiveRoundRobin.name: lambda config: PreemptiveRoundRobin(
+            turn_tokens=config.turn_tokens
+        ),
         PreblePriority.name: lambda config: PreblePriority(),
         CentralVtc.name: lambda config: CentralVtc(config.counters, cost=config.cost),
         OracleVtc.name: lambda config: OracleVtc(
