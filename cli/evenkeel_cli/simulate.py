@@ -18,7 +18,6 @@ from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_contract.spec.resources import Scheduling
 from evenkeel_contract.words_or_numbers import IsolationSetting
 from evenkeel_fairshare.cost import LinearCost
-from evenkeel_fairshare.replica.registry import POLICIES
 from evenkeel_simulator.experiments.fleet import Fleet
 from evenkeel_simulator.experiments.plots import plot_run, remove_plots
 from evenkeel_simulator.experiments.records import Record, write_csv
@@ -33,7 +32,10 @@ from evenkeel_simulator.experiments.workload_file import (
     read_spec,
     workload_files,
 )
-from evenkeel_simulator.laboratory.policies import FLEET_POLICIES
+from evenkeel_simulator.laboratory.policies import FLEET_POLICIES, REPLICA_POLICIES
+from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
+from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
+from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -53,7 +55,7 @@ _Advance = Callable[[int], None]
 TraceFile = Annotated[Path | None, option("Trace file: CSV or Mooncake JSONL, plain or gzip.")]
 WorkloadName = Annotated[str | None, option("Name of a workload, or a YAML file.")]
 Replicas = Annotated[int | None, option("Number of replicas. Default: that of the workload, or 1.")]
-ReplicaPolicyName = Annotated[str, typer.Option(help=f"One of {', '.join(POLICIES)}.")]
+ReplicaPolicyName = Annotated[str, typer.Option(help=f"One of {', '.join(REPLICA_POLICIES)}.")]
 FleetPolicyName = Annotated[str, typer.Option(help=f"One of {', '.join(FLEET_POLICIES)}.")]
 ProfileName = Annotated[
     str | None,
@@ -62,7 +64,9 @@ ProfileName = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
-Seed = Annotated[int, typer.Option(help="Random seed of a workload and of hash:N.")]
+Seed = Annotated[
+    int, typer.Option(help="Random seed of a workload, of hash:N and of prediction errors.")
+]
 Clients = Annotated[
     str | None, option("hash:N assigns the sessions of a trace to N clients by a hash.")
 ]
@@ -94,6 +98,19 @@ KvTime = Annotated[
 ]
 Warmup = Annotated[
     float, typer.Option(help="Time for which a new replica with DLPM defers refills, in seconds.")
+]
+RequestsPerMinute = Annotated[int, typer.Option(help="Limit of RPM and RPMDefer for each client.")]
+PreemptionLead = Annotated[
+    float,
+    typer.Option(
+        help="VTCPreempt preempts a client that is ahead by more weighted tokens.", metavar="TOKENS"
+    ),
+]
+TurnTokens = Annotated[
+    int, typer.Option(help="Output tokens of a turn of PreemptiveRoundRobin.", metavar="TOKENS")
+]
+PredictionError = Annotated[
+    float, typer.Option(help="Largest error of VTCOracle: 0.5 for the paper's ±50 %.")
 ]
 Weight = Annotated[
     list[str] | None,
@@ -137,6 +154,10 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     output_weight: OutputWeight = 2.0,
     kv_time: KvTime = 0.0,
     warmup: Warmup = WARMUP_S,
+    requests_per_minute: RequestsPerMinute = REQUESTS_PER_MINUTE,
+    preemption_lead: PreemptionLead = PREEMPTION_LEAD,
+    turn_tokens: TurnTokens = TURN_TOKENS,
+    prediction_error: PredictionError = 0.0,
     weight: Weight = None,
     printed: Printed = False,
     artifact_rules: ArtifactRules = False,
@@ -164,6 +185,11 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
                 isolation=_isolation(isolation),
             ),
             warmup_s=warmup,
+            requests_per_minute=requests_per_minute,
+            preemption_lead=preemption_lead,
+            turn_tokens=turn_tokens,
+            prediction_error=prediction_error,
+            seed=seed,
             printed=printed,
             artifact_rules=artifact_rules,
         ).named()

@@ -23,6 +23,7 @@ from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.vtc import Vtc
+from evenkeel_simulator.laboratory.vtc_central import CentralCounters, CentralVtc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ from tests.support.theorems import (
     d2lpm_shortfall,
     per_client_round_robin_backlogged_gap,
     per_client_round_robin_shortfall,
+    vtc_backlogged_gap,
     vtc_overshoot,
 )
 
@@ -314,6 +316,36 @@ def test_theorem_a_6_per_client_round_robin_with_vtc_is_fair_too(setting: Settin
     assert pair.instants > STEPS * setting.replicas
     for gap in ahead.values():
         assert gap.steepest <= per_client_round_robin_shortfall(overshoots, weights)
+
+
+@few
+@given(settings_of_fleets(weights=[1.0, 3.0]))
+def test_central_counters_keep_vtc_s_bound_with_the_memory_of_all_replicas(
+    setting: Setting,
+) -> None:
+    """VTC, Appendix C.3. At its last admission a client had the least counter at that replica, where the others wait too."""
+    first, second = setting.clients[:2]
+    pair, counters = Gap(), CentralCounters()
+
+    def observe(fleet: AbstractFleet) -> None:
+        holds = all(fleet.backlogged_everywhere([one.name]) for one in (first, second))
+        own, other = (fleet.full_service(one.name) / one.client_weight for one in (first, second))
+        pair.see(own - other, holds=holds)
+
+    fleet = AbstractFleet(
+        policy=PerClientRoundRobin(),
+        make_replica=lambda: CentralVtc(counters),
+        replicas=setting.replicas,
+        memory_tokens=setting.memory_tokens,
+        observe=observe,
+    )
+    flood(fleet, setting, flooding=[first, second], others=setting.clients[2:])
+    overshoot = vtc_overshoot(
+        max_input_tokens=LONGEST_INPUT, memory_tokens=setting.replicas * setting.memory_tokens
+    )
+    weights = [client.client_weight for client in setting.clients]
+    assert pair.widest <= vtc_backlogged_gap(overshoot, weights)
+    assert pair.instants > STEPS * setting.replicas
 
 
 def favourite_against_stranger(worker_quantum: float | None, *, steps: int) -> list[float]:

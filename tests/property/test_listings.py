@@ -18,6 +18,7 @@ from evenkeel_fairshare.replica.lpm import Lpm
 from evenkeel_fairshare.replica.vtc import Vtc
 from evenkeel_fairshare.replica.vtc_predict import PredictedVtc
 from evenkeel_simulator.laboratory.policies import PrintedDlpm
+from evenkeel_simulator.laboratory.vtc_oracle import OracleVtc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,8 +183,13 @@ def test_vtc_with_prediction_schedules_what_algorithm_3_lists(load, disturbances
     assert {client: -state.deficit for client, state in policy.clients().items()} == listed.c
 
 
-@given(load=loads(), cost=st.sampled_from([None, QUADRATIC]), oracle=st.booleans())
-def test_with_and_without_prediction_finished_requests_cost_the_same(load, cost, oracle):
+@given(
+    load=loads(),
+    cost=st.sampled_from([None, QUADRATIC]),
+    oracle=st.booleans(),
+    error=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_with_and_without_prediction_finished_requests_cost_the_same(load, cost, oracle, error):
     """Clients that are there from the start and always wait are never lifted: counters are what they paid."""
     together = Load(
         load.memory_tokens, tuple(replace(sending, step=0) for sending in load.sendings)
@@ -194,7 +200,7 @@ def test_with_and_without_prediction_finished_requests_cost_the_same(load, cost,
 
     paid = [
         {client: state.deficit for client, state in policy.clients().items()}
-        for policy in (Vtc(cost=cost), PredictedVtc(cost=cost))
+        for policy in (Vtc(cost=cost), OracleVtc(cost=cost, error=error))
         if run(policy, together, cost=cost, prepare=know)
     ]
     assert paid[0] == paid[1]

@@ -32,6 +32,7 @@ class Job(Request):
     arrived_step: int = 0
     admitted_step: int | None = None
     admissions: int = 0
+    retractions: int = 0
 
 
 @dataclass
@@ -46,6 +47,7 @@ class AbstractEngine:
     step_number: int = 0
     queue: list[Job] = field(default_factory=list)
     batch: list[Job] = field(default_factory=list)
+    rejected: list[Job] = field(default_factory=list)
     cache: OrderedDict[str, int] = field(default_factory=OrderedDict)
     extend_tokens: Counter[str] = field(default_factory=Counter)
     """By client: input tokens computed so far."""
@@ -59,7 +61,9 @@ class AbstractEngine:
 
     def submit(self, job: Job) -> None:
         job.arrived_step = self.step_number
-        assert self.policy.arrive(job, float(self.step_number)) is Arrival.QUEUED
+        if self.policy.arrive(job, float(self.step_number)) is Arrival.REJECTED:
+            self.rejected.append(job)
+            return
         self.queue.append(job)
         self.observe(self, job)
 
@@ -100,6 +104,9 @@ class AbstractEngine:
 
     def step(self) -> list[Job]:
         """One batching step; who was admitted in it."""
+        for job in self.policy.preempt(list(self.batch), float(self.step_number)):
+            assert isinstance(job, Job)
+            self.retract(job)
         admitted = self.admit()
         self.decode()
         self.step_number += 1
@@ -115,6 +122,7 @@ class AbstractEngine:
         """`job` runs, and waits again; its input is to be computed once more."""
         self.batch.remove(job)
         self.queue.append(job)
+        job.retractions += 1
         self.policy.requeue(job, float(self.step_number))
         self.observe(self, job)
 

@@ -164,7 +164,8 @@ def run(
     def gain(job: Job) -> float:
         admissions, made = counted.get(job, (0, 0))
         counted[job] = (job.admissions, job.output_tokens)
-        computed = job.input_tokens if full_input else job.extend_tokens
+        # After a preemption the output so far is computed again.
+        computed = job.input_tokens + job.output_tokens if full_input else job.extend_tokens
         admitted = h.input_cost(computed) if job.admissions > admissions else 0.0
         return admitted + h.output_cost(computed, made, job.output_tokens)
 

@@ -65,7 +65,7 @@ class Request:
     paid_output_tokens: int = 0
     """Output tokens of such a retry that were charged elsewhere too: neither engine nor accounts charge them again."""
     expected_output_tokens: int | None = None
-    """For oracles and engines with forced lengths only."""
+    """Its true length, in experiments with oracles only; None: unknown."""
 
     # The engine sets these.
     matched_tokens: int = 0
@@ -191,3 +191,13 @@ class ReplicaPolicy(ABC):
         else shows that they starve."""
         counts = Counter(request.client for request in self.waiting())
         return {client: ClientState(0.0, 0.0, count) for client, count in counts.items()}
+
+
+class UnchargedPolicy(ReplicaPolicy):
+    """A policy without accounts: output is charged to no client. Charging is abstract elsewhere, so that no fair policy omits it."""
+
+    def progress(self, request: Request, tokens: int) -> None:
+        pass
+
+    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
+        pass

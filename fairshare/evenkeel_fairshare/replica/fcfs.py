@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Collection, Generator
 from typing import ClassVar
 
-from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
 
 
-class Fcfs(ReplicaPolicy):
+class Fcfs(UnchargedPolicy):
     """One queue in order of arrival; O(1) per request."""
 
     name: ClassVar[str] = "FCFS"
@@ -32,12 +32,6 @@ class Fcfs(ReplicaPolicy):
             if (yield request) is not AdmissionResult.ADMITTED:
                 return
             del self._queue[request]
-
-    def progress(self, request: Request, tokens: int) -> None:
-        pass  # no client is charged
-
-    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
-        pass
 
     def requeue(self, request: Request, now_s: float) -> None:
         self._queue[request] = None

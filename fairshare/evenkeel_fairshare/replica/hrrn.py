@@ -12,10 +12,10 @@ from collections.abc import Collection, Generator
 from math import inf
 from typing import ClassVar
 
-from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
 
 
-class Hrrn(ReplicaPolicy):
+class Hrrn(UnchargedPolicy):
     """Sorts by response ratio once a pass, equal requests in order of arrival; O(n log n).
 
     `skip_misfit`: go on past a request that does not fit instead of ending the pass.
@@ -44,12 +44,6 @@ class Hrrn(ReplicaPolicy):
                 self._work += request.extend_tokens
             elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
-
-    def progress(self, request: Request, tokens: int) -> None:
-        pass  # no client is charged
-
-    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
-        pass
 
     def requeue(self, request: Request, now_s: float) -> None:
         # First among equals, and it has waited since it arrived.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Iterable
 from operator import attrgetter
 from typing import ClassVar
 
-from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, Request, UnchargedPolicy
 
 _matched_tokens = attrgetter("matched_tokens")
 
@@ -19,7 +19,7 @@ def by_prefix(requests: Iterable[Request]) -> list[Request]:
     return sorted(requests, key=_matched_tokens, reverse=True)  # `reverse` keeps equals in order
 
 
-class Lpm(ReplicaPolicy):
+class Lpm(UnchargedPolicy):
     """Sorts by matched tokens once a pass; O(n log n).
 
     `skip_misfit`: go on past a request that does not fit (SGLang before 0.3) instead of ending the pass.
@@ -43,12 +43,6 @@ class Lpm(ReplicaPolicy):
                 del self._queue[request]
             elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
-
-    def progress(self, request: Request, tokens: int) -> None:
-        pass  # no client is charged
-
-    def progress_all(self, requests: Collection[Request], tokens: int) -> None:
-        pass
 
     def requeue(self, request: Request, now_s: float) -> None:
         self._queue = {request: None, **self._queue}  # first among equals: it arrived before them

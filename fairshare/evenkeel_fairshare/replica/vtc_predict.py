@@ -21,8 +21,8 @@ from evenkeel_fairshare.replica.vtc import Counter, Vtc
 class PredictedVtc(Vtc):
     """Algorithm 3. A finished request pays the same as under VTC, whatever the prediction.
 
-    The prediction is `Request.expected_output_tokens` if the engine knows it (an oracle). Otherwise it is the mean length of
-    the client's last five, or 0 before the first has ended. `remembered`: number of clients whose lengths are kept.
+    The prediction is the mean length of the client's last five, or 0 before the first has ended. `remembered`: number of clients
+    whose lengths are kept.
     """
 
     name: ClassVar[str] = "VTCPredict"
@@ -76,6 +76,4 @@ class PredictedVtc(Vtc):
 
     def _predict(self, request: Request) -> int:
         """Predicted output tokens, at most `max_output_tokens`."""
-        if request.expected_output_tokens is not None:
-            return request.expected_output_tokens
         return min(self._lengths.mean(request.client), request.max_output_tokens)

@@ -15,7 +15,7 @@ from math import inf
 
 from evenkeel_contract.reportbook import Accounts
 from evenkeel_fairshare.cost import Cost, LinearCost
-from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy
+from evenkeel_fairshare.replica.contract import AdmissionResult, Arrival, ReplicaPolicy, Request
 
 from evenkeel_simulator.engine.adapters import AdapterSlots
 from evenkeel_simulator.engine.admission import SGLangAdmission, make_admission
@@ -400,8 +400,9 @@ class Engine:
         return retracted
 
     def _preempt(self, now_s: float) -> list[EngineRequest]:
-        chosen = set(self.policy.preempt(list(self._batch), now_s))
-        victims = [request for request in self._batch if request in chosen]
+        """In the policy's order: the last one goes to the front of the queue."""
+        running: dict[Request, EngineRequest] = {request: request for request in self._batch}
+        victims = [running[request] for request in self.policy.preempt(list(running), now_s)]
         for victim in victims:
             self._retract(victim, now_s)
         return victims

@@ -40,6 +40,7 @@ from evenkeel_simulator.engine.profiles import CostProfile
 from evenkeel_simulator.engine.request import EngineRequest, RequestError
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Call, Client, Program, Workload
+from evenkeel_simulator.laboratory.rpm import OpensByTime
 
 MAX_REPLICAS: Final = 1024
 """A larger number of replicas is taken for a typing error."""
@@ -122,7 +123,7 @@ class Fleet:
         for slot in range(config.replicas):
             self.policy.joined(slot)
         self._ends: list[tuple[float, int]] = []
-        """(end of an iteration, slot); stale if the engine's end has changed since."""
+        """(end of an iteration, slot); stale if the engine's end has changed since. For an idle engine: when to start it again."""
         self._idle: dict[int, None] = {}
         """Slots whose engine is between iterations and may have work."""
 
@@ -216,6 +217,7 @@ class Fleet:
             max_output_tokens=call.max_output_tokens,
             client_weight=client.client_weight,
             tenant_weight=client.tenant_weight,
+            expected_output_tokens=call.output_tokens,
             prompt=call.prompt,
             target_output_tokens=call.output_tokens,
             output_key=call.output_key,
@@ -271,6 +273,9 @@ class Fleet:
 
     def _finish(self, end_s: float, slot: int) -> None:
         engine = self.engines[slot]
+        if engine.busy_until_s is None:
+            self._idle[slot] = None  # no iteration ends here: the policy may admit more now
+            return
         if engine.busy_until_s != end_s:
             return  # cut short since, and pushed again
         step = engine.finish()
@@ -281,8 +286,11 @@ class Fleet:
 
     def _start_idle(self, now_s: float) -> None:
         for slot in self._idle:
-            end_s = self.engines[slot].start(now_s)
-            if end_s is not None:
+            engine = self.engines[slot]
+            end_s = engine.start(now_s)
+            if end_s is None and isinstance(engine.policy, OpensByTime):
+                end_s = engine.policy.opens_s()
+            if end_s is not None and end_s < inf:
                 heappush(self._ends, (end_s, slot))
         self._idle.clear()
 

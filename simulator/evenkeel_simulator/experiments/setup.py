@@ -9,7 +9,6 @@ from pathlib import Path
 from evenkeel_contract.enginesettings import ISOLATION, WARMUP_S
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.fleet.registry import FleetPolicyConfig
-from evenkeel_fairshare.replica import registry as replica_policies
 from evenkeel_fairshare.replica.deficit import DeficitRules
 
 from evenkeel_simulator.engine.config import AdmissionRule, EngineConfig
@@ -22,8 +21,17 @@ from evenkeel_simulator.engine.profiles import (
 from evenkeel_simulator.experiments.fleet import MAX_REPLICAS, Fleet, FleetConfig
 from evenkeel_simulator.experiments.records import Record
 from evenkeel_simulator.experiments.workload import Workload
-from evenkeel_simulator.laboratory.policies import FLEET_POLICIES, policies
+from evenkeel_simulator.laboratory.policies import (
+    FLEET_POLICIES,
+    REPLICA_POLICIES,
+    LaboratoryConfig,
+    policies,
+)
+from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
+from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
 from evenkeel_simulator.laboratory.vtc_artifact import artifact_config
+from evenkeel_simulator.laboratory.vtc_central import CentralCounters
+from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD
 
 
 class SetupError(ValueError):
@@ -47,6 +55,16 @@ class Setup:
     """DLPM: seconds for which a new replica defers refills; the default is that of replicas."""
     printed: bool = False
     """DLPM in the order that the paper prints, instead of the order of replicas."""
+    requests_per_minute: int = REQUESTS_PER_MINUTE
+    """RPM, RPMDefer."""
+    preemption_lead: float = PREEMPTION_LEAD
+    """VTCPreempt."""
+    turn_tokens: int = TURN_TOKENS
+    """PreemptiveRoundRobin."""
+    prediction_error: float = 0.0
+    """VTCOracle."""
+    seed: int = 0
+    """VTCOracle: of its errors."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     artifact_rules: bool = False
     """The VTC artifact's engine and accounts instead (Tables 2 to 6 of the VTC paper)."""
@@ -63,9 +81,7 @@ class Setup:
             raise SetupError(f"warmup_s is {self.warmup_s}, must be at least 0 and finite")
         return replace(
             self,
-            replica_policy=_spelled(
-                "replica policy", self.replica_policy, replica_policies.POLICIES
-            ),
+            replica_policy=_spelled("replica policy", self.replica_policy, REPLICA_POLICIES),
             fleet_policy=_spelled("fleet policy", self.fleet_policy, FLEET_POLICIES),
         )
 
@@ -77,11 +93,17 @@ class Setup:
             engine = artifact_config(kv_tokens=engine.kv_tokens)
         try:
             made = policies(printed=setup.printed, artifact=setup.artifact_rules)
-            rules = replica_policies.ReplicaPolicyConfig(
+            rules = LaboratoryConfig(
                 cost=setup.cost,
                 deficits=DeficitRules(quantum=setup.quantum),
                 warmup_s=setup.warmup_s,
+                requests_per_minute=setup.requests_per_minute,
+                preemption_lead=setup.preemption_lead,
+                turn_tokens=setup.turn_tokens,
+                prediction_error=setup.prediction_error,
+                seed=setup.seed,
             )
+            made[setup.replica_policy](replace(rules, counters=CentralCounters()))  # faults now
             return FleetConfig(
                 replicas=setup.replicas,
                 engine=engine,

@@ -1,8 +1,9 @@
-"""The policies that an experiment can run: the shipped ones, the papers' literal ones in their place, and rivals."""
+"""The policies that an experiment can run: the shipped ones, the papers' literal ones in their place, and those for comparison only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -17,10 +18,64 @@ from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig
 from evenkeel_fairshare.replica.vtc import Vtc
 
 from evenkeel_simulator.laboratory.cache_aware import CacheAware
+from evenkeel_simulator.laboratory.preble_priority import PreblePriority
+from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS, PreemptiveRoundRobin
+from evenkeel_simulator.laboratory.routers import PrefixQueueScorer, SglangRouter
+from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE, DeferredRpm, Rpm
 from evenkeel_simulator.laboratory.vtc_artifact import ArtifactLcf, ArtifactVtc
+from evenkeel_simulator.laboratory.vtc_central import CentralCounters, CentralVtc
+from evenkeel_simulator.laboratory.vtc_oracle import OracleVtc
+from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD, PreemptiveVtc
 
 FLEET_POLICIES: Final[Mapping[str, Callable[[registry.FleetPolicyConfig], FleetPolicy]]] = (
-    MappingProxyType({**registry.POLICIES, CacheAware.name: lambda config: CacheAware()})
+    MappingProxyType(
+        {
+            **registry.POLICIES,
+            CacheAware.name: lambda config: CacheAware(),
+            SglangRouter.name: lambda config: SglangRouter(),
+            PrefixQueueScorer.name: lambda config: PrefixQueueScorer(),
+        }
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaboratoryConfig(ReplicaPolicyConfig):
+    """The parameters of the shipped policies, and of those below."""
+
+    requests_per_minute: int = REQUESTS_PER_MINUTE
+    """RPM, RPMDefer: a client's limit."""
+    preemption_lead: float = PREEMPTION_LEAD
+    """VTCPreempt: service that a running client may be ahead of a waiting one, in weighted tokens over the weight."""
+    turn_tokens: int = TURN_TOKENS
+    """PreemptiveRoundRobin: output tokens of a request's turn."""
+    prediction_error: float = 0.0
+    """VTCOracle: 0.5 is the paper's ±50 %."""
+    seed: int = 0
+    """VTCOracle: of the errors."""
+    counters: CentralCounters = field(default_factory=CentralCounters)
+    """VTCCentral: those of the one fleet that this configuration is for."""
+
+
+MakeReplicaPolicy = Callable[[LaboratoryConfig], ReplicaPolicy]
+
+REPLICA_POLICIES: Final[Mapping[str, MakeReplicaPolicy]] = MappingProxyType(
+    {
+        **POLICIES,
+        Rpm.name: lambda config: Rpm(limit=config.requests_per_minute),
+        DeferredRpm.name: lambda config: DeferredRpm(limit=config.requests_per_minute),
+        PreemptiveRoundRobin.name: lambda config: PreemptiveRoundRobin(
+            turn_tokens=config.turn_tokens
+        ),
+        PreblePriority.name: lambda config: PreblePriority(),
+        CentralVtc.name: lambda config: CentralVtc(config.counters, cost=config.cost),
+        OracleVtc.name: lambda config: OracleVtc(
+            cost=config.cost, error=config.prediction_error, seed=config.seed
+        ),
+        PreemptiveVtc.name: lambda config: PreemptiveVtc(
+            cost=config.cost, lead=config.preemption_lead
+        ),
+    }
 )
 
 
@@ -63,12 +118,10 @@ def check_refill(level: DeficitLevel) -> bool:
     return True
 
 
-def policies(
-    *, printed: bool, artifact: bool
-) -> Mapping[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]]:
+def policies(*, printed: bool, artifact: bool) -> Mapping[str, MakeReplicaPolicy]:
     """By the names of the API. `printed`: DLPM as the paper prints it instead of as replicas run it; `artifact`: VTC and LCF
     with the accounts of the VTC paper's artifact."""
-    literal: dict[str, Callable[[ReplicaPolicyConfig], ReplicaPolicy]] = {}
+    literal: dict[str, MakeReplicaPolicy] = {}
     if printed:
         literal[Dlpm.name] = lambda config: PrintedDlpm(
             rules=config.deficits,
@@ -79,4 +132,4 @@ def policies(
     if artifact:
         literal[Vtc.name] = lambda config: ArtifactVtc(cost=config.cost)
         literal[Lcf.name] = lambda config: ArtifactLcf(cost=config.cost)
-    return {**POLICIES, **literal}
+    return {**REPLICA_POLICIES, **literal}

@@ -106,8 +106,8 @@ class ArtifactAdmission:
 
 
 def _newcomer(request: EngineRequest) -> tuple[int, int]:
-    """(still to come after prefill, held after prefill): prefill makes the first output token."""
-    return (request.target_output_tokens - 1, request.input_tokens + 1)
+    """(still to come after prefill, held after prefill): prefill makes an output token, the first or after a preemption the next."""
+    return (request.remaining_tokens - 1, request.context_tokens + 1)
 
 
 def _peak(held: Iterable[tuple[int, int]]) -> int:

@@ -103,14 +103,6 @@ def test_a_prediction_is_at_most_the_limit():
     assert counter(policy) - before == 100 + 100 * 2
 
 
-def test_an_engine_that_knows_better_is_believed():
-    policy = PredictedVtc()
-    serve(policy, 50)
-    before = counter(policy)
-    admitted(policy, expected_output_tokens=7)
-    assert counter(policy) - before == 100 + 7 * 2
-
-
 def test_each_client_is_predicted_by_its_own_requests():
     policy = PredictedVtc()
     serve(policy, 50)

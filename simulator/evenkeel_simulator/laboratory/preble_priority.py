@@ -1,0 +1,78 @@
+"""Preble's local queue: priority groups by hit rate, first come, first served in each (`fcfs-mpq` of its public code).
+
+Cached requests go first as in LPM, but a group with fewer hits has its turn too, so no request waits without end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator
+from typing import ClassVar, Final
+
+from evenkeel_fairshare.replica.contract import (
+    AdmissionResult,
+    Arrival,
+    Request,
+    UnchargedPolicy,
+)
+
+GROUPS: Final = 10
+REQUESTS_PER_LEVEL: Final = 10
+"""A turn of group g admits at most this many times g + 1."""
+
+
+class PreblePriority(UnchargedPolicy):
+    """One group per pass, from the highest hit rate to the lowest and again; O(n) per pass.
+
+    Groups without waiting requests have no turn. A turn that memory ends continues in the next pass, so that an empty batch always
+    takes a request.
+    """
+
+    name: ClassVar[str] = "PreblePriority"
+    matches_prefix: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._queue: dict[Request, None] = {}
+        self._group = GROUPS - 1
+        """The group that has the next turn, if it has requests; else the next lower one that has."""
+
+    def arrive(self, request: Request, now_s: float) -> Arrival:
+        self._queue[request] = None
+        return Arrival.QUEUED
+
+    def admissions(self, now_s: float) -> Generator[Request, AdmissionResult, None]:
+        groups: dict[int, list[Request]] = {}
+        for request in self._queue:
+            groups.setdefault(group_of(request), []).append(request)
+        if not groups:
+            return
+        turn = max(groups, key=lambda group: (group - self._group - 1) % GROUPS)
+        left = REQUESTS_PER_LEVEL * (turn + 1)
+        for request in groups[turn]:
+            outcome = yield request
+            if outcome is AdmissionResult.ADMITTED:
+                del self._queue[request]
+                left -= 1
+            elif outcome is AdmissionResult.NO_ROOM:
+                self._group = turn
+                return
+            if not left:
+                break
+        self._group = (turn - 1) % GROUPS
+
+    def requeue(self, request: Request, now_s: float) -> None:
+        self._queue = {request: None, **self._queue}  # it arrived before its equals
+
+    def leave(self, request: Request, now_s: float) -> None:
+        self._queue.pop(request, None)
+
+    def waiting(self) -> Collection[Request]:
+        return self._queue.keys()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+
+def group_of(request: Request) -> int:
+    """ceil(10 · hit rate) - 1, from 0 to 9; 0 without a hit."""
+    tenths = -(-GROUPS * request.matched_tokens // max(1, request.input_tokens))
+    return min(GROUPS, max(1, tenths)) - 1
