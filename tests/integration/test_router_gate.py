@@ -170,13 +170,15 @@ async def blocked(
 ) -> AsyncIterator[list[asyncio.Task[httpx.Response]]]:
     """More long requests of heavy than the replica's batch and the window have room for."""
     tasks = [
-        asyncio.create_task(ask(client, "heavy", n, max_tokens=4000)) for n in range(IN_BATCH + 12)
+        asyncio.create_task(ask(client, "heavy", n, max_tokens=4000)) for n in range(4 * IN_BATCH)
     ]
 
     def is_full() -> bool:
         gate = router.rooms.gates.gate("r0")
         running = len(list(server.replica.engine.running()))
-        return gate is not None and len(gate.sent) > running == IN_BATCH and len(gate) > 0
+        if gate is None or running < IN_BATCH or gate.has_work or not len(gate):
+            return False
+        return len(gate.sent) == IN_BATCH + gate.unbegun
 
     try:
         await until(is_full, "a full batch and requests that wait at the gate")
@@ -212,13 +214,17 @@ async def test_a_waiting_request_shows_and_leaves_with_its_client() -> None:
 
 
 async def test_a_request_waits_for_its_turn_no_longer_than_the_queue_timeout() -> None:
-    async with (
-        gated(limits=LimitsConfig(queue_timeout_s=2.0)) as (router, (server,), client),
-        blocked(router, server, client) as tasks,
-    ):
-        waiting = len(router.rooms.gates)
-        await until(lambda: len(router.rooms.gates) == 0, "waiting requests to be refused")
-        await until(lambda: sum(task.done() for task in tasks) == waiting, "their answers")
+    async with gated(limits=LimitsConfig(queue_timeout_s=1.0)) as (router, _, client):
+        tasks = [
+            asyncio.create_task(ask(client, "heavy", n, max_tokens=4000))
+            for n in range(4 * IN_BATCH)
+        ]
+        at_replica = router.rooms.replicas.totals["r0"]
+
+        def is_over() -> bool:
+            return sum(task.done() for task in tasks) + at_replica.requests == len(tasks)
+
+        await until(is_over, "every request to be refused or at the replica")
         refused = [task.result() for task in tasks if task.done()]
         assert {answer.status_code for answer in refused} == {503}
         assert {answer.json()["error"]["code"] for answer in refused} == {"queue_timeout"}
