@@ -95,7 +95,11 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     unschedulable_reason: str = ""
     """Why this router sends no new requests there (`draining`, `terminating`, …); empty if it may."""
     in_flight: int = 0
-    """Requests of this router at the replica (s_w)."""
+    """Requests of this router at the replica, those that wait at its gate included (s_w)."""
+    gate_waiting: int = 0
+    """Requests that wait at the router's gate, where the router orders the replica's queue."""
+    gate_limit: int = 0
+    """Streamed requests that may be at the replica without having begun; 0 without a gate."""
     requests: int = 0
     failures: int = 0
     input_tokens: int = 0
@@ -203,6 +207,8 @@ class RouterState(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int = 0
     waiting: int = 0
     """Requests that wait for a routable replica."""
+    gate_waiting: int = 0
+    """Requests that wait at the gates of all replicas."""
     prefix_blocks: int = 0
     """Sum over all replicas; a block at two replicas counts twice."""
     config_faults: tuple[str, ...] = ()

@@ -71,6 +71,9 @@ def router_config(
         listen=listen,
         scheduling=SchedulingConfig(
             fleet_policy=spec.scheduling.fleet_policy,
+            queue=spec.scheduling.queue,
+            replica_policy=spec.scheduling.replica_policy,
+            rejoin=spec.scheduling.rejoin,
             input_token_weight=spec.scheduling.input_token_weight,
             output_token_weight=spec.scheduling.output_token_weight,
             kv_time=spec.scheduling.cost.kv_time,

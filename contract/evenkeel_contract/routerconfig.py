@@ -17,6 +17,7 @@ import msgspec
 from evenkeel_contract.decode import salvage, to_plain
 from evenkeel_contract.key import MAX_NAME_BYTES, MAX_WEIGHT
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
+from evenkeel_contract.queueorder import QueueOwner, Rejoin, ReplicaPolicyName
 from evenkeel_contract.values import (
     DNS_NAME,
     ORIGIN,
@@ -99,9 +100,15 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingConfig:
-    """Settings of the fleet policy, from `spec.scheduling` (design §3)."""
+    """Settings of the fleet policy and of the router's gate, from `spec.scheduling` (design §3)."""
 
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
+    queue: QueueOwner = QueueOwner.ENGINE
+    """Where the waiting requests of a replica are ordered (R12)."""
+    replica_policy: ReplicaPolicyName = ReplicaPolicyName.DLPM
+    """Policy of the gate."""
+    rejoin: Rejoin = Rejoin.KEEP_DEBT
+    """Deficit at the gate of a client that returns after being idle (R4)."""
     input_token_weight: Weight = 1
     output_token_weight: Weight = 2
     kv_time: OptionalWeight = 0
@@ -109,7 +116,8 @@ class SchedulingConfig:
     worker_quantum: Positive | None = None
     """Q^w in weighted tokens: how much a client may send to a replica per refill. None: it follows the prompts (R2)."""
     client_quantum: Positive | None = None
-    """Q^u of the replicas in weighted tokens: the largest credit that a seed can carry (R5). None: each replica measures it."""
+    """Q^u of the replicas and of the gate in weighted tokens: the largest credit that a seed can carry (R5). None: each replica
+    measures it."""
     max_debt: Positive | None = None
     """U in weighted tokens: the largest charge of one batch to a client; None: the value that replicas report."""
 
@@ -137,7 +145,7 @@ class LimitsConfig:
     max_output_tokens: Positive = 131_072
     """Largest `max_tokens` of a request; the router refuses a larger one."""
     queue_timeout_s: Seconds = 120.0
-    """Longest wait of a request while no replica can take it."""
+    """Longest wait of a request while no replica can take it, and at the gate (R12)."""
     activation_timeout_s: Seconds = 600.0
     """Longest wait of a request for the first replica of a service at zero, with `atZero: Activate`."""
     first_token_timeout_s: Seconds = 120.0

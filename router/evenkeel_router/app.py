@@ -214,6 +214,7 @@ def _pipeline(
         rooms.settings,
         rooms.replicas,
         rooms.service_ledger.accounting,
+        rooms.gates,
         upstream=upstream,
         health=health,
         is_draining=lambda: rooms.intake.draining,

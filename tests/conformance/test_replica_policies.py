@@ -331,3 +331,21 @@ def test_a_request_answered_later_waits_while_others_may_enter(policy):
     assert sorted(one.id for one in proposed) == [one.id for one in jobs]
     assert list(policy.waiting()) == proposed[:1]
     assert next(policy.admissions(1.0)) is proposed[0]
+
+
+def test_a_correction_changes_what_is_charged_and_not_the_queue(policy: ReplicaPolicy) -> None:
+    first, second = job(1), job(2)
+    policy.arrive(first, 0.0)
+    policy.arrive(second, 0.0)
+    admissions = policy.admissions(0.0)
+    admitted = next(admissions)
+    admitted.extend_tokens = 10
+    with pytest.raises(StopIteration):
+        while admissions.send(AdmissionResult.ADMITTED) is not None:
+            second.extend_tokens = 10
+    policy.corrected(admitted, extend_tokens=2, output_tokens=3)
+    policy.corrected(admitted, extend_tokens=20, output_tokens=3)
+    assert len(policy) == 0
+    for one in (first, second):
+        policy.leave(one, 1.0)
+    assert not list(policy.waiting())

@@ -49,6 +49,7 @@ SERVICE: Final[Document] = {
         "scheduling": {
             "replicaPolicy": "DLPM",
             "fleetPolicy": "D2LPM",
+            "queue": "Engine",
             "inputTokenWeight": 1,
             "outputTokenWeight": 2,
             "cost": {"kvTime": 0},

@@ -46,6 +46,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "engine.template.metadata": {"annotations": {"c": "d"}},
     "engine.template.spec": {"nodeSelector": {"gpu": "h100"}},
     "scheduling.replicaPolicy": "VTC",
+    "scheduling.queue": "Auto",
     "scheduling.fleetPolicy": "LeastLoaded",
     "scheduling.inputTokenWeight": 3,
     "scheduling.outputTokenWeight": 4,

@@ -125,6 +125,24 @@ def dlpm_backlogged_gap(
     )
 
 
+def gated_backlogged_gap(
+    overshoot: float,
+    quantum: float,
+    weights: tuple[float, float] = (1.0, 1.0),
+    *,
+    tokens_at_engine: int,
+    input_weight: float = 1.0,
+) -> float:
+    """|W_f/w_f - W_g/w_g| of two clients backlogged at a gate, over any interval (docs/design/0008).
+
+    `tokens_at_engine`: T, the largest sum of final lengths at the engine, its own queue included; U is that of a memory of T. For
+    each client what the gate charges and what the engine computes differ by at most we·T, more or less, and a deficit may exceed
+    its quantum by corrections of at most we·T: 3·we·T beyond Theorem 4.1, which needs we <= wq.
+    """
+    window = sum(3 * input_weight * tokens_at_engine / weight for weight in weights)
+    return dlpm_backlogged_gap(overshoot, quantum, weights) + window
+
+
 def dlpm_shortfall(
     overshoot: float,
     quantum: float,

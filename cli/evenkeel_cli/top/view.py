@@ -112,7 +112,7 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
         window_s=window_s,
         draining=now.draining,
         in_flight=now.in_flight,
-        waiting=now.waiting,
+        waiting=now.waiting + now.gate_waiting,
         prefix_blocks=now.prefix_blocks,
         config_faults=now.config_faults,
         fleet=now.fleet,
@@ -144,7 +144,7 @@ def _replicas(
             quantum=replica.quantum,
             in_flight=replica.in_flight,
             running=replica.running,
-            waiting=replica.waiting,
+            waiting=replica.waiting + replica.gate_waiting,
             service_per_s=sum(
                 served[pair] / window_s for pair in served if pair[1] == replica.name
             ),

@@ -101,19 +101,6 @@ class Runtime(Enum):
     SIMULATOR = "Simulator"  # answers like SGLang, with times from a cost model; needs no GPU
 
 
-class ReplicaPolicyName(Enum):
-    """How a replica orders its waiting requests (design R1)."""
-
-    DLPM = "DLPM"
-    VTC = "VTC"
-    VTC_PREDICT = "VTCPredict"  # VTC that charges predicted output at admission
-    DRR = "DRR"  # deficit round robin: one quantum each turn, in order of joining
-    LCF = "LCF"  # least counter first, for comparisons: a new client is owed all earlier service
-    LPM = "LPM"
-    HRRN = "HRRN"  # highest response ratio next: work since the arrival over uncached input
-    FCFS = "FCFS"
-
-
 class AccessMode(Enum):
     """Access mode of a PersistentVolumeClaim."""
 

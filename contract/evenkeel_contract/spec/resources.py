@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Annotated, Final
 
 from evenkeel_contract.enginesettings import ISOLATION
+from evenkeel_contract.queueorder import QueueOwner, Rejoin, ReplicaPolicyName
 from evenkeel_contract.routerconfig import Anonymous, FleetPolicyName
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
@@ -24,7 +25,6 @@ from evenkeel_contract.spec.parts import (
     Metadata,
     Model,
     OptionalWeight,
-    ReplicaPolicyName,
     Router,
     SecretKeyRef,
     Slo,
@@ -45,13 +45,6 @@ from evenkeel_contract.words_or_numbers import IsolationSetting, QuantumSetting
 _DEFAULT_ISOLATION: Final = IsolationSetting.from_plain(f"{ISOLATION:.0%}")
 
 
-class Rejoin(Enum):
-    """Deficit of a client that returns to a replica after being idle (design R4)."""
-
-    KEEP_DEBT = "KeepDebt"  # a negative deficit is kept
-    PAPER = "Paper"  # the deficit is set to zero, as in the paper; a client can exploit this
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostTerms:
     """Optional terms of the cost of a request."""
@@ -68,6 +61,10 @@ class Scheduling:
 
     replica_policy: ReplicaPolicyName = ReplicaPolicyName.DLPM
     """Policy that orders the waiting requests within a replica. Only DLPM, VTC, VTCPredict and DRR are fair."""
+    queue: QueueOwner = QueueOwner.ENGINE
+    """Where the waiting requests of a replica are ordered. Engine: in the engine, by Evenkeel's plug-in. Router: in the router, which
+    sends the engine little more than it can start. Use it for engines without the plug-in. Auto: in the router for replicas that
+    send no reports, in the engine for others."""
     fleet_policy: FleetPolicyName = FleetPolicyName.D2LPM
     """Policy by which the router chooses a replica for a request."""
     input_token_weight: Weight = 1

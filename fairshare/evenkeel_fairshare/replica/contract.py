@@ -166,6 +166,13 @@ class ReplicaPolicy(ABC):
         for request in requests:
             self.progress(request, tokens)
 
+    def corrected(self, request: Request, *, extend_tokens: int, output_tokens: int) -> None:
+        """A running request computed so many tokens, and not as many as it was charged for (R12). `output_tokens`: all of them.
+
+        Only for callers that predict what an engine computes, such as a router. Policies whose charge does not depend on the
+        cache ignore it.
+        """
+
     @abstractmethod
     def requeue(self, request: Request, now_s: float) -> None:
         """A running request was retracted and waits again; tokens computed again are charged again (R11)."""

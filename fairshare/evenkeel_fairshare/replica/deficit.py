@@ -127,6 +127,10 @@ class Account:
             self._is_light = self.positive_from < now
         self._owe_until(now + int(-balance // self.quantum) + 1)
 
+    def pay_back(self, cost: float) -> None:
+        """Take back a part of what was charged; `cost` is not negative."""
+        self._set(self.deficit + cost)
+
     def admit(self, cost: float) -> None:
         """One request moves from the queue to the batch and pays `cost`."""
         self.waiting -= 1

@@ -201,6 +201,22 @@ class Dlpm(ReplicaPolicy):
         for tenant, count in by_tenant.items():
             tenant.charge(price * count)
 
+    def corrected(self, request: Request, *, extend_tokens: int, output_tokens: int) -> None:
+        """Pay the difference, or get it back: then a deficit may exceed Q^u by what came back."""
+        cost, paid = self._cost, request.paid_output_tokens
+        charged = cost.output_cost(request.extend_tokens, paid, max(paid, request.output_tokens))
+        due = cost.output_cost(extend_tokens, paid, max(paid, output_tokens))
+        if request.charge_input:
+            charged += cost.input_cost(request.input_work)
+            due += cost.input_cost(extend_tokens + request.load_tokens)
+        request.extend_tokens, request.output_tokens = extend_tokens, output_tokens
+        self._service += due - charged
+        for node in self._running[request].path:
+            if due > charged:
+                node.charge(due - charged)
+            elif due < charged:
+                node.pay_back(charged - due)
+
     def requeue(self, request: Request, now_s: float) -> None:
         client = self._running.pop(request)
         for node in client.path:

@@ -10,7 +10,7 @@ small steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -182,6 +182,8 @@ class Fleet:
         self.outstanding: list[int] = []
         """Requests that have not finished, by slot (s_w)."""
         self.routable: ReplicaSet = EMPTY
+        self.withdrawn: Callable[[Member], None] = lambda member: None
+        """Called with a replica that takes no new requests from now on."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -244,6 +246,7 @@ class Fleet:
         member.routable = False
         if member.slot is not None:
             self.routable = ReplicaSet(self.routable & ~(1 << member.slot))
+        self.withdrawn(member)
 
     def lost(self, member: Member) -> None:
         """A replica's process is gone, and its cache with it (R6)."""

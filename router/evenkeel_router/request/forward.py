@@ -7,6 +7,8 @@
 | the same, but it had not begun by the report    | another replica; not one of its attempts, up to a limit  |
 | the replica drains, and it has not begun        | another replica, if there is one; not an attempt         |
 | no replica left to try, or none routable        | wait for a replica, up to queueTimeout; then 503         |
+| its turn at the replica's gate does not come    | 503 after queueTimeout                                   |
+| that replica drains or is lost before its turn  | another replica; no charge                               |
 | the service is at zero replicas                 | the same, up to activationTimeout, or 503 at once        |
 | silence before the first byte                   | 504, never a retry: the replica may still work on it     |
 | broken, garbage or silence after the first byte | one error event, and the end of the stream               |
@@ -24,20 +26,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
-from evenkeel_contract.names import ADAPTER_HEADER, CLIENT_KEY_HEADER, REQUEST_ID_HEADER
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
-from multidict import istr
 
 from evenkeel_router.api.answers import GarbageError, of_reply
 from evenkeel_router.api.errors import Outcome, Refusal, of_status, replica_error_body
 from evenkeel_router.api.identity import UNPAID, Paid
-from evenkeel_router.api.inference import with_client_key
 from evenkeel_router.api.streams import SCANS
 from evenkeel_router.fleet.health import Health
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Match, Ticket
+from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
+from evenkeel_router.request.outgoing import outgoing_of
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, Attempt, RequestState
 from evenkeel_router.settings import Settings
@@ -46,7 +47,6 @@ from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
     ConnectionLimitError,
-    Outgoing,
     RelocatedError,
     Reply,
     SilenceError,
@@ -54,7 +54,6 @@ from evenkeel_router.transport.upstream import (
     Upstream,
 )
 
-_TRACE_HEADERS: Final = (istr("traceparent"), istr("tracestate"))
 EXCUSED_PER_ATTEMPT: Final = 4
 """A request that only waited where a replica was lost is excused this often for each attempt that it has. The limit
 stops a request that brings down every replica that begins it: until the next report it looks the same."""
@@ -77,6 +76,8 @@ class FailedAttempt(Exception):
 class _History:
     """The attempts of one request so far."""
 
+    wait_until_s: float
+    """Until when it may wait for a replica, or for its turn at one."""
     failed: tuple[Ticket, ...] = ()
     """At replicas that failed it: 5xx, garbage, or a broken connection before the first byte."""
     tried: ReplicaSet = EMPTY
@@ -100,6 +101,7 @@ class Forwarder:
         settings: Settings,
         replicas: Replicas,
         accounting: Accounting,
+        gates: Gates,
         *,
         upstream: Upstream,
         health: Health,
@@ -108,6 +110,7 @@ class Forwarder:
         self._settings = settings
         self._replicas = replicas
         self._accounting = accounting
+        self._gates = gates
         self._upstream = upstream
         self._health = health
         self._is_draining = is_draining
@@ -118,13 +121,16 @@ class Forwarder:
         self, request_state: RequestState, admitted: AdmittedRequest, request: Request
     ) -> Answer:
         """The answer; raises `Refusal`. The last attempt stays open in `request_state`, to settle."""
-        fleet, history = self._replicas.fleet, _History()
-        deadline_s = request_state.started_s + self._settings.config.limits.queue_timeout_s
+        fleet = self._replicas.fleet
+        queue_timeout_s = self._settings.config.limits.queue_timeout_s
+        history = _History(request_state.started_s + queue_timeout_s)
         while True:
             ticket = fleet.select(admitted.match, history.tried)
             if ticket is None:
                 if not fleet.routable:
-                    deadline_s = await self._replica_wait.wait(request_state, admitted, deadline_s)
+                    history.wait_until_s = await self._replica_wait.wait(
+                        request_state, admitted, history.wait_until_s
+                    )
                 elif history.spent:
                     raise own_answers.failed_everywhere()
                 history.tried = EMPTY  # no replica had begun it, or much may have changed
@@ -135,7 +141,7 @@ class Forwarder:
                 answer = await self._attempt(request_state, admitted, request, attempt, history)
             except RelocatedError:
                 history.paid = await attempt.relocated(estimate(admitted.match, 0))
-                deadline_s = self._wait_until_s(request_state, admitted, history)
+                history.wait_until_s = self._wait_until_s(request_state, admitted, history)
                 admitted.totals.relocations += 1
                 continue
             except FailedAttempt as failed:
@@ -144,7 +150,7 @@ class Forwarder:
                 history.failed += (ticket,)
                 if failed.unanswered and not ran:
                     history.excused += 1
-                    deadline_s = self._wait_until_s(request_state, admitted, history)
+                    history.wait_until_s = self._wait_until_s(request_state, admitted, history)
                 if self._has_no_attempt_left(history):
                     raise own_answers.failed(request_state.attempts, str(failed)) from failed
                 admitted.totals.retries += 1
@@ -165,7 +171,10 @@ class Forwarder:
         attempt: Attempt,
         history: _History,
     ) -> Answer | None:
-        """One replica; None if there was no connection. Raises `FailedAttempt`, `RelocatedError`, `Refusal`."""
+        """One replica; None if there was no turn or no connection. Raises `FailedAttempt`, `RelocatedError`, `Refusal`."""
+        if not await self._is_admitted(admitted, attempt, history):
+            attempt.refused()
+            return None
         try:
             exchange = await attempt.connect(
                 self._upstream, self._replicas.configured[attempt.replica]
@@ -184,7 +193,7 @@ class Forwarder:
         silence_s = self._silence_s(admitted)
         left_s = self._answer_by_s(request_state, history, silence_s) - self._now()
         silence_s = min(silence_s, max(0.0, left_s))
-        outgoing = _outgoing(request_state, admitted, request, key)
+        outgoing = outgoing_of(request_state, admitted, request, key)
         try:
             reply = await exchange.ask(outgoing, silence_s=silence_s)
         except SilenceError as error:
@@ -199,11 +208,33 @@ class Forwarder:
         begun = partial(self._begun, request_state, attempt, history)
         if reply.status == 200 and admitted.inference.stream and reply.body is None:
             relay = Relay(request_state, admitted, request, reply, begun)
+            if attempt.turn is not None:
+                attempt.turn.produced = relay.scan
             idle_s = self._settings.config.limits.idle_timeout_s
             return await relay_stream(relay, idle_s=idle_s, health=self._health)
         return relay_whole(
             request_state, admitted, request, reply, begun, close=self._is_draining()
         )
+
+    async def _is_admitted(
+        self, admitted: AdmittedRequest, attempt: Attempt, history: _History
+    ) -> bool:
+        """Wait for the request's turn, where the router orders the replica's queue (R12). False: another replica is needed."""
+        inference = admitted.inference
+        turn = attempt.turn = self._gates.enter(
+            attempt.ticket,
+            admitted.client,
+            streams=inference.stream,
+            max_output_tokens=inference.max_output_tokens or 0,
+            paid=history.paid,
+        )
+        if turn is None:
+            return True
+        try:
+            return await turn.admission(history.wait_until_s - self._now())
+        except TimeoutError as error:
+            limits = self._settings.config.limits
+            raise own_answers.not_admitted(limits.queue_timeout_s) from error
 
     def _begun(
         self, request_state: RequestState, attempt: Attempt, history: _History, status: int
@@ -212,6 +243,8 @@ class Forwarder:
         request_state.first_byte_s = self._now()
         request_state.status = status
         if status == 200:
+            if attempt.turn is not None:
+                attempt.turn.begun(request_state.usage)
             attempt.ticket.member.backoff.answered()
             if history.failed:
                 self._health.failed(history.failed, answered_by=attempt.replica)
@@ -238,26 +271,6 @@ class Forwarder:
         queue_until_s = self._now() + self._settings.config.limits.queue_timeout_s
         answer_by_s = self._answer_by_s(request_state, history, self._silence_s(admitted))
         return min(queue_until_s, answer_by_s)
-
-
-def _outgoing(
-    request_state: RequestState, admitted: AdmittedRequest, request: Request, key: str
-) -> Outgoing:
-    """What is sent: the client's body, the client key, and the request's origin."""
-    inference = admitted.inference
-    headers = [(REQUEST_ID_HEADER, request_state.request_id)]
-    if admitted.endpoint.api.key_in_body:
-        body = with_client_key(inference.body, key)
-    else:
-        body = inference.body
-        headers.append((CLIENT_KEY_HEADER, key))
-    if inference.adapter is not None:
-        headers.append((ADAPTER_HEADER, inference.adapter))
-    for name in _TRACE_HEADERS:
-        value = request.headers.get(name)
-        if value is not None and value.isascii() and value.isprintable():
-            headers.append((name, value))
-    return Outgoing(request_state.path, headers, body, inference.content_type)
 
 
 class Relay:

@@ -106,6 +106,12 @@ def no_replica(why: str, waited_s: float, *, at_zero: bool) -> Refusal:
     return Refusal(Outcome.UNAVAILABLE, message, code="no_replica", retry_after_s=RETRY_AFTER_S)
 
 
+def not_admitted(waited_s: float) -> Refusal:
+    """The request's turn at the gate did not come within its time."""
+    message = f"The replicas were busy for {waited_s:g} s, and the request could not start."
+    return Refusal(Outcome.UNAVAILABLE, message, code="queue_timeout", retry_after_s=RETRY_AFTER_S)
+
+
 def failed_everywhere() -> Refusal:
     """No replica is left to try."""
     message = "Every replica failed to answer the request."

@@ -9,6 +9,8 @@ What the request holds at a replica is owned by its current `Attempt`: a ticket 
 | DISPATCHED | ticket, exchange, booking | `failed`, `relocated`, `finished`        |
 | RELOCATING | booking                   | the end of `relocated`, or `finished`    |
 | ENDED      | nothing                   |                                          |
+
+Where the router orders a replica's queue, the attempt also has a turn at its gate (R12), until it has ended.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client, Paid
 from evenkeel_router.api.inference import Inference
 from evenkeel_router.fleet.selection import Fleet, Match, Ticket
+from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking, RelocationVerdict
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
@@ -52,7 +55,7 @@ class Attempt:
     """From selection to one ending."""
 
     __slots__ = (
-        "_accounting", "_fleet", "_state", "booking", "exchange", "taken_back", "ticket", "tried",
+        "_accounting", "_fleet", "_state", "booking", "exchange", "taken_back", "ticket", "tried", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +69,8 @@ class Attempt:
         self.tried = tried
         self.exchange: Exchange | None = None
         self.booking: Booking | None = None
+        self.turn: Turn | None = None
+        """Where the router orders the replica's queue."""
         self.taken_back: Verdict | None = None
         """Set when the router takes the request back from a replica that drains."""
 
@@ -94,6 +99,7 @@ class Attempt:
         """The request never reached the replica: nothing is charged."""
         self._state = State.ENDED
         self._give_back(NOTHING)
+        self._leave_gate(NOTHING)
 
     def failed(self, estimate: Usage) -> tuple[bool, Paid]:
         """The replica failed with nothing sent to the client; its charge of q is taken back, as the next attempt pays.
@@ -105,6 +111,7 @@ class Attempt:
         ran = self._accounting.was_running(booking)
         paid = self._accounting.failed(booking, estimate)
         self._give_back(NOTHING)
+        self._leave_gate(None if ran else NOTHING)
         return ran, paid
 
     async def relocated(self, estimate: Usage) -> Paid:
@@ -115,7 +122,9 @@ class Attempt:
         self._state = State.RELOCATING
         self._give_back(NOTHING)
         verdict = await self.taken_back.verdict() if self.taken_back is not None else None
-        return self._accounting.moved(self._end(), verdict, estimate)
+        paid = self._accounting.moved(self._end(), verdict, estimate)
+        self._leave_gate(None if paid.input else NOTHING)
+        return paid
 
     def finished(self, usage: Usage | None) -> None:
         """The request is over, however it ended; does nothing where another ending came before.
@@ -128,6 +137,7 @@ class Attempt:
             if self._state is State.DISPATCHED:
                 self._give_back(usage)
             self._accounting.ended(self._end(), usage)
+            self._leave_gate(usage)
 
     def _end(self) -> Booking:
         self._state = State.ENDED
@@ -139,6 +149,11 @@ class Attempt:
         if self.exchange is not None:
             self.exchange.close()
         self._fleet.finished(self.ticket, usage)
+
+    def _leave_gate(self, usage: Usage | None) -> None:
+        """`usage`: None where the charge stands."""
+        if self.turn is not None:
+            self.turn.leave(usage)
 
 
 class RequestState:

@@ -95,6 +95,7 @@ def metrics(rooms: Rooms, log: RequestLog) -> Lines:
     yield from fairness_metrics(model, rooms.service_ledger.fairness.now)
     yield from ledger_metrics(rooms)
     yield from replica_metrics(model, rooms.replicas)
+    yield from gate_metrics(model, rooms)
     yield from prediction_metrics(model, rooms.totals)
     yield from kv_metrics(model, rooms.prefixes.followers)
     yield from router_metrics(rooms, log)
@@ -175,6 +176,23 @@ def replica_metrics(model: str, replicas: Replicas) -> Lines:
     ]
     for name, help_text, of in _REPLICA_COUNTERS:
         yield from counter(name, help_text, ((own, of(one)) for own, one in listed))
+
+
+def gate_metrics(model: str, rooms: Rooms) -> Lines:
+    """The gates of replicas whose queues the router orders."""
+    gates = [
+        (labels(model_name=model, replica=member.name), gate)
+        for member in list(rooms.replicas.fleet)
+        if (gate := rooms.gates.gate(member.name)) is not None
+    ]
+    for name, help_text, value in (
+        ("replica_gate_waiting", "Requests that wait in the router until the replica can start them.", len),
+        ("replica_gate_unbegun", "Requests at the replica that have not begun to answer.",
+         lambda gate: gate.unbegun),
+        ("replica_gate_limit", "Streamed requests that may be at the replica without having begun.",
+         lambda gate: int(gate.streamed.limit)),
+    ):  # fmt: skip
+        yield from gauge(name, help_text, ((own, value(gate)) for own, gate in gates))
 
 
 def prediction_metrics(model: str, totals: RequestTotals) -> Lines:

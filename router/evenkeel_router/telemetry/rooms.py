@@ -12,6 +12,7 @@ from typing import Self
 from evenkeel_contract.routerconfig import RouterConfig
 
 from evenkeel_router.fleet.replicas import Replicas
+from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.limit_parts import LimitParts
 from evenkeel_router.ledger.service_ledger import ServiceLedger
 from evenkeel_router.ledger.totals import RequestTotals, ttft_histogram
@@ -27,6 +28,7 @@ class Rooms:
     settings: Settings
     service_ledger: ServiceLedger
     replicas: Replicas
+    gates: Gates
     prefixes: Prefixes
     totals: RequestTotals
     intake: Intake
@@ -45,7 +47,9 @@ class Rooms:
         totals = RequestTotals(service_ledger.accounting.cost)
         totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
         intake = Intake(config, LimitParts(service_ledger.ledger.router))
-        return cls(settings, service_ledger, Replicas(settings), Prefixes(), totals, intake)
+        replicas = Replicas(settings)
+        gates = Gates(settings, replicas)
+        return cls(settings, service_ledger, replicas, gates, Prefixes(), totals, intake)
 
     def apply(self, config: RouterConfig) -> None:
         """Use a changed configuration. It touches no request in flight; discovery applies the replicas."""
@@ -56,6 +60,7 @@ class Rooms:
         if config.ttft_threshold_s != before.ttft_threshold_s:
             self.totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
         self.replicas.apply(config, before)
+        self.gates.apply(config, before)
 
     def uncounted(self) -> Iterator[str]:
         """Replicas that take requests and whose service is in no ledger."""

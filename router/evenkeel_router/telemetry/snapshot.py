@@ -50,6 +50,7 @@ def router_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
         draining=rooms.intake.draining,
         in_flight=rooms.intake.admission.running,
         waiting=len(rooms.replicas.wait_queue),
+        gate_waiting=len(rooms.gates),
         prefix_blocks=sum(map(rooms.replicas.fleet.blocks, rooms.replicas.fleet)),
         config_faults=rooms.settings.faults,
         prefix=_prefix(rooms),
@@ -83,6 +84,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
     seen = rooms.replicas.reports.get(member.name)
     follower = rooms.prefixes.followers.get(member.name)
     page = _page(rooms, member)
+    gate = rooms.gates.gate(member.name)
     return adminstate.ReplicaState(
         name=member.name,
         url=rooms.replicas.configured[member.name].url,
@@ -90,6 +92,8 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         routable=member.routable,
         unschedulable_reason=member.unschedulable,
         in_flight=rooms.replicas.fleet.load(member),
+        gate_waiting=0 if gate is None else len(gate),
+        gate_limit=0 if gate is None else int(gate.streamed.limit),
         requests=totals.requests,
         failures=totals.failures,
         input_tokens=totals.input_tokens,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.decode import to_plain
-from evenkeel_contract.spec.parts import ReplicaPolicyName, Runtime
+from evenkeel_contract.queueorder import ReplicaPolicyName
+from evenkeel_contract.spec.parts import Runtime
 from evenkeel_contract.validate import (
     OWNED_FLAGS,
     parse_service,

@@ -60,7 +60,7 @@ def test_a_simulated_replica_ships_the_policies_of_the_api_and_no_experiments(
         )
     script = """
 import importlib.util, sys
-from evenkeel_contract.spec.parts import ReplicaPolicyName
+from evenkeel_contract.queueorder import ReplicaPolicyName
 from evenkeel_fairshare.replica.registry import POLICIES
 from evenkeel_simulator.server.settings import parse_arguments
 assert set(POLICIES) == {name.value for name in ReplicaPolicyName}

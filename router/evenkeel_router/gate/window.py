@@ -1,0 +1,128 @@
+"""How many requests a replica may have that have not begun to answer (R12).
+
+A streamed request has begun with its first event. So the streamed requests that have not begun are those in the engine's queue and
+those in prefill, and their number bounds the queue while the batch may grow as far as the engine's memory allows. A whole answer
+shows no beginning. Such a request counts until its end, in a window of its own.
+
+The limit follows latency, as in TCP Vegas (Brakmo, Peterson 1995). The pace of a request is its delay over its work: seconds from
+its dispatch to its first event, or to its whole answer, per token of work. Work is counted in tokens of prefill: the uncached
+tokens of the request and of those that were sent before and had not begun, `FIXED_TOKENS`, and `OUTPUT_TOKENS` for each output
+token of a whole answer. Prefill and decode alone give similar paces; time in the engine's queue raises the pace.
+
+| event                                            | limit                                          |
+|--------------------------------------------------|------------------------------------------------|
+| start, and each new process of the replica       | the floor                                      |
+| pace within the tolerance, and a request waits   | one more; after the first cut one per window   |
+| pace above the tolerance times the best          | half, at least the floor; once per window      |
+
+Beyond the floor, the uncached tokens of streamed requests that have not begun are limited too. A queue for prefill alone, which the
+pace does not show, is then at most one step long.
+
+The best pace is the lowest seen. While the limit is the floor, it rises by `FORGETTING` with each request up to the paces seen
+there, because workloads change and predictions of cached tokens err. Above the floor it does not rise: the window itself could be
+the cause of slower paces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from evenkeel_fairshare.replica.contract import Request
+
+FIXED_TOKENS: Final = 256
+"""Work of a request beyond its tokens: a prefill of no tokens takes about as long as some hundred tokens."""
+OUTPUT_TOKENS: Final = 64
+"""A decode step takes as long as a prefill of some tens of tokens."""
+FORGETTING: Final = 1.01
+LARGEST: Final = 1024.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRules:
+    """Parameters of one window."""
+
+    floor: int
+    """The smallest limit, requests. The engine always has as many to choose its next batch from."""
+    tolerance: float
+    """Highest pace without a cut, in best paces."""
+    most_tokens: float
+    """With as many uncached tokens no other request is sent, beyond the floor."""
+
+
+STREAMED: Final = WindowRules(floor=2, tolerance=2.0, most_tokens=2048)
+"""One request computes its prompt while the next one waits. More of them are of use while one prefill can take all of them. The
+number of tokens is vLLM's smallest default for one step."""
+WHOLE: Final = WindowRules(floor=4, tolerance=4.0, most_tokens=inf)
+"""A larger batch lengthens each answer, so a longer answer alone does not show a queue. Most of these requests decode, so their
+prompts are no limit."""
+
+
+@dataclass(slots=True, eq=False)
+class GatedRequest(Request):
+    """A request at a gate."""
+
+    streams: bool = True
+    """Whether its answer comes as events, so that its beginning is seen."""
+
+
+class Window:
+    """The window of one process of a replica, for one kind of answer. Times are seconds of one clock."""
+
+    __slots__ = ("_best_pace", "_cut_s", "_sent", "_slow_start", "_tokens", "limit", "rules")
+
+    def __init__(self, rules: WindowRules) -> None:
+        self.rules = rules
+        self.limit = float(rules.floor)
+        self._sent: dict[GatedRequest, tuple[float, int]] = {}
+        """Requests that have not begun: when each was sent, and the uncached tokens ahead of it, its own included."""
+        self._tokens = 0
+        self._best_pace = inf
+        self._slow_start = True
+        self._cut_s = -inf
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may be sent."""
+        count = len(self._sent)
+        return count < self.rules.floor or (
+            count < int(self.limit) and self._tokens < self.rules.most_tokens
+        )
+
+    def sent(self, request: GatedRequest, now_s: float) -> None:
+        """A request goes to the replica."""
+        self._tokens += request.extend_tokens
+        self._sent[request] = (now_s, self._tokens)
+
+    def left(self, request: GatedRequest) -> None:
+        """A request has begun or ended; does nothing if that is known."""
+        if self._sent.pop(request, None) is not None:
+            self._tokens -= request.extend_tokens
+
+    def begun(
+        self, request: GatedRequest, now_s: float, *, output_tokens: int, others_wait: bool
+    ) -> None:
+        """A request has begun. `output_tokens`: of a whole answer, else 0; `others_wait`: a larger window would be used."""
+        sent = self._sent.get(request)
+        if sent is None:
+            return
+        self.left(request)
+        sent_s, tokens_ahead = sent
+        work = FIXED_TOKENS + tokens_ahead + OUTPUT_TOKENS * output_tokens
+        pace = (now_s - sent_s) / work
+        is_least = self.limit <= self.rules.floor
+        self._best_pace = min(pace, self._best_pace * (FORGETTING if is_least else 1.0))
+        if pace > self.rules.tolerance * self._best_pace:
+            self._cut(sent_s, now_s)
+        elif others_wait:
+            self.limit = min(LARGEST, self.limit + (1.0 if self._slow_start else 1.0 / self.limit))
+
+    def _cut(self, sent_s: float, now_s: float) -> None:
+        self._slow_start = False
+        if sent_s >= self._cut_s:  # else it was sent under the limit before the last cut
+            self.limit = max(float(self.rules.floor), self.limit / 2)
+            self._cut_s = now_s

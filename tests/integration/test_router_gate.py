@@ -1,0 +1,273 @@
+"""The router's gate in front of replicas that serve first come, first served, over real sockets (R12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import httpx
+import pytest
+from evenkeel_contract.adminstate import decode_state
+from evenkeel_contract.queueorder import QueueOwner
+from evenkeel_contract.routerconfig import (
+    ApiKeyConfig,
+    ClientConfig,
+    LimitsConfig,
+    SchedulingConfig,
+    TenancyConfig,
+    TenantConfig,
+)
+from evenkeel_router.app import Router
+from evenkeel_simulator.engine.config import EngineConfig
+from evenkeel_simulator.server.app import RunningServer
+from evenkeel_simulator.server.settings import Settings
+
+from tests.support.routers import MODEL, PATIENCE_S, fleet, sha256, simulated, until
+
+WEIGHTS = {"heavy": 1, "light": 4}
+IN_BATCH = 8
+FLOOD = 24
+"""Open requests of each client: three batches."""
+ORDERED = SchedulingConfig(queue=QueueOwner.AUTO, client_quantum=100)
+
+
+def tenant(name: str, weight: int) -> TenantConfig:
+    return TenantConfig(
+        namespace="ns",
+        name=name,
+        weight=weight,
+        clients=(ClientConfig(name="c"),),
+        api_keys=(ApiKeyConfig(name="k", client="c", sha256=sha256(name)),),
+    )
+
+
+TENANCY = TenancyConfig(tenants=tuple(tenant(name, weight) for name, weight in WEIGHTS.items()))
+
+
+def unfair(**changes: Any) -> Settings:
+    """A replica without reports, whose own queue has no order but that of arrival."""
+    given: dict[str, Any] = {
+        "replica_policy": "FCFS",
+        "reports_port": None,
+        "engine": EngineConfig(max_running=IN_BATCH),
+        "speed": 2.0,
+    }
+    return simulated(**(given | changes))
+
+
+@asynccontextmanager
+async def gated(
+    replicas: int = 1, *, settings: Settings | None = None, **changes: Any
+) -> AsyncIterator[tuple[Router, list[RunningServer], httpx.AsyncClient]]:
+    limits = httpx.Limits(max_connections=None)
+    given: dict[str, Any] = {"tenancy": TENANCY, "scheduling": ORDERED}
+    async with (
+        fleet(replicas, settings=settings or unfair(), **(given | changes)) as (router, servers),
+        httpx.AsyncClient(base_url=router.url, timeout=5 * PATIENCE_S, limits=limits) as client,
+    ):
+        yield router, servers, client
+
+
+async def ask(
+    client: httpx.AsyncClient, tenant_name: str, number: int, **changes: Any
+) -> httpx.Response:
+    body = {
+        "model": MODEL,
+        "prompt": f"{tenant_name} {number} " * 8,
+        "max_tokens": 32,
+        "stream": True,
+        "ignore_eos": True,
+    }
+    headers = {"Authorization": f"Bearer {tenant_name}"}
+    return await client.post("/v1/completions", json=body | changes, headers=headers)
+
+
+async def flood(client: httpx.AsyncClient, tenant_name: str, first: int, **changes: Any) -> None:
+    """One request after the other, until cancelled."""
+    number = first
+    while True:
+        response = await ask(client, tenant_name, number, **changes)
+        assert response.status_code == 200, response.text
+        number += FLOOD
+
+
+def served(server: RunningServer) -> dict[str, float]:
+    """Service by tenant, as the replica counts it."""
+    return {
+        client.split("/")[1]: totals.service
+        for client, totals in server.replica.engine.accounts.clients.items()
+    }
+
+
+def is_idle(router: Router) -> bool:
+    """Whether no request holds anything."""
+    rooms = router.rooms
+    gates = [rooms.gates.gate(member.name) for member in rooms.replicas.fleet]
+    return (
+        rooms.intake.admission.running == 0
+        and len(rooms.gates) == 0
+        and not any(rooms.replicas.fleet.load(member) for member in rooms.replicas.fleet)
+        and not any(gate.sent or gate.unbegun for gate in gates if gate is not None)
+    )
+
+
+async def share_under_flood(service: float, **changes: Any) -> tuple[float, float]:
+    """(part of the service that light gets, median length of the replica's own queue)."""
+    async with gated(**changes) as (router, (server,), client):
+        loads = [
+            asyncio.create_task(flood(client, name, first))
+            for first in range(FLOOD)
+            for name in WEIGHTS
+        ]
+        queue = []
+        try:
+            await until(lambda: sum(served(server).values()) > 4_000, "the flood")
+            before = served(server)
+            while sum(served(server).values()) - sum(before.values()) < service:
+                queue.append(len(server.replica.engine.policy))
+                await asyncio.sleep(0.01)
+            after = served(server)
+        finally:
+            for load in loads:
+                load.cancel()
+            ended = await asyncio.gather(*loads, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended), ended
+        await until(lambda: is_idle(router), "all requests to be over")
+    gained = {name: after[name] - before[name] for name in WEIGHTS}
+    return gained["light"] / sum(gained.values()), median(queue)
+
+
+async def test_weights_hold_under_flood_within_five_percent() -> None:
+    share, queue = await share_under_flood(24_000)
+    assert share == pytest.approx(0.8, rel=0.05)
+    assert 1 - share == pytest.approx(0.2, rel=0.05)
+    assert queue <= 2
+
+
+async def test_without_the_gate_clients_get_what_they_send() -> None:
+    share, queue = await share_under_flood(8_000, scheduling=SchedulingConfig())
+    assert share == pytest.approx(0.5, abs=0.1)
+    assert queue > 2
+
+
+async def test_whole_answers_are_ordered_too() -> None:
+    async with gated() as (router, _, client):
+        answers = await asyncio.gather(
+            *(ask(client, name, n, stream=False) for n in range(10) for name in WEIGHTS)
+        )
+        assert {answer.status_code for answer in answers} == {200}
+        await until(lambda: is_idle(router), "all requests to be over")
+        assert router.rooms.replicas.totals["r0"].requests == 20
+
+
+@asynccontextmanager
+async def blocked(
+    router: Router, server: RunningServer, client: httpx.AsyncClient
+) -> AsyncIterator[list[asyncio.Task[httpx.Response]]]:
+    """More long requests of heavy than the replica's batch and the window have room for."""
+    tasks = [
+        asyncio.create_task(ask(client, "heavy", n, max_tokens=4000)) for n in range(4 * IN_BATCH)
+    ]
+
+    def is_full() -> bool:
+        gate = router.rooms.gates.gate("r0")
+        running = len(list(server.replica.engine.running()))
+        if gate is None or running < IN_BATCH or gate.has_work or not len(gate):
+            return False
+        return len(gate.sent) == IN_BATCH + gate.unbegun
+
+    try:
+        await until(is_full, "a full batch and requests that wait at the gate")
+        yield tasks
+    finally:
+        await cut_off(tasks)
+
+
+async def cut_off(tasks: list[asyncio.Task[httpx.Response]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_waiting_request_shows_and_leaves_with_its_client() -> None:
+    async with (
+        gated() as (router, (server,), client),
+        blocked(router, server, client) as tasks,
+    ):
+        waiting = len(router.rooms.gates)
+        url = f"http://127.0.0.1:{router.admin_port}/v1/state"
+        state = decode_state((await client.get(url)).content)
+        assert state.replicas[0].gate_waiting == state.gate_waiting == waiting
+        text = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
+        labels = 'model_name="llama",replica="r0"'
+        assert f"evenkeel_router_replica_gate_waiting{{{labels}}} {waiting}.0" in text
+        await cut_off(tasks)
+        await until(lambda: is_idle(router), "all requests to be over")
+        totals = next(router.rooms.totals.clients())
+        assert sum(totals.errors.values()) == len(tasks)
+        await until(lambda: not server.replica.engine.has_work, "the replica to notice")
+        assert (await ask(client, "light", 0)).status_code == 200
+
+
+async def test_a_request_waits_for_its_turn_no_longer_than_the_queue_timeout() -> None:
+    async with gated(limits=LimitsConfig(queue_timeout_s=1.0)) as (router, _, client):
+        tasks = [
+            asyncio.create_task(ask(client, "heavy", n, max_tokens=4000))
+            for n in range(4 * IN_BATCH)
+        ]
+        at_replica = router.rooms.replicas.totals["r0"]
+
+        def is_over() -> bool:
+            return sum(task.done() for task in tasks) + at_replica.requests == len(tasks)
+
+        await until(is_over, "every request to be refused or at the replica")
+        refused = [task.result() for task in tasks if task.done()]
+        assert {answer.status_code for answer in refused} == {503}
+        assert {answer.json()["error"]["code"] for answer in refused} == {"queue_timeout"}
+        assert all(answer.headers["retry-after"] for answer in refused)
+        await cut_off(tasks)
+        await until(lambda: is_idle(router), "all requests to be over")
+
+
+async def test_requests_that_wait_for_a_lost_replica_go_to_another() -> None:
+    async with gated(2) as (router, _, client):
+        tasks = [
+            asyncio.create_task(ask(client, name, n, max_tokens=100))
+            for n in range(16)
+            for name in WEIGHTS
+        ]
+        await until(
+            lambda: router.rooms.intake.admission.running == 32 and len(router.rooms.gates) >= 8,
+            "requests that wait at both gates",
+        )
+        fleet_ = router.rooms.replicas.fleet
+        gates = {name: router.rooms.gates.gate(name) for name in ("r0", "r1")}
+        assert all(gate is not None and len(gate) for gate in gates.values())
+        at_lost = router.rooms.replicas.totals["r0"].requests
+        lost = fleet_.member("r0")
+        assert lost is not None
+        fleet_.unready(lost)  # as a probe that finds it draining does
+        await until(lambda: not gates["r0"], "the gate of the lost replica to be empty")
+        answers = await asyncio.gather(*tasks)
+        assert {answer.status_code for answer in answers} == {200}
+        assert router.rooms.replicas.totals["r0"].requests <= at_lost + 2
+        await until(lambda: is_idle(router), "all requests to be over")
+
+
+async def test_a_changed_setting_lets_waiting_requests_go() -> None:
+    async with (
+        gated() as (router, (server,), client),
+        blocked(router, server, client) as tasks,
+    ):
+        rooms = router.rooms
+        rooms.apply(replace(rooms.settings.config, scheduling=SchedulingConfig()))
+        await until(lambda: len(rooms.gates) == 0, "no request at a gate")
+        await until(
+            lambda: rooms.replicas.totals["r0"].requests == len(tasks), "all at the replica"
+        )
+        await cut_off(tasks)
+        await until(lambda: is_idle(router), "all requests to be over")

@@ -1,0 +1,245 @@
+"""The gate of one replica, and its window."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import pytest
+from evenkeel_fairshare.fleet.contract import NOTHING, Usage
+from evenkeel_fairshare.replica.deficit import DeficitRules
+from evenkeel_fairshare.replica.dlpm import Dlpm
+from evenkeel_fairshare.replica.fcfs import Fcfs
+from evenkeel_router.gate.gate import Gate
+from evenkeel_router.gate.window import STREAMED, GatedRequest, Window, WindowRules
+
+
+def request(number: int, *, client: str = "a", **fields: Any) -> GatedRequest:
+    given: dict[str, Any] = {"input_tokens": 100, "max_output_tokens": 50}
+    tenant = f"ns/{client}"
+    return GatedRequest(
+        id=f"{client}{number}",
+        client=f"{tenant}/c",
+        tenant=tenant,
+        arrival_s=0.0,
+        **(given | fields),
+    )
+
+
+def dlpm_gate(quantum: float = 100.0) -> Gate:
+    return Gate(Dlpm(rules=DeficitRules(quantum=quantum)))
+
+
+def deficit(gate: Gate, client: str = "a") -> float:
+    return gate.policy.clients()[f"ns/{client}/c"].deficit
+
+
+def arrive(gate: Gate, *requests: GatedRequest) -> None:
+    for one in requests:
+        gate.arrive(one, 0.0)
+
+
+# The gate
+
+
+def test_no_more_is_sent_than_the_window_takes() -> None:
+    gate = Gate(Fcfs())
+    requests = [request(n) for n in range(5)]
+    arrive(gate, *requests)
+    assert gate.admit(0.0) == requests[: STREAMED.floor]
+    assert gate.admit(0.0) == []
+    assert (len(gate), gate.unbegun) == (3, 2)
+
+
+def test_a_request_that_begins_or_ends_makes_room() -> None:
+    gate = Gate(Fcfs())
+    requests = [request(n) for n in range(5)]
+    arrive(gate, *requests)
+    first, second = gate.admit(0.0)
+    gate.begun(first, 0.1)
+    gate.leave(second, 0.1, NOTHING)
+    assert set(gate.admit(0.1)) >= {requests[2], requests[3]}
+    assert first in gate.sent
+    assert second not in gate.sent
+
+
+def test_whole_answers_have_a_window_of_their_own_until_they_end() -> None:
+    gate = Gate(Fcfs())
+    arrive(gate, *[request(n, streams=False) for n in range(9)])
+    sent = gate.admit(0.0)
+    assert len(sent) == gate.whole.rules.floor
+    streamed = dlpm_gate()
+    arrive(streamed, *[request(n, streams=False) for n in range(9)], request(9, client="b"))
+    sent = streamed.admit(0.0)
+    assert [one.streams for one in sent].count(True) == 1
+    assert len(sent) == streamed.whole.rules.floor + 1
+
+
+def test_clients_take_turns_by_weight_whatever_they_have_waiting() -> None:
+    gate = dlpm_gate()
+    arrive(gate, *[request(n) for n in range(100)])
+    arrive(gate, *[request(n, client="b", tenant_weight=4.0) for n in range(100)])
+    order = []
+    for step in range(50):
+        for one in gate.admit(float(step)):
+            order.append(one.tenant)
+            gate.begun(one, float(step))
+            gate.leave(one, float(step), Usage(100))
+    while_both_wait = order[:100]
+    assert while_both_wait.count("ns/b") == pytest.approx(80, abs=5)
+
+
+def test_admission_charges_the_predicted_extend_and_progress_the_output() -> None:
+    gate = dlpm_gate(quantum=1000)
+    one = request(0, matched_tokens=60)
+    arrive(gate, one)
+    assert gate.admit(0.0) == [one]
+    assert deficit(gate) == 1000 - 40
+    gate.progress(one, 3)
+    gate.progress(one, 3)
+    gate.progress(one, 2)  # never back
+    assert deficit(gate) == 1000 - 40 - 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("usage", "want"),
+    [
+        (Usage(100, 60, 5), 40 + 2 * 5),  # as predicted
+        (Usage(100, 0, 5), 100 + 2 * 5),  # nothing was cached
+        (Usage(100, 99, 5), 1 + 2 * 5),  # all was
+        (Usage(100, 60, 2), 40 + 2 * 2),  # some events carried no token
+        (NOTHING, 0),  # it never ran
+        (None, 40 + 2 * 3),  # unknown: the charge stands
+    ],
+)
+def test_the_charge_is_corrected_by_what_the_engine_reports(
+    usage: Usage | None, want: float
+) -> None:
+    gate = dlpm_gate(quantum=1000)
+    one, other = request(0, matched_tokens=60), request(1)
+    arrive(gate, one)
+    gate.admit(0.0)
+    arrive(gate, other)  # so that the client stays
+    gate.progress(one, 3)
+    gate.leave(one, 1.0, usage)
+    assert deficit(gate) == 1000 - want
+
+
+def test_what_was_paid_elsewhere_is_not_charged_again() -> None:
+    gate = dlpm_gate(quantum=1000)
+    one = request(0, charge_input=False, paid_output_tokens=4)
+    arrive(gate, one, request(1, streams=False))
+    gate.admit(0.0)
+    before = deficit(gate)
+    gate.progress(one, 6)
+    assert deficit(gate) == before - 2 * 2
+    gate.leave(one, 1.0, Usage(100, 0, 7))
+    assert deficit(gate) == before - 2 * 3
+
+
+def test_a_request_that_leaves_while_it_waits_costs_nothing() -> None:
+    gate = dlpm_gate()
+    requests = [request(n) for n in range(4)]
+    arrive(gate, *requests)
+    gate.admit(0.0)
+    gate.leave(requests[3], 0.5, NOTHING)
+    assert set(gate.waiting()) == {requests[2]}
+    for one in requests[:3]:
+        gate.leave(one, 1.0, NOTHING)
+    assert (len(gate), gate.unbegun, gate.has_work, gate.sent) == (0, 0, False, {})
+    assert gate.policy.clients() == {}
+
+
+def test_a_restarted_replica_has_a_new_window_and_its_clients_their_debts() -> None:
+    gate = dlpm_gate()
+    requests = [request(n) for n in range(4)]
+    arrive(gate, *requests)
+    gate.admit(0.0)
+    debt = deficit(gate)
+    gate.restarted()
+    assert gate.unbegun == 0
+    gate.leave(requests[0], 1.0, None)  # of the process before
+    assert len(gate.admit(1.0)) == STREAMED.floor
+    assert deficit(gate) <= debt
+
+
+# The window
+
+RULES = WindowRules(floor=2, tolerance=2.0, most_tokens=inf)
+
+
+def answered(window: Window, now_s: float, delay_s: float, *, others_wait: bool = True) -> None:
+    one = request(0)
+    one.extend_tokens = 100
+    window.sent(one, now_s)
+    window.begun(one, now_s + delay_s, output_tokens=0, others_wait=others_wait)
+
+
+def test_the_window_grows_quickly_until_requests_are_held_up_and_then_slowly() -> None:
+    window = Window(RULES)
+    for n in range(8):
+        answered(window, n, 0.1)
+    assert window.limit == 10
+    answered(window, 10, 0.5)
+    assert window.limit == 5
+    answered(window, 12, 0.1)
+    assert window.limit == 5.2
+
+
+def test_the_window_is_cut_once_for_all_that_were_sent_before() -> None:
+    window = Window(RULES)
+    for n in range(14):
+        answered(window, n, 0.1)
+    late = [request(n) for n in range(3)]
+    for one in late:
+        window.sent(one, 20.0)
+    for n, one in enumerate(late):
+        window.begun(one, 25.0 + n, output_tokens=0, others_wait=True)
+    assert window.limit == 8
+
+
+def test_the_window_never_falls_below_its_floor() -> None:
+    window = Window(RULES)
+    for n in range(20):
+        answered(window, n, 0.1 if n == 0 else 0.9)
+    assert window.limit == RULES.floor
+
+
+def test_the_window_does_not_grow_while_nothing_waits() -> None:
+    window = Window(RULES)
+    for n in range(20):
+        answered(window, n, 0.1, others_wait=False)
+    assert window.limit == RULES.floor
+
+
+def test_a_longer_prompt_and_a_longer_answer_may_take_longer() -> None:
+    window = Window(RULES)
+    answered(window, 0, 0.1)
+    long = request(1)
+    long.extend_tokens = 3000
+    window.sent(long, 1.0)
+    window.begun(long, 1.9, output_tokens=0, others_wait=True)
+    whole = request(2, streams=False)
+    whole.extend_tokens = 100
+    window.sent(whole, 2.0)
+    window.begun(whole, 5.0, output_tokens=200, others_wait=True)
+    assert window.limit == 5
+
+
+def test_prompts_of_many_tokens_fill_the_window() -> None:
+    window = Window(WindowRules(floor=2, tolerance=2.0, most_tokens=1000))
+    for n in range(8):
+        answered(window, n, 0.1)
+    for n in range(3):
+        one = request(n)
+        one.extend_tokens = 600
+        assert window.has_room == (n < 2)
+        window.sent(one, 10.0)
+
+
+def test_a_best_pace_that_was_a_wrong_prediction_is_forgotten() -> None:
+    window = Window(RULES)
+    answered(window, 0, 0.001)
+    for n in range(1, 600):
+        answered(window, n, 0.1)
+    assert window.limit > RULES.floor
