@@ -271,3 +271,10 @@ async def test_a_changed_setting_lets_waiting_requests_go() -> None:
         )
         await cut_off(tasks)
         await until(lambda: is_idle(router), "all requests to be over")
+
+
+async def test_auto_leaves_the_queue_to_engines_that_report() -> None:
+    reporting = unfair(replica_policy="DLPM", reports_port=0)
+    async with gated(settings=reporting) as (router, _, client):
+        assert (await ask(client, "light", 0)).status_code == 200
+        assert router.rooms.gates.gate("r0") is None
