@@ -7,6 +7,7 @@ some endpoints only, so a hook does it for the others.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
 
 from tests.sglang.engine import Engine, clients_of
-from tests.sglang.test_tokens import NAME, TEMPLATE, flags, model_folder
+from tests.sglang.test_tokens import NAME, PAGE_TOKENS, TEMPLATE, flags, model_folder
+from tests.support.conversations import APIS, converse
 from tests.support.routers import KEY, config_for, router_of, until
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
@@ -115,6 +117,47 @@ async def test_every_api_is_counted_alike_by_engine_and_router(
         # A score reports neither the tokens that it found cached nor the one that it makes for each item.
         assert row.extend_tokens + row.cached_tokens == totals.input_tokens
         assert row.output_tokens == totals.output_tokens + 2
+
+
+async def test_a_conversation_hits_as_much_over_messages_and_responses_as_over_chat(
+    start: Callable[..., Engine], tmp_path: Path
+) -> None:
+    model = model_folder(tmp_path / "model", TEMPLATE)
+    engine = start(*flags(model), "--schedule-policy", "dlpm")
+    for mode in PrefixMode:
+        prefix = PrefixConfig(
+            mode=mode,
+            tokenizer=str(model) if mode is PrefixMode.TOKENS else None,
+            page_tokens=PAGE_TOKENS,
+        )
+        config = config_for(ReplicaConfig(name="r0", url=engine.url), model=NAME, prefix=prefix)
+        found = {}
+        for name, api in APIS.items():
+            async with (
+                router_of(config) as router,
+                httpx.AsyncClient(
+                    base_url=router.url, headers={"x-api-key": KEY}, timeout=120
+                ) as http,
+                httpx.AsyncClient(base_url=engine.url, timeout=120) as direct,
+            ):
+                await engine.idle(direct)
+                (await direct.post("/flush_cache")).raise_for_status()
+                # A random model's own answers have no equal length over each API.
+                turns = await converse(http, api, NAME, answer="As long as the ballast is low.")
+                predictions = {
+                    how: (one.predicted_tokens, one.reported_tokens)
+                    for how, one in router.rooms.totals.predictions.items()
+                }
+                assert not router.rooms.prefixes.untokenised.counts
+            found[name] = turns, predictions
+        chat = found["chat completions"]
+        assert found == dict.fromkeys(APIS, chat)
+        turns, predictions = chat
+        for (before, _), (_, cached) in pairwise(turns):
+            assert cached > before - 2 * PAGE_TOKENS
+        [(predicted, reported)] = [one for one in predictions.values() if any(one)]
+        assert reported == sum(cached for _, cached in turns)
+        assert 0 < predicted <= reported
 
 
 async def test_errors_of_the_engine_arrive_in_the_format_of_their_api(

@@ -71,17 +71,20 @@ APIS: Final[Mapping[str, Api]] = {
 
 
 async def converse(
-    client: httpx.AsyncClient, api: Api, model: str, output_tokens: int = 12
+    client: httpx.AsyncClient, api: Api, model: str, *, answer: str | None = None
 ) -> list[tuple[int, int]]:
-    """Input and cached tokens of each turn. Each turn repeats the questions and answers before it."""
+    """Input and cached tokens of each turn. Each turn repeats the questions and answers before it.
+
+    `answer`: repeated instead of the model's own answers.
+    """
     turns: list[dict[str, str]] = []
     found = []
     for question in QUESTIONS:
         turns.append({"role": "user", "content": question})
-        body = {"model": model, api.turns: turns, api.limit: output_tokens, "temperature": 0}
-        answer = await client.post(api.path, json=body)
-        assert answer.status_code == 200, answer.text
-        made = answer.json()
-        turns.append({"role": "assistant", "content": api.text(made)})
+        body = {"model": model, api.turns: turns, api.limit: 12, "temperature": 0}
+        response = await client.post(api.path, json=body)
+        assert response.status_code == 200, response.text
+        made = response.json()
+        turns.append({"role": "assistant", "content": answer or api.text(made)})
         found.append(api.tokens(made["usage"]))
     return found
