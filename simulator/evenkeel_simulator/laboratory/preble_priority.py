@@ -23,7 +23,7 @@ REQUESTS_PER_LEVEL: Final = 10
 class PreblePriority(UnchargedPolicy):
     """One group per pass, from the highest hit rate to the lowest and again; O(n) per pass.
 
-    Groups without waiting requests have no turn. A turn that memory ends continues in the next pass, so that an empty batch always
+    Groups without waiting requests have no turn. A turn that memory ends continues with what is left of it, so that an empty batch always
     takes a request.
     """
 
@@ -34,6 +34,8 @@ class PreblePriority(UnchargedPolicy):
         self._queue: dict[Request, None] = {}
         self._group = GROUPS - 1
         """The group that has the next turn, if it has requests; else the next lower one that has."""
+        self._left = 0
+        """What its turn may still admit, if memory ended it before; else 0."""
 
     def arrive(self, request: Request, now_s: float) -> Arrival:
         self._queue[request] = None
@@ -46,18 +48,19 @@ class PreblePriority(UnchargedPolicy):
         if not groups:
             return
         turn = max(groups, key=lambda group: (group - self._group - 1) % GROUPS)
-        left = REQUESTS_PER_LEVEL * (turn + 1)
+        continues = self._left > 0 and turn == self._group
+        left = self._left if continues else REQUESTS_PER_LEVEL * (turn + 1)
         for request in groups[turn]:
             outcome = yield request
             if outcome is AdmissionResult.ADMITTED:
                 del self._queue[request]
                 left -= 1
             elif outcome is AdmissionResult.NO_ROOM:
-                self._group = turn
+                self._group, self._left = turn, left
                 return
             if not left:
                 break
-        self._group = (turn - 1) % GROUPS
+        self._group, self._left = (turn - 1) % GROUPS, 0
 
     def requeue(self, request: Request, now_s: float) -> None:
         self._queue = {request: None, **self._queue}  # it arrived before its equals
