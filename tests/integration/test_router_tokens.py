@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -22,7 +21,7 @@ from evenkeel_router.app import Router
 from evenkeel_router.prefix.tokenised import WRONG_IN_A_ROW
 from evenkeel_simulator.server.app import RunningServer, running_server
 
-from tests.support.conversations import APIS, QUESTIONS, converse
+from tests.support.conversations import APIS, QUESTIONS, assert_alike, converse, predictions_of
 from tests.support.routers import (
     KEY,
     MODEL,
@@ -105,20 +104,8 @@ async def test_a_conversation_hits_as_much_over_messages_and_responses_as_over_c
         prefix = PrefixConfig(mode=mode, tokenizer=tokenizer)
         async with fleet(2, prefix=prefix) as (router, _), client_of(router) as client:
             turns = await converse(client, api, MODEL)
-            predictions = {
-                how: (one.predicted_tokens, one.reported_tokens)
-                for how, one in router.rooms.totals.predictions.items()
-            }
-            assert not router.rooms.prefixes.untokenised.counts
-        found[name] = turns, predictions
-    chat = found["chat completions"]
-    assert found == dict.fromkeys(APIS, chat)
-    turns, predictions = chat
-    for (before, _), (_, cached) in pairwise(turns):
-        assert cached > before - 2 * PAGE
-    [(predicted, reported)] = [one for one in predictions.values() if any(one)]
-    assert reported == sum(cached for _, cached in turns)
-    assert 0 < predicted <= reported
+            found[name] = turns, predictions_of(router)
+    predicted, reported = assert_alike(found, PAGE)
     if mode is PrefixMode.TOKENS:  # whole pages; those with an answer's tokens are not predicted
         assert predicted >= reported - (len(QUESTIONS) - 1) * 2 * PAGE
 

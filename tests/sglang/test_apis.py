@@ -7,7 +7,6 @@ some endpoints only, so a hook does it for the others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConf
 
 from tests.sglang.engine import Engine, clients_of
 from tests.sglang.test_tokens import NAME, PAGE_TOKENS, TEMPLATE, flags, model_folder
-from tests.support.conversations import APIS, converse
+from tests.support.conversations import APIS, assert_alike, converse, predictions_of
 from tests.support.routers import KEY, config_for, router_of, until
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
@@ -144,20 +143,8 @@ async def test_a_conversation_hits_as_much_over_messages_and_responses_as_over_c
                 (await direct.post("/flush_cache")).raise_for_status()
                 # A random model's own answers have no equal length over each API.
                 turns = await converse(http, api, NAME, answer="As long as the ballast is low.")
-                predictions = {
-                    how: (one.predicted_tokens, one.reported_tokens)
-                    for how, one in router.rooms.totals.predictions.items()
-                }
-                assert not router.rooms.prefixes.untokenised.counts
-            found[name] = turns, predictions
-        chat = found["chat completions"]
-        assert found == dict.fromkeys(APIS, chat)
-        turns, predictions = chat
-        for (before, _), (_, cached) in pairwise(turns):
-            assert cached > before - 2 * PAGE_TOKENS
-        [(predicted, reported)] = [one for one in predictions.values() if any(one)]
-        assert reported == sum(cached for _, cached in turns)
-        assert 0 < predicted <= reported
+                found[name] = turns, predictions_of(router)
+        assert_alike(found, PAGE_TOKENS)
 
 
 async def test_errors_of_the_engine_arrive_in_the_format_of_their_api(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import httpx
+from evenkeel_router.app import Router
 
 OPENING: Final = "You keep a ship on an even keel, whatever the wind and the waves are like. " * 8
 QUESTIONS: Final = (OPENING + "How?", "And with less ballast?", "And at night?", "And in a storm?")
@@ -88,3 +90,29 @@ async def converse(
         turns.append({"role": "assistant", "content": answer or api.text(made)})
         found.append(api.tokens(made["usage"]))
     return found
+
+
+Found = tuple[list[tuple[int, int]], dict[Any, tuple[int, int]]]
+"""(input and cached tokens of each turn; predicted and reported cached tokens by how they were predicted)."""
+
+
+def predictions_of(router: Router) -> dict[Any, tuple[int, int]]:
+    """Cached tokens that the router predicted and the engine reported. Every prompt was tokenised."""
+    assert not router.rooms.prefixes.untokenised.counts
+    return {
+        how: (one.predicted_tokens, one.reported_tokens)
+        for how, one in router.rooms.totals.predictions.items()
+    }
+
+
+def assert_alike(found: Mapping[str, Found], page_tokens: int) -> tuple[int, int]:
+    """Every API hits as chat completions do, each turn all of the one before but for two pages. Returns (predicted, reported)."""
+    chat = found["chat completions"]
+    assert found == dict.fromkeys(APIS, chat)
+    turns, predictions = chat
+    for (before, _), (_, cached) in pairwise(turns):
+        assert cached > before - 2 * page_tokens
+    [(predicted, reported)] = [one for one in predictions.values() if any(one)]
+    assert reported == sum(cached for _, cached in turns)
+    assert 0 < predicted <= reported
+    return predicted, reported
