@@ -111,7 +111,7 @@ def is_idle(router: Router) -> bool:
         rooms.intake.admission.running == 0
         and len(rooms.gates) == 0
         and not any(rooms.replicas.fleet.load(member) for member in rooms.replicas.fleet)
-        and not any(gate.sent or gate.unbegun for gate in gates if gate is not None)
+        and not any(gate.sent or gate.unanswered for gate in gates if gate is not None)
     )
 
 
@@ -178,7 +178,7 @@ async def blocked(
         running = len(list(server.replica.engine.running()))
         if gate is None or running < IN_BATCH or gate.has_work or not len(gate):
             return False
-        return len(gate.sent) == IN_BATCH + gate.unbegun
+        return len(gate.sent) == IN_BATCH + gate.unanswered
 
     try:
         await until(is_full, "a full batch and requests that wait at the gate")

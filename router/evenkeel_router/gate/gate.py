@@ -39,7 +39,7 @@ class Gate:
         return len(self.policy)
 
     @property
-    def unbegun(self) -> int:
+    def unanswered(self) -> int:
         """Requests at the replica that have not begun, as far as the router sees."""
         return len(self.streamed) + len(self.whole)
 

@@ -187,8 +187,8 @@ def gate_metrics(model: str, rooms: Rooms) -> Lines:
     ]
     for name, help_text, value in (
         ("replica_gate_waiting", "Requests that wait in the router until the replica can start them.", len),
-        ("replica_gate_unbegun", "Requests at the replica that have not begun to answer.",
-         lambda gate: gate.unbegun),
+        ("replica_gate_unanswered", "Requests at the replica that have not begun to answer.",
+         lambda gate: gate.unanswered),
         ("replica_gate_limit", "Streamed requests that may be at the replica without having begun.",
          lambda gate: int(gate.streamed.limit)),
     ):  # fmt: skip

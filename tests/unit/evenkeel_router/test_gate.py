@@ -48,7 +48,7 @@ def test_no_more_is_sent_than_the_window_takes() -> None:
     arrive(gate, *requests)
     assert gate.admit(0.0) == requests[: STREAMED.floor]
     assert gate.admit(0.0) == []
-    assert (len(gate), gate.unbegun) == (3, 2)
+    assert (len(gate), gate.unanswered) == (3, 2)
 
 
 def test_a_request_that_begins_or_ends_makes_room() -> None:
@@ -146,7 +146,7 @@ def test_a_request_that_leaves_while_it_waits_costs_nothing() -> None:
     assert set(gate.waiting()) == {requests[2]}
     for one in requests[:3]:
         gate.leave(one, 1.0, NOTHING)
-    assert (len(gate), gate.unbegun, gate.has_work, gate.sent) == (0, 0, False, {})
+    assert (len(gate), gate.unanswered, gate.has_work, gate.sent) == (0, 0, False, {})
     assert gate.policy.clients() == {}
 
 
@@ -157,7 +157,7 @@ def test_a_restarted_replica_has_a_new_window_and_its_clients_their_debts() -> N
     gate.admit(0.0)
     debt = deficit(gate)
     gate.restarted()
-    assert gate.unbegun == 0
+    assert gate.unanswered == 0
     gate.leave(requests[0], 1.0, None)  # of the process before
     assert len(gate.admit(1.0)) == STREAMED.floor
     assert deficit(gate) <= debt
