@@ -1,0 +1,178 @@
+"""A release in a local registry: built, signed, pushed, and installed by the commands of docs/how-to/install-a-release.md.
+
+It needs Debian's docker-registry and skopeo. Images are built for this machine's architecture only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from e2e.installed import ROOT, SYSTEM, Namespace, forget, helm, namespace, program
+from e2e.kubectl import Kubectl
+from e2e.operators import wait_until
+from e2e.rig.images import ARCHITECTURE
+from e2e.rig.layout import HOST_IP, NODES
+from release.names import VERSION
+
+
+@dataclass(frozen=True)
+class Release:
+    """The artifacts, and the registry that has them."""
+
+    folder: Path
+    registry: str
+
+    def run(self, commands: str, kubectl: Kubectl) -> str:
+        """Run commands of the docs in the folder of the artifacts; its output."""
+        folders = [str(Path(program(name)).parent) for name in ("kubectl", "helm")]
+        done = subprocess.run(
+            ["bash", "-euxo", "pipefail", "-c", commands],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "PATH": os.pathsep.join([*folders, os.environ["PATH"]]),
+                "KUBECONFIG": str(kubectl.kubeconfig),
+                "REGISTRY": self.registry,
+            },
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def registry(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry without TLS beside the cluster, from which its nodes may pull."""
+    if "E2E_KUBECONFIG" in os.environ:
+        pytest.skip("the nodes of your cluster do not know the local registry")
+    for name in ("docker-registry", "skopeo", "gpg"):
+        if shutil.which(name) is None:
+            pytest.skip(f"no {name}: apt-get install docker-registry skopeo gpg")
+    folder = tmp_path_factory.mktemp("registry")
+    with socket.create_server((HOST_IP, 0)) as free:
+        address = f"{HOST_IP}:{free.getsockname()[1]}"
+    config = folder / "config.yml"
+    config.write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
+        f"http: {{addr: '{address}'}}\n"
+    )
+    for node in NODES:
+        hosts = node.folder / "certs.d" / address / "hosts.toml"
+        hosts.parent.mkdir(parents=True)
+        hosts.write_text(f'server = "http://{address}"\n')
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            ["docker-registry", "serve", str(config)], stdout=log, stderr=log
+        )
+    try:
+        wait_until(lambda: answers(address), "the registry")
+        yield f"{address}/evenkeel"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        for node in NODES:
+            shutil.rmtree(node.folder / "certs.d" / address)
+
+
+def answers(address: str) -> bool:
+    try:
+        return httpx.get(f"http://{address}/v2/").is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def release(registry: str, tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """Built, signed with new keys, checked and pushed by the targets of the Makefile."""
+    folder = tmp_path_factory.mktemp("release")
+    variables = [f"REGISTRY={registry}", f"DIST={folder}/dist", f"KEYS={folder}/keys"]
+    # The tree may have changes that are not committed yet.
+    make("release", *variables, f"ARGS=--architectures={ARCHITECTURE} --dirty")
+    make("publish", *variables, "ARGS=--plain-http")
+    return Release(folder / "dist", registry)
+
+
+def make(*words: str) -> None:
+    done = subprocess.run(
+        ["make", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, str]:
+    """Heading → shell commands of docs/how-to/install-a-release.md. A local registry has no TLS, which Helm must allow."""
+    sections = (ROOT / "docs" / "how-to" / "install-a-release.md").read_text().split("\n## ")[1:]
+    blocks = {
+        text.split("\n")[0]: re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for text in sections
+    }
+    plain = ("helm install", "helm install --plain-http")
+    return {heading: "\n".join(found).replace(*plain) for heading, found in blocks.items()}
+
+
+def pulled(team: Namespace, kubectl: Kubectl) -> set[str]:
+    """The images of the operator and of a service's pods."""
+    pods = [*kubectl.get("-n", SYSTEM, "pods")["items"], *team.get("pods")["items"]]
+    return {container["image"] for pod in pods for container in pod["spec"]["containers"]}
+
+
+def serves(release: Release, kubectl: Kubectl, name: str) -> None:
+    """A service answers, and all its images have the release's registry and a digest."""
+    with namespace(kubectl, name) as team:
+        team.serve("released")
+        team.tenant("ads", "sk-ads")
+        team.answers("released", "sk-ads", 200)
+        images = pulled(team, kubectl)
+        assert len(images) == 3
+        for image in images:
+            assert re.fullmatch(re.escape(release.registry) + r"/\w+@sha256:[0-9a-f]{64}", image)
+
+
+def test_the_artifacts_are_as_signed(
+    release: Release, kubectl: Kubectl, page: dict[str, str]
+) -> None:
+    assert ": OK" in release.run(page["Verify the files"], kubectl)
+
+
+def test_helm_installs_the_signed_chart_from_the_registry(
+    release: Release, kubectl: Kubectl, page: dict[str, str]
+) -> None:
+    forget(kubectl)
+    try:
+        release.run(page["Install with Helm"], kubectl)
+        serves(release, kubectl, "released-by-helm")
+    finally:
+        forget(kubectl)
+
+
+def test_helm_refuses_a_chart_that_another_key_signed(release: Release, kubectl: Kubectl) -> None:
+    other = release.folder.parent / "other"
+    subprocess.run(
+        ["make", "release-keys", f"KEYS={other}"], cwd=ROOT, capture_output=True, check=True
+    )
+    with pytest.raises(AssertionError, match="signature made by unknown entity"):
+        helm(kubectl, "template", "evenkeel", f"oci://{release.registry}/charts/evenkeel",
+             "--version", VERSION, "--plain-http", "--verify",
+             "--keyring", str(other / "evenkeel-chart.gpg"))  # fmt: skip
+
+
+def test_kubectl_installs_the_plain_file(
+    release: Release, kubectl: Kubectl, page: dict[str, str]
+) -> None:
+    forget(kubectl)
+    try:
+        release.run(page["Install with kubectl"], kubectl)
+        serves(release, kubectl, "released-plainly")
+    finally:
+        kubectl("delete", "--ignore-not-found", "-f", release.folder / "install.yaml")
+        forget(kubectl)

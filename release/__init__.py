@@ -1,0 +1,1 @@
+"""Builds, signs, checks and publishes a release. docs/how-to/make-a-release.md lists the artifacts."""
