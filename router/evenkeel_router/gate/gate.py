@@ -6,33 +6,55 @@ The policy is the one that an engine with the plug-in runs, with the same calls.
 extend tokens from its prefix index, counts output by a stream's events, and corrects both by the usage that the engine reports.
 The match of a request is that of its selection; it does not change while the request waits.
 
-The policy outlives the replica's process, so debts are kept over a restart. The windows start again.
+A gate is that of one process of the replica. Its successor starts from the seeds of the ledger (R5).
+
+Where the engine reports its queue, its figures bound the requests at it (`EngineLimit`), and latency does not.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection
+from typing import Final, NamedTuple
 
+from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_fairshare.replica.contract import AdmissionResult, ReplicaPolicy
+from evenkeel_fairshare.ledger import Weights, tenant_of
+from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy
 
+from evenkeel_router.gate.engine_load import EngineLimit, EngineLoad
+from evenkeel_router.gate.sharing import AtGates, Sharing
 from evenkeel_router.gate.window import STREAMED, WHOLE, GatedRequest, Window
+
+
+class Held(NamedTuple):
+    """What one client has at a gate and at its replica."""
+
+    service: float
+    """For output of requests that run, weighted tokens."""
+    state: tuple[float, float, float, float, float, float]
+    """deficit, seed, waiting, running, tenant_deficit, tenant_seed: as in `ReplicaRow`."""
+
+
+_NO_STATE: Final = ClientState(0.0, 0.0, 0)
+NOTHING_HELD: Final = Held(0.0, (0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
 
 
 class Gate:
     """Deterministic; times are passed in, seconds of one clock."""
 
-    def __init__(self, policy: ReplicaPolicy) -> None:
+    def __init__(self, policy: ReplicaPolicy, sharing: Sharing | None = None) -> None:
+        """`sharing`: with other routers; None: each uses the replica as if it were alone."""
         self.policy = policy
+        self.sharing = sharing
+        self.streamed = Window(STREAMED)
+        self.whole = Window(WHOLE)
+        self.engine = EngineLimit()
+        self.clients: Counter[str] = Counter()
+        """Requests that wait, by client. No zeros."""
         self._waiting_streamed = 0
         self.sent: dict[GatedRequest, None] = {}
         """Requests at the replica."""
-        self.restarted()
-
-    def restarted(self) -> None:
-        """A new process answers: nothing is known of its speed."""
-        self.streamed = Window(STREAMED)
-        self.whole = Window(WHOLE)
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -44,15 +66,74 @@ class Gate:
         return len(self.streamed) + len(self.whole)
 
     @property
+    def limit(self) -> int:
+        """Streamed requests of all routers that may be at the replica without having begun."""
+        if self.engine.load is None:
+            return int(self.streamed.limit)
+        return int(self.engine.unanswered)
+
+    @property
     def has_work(self) -> bool:
         """Whether a request waits for a window that has room."""
+        waiting = len(self.policy)
+        if not waiting or not self.engine_has_room or self.is_held:
+            return False
         streamed = self._waiting_streamed
-        whole = len(self.policy) - streamed
-        return (streamed > 0 and self.streamed.has_room) or (whole > 0 and self.whole.has_room)
+        return (streamed > 0 and self._has_room(streams=True)) or (
+            waiting > streamed and self._has_room(streams=False)
+        )
+
+    def would_send(self, request: GatedRequest) -> bool:
+        """Whether the request could go to the replica at once if it came here, where nothing waits."""
+        held = self.sharing is not None and self.sharing.holds([request.client])
+        return self.engine_has_room and self._has_room(streams=request.streams) and not held
+
+    @property
+    def engine_has_room(self) -> bool:
+        """Whether the engine takes more, by its own figures; True where it has none."""
+        if self.engine.load is None:
+            return True
+        return len(self.sent) < max(1, int(self.engine.limit * self.streamed.part))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a client that waits at another router goes before all that wait here."""
+        return self.sharing is not None and self.sharing.holds(self.clients)
+
+    def worth_s(self, request: GatedRequest) -> float:
+        """How long its cached prefix would take to compute, as far as is known of this replica."""
+        return request.matched_tokens * self.streamed.best_pace if request.matched_tokens else 0.0
+
+    def read(self, load: EngineLoad | None) -> None:
+        """Take the engine's own figures; None: it does not give any."""
+        if load is None:
+            self.engine.lost()
+            return
+        begun = len(self.sent) - self.unanswered
+        held_up = len(self.policy) > 0 and not self.engine_has_room
+        streams_held_up = self._waiting_streamed > 0 and not self._has_room(streams=True)
+        self.engine.read(load, begun=begun, held_up=held_up, streams_held_up=streams_held_up)
+
+    def share(self, at: AtGates, weights: Weights) -> None:
+        """Take news of all gates of this replica."""
+        if self.sharing is None:
+            return
+        elsewhere = self.sharing.update(at, weights, quantum=self.policy.quantum)
+        for client, service in elsewhere.items():
+            self.policy.served_elsewhere(client, tenant_of(client), service)
+        self._use_part()
+
+    def _use_part(self) -> None:
+        if self.sharing is not None:
+            self.streamed.part = self.whole.part = self.sharing.part
 
     def arrive(self, request: GatedRequest, now_s: float) -> None:
         """A request waits here."""
+        if self.sharing is not None and not self.clients:
+            self.sharing.divide({request.client: 1.0})
+            self._use_part()
         self.policy.arrive(request, now_s)
+        self.clients[request.client] += 1
         self._waiting_streamed += request.streams
 
     def admit(self, now_s: float) -> list[GatedRequest]:
@@ -77,7 +158,7 @@ class Gate:
 
     def begun(self, request: GatedRequest, now_s: float, *, output_tokens: int = 0) -> None:
         """The first of an answer came. `output_tokens`: of a whole answer."""
-        self._window(request).begun(
+        self._window(streams=request.streams).begun(
             request, now_s, output_tokens=output_tokens, others_wait=len(self.policy) > 0
         )
 
@@ -98,7 +179,7 @@ class Gate:
         """
         if request in self.sent:
             del self.sent[request]
-            self._window(request).left(request)
+            self._window(streams=request.streams).left(request)
             if usage is not None:
                 extend_tokens = max(0, usage.input_tokens - usage.cached_tokens)
                 self.progress(request, usage.output_tokens)
@@ -106,22 +187,51 @@ class Gate:
                     request, extend_tokens=extend_tokens, output_tokens=usage.output_tokens
                 )
         else:
-            self._waiting_streamed -= request.streams
+            self._waits_no_more(request)
         self.policy.leave(request, now_s)
+
+    def held(self, cost: Cost) -> dict[str, Held]:
+        """By client, of all with a request or a deficit here."""
+        running: Counter[str] = Counter()
+        service: defaultdict[str, float] = defaultdict(float)
+        for request in self.sent:
+            running[request.client] += 1
+            paid, output = request.paid_output_tokens, request.output_tokens
+            if output > paid:
+                service[request.client] += cost.output_cost(request.extend_tokens, paid, output)
+        states = self.policy.clients()
+        held = {}
+        for client in dict.fromkeys((*states, *running)):
+            one = states.get(client, _NO_STATE)
+            deficits = one.deficit, one.seed
+            requests = float(self.clients[client]), float(running[client])
+            state = (*deficits, *requests, one.tenant_deficit, one.tenant_seed)
+            held[client] = Held(service[client], state)
+        return held
 
     def waiting(self) -> Collection[GatedRequest]:
         """The requests that wait, in any order."""
         return [one for one in self.policy.waiting() if isinstance(one, GatedRequest)]
 
     def _answer(self, request: GatedRequest, now_s: float) -> AdmissionResult:
-        window = self._window(request)
-        if not window.has_room:
+        if not self._has_room(streams=request.streams):
             return AdmissionResult.LATER  # the other window has room
         request.extend_tokens = request.uncached_tokens
-        self._waiting_streamed -= request.streams
+        self._waits_no_more(request)
         self.sent[request] = None
-        window.sent(request, now_s)
+        self._window(streams=request.streams).sent(request, now_s)
         return AdmissionResult.ADMITTED
 
-    def _window(self, request: GatedRequest) -> Window:
-        return self.streamed if request.streams else self.whole
+    def _waits_no_more(self, request: GatedRequest) -> None:
+        self._waiting_streamed -= request.streams
+        self.clients[request.client] -= 1
+        if not self.clients[request.client]:
+            del self.clients[request.client]
+
+    def _has_room(self, *, streams: bool) -> bool:
+        if self.engine.load is None:
+            return self._window(streams=streams).has_room
+        return not streams or self.streamed.takes(self.engine.unanswered)
+
+    def _window(self, *, streams: bool) -> Window:
+        return self.streamed if streams else self.whole

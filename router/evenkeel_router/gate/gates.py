@@ -1,29 +1,38 @@
 """The gates of one router: which replicas have one, and the tasks that wait at them (R12).
 
-A request takes its turn after its selection. It leaves the queue in one of four ways: it is admitted; its replica can take no
-more requests, and it goes back to selection; its time is over; or its client left. `Turn.leave` ends each of them.
+A request takes its turn after its selection. It leaves the queue in one of four ways: it is admitted; it goes back to selection,
+because its replica can take no more requests or another one is idle; its time is over; or its client left. `Turn.leave` ends each.
+
+Late binding: a request that waits goes to a replica where nothing waits and the window has room, once it has waited longer than its
+cached prefix would take to compute there. So it waits for its cache no longer than the cache is worth.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
 from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import RouterConfig, SchedulingConfig
-from evenkeel_fairshare.fleet.contract import Usage
-from evenkeel_fairshare.replica.contract import ReplicaPolicy
+from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, Usage
+from evenkeel_fairshare.ledger import ReplicaRow
+from evenkeel_fairshare.ledger.replica_account import WAITING
+from evenkeel_fairshare.replica.contract import ReplicaPolicy, UnchargedPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.registry import ReplicaPolicyConfig, make_policy
 
 from evenkeel_router.api.identity import Client, Paid
 from evenkeel_router.fleet.replicas import Replicas
 from evenkeel_router.fleet.selection import Member, Ticket
-from evenkeel_router.gate.gate import Gate
+from evenkeel_router.gate.engine_load import EngineLoad
+from evenkeel_router.gate.gate import NOTHING_HELD, Gate
+from evenkeel_router.gate.sharing import ClientAtGate, Sharing
 from evenkeel_router.gate.window import GatedRequest
-from evenkeel_router.ledger.service_ledger import cost_of
+from evenkeel_router.ledger.accounting import SEEDED_POLICY
+from evenkeel_router.ledger.service_ledger import ServiceLedger, cost_of
 from evenkeel_router.settings import Settings
 
 
@@ -39,22 +48,30 @@ class _Place:
     """The gate of one replica, and the requests there."""
 
     gate: Gate
-    life: int
-    """Of the process that the windows are about (`Member.lives`)."""
+    slot: int
+    """Of the process that the gate is about."""
+    incarnation: str
+    """Under which the ledger has this gate; empty: the engine reports for itself."""
     turns: dict[GatedRequest, Turn] = field(default_factory=dict)
+    active: Collection[str] = ()
+    """Clients with requests or deficits here when rows were published last."""
+    sequence: int = 0
+    """Of the rows published last."""
 
 
 class Turn:
     """One request at one gate, from its selection to its end there."""
 
-    __slots__ = ("_gates", "admitted", "place", "produced", "request")
+    __slots__ = ("_gates", "admitted", "invited", "place", "produced", "request")
 
     def __init__(self, gates: Gates, place: _Place, request: GatedRequest) -> None:
         self._gates = gates
         self.place = place
         self.request = request
         self.admitted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """True: go to the replica. False: the replica takes no more requests."""
+        """True: go to the replica. False: select another one."""
+        self.invited: ReplicaSet = EMPTY
+        """Where to go instead, if anywhere in particular."""
         self.produced: Produced | None = None
         """Set while the answer is streamed."""
 
@@ -79,11 +96,18 @@ class Turn:
 class Gates:
     """The gates by replica."""
 
-    def __init__(self, settings: Settings, replicas: Replicas) -> None:
+    def __init__(
+        self, settings: Settings, replicas: Replicas, service_ledger: ServiceLedger
+    ) -> None:
         self._settings = settings
         self._replicas = replicas
+        self._service_ledger = service_ledger
         self._places: dict[str, _Place] = {}
         self._numbers = count()
+        self._crowded = False
+        """Whether requests waited at the last look (`rebalance`)."""
+        self.moved = 0
+        """Requests that left a gate for an idle replica."""
         replicas.fleet.withdrawn = self.withdrawn
 
     def gate(self, replica: str) -> Gate | None:
@@ -105,6 +129,8 @@ class Gates:
         if not self._orders(ticket.member.name):
             return None
         now_s = asyncio.get_running_loop().time()
+        place = self._place(ticket.member, ticket.slot)
+        seed = self._service_ledger.accounting.seed(client, place.incarnation, now_s=now_s)
         request = GatedRequest(
             id=str(next(self._numbers)),
             client=client.identity,
@@ -114,12 +140,13 @@ class Gates:
             max_output_tokens=max_output_tokens,
             client_weight=client.client_weight,
             tenant_weight=client.tenant_weight,
+            seed=seed.client,
+            tenant_seed=seed.tenant,
             charge_input=not paid.input,
             paid_output_tokens=paid.output_tokens,
             matched_tokens=ticket.prediction.cached_tokens,
             streams=streams,
         )
-        place = self._place(ticket)
         turn = place.turns[request] = Turn(self, place, request)
         place.gate.arrive(request, now_s)
         self._admit(place)
@@ -149,38 +176,156 @@ class Gates:
             for place in places.values():
                 _send_away(place)
 
+    # The upkeep (`gate.upkeep`).
+
+    def in_use(self) -> list[str]:
+        """The replicas whose queues are ordered here."""
+        process_of = self._service_ledger.accounting.unreported
+        return [
+            name
+            for name, place in self._places.items()
+            if self._orders(name) and place.incarnation == process_of(name)
+        ]
+
+    def read(self, replica: str, load: EngineLoad | None) -> None:
+        """Take an engine's own figures; None: it does not give any."""
+        place = self._places.get(replica)
+        if place is not None:
+            place.gate.read(load)
+            self._admit(place)
+
+    def hand_back(self) -> None:
+        """Let waiting requests go to engines that order their own queue by now."""
+        for name, place in self._places.items():
+            if len(place.gate) and not self._orders(name):
+                _send_away(place)
+
+    def publish(self, replica: str) -> None:
+        """Put what changed at a gate into the ledger."""
+        place = self._places.get(replica)
+        if place is None or not place.incarnation:
+            return
+        self._charge_output(place)
+        accounting, weights = self._service_ledger.accounting, self._service_ledger.weights
+        held = place.gate.held(accounting.cost)
+        before = accounting.rows(place.incarnation, (*held, *place.active))
+        place.active = held.keys()
+        changed = []
+        for client, row in before.items():
+            now = held.get(client, NOTHING_HELD)
+            service = max(row.service, accounting.received(place.incarnation, client) + now.service)
+            more = (service - row.service) / weights.client(client)
+            news = ReplicaRow(client, service, row.normalised + more, 0.0, *now.state)
+            if news != row:
+                changed.append(news)
+        if changed:
+            place.sequence += 1
+            self._service_ledger.ledger.observe(
+                place.incarnation, since=place.sequence - 1, sequence=place.sequence, rows=changed
+            )
+            if place.gate.policy.quantum:
+                self._service_ledger.replica_has_quantum(place.gate.policy.quantum)
+
+    def share(self, replica: str) -> None:
+        """Take what other routers published of their gates of a replica."""
+        place = self._places.get(replica)
+        if place is None or not place.incarnation:
+            return
+        ledger = self._service_ledger.ledger
+        waiting: set[str] = set(place.gate.clients)
+        accounts = {}
+        now_s = asyncio.get_running_loop().time()
+        for router, incarnation in self._service_ledger.gates_of(replica, now_s):
+            account = ledger.replica_accounts.get(incarnation)
+            if account is not None:
+                accounts[router] = account
+                waiting.update(account.clients.positive(WAITING))
+        at = {
+            router: {
+                client: ClientAtGate(account.served(client), account.clients.cell(client, WAITING))
+                for client in waiting
+            }
+            for router, account in accounts.items()
+        }
+        place.gate.share(at, self._service_ledger.weights)
+        self._admit(place)
+
+    def rebalance(self) -> None:
+        """Fill replicas where nothing waits with requests that wait elsewhere."""
+        self._crowded = any(len(place.gate) for place in self._places.values())
+        if self._crowded:
+            for member in self._replicas.fleet:
+                if member.routable and member.slot is not None and self._orders(member.name):
+                    self._invite(self._place(member, member.slot))
+
     def _orders(self, replica: str) -> bool:
         queue = self._settings.config.scheduling.queue
         if queue is QueueOwner.AUTO:
-            configured = self._replicas.configured.get(replica)
-            return configured is not None and configured.reports is None
+            return bool(self._service_ledger.accounting.unreported(replica))
         return queue is QueueOwner.ROUTER
 
-    def _place(self, ticket: Ticket) -> _Place:
-        name, life = ticket.member.name, ticket.life
+    def _place(self, member: Member, slot: int) -> _Place:
+        """The gate of the process in a slot; a new one for a new process."""
+        name = member.name
         place = self._places.get(name)
-        if place is None:
+        incarnation = self._service_ledger.accounting.unreported(name)
+        if place is None or (place.slot, place.incarnation) != (slot, incarnation):
+            if place is not None:
+                _send_away(place)
             known = self._replicas.fleet.member
             self._places = {name: one for name, one in self._places.items() if known(name)}
-            gate = Gate(policy_of(self._settings.config.scheduling))
-            place = self._places[name] = _Place(gate, life)
-        elif place.life != life:
-            place.life = life
-            place.gate.restarted()
+            policy = policy_of(self._settings.config.scheduling)
+            if incarnation and policy.name == SEEDED_POLICY:
+                self._service_ledger.accounting.gated(incarnation)
+            gate = Gate(policy, self._sharing(policy, incarnation))
+            place = self._places[name] = _Place(gate, slot, incarnation)
+            place.sequence = int(self._service_ledger.ledger.sequence(incarnation))
         return place
+
+    def _sharing(self, policy: ReplicaPolicy, incarnation: str) -> Sharing | None:
+        if not incarnation or isinstance(policy, UnchargedPolicy):
+            return None
+        return Sharing(self._service_ledger.ledger.router, self._service_ledger.weights)
+
+    def _charge_output(self, place: _Place) -> None:
+        for request in place.gate.sent:
+            turn = place.turns.get(request)
+            if turn is not None and turn.produced is not None:
+                place.gate.progress(request, turn.produced.events)
 
     def _admit(self, place: _Place) -> None:
         gate = place.gate
         if not gate.has_work:
+            if self._crowded:
+                self._invite(place)
             return
-        for request in gate.sent:
-            turn = place.turns.get(request)
-            if turn is not None and turn.produced is not None:
-                gate.progress(request, turn.produced.events)
+        if len(gate.clients) > 1:  # a single client needs no order
+            self._charge_output(place)
         for request in gate.admit(asyncio.get_running_loop().time()):
             admitted = place.turns[request].admitted
             if not admitted.done():  # else its client has just left
                 admitted.set_result(True)
+        if self._crowded:
+            self._invite(place)
+
+    def _invite(self, place: _Place) -> None:
+        """Call one request that has waited longer than its cache is worth, if it can go to the replica here at once."""
+        if len(place.gate) or not self._replicas.fleet.routable >> place.slot & 1:
+            return
+        now_s = asyncio.get_running_loop().time()
+        for other in self._places.values():
+            if other is place or not len(other.gate):
+                continue
+            for request, turn in other.turns.items():
+                if turn.admitted.done():
+                    continue
+                if now_s - request.arrival_s <= other.gate.worth_s(request):
+                    continue
+                if place.gate.would_send(request):
+                    turn.invited = ReplicaSet(1 << place.slot)
+                    turn.admitted.set_result(False)
+                    self.moved += 1
+                    return
 
 
 def _send_away(place: _Place) -> None:

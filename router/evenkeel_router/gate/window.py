@@ -18,6 +18,8 @@ token of a whole answer. Prefill and decode alone give similar paces; time in th
 Beyond the floor, the uncached tokens of streamed requests that have not begun are limited too. A queue for prefill alone, which the
 pace does not show, is then at most one step long.
 
+Where several routers use the replica, floor, limit and tokens are this router's part of them; one request is always allowed.
+
 The best pace is the lowest seen. While the limit is the floor, it rises by `FORGETTING` with each request up to the paces seen
 there, because workloads change and predictions of cached tokens err. Above the floor it does not rise: the window itself could be
 the cause of slower paces.
@@ -70,15 +72,18 @@ class GatedRequest(Request):
 class Window:
     """The window of one process of a replica, for one kind of answer. Times are seconds of one clock."""
 
-    __slots__ = ("_best_pace", "_cut_s", "_sent", "_slow_start", "_tokens", "limit", "rules")
+    __slots__ = ("_cut_s", "_sent", "_slow_start", "_tokens", "best_pace", "limit", "part", "rules")
 
     def __init__(self, rules: WindowRules) -> None:
         self.rules = rules
         self.limit = float(rules.floor)
+        self.part = 1.0
+        """Of the replica that this router may use, from 0 to 1."""
         self._sent: dict[GatedRequest, tuple[float, int]] = {}
         """Requests that have not begun: when each was sent, and the uncached tokens ahead of it, its own included."""
         self._tokens = 0
-        self._best_pace = inf
+        self.best_pace = inf
+        """Seconds per token of work; infinite before the first request has begun."""
         self._slow_start = True
         self._cut_s = -inf
 
@@ -88,9 +93,13 @@ class Window:
     @property
     def has_room(self) -> bool:
         """Whether another request may be sent."""
-        count = len(self._sent)
-        return count < self.rules.floor or (
-            count < int(self.limit) and self._tokens < self.rules.most_tokens
+        return self.takes(self.limit)
+
+    def takes(self, limit: float) -> bool:
+        """Whether another request may be sent if so many may be without an answer."""
+        count, rules, part = len(self._sent), self.rules, self.part
+        return count < max(1, round(rules.floor * part)) or (
+            count < int(limit * part) and self._tokens < rules.most_tokens * part
         )
 
     def sent(self, request: GatedRequest, now_s: float) -> None:
@@ -115,8 +124,8 @@ class Window:
         work = FIXED_TOKENS + tokens_ahead + OUTPUT_TOKENS * output_tokens
         pace = (now_s - sent_s) / work
         is_least = self.limit <= self.rules.floor
-        self._best_pace = min(pace, self._best_pace * (FORGETTING if is_least else 1.0))
-        if pace > self.rules.tolerance * self._best_pace:
+        self.best_pace = min(pace, self.best_pace * (FORGETTING if is_least else 1.0))
+        if pace > self.rules.tolerance * self.best_pace:
             self._cut(sent_s, now_s)
         elif others_wait:
             self.limit = min(LARGEST, self.limit + (1.0 if self._slow_start else 1.0 / self.limit))

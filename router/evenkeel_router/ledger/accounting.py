@@ -8,7 +8,7 @@ store know are closed too once no router counts them as alive; otherwise their a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import ceil
 from operator import attrgetter
@@ -18,7 +18,7 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.cost import Cost
 from evenkeel_fairshare.fleet.contract import NOTHING, Usage
 from evenkeel_fairshare.ledger import Ledger, ReplicaRow, Seed, promise
-from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING, WAITING
+from evenkeel_fairshare.ledger.replica_account import REQUESTS, RUNNING, SERVICE, WAITING
 
 from evenkeel_router.api.identity import WHOLE, Client, Paid
 
@@ -122,6 +122,8 @@ NO_SEED: Final = Seed(0.0, 0.0)
 _ledger_columns = attrgetter(*ReplicaRow._fields)
 MAX_LATENCIES: Final = 10_000
 """Clients of each incarnation whose inter-token latency is kept, about 2 MB."""
+UNREPORTED: Final = "~"
+"""First character of the names that routers give to incarnations without reports."""
 JOINING_S: Final = 10.0
 """Replicas that come within this time join together (R5): what a client carries is spread over them."""
 
@@ -194,8 +196,47 @@ class Accounting:
     def meets_unreported(self, replica: str, now_s: float) -> None:
         """A replica without reports joins: what this router gets from it is all that will ever be known."""
         self._unreported += 1
-        name = f"~{replica}@{self.ledger.router}#{self._unreported}"
+        name = f"{_unreported(replica, self.ledger.router)}{self._unreported}"
         self.meets(replica, name, policy="", now_s=now_s)
+
+    def unreported(self, replica: str) -> str:
+        """The name under which this router accounts for a replica without reports; empty: it reports, or is unknown."""
+        name = self.incarnation(replica)
+        return name if name.startswith(UNREPORTED) else ""
+
+    def unreported_elsewhere(self, replica: str, router: str) -> str:
+        """As `unreported`, at another router; empty: that router does not use the replica, or gets its reports."""
+        prefix = _unreported(replica, router)
+        return next(
+            (name for name in self.ledger.live_of.get(router, ()) if name.startswith(prefix)), ""
+        )
+
+    def received(self, incarnation: str, client: str) -> float:
+        """The service that this router received from an incarnation for a client, weighted tokens."""
+        page = self.ledger.replica_accounts.get(incarnation)
+        own = None if page is None else page.accounts.get(self.ledger.router)
+        return 0.0 if own is None else own.clients.cell(client, SERVICE)
+
+    def rows(self, incarnation: str, clients: Iterable[str]) -> dict[str, ReplicaRow]:
+        """The rows of clients at an incarnation; zeros where there is none."""
+        page = self.ledger.replica_accounts.get(incarnation)
+        if page is None:
+            return {client: ReplicaRow(client) for client in clients}
+        return {client: page.row(client) for client in clients}
+
+    def gated(self, incarnation: str) -> None:
+        """This router keeps deficits for an incarnation without reports: they start from seeds, too (R5, R12)."""
+        self._seeded.add(incarnation)
+
+    def seed(self, client: Client, incarnation: str, *, now_s: float) -> Seed:
+        """The seed of a client at an incarnation (R5)."""
+        if incarnation not in self._seeded:
+            return NO_SEED
+        page = self.ledger.replica_accounts.get(incarnation)
+        if page is not None and client.identity in page.clients:
+            return NO_SEED
+        joiners = [name for name, came_s in self._came_s.items() if now_s - came_s < JOINING_S]
+        return promise(self.ledger, client.identity, incarnation, live=self.alive, joiners=joiners)
 
     def drains(self, replica: str) -> None:
         """This router sends nothing there any more, and lets it finish."""
@@ -373,8 +414,8 @@ class Accounting:
         inputs as a client has requests waiting.
         """
         page = self.ledger.replica_accounts.get(booking.incarnation)
-        if page is None or not page.head:
-            return True  # no report ever: rather nothing charged twice
+        if page is None or not page.head or booking.incarnation.startswith(UNREPORTED):
+            return True  # the engine never reported: rather nothing charged twice
         client = booking.client.identity
         at = (booking.incarnation, client)
         if self._lost.get(at, (-1.0, ()))[0] != page.head:
@@ -385,13 +426,8 @@ class Accounting:
 
     def _key(self, client: Client, incarnation: str, *, now_s: float, paid: Paid) -> str:
         """The client key for a request to `incarnation`: with its seed until a report shows the client there."""
-        if incarnation not in self._seeded:
-            return client.keyed(NO_SEED, paid)
-        page = self.ledger.replica_accounts.get(incarnation)
-        if page is not None and client.identity in page.clients:
-            return client.keyed(NO_SEED, paid)
-        joiners = [name for name, came_s in self._came_s.items() if now_s - came_s < JOINING_S]
-        seed = promise(self.ledger, client.identity, incarnation, live=self.alive, joiners=joiners)
+        unseeded = incarnation.startswith(UNREPORTED)  # the gate took the seed
+        seed = NO_SEED if unseeded else self.seed(client, incarnation, now_s=now_s)
         return client.keyed(seed, paid)
 
     def _service(self, paid: Paid, usage: Usage) -> float:
@@ -400,3 +436,15 @@ class Accounting:
         paid_tokens = min(paid.output_tokens, usage.output_tokens)
         service = self.cost.output_cost(extend, paid_tokens, usage.output_tokens)
         return service if paid.input else service + self.cost.input_cost(extend)
+
+
+def _unreported(replica: str, router: str) -> str:
+    """The names that a router gives to the processes of a replica without reports begin like this."""
+    return f"{UNREPORTED}{replica}@{router}#"
+
+
+def router_of(incarnation: str) -> str:
+    """The router that gave an incarnation without reports its name; empty: the incarnation reports."""
+    if not incarnation.startswith(UNREPORTED):
+        return ""
+    return incarnation.rpartition("@")[2].rpartition("#")[0]

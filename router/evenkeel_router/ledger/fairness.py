@@ -22,14 +22,12 @@ from evenkeel_fairshare.ledger import Ledger, ServiceIndex, position, position_o
 from evenkeel_fairshare.ledger.replica_account import WAITING
 from evenkeel_fairshare.measures import jain_index
 from evenkeel_fairshare.tenancy import shares
+from evenkeel_fairshare.verdict import AS_OWED
 
 from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
 
 WINDOW_S: Final = 60.0
 """Window over which shares are compared: the duration of a few long requests."""
-AS_OWED: Final = 0.8
-"""A client that was backlogged for most of the window and received this part of its owed service counts as beyond its
-share: it causes its own waiting. The difference to 1 is the tolerance of a window of one minute."""
 SERVICE: Final = ""
 """The level whose members are the tenants; a tenant is the level of its clients."""
 STRIDE: Final = 20
@@ -83,8 +81,11 @@ class FleetFigures:
     """Largest difference between clients backlogged at all replicas, over its proven bound; above 1 is a fault."""
     backlogged: int = 0
     """Clients with a request that waits at a replica."""
+    given_over_owed: Mapping[str, float] = field(default_factory=dict)
+    """Service over owed service of each client that was backlogged for at least half of the window."""
     beyond_share: frozenset[str] = frozenset()
-    """Clients that received their share and requested more. Latency objectives exclude them."""
+    """Clients that were backlogged for most of the window and received their share (`AS_OWED`): they cause their own waiting.
+    Latency objectives exclude them."""
     waiting_within_share: float = 0.0
     """Waiting requests of all other clients at replicas."""
 
@@ -118,6 +119,11 @@ class ConfiguredWeights:
         self._clients: dict[str, float] = {}
         for tenant in tenancy.tenants:
             self._add(tenant)
+
+    @property
+    def declared(self) -> Collection[str]:
+        """The identities of all clients that tenants declare."""
+        return self._clients.keys()
 
     def client(self, client: str) -> float:
         """The client's weight within its tenant."""
@@ -288,6 +294,7 @@ class Fairness:
             jain=jain_index(list(ratios.values())),
             bound_ratio=bound_ratio,
             backlogged=len(waiting),
+            given_over_owed=ratios,
             beyond_share=frozenset(name for name, ratio in ratios.items() if ratio >= AS_OWED),
         )
 

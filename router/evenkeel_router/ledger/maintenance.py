@@ -100,12 +100,12 @@ async def _in_steps(steps: Iterable[object]) -> None:
 async def update_fairness(service_ledger: ServiceLedger, timing: Timing) -> None:
     """Keep `service_ledger.fairness` up to date, until cancelled."""
     now = time.perf_counter  # the loop's own clock stands still within a step
+    loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(timing.report_interval_s)
         busy_s, step_s = 0.0, now()
-        for _ in service_ledger.fairness.steps(
-            service_ledger.accounting.alive, service_ledger.weights, step_s
-        ):
+        alive = service_ledger.current(loop.time())
+        for _ in service_ledger.fairness.steps(alive, service_ledger.weights, step_s):
             busy_s += now() - step_s
             await asyncio.sleep(0)
             step_s = now()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from math import ceil
 from typing import Final
 
@@ -18,13 +18,15 @@ from evenkeel_fairshare.ledger import CarryRules, Ledger
 from evenkeel_fairshare.replica.deficit import DEFERRED_REFILLS
 from evenkeel_fairshare.replica.measured_quantum import LARGEST_QUANTUM
 
-from evenkeel_router.ledger.accounting import Accounting
+from evenkeel_router.ledger.accounting import Accounting, router_of
 from evenkeel_router.ledger.contacts import Peer, PeerContact
 from evenkeel_router.ledger.fairness import ConfiguredWeights, Fairness
 from evenkeel_router.ledger.persistence import Persistence
 from evenkeel_router.ledger.totals import DemandMeter
 from evenkeel_router.settings import Settings
 
+SILENCE_S: Final = 3.0
+"""After it did not answer for so long, and for three exchanges, what a router published of its gates does not count."""
 UNKNOWN_MAX_DEBT: Final = 1_000_000.0
 """U while neither the configuration nor a replica states it: twice what an 80 GB card makes possible."""
 
@@ -62,6 +64,35 @@ class ServiceLedger:
     def store_error(self) -> str:
         """Why the ledger's store does not answer; empty while it does."""
         return (self.persistence.trouble or "") if self.persistence is not None else ""
+
+    def gates_of(self, replica: str, now_s: float) -> Iterator[tuple[str, str]]:
+        """(router, incarnation) of each gate of a replica without reports, this router's first (R12).
+
+        A router that does not answer has none: it frees its part.
+        """
+        own = self.accounting.unreported(replica)
+        if own:
+            yield self.ledger.router, own
+        silent = self._silent_routers(now_s)
+        for contact in self.peer_contacts.values():
+            if contact.router not in (self.ledger.router, "", *silent):
+                theirs = self.accounting.unreported_elsewhere(replica, contact.router)
+                if theirs:
+                    yield contact.router, theirs
+
+    def current(self, now_s: float) -> Collection[str]:
+        """Incarnations that are alive, without gates of routers that do not answer: their last figures are too old."""
+        silent = self._silent_routers(now_s)
+        alive = self.accounting.alive
+        return [name for name in alive if router_of(name) not in silent] if silent else alive
+
+    def _silent_routers(self, now_s: float) -> frozenset[str]:
+        silence_s = max(SILENCE_S, 3 * self._settings.config.state.exchange_interval_s)
+        return frozenset(
+            contact.router
+            for contact in self.peer_contacts.values()
+            if contact.error or now_s - (contact.answered_s or contact.since_s) > silence_s
+        )
 
     def replica_is_of_size(self, *, max_input_tokens: int, pool_tokens: int) -> None:
         """A replica reports its size. Of unequal replicas the largest counts, also after it is gone."""

@@ -150,19 +150,6 @@ def test_a_request_that_leaves_while_it_waits_costs_nothing() -> None:
     assert gate.policy.clients() == {}
 
 
-def test_a_restarted_replica_has_a_new_window_and_its_clients_their_debts() -> None:
-    gate = dlpm_gate()
-    requests = [request(n) for n in range(4)]
-    arrive(gate, *requests)
-    gate.admit(0.0)
-    debt = deficit(gate)
-    gate.restarted()
-    assert gate.unanswered == 0
-    gate.leave(requests[0], 1.0, None)  # of the process before
-    assert len(gate.admit(1.0)) == STREAMED.floor
-    assert deficit(gate) <= debt
-
-
 # The window
 
 RULES = WindowRules(floor=2, tolerance=2.0, most_tokens=inf)

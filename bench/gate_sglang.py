@@ -1,0 +1,334 @@
+"""The router's gate in front of a real SGLang without the plug-in, beside the plug-in (R12).
+
+    python -m bench.gate_sglang --sglang .venv-sglang --model .venv-sglang/model [--seconds 40] [--rounds 2]
+
+Two tenants with weights 4 and 1 keep far more streams open than the batch takes. A third one sends a request at a time. One engine
+and one router, both new for each row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+from typing import Any, Final
+
+import aiohttp
+import httpx
+from evenkeel_cli.up import ports
+from evenkeel_cli.up.sglang import find_interpreter
+from evenkeel_contract import routerconfig as rc
+from evenkeel_contract.decode import to_plain
+from evenkeel_contract.enginesettings import QUANTUM_VARIABLE, REPORTS_PORT_VARIABLE
+from evenkeel_contract.queueorder import QueueOwner
+
+from bench.gpu.engine import HOST, running_engine
+
+MODEL: Final = "tiny"
+WEIGHTS: Final = {"light": 4, "heavy": 1, "single": 1}
+QUANTUM: Final = 200
+STREAMS: Final = {"light": 64, "heavy": 16}
+"""Open requests of the flooding tenants: by weight, so that a pause of this program empties neither queue first."""
+RUNNING: Final = 8
+PREFIX_WORDS: Final = 60
+OUTPUT_TOKENS: Final = 64
+SINGLE_OUTPUT_TOKENS: Final = 8
+SINGLE_PAUSE_S: Final = 0.25
+LOOK_S: Final = 0.1
+WITHOUT_PLUG_IN: Final = {"SGLANG_PLUGINS": "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What orders the queue."""
+
+    name: str
+    policy: str
+    """`--schedule-policy`."""
+    queue: QueueOwner
+    has_plug_in: bool = False
+
+
+SETUPS: Final = (
+    Setup("plug-in", "dlpm", QueueOwner.ENGINE, has_plug_in=True),
+    Setup("gate, fcfs", "fcfs", QueueOwner.AUTO),
+    Setup("gate, lpm", "lpm", QueueOwner.AUTO),
+    Setup("fcfs alone", "fcfs", QueueOwner.ENGINE),
+)
+
+
+@dataclass(slots=True)
+class Sums:
+    """What one tenant got."""
+
+    service: float = 0.0
+    """Weighted tokens, as clients see them."""
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Seen:
+    """A run so far."""
+
+    tenants: dict[str, Sums] = field(default_factory=lambda: {name: Sums() for name in WEIGHTS})
+    ttft_s: list[float] = field(default_factory=list)
+    """Of the tenant `single`."""
+    queue: list[float] = field(default_factory=list)
+    """Requests in the engine's own queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A row of the table."""
+
+    light: float
+    """Its part of the service of both floods; 0.8 by weights."""
+    ttft_p50_s: float
+    ttft_p99_s: float
+    output_per_s: float
+    hit_rate: float
+    queue: float
+    """Median."""
+
+
+@contextmanager
+def router(setup: Setup, engine: str, reports_port: int, folder: Path) -> Iterator[str]:
+    """A router in front of the engine; its address."""
+    traffic, probes, admin = (ports.free_port(HOST) for _ in range(3))
+    reports = f"tcp://{HOST}:{reports_port}" if setup.has_plug_in else None
+    config = rc.RouterConfig(
+        namespace="bench",
+        service="bench",
+        model=MODEL,
+        listen=rc.ListenConfig(traffic_port=traffic, probe_port=probes, admin_port=admin),
+        scheduling=rc.SchedulingConfig(queue=setup.queue, client_quantum=QUANTUM),
+        tenancy=rc.TenancyConfig(tenants=tuple(map(_tenant, WEIGHTS))),
+        replicas=(rc.ReplicaConfig(name="replica", url=engine, reports=reports),),
+    )
+    path = folder / "router.json"
+    path.write_text(json.dumps(to_plain(config)))
+    with (folder / "router.log").open("wb") as log:
+        command = [sys.executable, "-m", "evenkeel_router", "--config", str(path)]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        url = f"http://{HOST}:{traffic}"
+        _await(f"http://{HOST}:{probes}/readyz", process, folder / "router.log")
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _tenant(name: str) -> rc.TenantConfig:
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return rc.TenantConfig(
+        namespace="bench",
+        name=name,
+        weight=WEIGHTS[name],
+        clients=(rc.ClientConfig(name="app"),),
+        api_keys=(rc.ApiKeyConfig(name="key", client="app", sha256=digest),),
+    )
+
+
+def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s and process.poll() is None:
+        try:
+            if httpx.get(url, trust_env=False).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise RuntimeError(f"the router is not ready ({process.poll()}): {log.read_text()[-2000:]}")
+
+
+async def stream(
+    http: aiohttp.ClientSession, tenant: str, text: str, seen: Seen, *, output_tokens: int
+) -> float:
+    """One streamed completion; seconds to its first event."""
+    body = {
+        "model": MODEL,
+        "prompt": text,
+        "max_tokens": output_tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    started_s, first_s = time.monotonic(), 0.0
+    headers = {"Authorization": f"Bearer {tenant}"}
+    usage: dict[str, Any] = {}
+    async with http.post("/v1/completions", json=body, headers=headers) as response:
+        if response.status != 200:
+            raise RuntimeError(f"{response.status}: {await response.text()}")
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                first_s = first_s or time.monotonic()
+                event = json.loads(line[6:])
+                if "error" in event:
+                    raise RuntimeError(str(event["error"]))
+                usage = event.get("usage") or usage
+    sums = seen.tenants[tenant]
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    sums.input_tokens += usage["prompt_tokens"]
+    sums.cached_tokens += cached
+    sums.output_tokens += usage["completion_tokens"]
+    sums.service += usage["prompt_tokens"] - cached + 2 * usage["completion_tokens"]
+    return first_s - started_s
+
+
+def prompt(tenant: str, rng: Random, prefix_words: int) -> str:
+    """A tenant's prefix and a tail of its own."""
+    shared = Random(tenant)
+    words = [str(shared.randrange(1000)) for _ in range(prefix_words)]
+    return " ".join([*words, *(str(rng.randrange(1000)) for _ in range(8))])
+
+
+async def flood(http: aiohttp.ClientSession, tenant: str, number: int, seen: Seen) -> None:
+    """One request after the other."""
+    rng = Random(f"{tenant} {number}")
+    while True:
+        text = prompt(tenant, rng, PREFIX_WORDS)
+        await stream(http, tenant, text, seen, output_tokens=OUTPUT_TOKENS)
+
+
+async def single(http: aiohttp.ClientSession, seen: Seen) -> None:
+    """A request now and then."""
+    rng = Random("single")
+    while True:
+        await asyncio.sleep(SINGLE_PAUSE_S)
+        text = prompt("single", rng, 10)
+        ttft_s = await stream(http, "single", text, seen, output_tokens=SINGLE_OUTPUT_TOKENS)
+        seen.ttft_s.append(ttft_s)
+
+
+async def look(engine: str, seen: Seen) -> None:
+    """The length of the engine's own queue. Its metrics show it some decode steps late."""
+    async with aiohttp.ClientSession() as http:
+        while True:
+            async with http.get(engine + "/v1/loads") as response:
+                loads = (await response.json())["loads"]
+            seen.queue.append(sum(load["num_waiting_reqs"] for load in loads))
+            await asyncio.sleep(LOOK_S)
+
+
+@asynccontextmanager
+async def load(url: str, engine: str, seen: Seen) -> AsyncIterator[None]:
+    """All of these while the context is open."""
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=300)
+    async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as http:
+        tasks = [
+            asyncio.create_task(flood(http, tenant, number, seen))
+            for tenant, count in STREAMS.items()
+            for number in range(count)
+        ]
+        tasks += [asyncio.create_task(single(http, seen)), asyncio.create_task(look(engine, seen))]
+        try:
+            yield
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def observe(url: str, engine: str, *, warmup_s: float, seconds: float) -> Figures:
+    """The figures of `seconds` after the warm-up."""
+    seen = Seen()
+    async with load(url, engine, seen):
+        await asyncio.sleep(warmup_s)
+        seen.tenants, seen.ttft_s, seen.queue = Seen().tenants, [], []
+        await asyncio.sleep(seconds)
+        tenants, ttft_s, queue = seen.tenants, seen.ttft_s, seen.queue
+    light, heavy = tenants["light"], tenants["heavy"]
+    inputs = light.input_tokens + heavy.input_tokens
+    return Figures(
+        light=light.service / (light.service + heavy.service),
+        ttft_p50_s=median(ttft_s),
+        ttft_p99_s=quantiles(ttft_s, n=100, method="inclusive")[98],
+        output_per_s=sum(one.output_tokens for one in tenants.values()) / seconds,
+        hit_rate=(light.cached_tokens + heavy.cached_tokens) / inputs,
+        queue=median(queue),
+    )
+
+
+def measure(
+    setup: Setup, *, sglang: Path, model: Path, folder: Path, warmup_s: float, seconds: float
+) -> Figures:
+    """One row."""
+    reports_port = ports.free_port(HOST)
+    settings: Mapping[str, str] = WITHOUT_PLUG_IN
+    if setup.has_plug_in:
+        settings = {QUANTUM_VARIABLE: str(QUANTUM), REPORTS_PORT_VARIABLE: str(reports_port)}
+    with (
+        running_engine(
+            python=find_interpreter(sglang),
+            model=model,
+            policy=setup.policy,
+            cpu=True,
+            flags=(
+                "--max-total-tokens=16384",
+                f"--max-running-requests={RUNNING}",
+                f"--served-model-name={MODEL}",
+            ),
+            log=folder / "engine.log",
+            settings=settings,
+        ) as engine,
+        router(setup, engine, reports_port, folder) as url,
+    ):
+        return asyncio.run(observe(url, engine, warmup_s=warmup_s, seconds=seconds))
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--sglang", type=Path, required=True, help="virtual environment that has SGLang")
+    add("--model", type=Path, required=True, help="a model's folder")
+    add("--seconds", type=float, default=40.0)
+    add("--warmup-s", type=float, default=8.0)
+    add("--rounds", type=int, default=1)
+    add("--setups", nargs="+", choices=[one.name for one in SETUPS])
+    options = parser.parse_args()
+    print(
+        "| | light's part | single tenant's TTFT p50, p99 ms | output tokens/s | hit rate | queue |"
+    )
+    print("|---|---:|---:|---:|---:|---:|")
+    for _ in range(options.rounds):
+        for setup in SETUPS:
+            if options.setups and setup.name not in options.setups:
+                continue
+            with tempfile.TemporaryDirectory(prefix="gate-sglang-") as folder:
+                found = measure(
+                    setup,
+                    sglang=options.sglang,
+                    model=options.model,
+                    folder=Path(folder),
+                    warmup_s=options.warmup_s,
+                    seconds=options.seconds,
+                )
+            print(
+                f"| {setup.name} | {found.light:.3f} | {found.ttft_p50_s * 1e3:.0f}, {found.ttft_p99_s * 1e3:.0f} "
+                f"| {found.output_per_s:.0f} | {found.hit_rate:.3f} | {found.queue:g} |",
+                flush=True,
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""The router's gate in front of the real engine without the plug-in (R12)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.gate_sglang import SETUPS, measure
+from tests.sglang.engine import engine_environment
+
+pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(1800)]
+PLUG_IN, *GATED, _ = SETUPS
+
+
+def test_the_gate_is_as_fair_as_the_plug_in_and_keeps_the_engines_queue_short(
+    tmp_path: Path,
+) -> None:
+    environment = engine_environment()
+    if environment is None:
+        pytest.skip("the real engine is not installed: make sglang")
+    found = {}
+    for setup in (PLUG_IN, *GATED):
+        folder = tmp_path / setup.name
+        folder.mkdir()
+        found[setup.name] = measure(
+            setup,
+            sglang=environment,
+            model=environment / "model",
+            folder=folder,
+            warmup_s=8.0,
+            seconds=30.0,
+        )
+    for setup in GATED:
+        figures = found[setup.name]
+        assert figures.light == pytest.approx(0.8, rel=0.05)
+        assert figures.queue <= 2
+        assert figures.hit_rate == pytest.approx(found[PLUG_IN.name].hit_rate, abs=0.03)

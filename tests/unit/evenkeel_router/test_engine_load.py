@@ -1,0 +1,98 @@
+"""What the gate reads of an engine's metrics, and the limit that follows."""
+
+from __future__ import annotations
+
+import pytest
+from evenkeel_router.gate.engine_load import FIRST, EngineLimit, EngineLoad, read_load
+
+SGLANG = b"""# HELP sglang:num_running_reqs The number of running requests.
+# TYPE sglang:num_running_reqs gauge
+sglang:num_running_reqs{model_name="tiny",tp_rank="0"} 7.0
+sglang:num_running_reqs_offline_batch{model_name="tiny"} 5.0
+sglang:num_queue_reqs{model_name="tiny",tp_rank="0"} 3.0
+sglang:token_usage{model_name="tiny"} 0.25
+"""
+PRIORITIES = b"""sglang:num_running_reqs{model_name="tiny",priority=""} 7.0
+sglang:num_running_reqs{model_name="tiny",priority="1"} 4.0
+sglang:num_running_reqs{model_name="tiny",priority="2"} 3.0
+sglang:num_queue_reqs{priority=""} 2.0
+sglang:num_queue_reqs{priority="2"} 2.0
+"""
+VLLM = b"""vllm:num_requests_running{engine="0",model_name="tiny"} 4.0
+vllm:num_requests_running{engine="1",model_name="tiny"} 5.0
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 1.0
+vllm:num_requests_waiting{engine="1",model_name="tiny"} 0.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 1.0
+vllm:kv_cache_usage_perc{engine="0"} 0.5
+vllm:kv_cache_usage_perc{engine="1"} 7e-01
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "want"),
+    [
+        (SGLANG, EngineLoad(7, 3, 0.25)),
+        (PRIORITIES, EngineLoad(7, 2, 0)),
+        (VLLM, EngineLoad(9, 1, 0.7)),
+        (b"vllm:num_requests_waiting 2\n", EngineLoad(0, 2, 0)),
+        (b"up 1\nprocess_cpu_seconds_total 3.5\n", None),
+        (b"# vllm:num_requests_waiting 2\n", None),
+        (b'sglang:num_queue_reqs{a="b"} +Inf\n', None),
+        (b'sglang:num_queue_reqs{a="b"} 1.2.3\n', None),
+        (b"", None),
+    ],
+)
+def test_the_names_of_both_engines_are_read(page: bytes, want: EngineLoad | None) -> None:
+    assert read_load(page) == want
+
+
+def reading(limit: EngineLimit, running: float, waiting: float, **changes: float) -> float:
+    usage = changes.get("usage", 0.5)
+    load = EngineLoad(running, waiting, usage)
+    limit.read(
+        load,
+        begun=int(changes.get("begun", 0)),
+        held_up=bool(changes.get("held_up", 1)),
+        streams_held_up=bool(changes.get("held_up", 1)),
+    )
+    return limit.limit
+
+
+def test_the_limit_doubles_until_requests_wait_and_then_follows_the_batch() -> None:
+    limit = EngineLimit()
+    assert [reading(limit, running, 0) for running in (0, 4, 8, 16)] == [FIRST, 8, 16, 32]
+    assert reading(limit, 20, 12) == 24  # no more than a quarter at once
+    assert reading(limit, 20, 4) == 22
+    assert reading(limit, 20, 2) == 22
+    assert reading(limit, 20, 0) == 22 * 1.125
+
+
+def test_the_limit_does_not_grow_while_it_holds_nothing_up_or_the_memory_is_full() -> None:
+    limit = EngineLimit()
+    reading(limit, 10, 0)
+    assert reading(limit, 10, 0, held_up=0) == 12
+    assert reading(limit, 10, 0, usage=0.97) == 12
+
+
+def test_a_router_that_starts_beside_others_begins_with_the_batch_that_they_fill() -> None:
+    assert reading(EngineLimit(), 30, 2) == 32
+
+
+def test_streams_that_the_router_sees_running_count_although_the_engine_has_not_said_so_yet() -> (
+    None
+):
+    limit = EngineLimit()
+    reading(limit, 20, 0)
+    assert reading(limit, 3, 5, begun=18) == 20
+
+
+def test_more_streams_may_be_on_their_way_until_they_wait_in_the_engine() -> None:
+    limit = EngineLimit()
+    reading(limit, 8, 0)
+    seen = []
+    for waiting in (0, 0, 2, 1, 0, 5, 3, 3, 0):
+        reading(limit, 8, waiting, held_up=waiting < 9)
+        seen.append(limit.unanswered)
+    assert seen == [4, 8, 6, 6, 7, 5.25, 3.9375, 2.953125, 3.953125]
+    reading(limit, 8, 0, held_up=0)
+    assert limit.unanswered == 3.953125
