@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import uuid
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
-from typing import Any
+from types import CodeType
+from typing import Any, Final
 
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
 from evenkeel_contract.heldpages import HeldPages
@@ -23,7 +25,7 @@ from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.engine_time import EngineTime
 from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 
-from evenkeel_sglang import seams
+from evenkeel_sglang import modes, seams
 from evenkeel_sglang.adapters import AdapterLoads
 from evenkeel_sglang.collector import Collector
 from evenkeel_sglang.engine import EngineRequest
@@ -38,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 FLAGS = {schedule_policy_flag(name): name for name in POLICIES}
 """`--schedule-policy` → replica policy."""
+
+SCHEDULERS: Final = "sglang.srt.managers.scheduler"
+"""The module, and those below it, with the loop over the waiting queue."""
 
 pages = HeldPages()
 """The blocks in the cache, by the published KV events."""
@@ -56,6 +61,12 @@ def add_flags(result: None, parser: ArgumentParser) -> None:
             action.choices = [*(action.choices or ()), *FLAGS]
             return
     raise seams.misfit("there is no flag --schedule-policy")
+
+
+def read_flags(result: Any, *_: Any) -> None:
+    """After `ServerArgs.from_cli_args`, in the parent process: refuse what the policy cannot work with."""
+    if result.schedule_policy in FLAGS:
+        modes.check(result)
 
 
 def batch_item(item: Any, batch: Any, i: int) -> None:
@@ -96,13 +107,8 @@ def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:
     settings = EngineSettings.from_environment(os.environ)
     _scheduling = make_scheduling(name, settings, scheduler)
     scheduler.policy.evenkeel_scheduler = scheduler
+    modes.check(scheduler.server_args)  # again: not all engines start from a command line
     # Every tensor-parallel rank decides alike; one of them reports.
-    if scheduler.server_args.dp_size > 1:
-        raise seams.misfit("data-parallel ranks (--dp-size) would each keep deficits of their own")
-    if getattr(scheduler.server_args, "lora_drain_wait_threshold", 0) > 0:
-        raise seams.misfit(
-            "--lora-drain-wait-threshold is set; remove it, because the policy itself makes room for adapters that wait"
-        )
     if _is_first_rank():
         _announce(name, settings, server_args=scheduler.server_args, scheduling=_scheduling)
 
@@ -119,7 +125,15 @@ def calc_priority(
     if _scheduling is None or scheduler is None:
         original(policy, waiting_queue, *args, **kwargs)
     else:
-        scheduler.waiting_queue = _scheduling.begin_pass(waiting_queue)
+        scheduler.waiting_queue = _scheduling.begin_pass(waiting_queue, walker=_calling_function())
+
+
+def _calling_function() -> CodeType | None:
+    """The function of SGLang's scheduler that led to this hook; functions that call hooks are in between."""
+    frame = sys._getframe(2)
+    while frame is not None and not frame.f_globals["__name__"].startswith(SCHEDULERS):
+        frame = frame.f_back
+    return None if frame is None else frame.f_code
 
 
 def add_request(
@@ -230,6 +244,7 @@ def _announce(
 
     metrics.active(name)
     scheduling.refused = metrics.refused
+    scheduling.bypassed = metrics.bypassed
     reports = "no reports"
     if settings.reports_port is not None:
         book = ReportBook(incarnation=settings.incarnation or uuid.uuid4().hex, policy=name)

@@ -26,8 +26,8 @@ from evenkeel_sglang.engine import EngineRequest, cache_namespace
 
 GROUPS: Final = 8
 """Groups of which a pass matches a request again though nothing is known to have changed."""
-MATCHES: Final = 256
-"""Matches in a pass, about two milliseconds. The others follow in the next passes."""
+MATCHES: Final = 128
+"""Matches in a pass, about six milliseconds at most. The others follow in the next passes."""
 BLOCK_TOKENS: Final = 16
 SHARED_BLOCKS: Final = 2
 """A request waits for another that computes at least this many blocks it lacks (upstream: 32 tokens)."""

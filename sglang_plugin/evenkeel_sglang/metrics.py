@@ -1,4 +1,4 @@
-"""What the plug-in adds to SGLang's `/metrics` (design §8): the active policy, and unreadable client keys."""
+"""What the plug-in adds to SGLang's `/metrics` (design §8): the active policy, unreadable client keys, and requests that bypassed the policy."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ _REFUSED: Final = Counter(
     "Requests served as the unknown client because their client key is missing or invalid.",
     ["reason"],
 )
+_BYPASSED: Final = Counter(
+    "evenkeel_engine_policy_bypassed",
+    "Requests that entered the batch although the policy did not propose them.",
+)
 
 
 def active(policy: str) -> None:
@@ -27,3 +31,8 @@ def active(policy: str) -> None:
 def refused(reason: str) -> None:
     """A client key could not be read."""
     _REFUSED.labels(reason=reason).inc()
+
+
+def bypassed() -> None:
+    """A request entered the batch unproposed."""
+    _BYPASSED.inc()

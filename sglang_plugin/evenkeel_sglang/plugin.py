@@ -18,6 +18,7 @@ def register() -> None:
 
     for seam, hook, kind in (
         (seams.ADD_FLAGS, hooks.add_flags, HookType.AFTER),
+        (seams.READ_FLAGS, hooks.read_flags, HookType.AFTER),
         (seams.BATCH_ITEM, hooks.batch_item, HookType.AFTER),
         (seams.GENERATE_REQUEST, hooks.generate_request, HookType.BEFORE),
         (seams.INIT_POLICY, hooks.init_policy, HookType.AROUND),

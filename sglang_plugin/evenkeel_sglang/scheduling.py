@@ -9,11 +9,14 @@ every version. So before every pass the queue is compared with the policy's view
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from time import monotonic
+from types import CodeType
 
 from evenkeel_contract.key import UNKNOWN, ClientKey, ClientKeyError, decode
 from evenkeel_contract.reportbook import Accounts
@@ -32,30 +35,43 @@ from evenkeel_sglang.engine import (
 from evenkeel_sglang.matching import Matching
 from evenkeel_sglang.reservations import Reservations
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(slots=True, eq=False)
 class Scheduled(Request):
     """The policy's request with the engine's behind it."""
 
     engine: EngineRequest = field(kw_only=True)
+    bypassed: bool = field(kw_only=True, default=False)
+    """Whether it entered the batch unproposed. The policy does not know it any more, and charges it nothing."""
 
 
 class WaitingQueue(list[EngineRequest]):
-    """SGLang's waiting queue, whose next walk is the policy's pass; every other use sees the list.
+    """SGLang's waiting queue. One walk over it is the policy's pass; every other use sees the list.
 
     The engine walks it once per pass (`for req in self.waiting_queue`), with its own checks of memory in the
-    loop's body: so the pass can answer each of them before it proposes the next request.
+    loop's body: so the pass can answer each of them before it proposes the next request. Other functions of
+    SGLang's may walk it before, which must not use up the pass: `walker` is the function with the loop.
     """
 
     def __init__(
-        self, waiting: Iterable[EngineRequest], proposals: Iterator[EngineRequest]
+        self,
+        waiting: Iterable[EngineRequest],
+        proposals: Iterator[EngineRequest],
+        walker: CodeType | None = None,
     ) -> None:
+        """Without a `walker`, the first walk is the pass."""
         super().__init__(waiting)
         self._proposals: Iterator[EngineRequest] | None = proposals
+        self._walker = walker
 
     def __iter__(self) -> Iterator[EngineRequest]:
-        proposals, self._proposals = self._proposals, None
-        return super().__iter__() if proposals is None else proposals
+        proposals = self._proposals
+        if proposals is None or self._walker not in {None, sys._getframe(1).f_code}:
+            return super().__iter__()
+        self._proposals = None
+        return proposals
 
     def disarm(self) -> None:
         """The pass is over, walked or not."""
@@ -86,16 +102,21 @@ class Scheduling:
         self.reservations = Reservations(self._client_of)
         self._adapters = adapters or AdapterLoads()
         self.refused = refused
+        self.bypassed: Callable[[], None] = lambda: None
+        """Called for each request that entered the batch unproposed."""
         self._clock = clock
         self._waiting: dict[EngineRequest, Scheduled] = {}
         self._running: dict[EngineRequest, Scheduled] = {}
         self._answer: AdmissionResult | None = None
+        self._proposed: EngineRequest | None = None
         self._pass: Generator[EngineRequest, None, None] | None = None
         self._queue: WaitingQueue | None = None
         self._lock = threading.Lock()
 
-    def begin_pass(self, queue: Sequence[EngineRequest]) -> WaitingQueue:
-        """Compare the engine's queue with the policy's, and open a pass over it."""
+    def begin_pass(
+        self, queue: Sequence[EngineRequest], *, walker: CodeType | None = None
+    ) -> WaitingQueue:
+        """Compare the engine's queue with the policy's, and open a pass over it, for the loop of `walker`."""
         self.end_pass()
         self._adapters.begin_pass()
         with self._lock:
@@ -109,7 +130,7 @@ class Scheduling:
         is_known = len(queue) == len(self._waiting)
         probes = [] if is_known else [request for request in queue if request not in self._waiting]
         self._pass = self._proposals(probes)
-        self._queue = WaitingQueue(queue, self._pass)
+        self._queue = WaitingQueue(queue, self._pass, walker)
         return self._queue
 
     def end_pass(self) -> None:
@@ -117,7 +138,7 @@ class Scheduling:
         if self._pass is not None and self._queue is not None:
             self._pass.close()
             self._queue.disarm()
-            self._pass = self._queue = None
+            self._pass = self._queue = self._proposed = None
 
     def look(self, queue: Sequence[EngineRequest]) -> None:
         """Between passes: where all waiting requests are aborted no pass follows, and reports would show them as waiting."""
@@ -130,11 +151,13 @@ class Scheduling:
         scheduled = self._waiting.get(request)
         if scheduled is None:
             return  # a probe
+        if request is not self._proposed:
+            if admitted:
+                self._bypass(scheduled)
+            return
         self._answer = AdmissionResult.ADMITTED if admitted else AdmissionResult.NO_ROOM
         if admitted:
-            scheduled.matched_tokens = prefix_tokens(request)
-            scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
-            scheduled.load_tokens = self._adapters.tokens(request)
+            self._measure(scheduled)
 
     def must_wait(self, request: EngineRequest) -> bool:
         """Whether the next chunk of a prompt has to wait for decode steps (R13)."""
@@ -164,6 +187,36 @@ class Scheduling:
             for scheduled in self._running.values():
                 self._accounts.settle(scheduled)
             return self._accounts.copy(), self.policy.clients(), self.policy.quantum
+
+    def _measure(self, scheduled: Scheduled) -> None:
+        """What an admitted request has to compute."""
+        request = scheduled.engine
+        scheduled.matched_tokens = prefix_tokens(request)
+        scheduled.extend_tokens = max(1, context_tokens(request) - scheduled.matched_tokens)
+        scheduled.load_tokens = self._adapters.tokens(request)
+
+    def _bypass(self, scheduled: Scheduled) -> None:
+        """The engine admitted a request that the policy did not propose: it is counted, and the pass ends."""
+        self.end_pass()
+        logger.error(
+            "evenkeel: request %s entered the batch unproposed, so it is not charged", scheduled.id
+        )
+        self.bypassed()
+        with self._lock:
+            self._measure(scheduled)
+            scheduled.bypassed = True
+            self.policy.leave(scheduled, self._clock())
+            self._enter(scheduled)
+
+    def _enter(self, scheduled: Scheduled) -> None:
+        request = scheduled.engine
+        del self._waiting[request]
+        self._running[request] = scheduled
+        if self._time is not None:
+            self._time.starts(scheduled)
+        self._accounts.admitted(scheduled, charged=scheduled.charge_input)
+        if self._matching is not None:
+            self._matching.begin(request)
 
     @property
     def busy(self) -> bool:
@@ -203,11 +256,13 @@ class Scheduling:
             wanted = next(admissions, None)
         try:
             while wanted is not None:
-                if self._waits_for_another(wanted) or self._turns.must_wait(wanted):
+                if self._turns.must_wait(wanted):
+                    self._answer = AdmissionResult.CLIENT_LATER
+                elif self._waits_for_another(wanted):
                     self._answer = AdmissionResult.LATER
                 else:
-                    self._answer = None
-                    yield self._engine_of(wanted)
+                    self._answer, self._proposed = None, self._engine_of(wanted)
+                    yield self._proposed
                     if self._answer is AdmissionResult.ADMITTED:
                         admitted.append(wanted)
                 with self._lock:
@@ -225,15 +280,9 @@ class Scheduling:
         """Report the result of a proposal to the policy; returns the next one."""
         # No answer: the engine skipped it for a reason of its own (no slot for its adapter).
         outcome = self._answer or AdmissionResult.NO_SLOT
-        self._answer = None
+        self._answer = self._proposed = None
         if outcome is AdmissionResult.ADMITTED:
-            scheduled = self._waiting.pop(self._engine_of(wanted))
-            self._running[scheduled.engine] = scheduled
-            if self._time is not None:
-                self._time.starts(scheduled)
-            self._accounts.admitted(scheduled, charged=scheduled.charge_input)
-            if self._matching is not None:
-                self._matching.begin(scheduled.engine)
+            self._enter(self._waiting[self._engine_of(wanted)])
         try:
             return admissions.send(outcome)
         except StopIteration:
@@ -277,7 +326,11 @@ class Scheduling:
             self._accounts.left(scheduled)
             if self._time is not None:
                 self._time.stops(scheduled)
-            self.policy.requeue(scheduled, now_s)
+            if scheduled.bypassed:
+                scheduled.bypassed = False
+                self.policy.arrive(scheduled, now_s)
+            else:
+                self.policy.requeue(scheduled, now_s)
             if self._matching is not None:
                 self._matching.end(request)
         else:
@@ -306,7 +359,8 @@ class Scheduling:
             self._accounts.aborted(scheduled)
         if self._time is not None:
             self._time.close(scheduled)
-        self.policy.leave(scheduled, self._clock())
+        if not scheduled.bypassed:
+            self.policy.leave(scheduled, self._clock())
 
     def _charge(self, running: Iterable[Scheduled]) -> set[Scheduled]:
         """Charge new output, once per token; returns the requests that have some."""
@@ -320,7 +374,8 @@ class Scheduling:
                 else:
                     scheduled.first_token(now_s)
                 scheduled.output_tokens += new_tokens
-                grown.setdefault(scheduled.due_tokens(new_tokens), []).append(scheduled)
+                due_tokens = 0 if scheduled.bypassed else scheduled.due_tokens(new_tokens)
+                grown.setdefault(due_tokens, []).append(scheduled)
         for due_tokens, group in grown.items():
             if due_tokens > 0:  # else it was paid elsewhere (R11)
                 self.policy.progress_all(group, due_tokens)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-SUPPORTED: Final = "0.5.21 and newer (0.5.21 and 0.5.23 are tested)"
+TESTED: Final = ("0.5.21", "0.5.23")
+SUPPORTED: Final = f"0.5.21 and newer ({' and '.join(TESTED)} are tested)"
 
 
 class SeamError(SystemExit):
@@ -29,6 +30,7 @@ class Seam:
 
 
 ADD_FLAGS: Final = Seam("sglang.srt.server_args.ServerArgs.add_cli_args", ("parser",))
+READ_FLAGS: Final = Seam("sglang.srt.server_args.ServerArgs.from_cli_args", ("args",))
 INIT_POLICY: Final = Seam("sglang.srt.managers.scheduler.Scheduler.init_schedule_policy", ("self",))
 NEW_PREFILL: Final = Seam(
     "sglang.srt.managers.scheduler.Scheduler.get_new_batch_prefill", ("self", "running_batch")
@@ -74,6 +76,7 @@ SEAMS: Final[Sequence[Seam]] = (
     BATCH_ITEM,
     GENERATE_REQUEST,
     ADD_FLAGS,
+    READ_FLAGS,
     INIT_POLICY,
     NEW_PREFILL,
     PROCESS_RESULT,
@@ -137,13 +140,14 @@ def matcher() -> Any:
 def misfit(reason: str) -> SeamError:
     """The error for a seam that does not fit."""
     return SeamError(
-        f"evenkeel: this SGLang ({_installed()}) does not fit the plug-in: {reason}. "
+        f"evenkeel: this SGLang ({installed()}) does not fit the plug-in: {reason}. "
         f"Supported: {SUPPORTED}. Refusing to start, since requests would be served without "
         "fairness; use a supported version, or start without the plug-in (SGLANG_PLUGINS=none)."
     )
 
 
-def _installed() -> str:
+def installed() -> str:
+    """The version of SGLang."""
     try:
         return version("sglang")
     except PackageNotFoundError:

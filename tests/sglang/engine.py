@@ -1,7 +1,6 @@
 """Runs the real SGLang of `make sglang` as a child process, and speaks to it.
 
-Place in the flow: test → **Engine** → `python -m sglang.launch_server` on the CPU, with the plug-in installed
-from this tree. An engine starts in about 20 seconds.
+It runs `python -m sglang.launch_server` on the CPU, with the plug-in of this checkout. An engine starts in about 20 seconds.
 """
 
 from __future__ import annotations
@@ -98,6 +97,8 @@ class Engine:
         self._log = log
         path = [str(folder / f"sglang-{sglang}")] if sglang else []
         path += [environment["PYTHONPATH"]] if "PYTHONPATH" in environment else []
+        # This checkout, also where another one is installed.
+        path += [str(ROOT / part) for part in ("sglang_plugin", "contract", "fairshare")]
         self._output = log.open("ab")
         self.process = subprocess.Popen(
             [
@@ -110,7 +111,7 @@ class Engine:
                 **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
                 **ENVIRONMENT,
                 **environment,
-                **({"PYTHONPATH": os.pathsep.join(path)} if path else {}),
+                "PYTHONPATH": os.pathsep.join(path),
             },
             stdout=self._output,
             stderr=subprocess.STDOUT,

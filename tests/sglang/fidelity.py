@@ -1,10 +1,9 @@
 """One closed queue twice: as the real engine went through it, and as the simulator does.
 
-Place in the flow: scenario → `Engine.run_queue` with the probe → **passes**; scenario → simulator → **passes**.
-A pass is whom it admitted, in order, and how many tokens each found in the cache.
+A pass is the requests that it admitted, in order, and how many tokens each found in the cache.
 
-The surprising thing: of a finished output SGLang keeps all but the last token, which was never fed back. The
-simulator's experiments keep it whole, since their prompts go on from it as one piece; `Kept` does as SGLang.
+SGLang caches all of a finished output but its last token, which was never fed back. The simulator's experiments cache all
+of it, because their next prompts continue it; `Kept` does as SGLang.
 """
 
 from __future__ import annotations

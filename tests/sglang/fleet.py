@@ -1,7 +1,6 @@
 """`evenkeel up` with the real engine, for the suite: one supervisor, its replicas and router, and load on them.
 
-Place in the flow: test → **Fleet** → `evenkeel up FILE --sglang … --model …` → two SGLangs and a router. A fleet starts
-in half a minute on an idle machine.
+It runs `evenkeel up FILE --sglang … --model …`: two SGLangs and a router. A fleet starts in half a minute on an idle machine.
 """
 
 from __future__ import annotations

@@ -249,6 +249,19 @@ def test_a_version_that_does_not_fit_refuses_to_start(start: Start, older_seam: 
     assert "0.5.21 and newer" in engine.log
 
 
+@pytest.mark.parametrize(
+    "flag", ["--dp-size=2", "--disaggregation-mode=prefill", "--enable-priority-scheduling"]
+)
+@pytest.mark.parametrize("sglang", [None, "0.5.21"])
+def test_a_mode_that_bypasses_the_policy_is_refused_before_the_model_is_loaded(
+    start: Start, flag: str, sglang: str | None
+) -> None:
+    engine = start(*flags("dlpm"), flag, sglang=sglang, wait=False)
+    assert engine.wait_ended() != 0
+    assert f"{flag.partition('=')[0]} is set; remove it" in engine.log
+    assert "Load weight" not in engine.log
+
+
 def test_a_setting_that_cannot_be_stops_the_engine_and_names_it(start: Start) -> None:
     engine = start(*flags("dlpm"), environment={"EVENKEEL_CLIENT_QUANTUM": "-1"}, wait=False)
     assert engine.wait_ended() != 0

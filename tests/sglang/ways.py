@@ -1,7 +1,7 @@
 """Reads what the probe wrote down (`probe/evenkeel_probe.py`), for benchmarks and long runs.
 
-The surprising thing: a request's way is told in steps of the engine and in CPU time of its scheduler's thread, which
-computes the forward passes too. Neither depends on what else the machine does.
+A request's way is measured in steps of the engine and in CPU time of its scheduler's thread, which computes the forward
+passes too. Neither depends on other load of the machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """A plug-in of SGLang's for tests and benchmarks: writes down what the scheduler does, one JSON line per event.
 
-Place in the flow: SGLang's scheduler process → **probe** → the file named by EVENKEEL_PROBE → `tests.sglang.ways`.
-It stands beside Evenkeel's plug-in or alone beside SGLang's own policies, and changes nothing. Its folder is put on
-PYTHONPATH, where SGLang finds the entry point.
+It runs in SGLang's scheduler process, with Evenkeel's plug-in or without it, and changes nothing. EVENKEEL_PROBE names the
+file, which `tests.sglang.ways` reads. SGLang finds the entry point by PYTHONPATH.
 
-The surprising thing: times are CPU times of the scheduler's thread, so that a busy machine does not show in them.
+Times are CPU times of the scheduler's thread, so they do not depend on other load.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import pytest
 from evenkeel_contract.names import ADAPTER_HEADER
 from evenkeel_sglang import hooks
 from evenkeel_sglang.adapters import LOAD_TOKENS, AdapterLoads
-from evenkeel_sglang.seams import SeamError
 
 
 def req(adapter: str | None) -> SimpleNamespace:
@@ -50,17 +49,3 @@ def test_a_request_gets_the_adapter_of_its_header(
     obj = Generated(lora_path=given)
     hooks.generate_request(None, obj, Http(headers))
     assert obj.lora_path == want
-
-
-def test_an_engine_that_drains_adapters_itself_refuses_to_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its walk over the queue would use up the policy's pass."""
-    arguments = SimpleNamespace(dp_size=1, lora_drain_wait_threshold=2.0)
-    scheduler = SimpleNamespace(
-        schedule_policy="dlpm", server_args=arguments, policy=SimpleNamespace()
-    )
-    monkeypatch.setattr(hooks, "make_scheduling", lambda *_: None)
-    monkeypatch.setattr(hooks, "_scheduling", None)
-    with pytest.raises(SeamError, match="--lora-drain-wait-threshold is set; remove it"):
-        hooks.init_policy(lambda _: None, scheduler)

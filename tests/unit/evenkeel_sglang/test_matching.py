@@ -81,7 +81,7 @@ def test_a_pass_matches_one_request_of_each_of_a_few_groups_again_in_turns() -> 
 
 def test_requests_without_a_match_are_one_group() -> None:
     cache = Cache()
-    fill(cache, 100, held=0)
+    fill(cache, MATCHES, held=0)
     cache.refresh()
     assert len(cache.refresh()) == 1
 

@@ -55,15 +55,15 @@ def test_a_single_rank_has_a_clock_of_its_own(monkeypatch):
 
 
 def rank(
-    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], policy: str = "DLPM"
 ) -> tuple[Scheduling, RankClock]:
-    """The scheduling of one of two ranks, whose own clock is `clock`."""
+    """The scheduling of one of several ranks, whose own clock is `clock`."""
     monkeypatch.setattr(hooks.seams, "matcher", lambda: lambda request, cache: None)
     monkeypatch.setattr(hooks, "_rank_clock", None)
     monkeypatch.setattr(hooks, "RankClock", lambda: RankClock(clock))
     arguments = SimpleNamespace(tp_size=2, pp_size=1)
     scheduler = SimpleNamespace(server_args=arguments, tree_cache=None)
-    scheduling = hooks.make_scheduling("DLPM", EngineSettings(), scheduler)
+    scheduling = hooks.make_scheduling(policy, EngineSettings(), scheduler)
     assert hooks._rank_clock is not None
     return scheduling, hooks._rank_clock
 

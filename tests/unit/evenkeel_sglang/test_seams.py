@@ -6,13 +6,14 @@ import sys
 from types import ModuleType
 
 import pytest
-from evenkeel_sglang import seams
+from evenkeel_sglang import check, seams
 
 
 class Fitting:
     """Stands where SGLang's classes do, with the parameters that the plug-in was written for."""
 
     def add_cli_args(parser) -> None: ...  # type: ignore[no-untyped-def]
+    def from_cli_args(args) -> None: ...  # type: ignore[no-untyped-def]
     def init_schedule_policy(self) -> None: ...
     def get_new_batch_prefill(self, running_batch) -> None: ...  # type: ignore[no-untyped-def]
     def process_batch_result(self, batch, result) -> None: ...  # type: ignore[no-untyped-def]
@@ -106,3 +107,27 @@ def test_a_misfit_that_fairness_does_not_need_only_gives_the_reason(
 
 def test_no_handler_of_exceptions_swallows_the_refusal() -> None:
     assert not issubclass(seams.SeamError, Exception)
+
+
+@pytest.mark.parametrize(
+    ("version", "fits", "code"), [("0.5.23", True, 0), ("9.9.9", True, 2), ("0.5.23", False, 1)]
+)
+def test_the_check_lists_each_place_and_says_whether_the_version_is_tested(
+    sglang: dict[str, ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    version: str,
+    fits: bool,
+    code: int,
+) -> None:
+    monkeypatch.setattr(seams, "installed", lambda: version)
+    monkeypatch.setattr(seams, "KV_PUBLISH", seams.INIT_POLICY)
+    if not fits:
+        policy = sglang["sglang.srt.managers.schedule_policy"]
+        policy.SchedulePolicy = Older  # type: ignore[attr-defined]
+    assert check.main() == code
+    *places, last = capsys.readouterr().out.splitlines()
+    assert len(places) == len(seams.SEAMS) + 2
+    assert sum(place.startswith("no ") for place in places) == (not fits)
+    assert last.startswith(f"SGLang {version}: {len(places) - (not fits)} of {len(places)} places")
+    assert ("is tested" in last) == (version in seams.TESTED)

@@ -1,0 +1,38 @@
+"""Modes of SGLang in which requests would not be scheduled by the policy: an engine with one of them does not start.
+
+The parent process checks its flags, seconds after its start and before it loads the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from evenkeel_sglang.seams import misfit
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One setting of SGLang's."""
+
+    setting: str
+    flag: str
+    is_on: Callable[[Any], bool]
+    reason: str
+
+
+REFUSED: Final = (
+    Mode("dp_size", "--dp-size", lambda ranks: ranks > 1, "each data-parallel rank would keep deficits of its own; use more replicas"),
+    Mode("disaggregation_mode", "--disaggregation-mode", lambda mode: mode != "null", "its queues are not the one that the policy orders"),
+    Mode("enable_priority_scheduling", "--enable-priority-scheduling", bool, "priorities would decide over deficits"),
+    Mode("lora_drain_wait_threshold", "--lora-drain-wait-threshold", lambda seconds: seconds > 0, "the policy itself makes room for adapters that wait"),
+)  # fmt: skip
+
+
+def check(server_args: Any) -> None:
+    """Raise `SeamError` if a mode is on. Settings that this version of SGLang lacks are off."""
+    for mode in REFUSED:
+        value = getattr(server_args, mode.setting, None)
+        if value is not None and mode.is_on(value):
+            raise misfit(f"{mode.flag} is set; remove it: {mode.reason}")

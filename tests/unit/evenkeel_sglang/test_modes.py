@@ -1,0 +1,57 @@
+"""Modes in which the policy would not decide are refused by name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from evenkeel_contract.validate import BYPASSING_FLAGS
+from evenkeel_sglang import hooks, modes
+from evenkeel_sglang.seams import SeamError
+
+OFF = {
+    "dp_size": 1,
+    "disaggregation_mode": "null",
+    "enable_priority_scheduling": False,
+    "lora_drain_wait_threshold": 0.0,
+}
+ON = {
+    "dp_size": 2,
+    "disaggregation_mode": "prefill",
+    "enable_priority_scheduling": True,
+    "lora_drain_wait_threshold": 2.0,
+}
+
+
+def arguments(**changes: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{**OFF, "schedule_policy": "dlpm", **changes})
+
+
+def test_an_engine_without_such_a_mode_starts() -> None:
+    modes.check(arguments())
+    modes.check(SimpleNamespace())  # a version that has none of them
+    assert {mode.setting for mode in modes.REFUSED} == OFF.keys() == ON.keys()
+    assert {mode.flag for mode in modes.REFUSED} <= set(BYPASSING_FLAGS)
+
+
+@pytest.mark.parametrize("mode", modes.REFUSED, ids=lambda mode: mode.setting)
+def test_a_mode_that_bypasses_the_policy_is_refused_by_its_flag(mode: modes.Mode) -> None:
+    refused = arguments(**{mode.setting: ON[mode.setting]})
+    with pytest.raises(SeamError, match=f"{mode.flag} is set; remove it"):
+        hooks.read_flags(refused)
+    refused.schedule_policy = "fcfs"  # SGLang's own policies may do as they like
+    hooks.read_flags(refused)
+
+
+def test_the_scheduler_checks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs may start an engine without a command line."""
+    scheduler = SimpleNamespace(
+        schedule_policy="dlpm",
+        server_args=arguments(lora_drain_wait_threshold=2.0),
+        policy=SimpleNamespace(),
+    )
+    monkeypatch.setattr(hooks, "make_scheduling", lambda *_: None)
+    monkeypatch.setattr(hooks, "_scheduling", None)
+    with pytest.raises(SeamError, match="--lora-drain-wait-threshold is set; remove it"):
+        hooks.init_policy(lambda _: None, scheduler)
