@@ -150,7 +150,8 @@ class _Tenant:
             if self.requests.free(now_s) < 1.0 - TINY:
                 raise self._used_up(
                     self.requests,
-                    f"The tenant used up its limit of {limits.requests_per_minute} requests per minute.",
+                    f"The tenant used up its limit of {limits.requests_per_minute} requests per minute "
+                    f"(at most {self.requests.size:.0f} at once).",
                     code="requests_per_minute",
                     amount=1.0,
                     now_s=now_s,
@@ -160,7 +161,8 @@ class _Tenant:
             if self.tokens.free(now_s) <= TINY:
                 raise self._used_up(
                     self.tokens,
-                    f"The tenant used up its limit of {limits.tokens_per_minute} tokens per minute.",
+                    f"The tenant used up its limit of {limits.tokens_per_minute} tokens per minute "
+                    f"(at most {self.tokens.size:.0f} at once).",
                     code="tokens_per_minute",
                     amount=float(max(1, tokens)),
                     now_s=now_s,

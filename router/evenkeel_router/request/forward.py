@@ -82,6 +82,8 @@ class _History:
     """At replicas that failed it: 5xx, garbage, or a broken connection before the first byte."""
     tried: ReplicaSet = EMPTY
     """Slots of those."""
+    invited: ReplicaSet = EMPTY
+    """An idle replica, for a request that waited at a gate: the next attempt goes there, if it can."""
     excused: int = 0
     """How many of those had not begun it when they were lost."""
     paid: Paid = UNPAID
@@ -125,7 +127,7 @@ class Forwarder:
         queue_timeout_s = self._settings.config.limits.queue_timeout_s
         history = _History(request_state.started_s + queue_timeout_s)
         while True:
-            ticket = fleet.select(admitted.match, history.tried)
+            ticket = self._select(admitted, history)
             if ticket is None:
                 if not fleet.routable:
                     history.wait_until_s = await self._replica_wait.wait(
@@ -158,6 +160,13 @@ class Forwarder:
                 continue
             if answer is not None:
                 return answer
+
+    def _select(self, admitted: AdmittedRequest, history: _History) -> Ticket | None:
+        fleet, invited = self._replicas.fleet, history.invited & ~history.tried
+        history.invited = EMPTY
+        if invited & fleet.routable:
+            return fleet.select(admitted.match, ReplicaSet(fleet.routable & ~invited))
+        return fleet.select(admitted.match, history.tried)
 
     def _has_no_attempt_left(self, history: _History) -> bool:
         attempts = self._settings.config.limits.max_attempts
@@ -231,7 +240,9 @@ class Forwarder:
         if turn is None:
             return True
         try:
-            return await turn.admission(history.wait_until_s - self._now())
+            is_admitted = await turn.admission(history.wait_until_s - self._now())
+            history.invited = turn.invited
+            return is_admitted
         except TimeoutError as error:
             limits = self._settings.config.limits
             raise own_answers.not_admitted(limits.queue_timeout_s) from error

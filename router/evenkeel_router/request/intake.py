@@ -46,4 +46,9 @@ def _cors(config: RouterConfig) -> Cors | None:
 
 
 def _limits(config: RouterConfig) -> Limits:
-    return Limits(config.model, config.limits.max_output_tokens, frozenset(config.adapters))
+    return Limits(
+        config.model,
+        config.limits.max_output_tokens,
+        frozenset(config.adapters),
+        frozenset(config.model_aliases),
+    )

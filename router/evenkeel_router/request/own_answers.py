@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from evenkeel_contract.routerconfig import RouterConfig
 
-from evenkeel_router.api.endpoints import MODELS
+from evenkeel_router.api.endpoints import MODELS, endpoint_of
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
 from evenkeel_router.transport.client_request import (
     CompleteReply,
@@ -36,21 +36,28 @@ def health(request: Request, *, draining: bool, in_sync: bool) -> CompleteReply:
 def asked_model(request: Request, path: str) -> str:
     """The name in a path below `MODELS`; empty for the list. Raises `Refusal`."""
     if not path.startswith(MODELS) or request.method not in _READS:
-        message = f"Unknown URL: {request.method} {path[:200]}."
+        message = f"Unknown URL: {request.method} {path[:200]}.{_hint(path)}"
         raise Refusal(Outcome.NOT_FOUND, message, code="unknown_url")
     return path.removeprefix(MODELS).removeprefix("/")
+
+
+def _hint(path: str) -> str:
+    """What the client probably meant: its base URL lacks `/v1`, or repeats it."""
+    bare = "/v1" + path.removeprefix("/v1").removeprefix("/v1")
+    known = bare != path and (endpoint_of(bare) is not None or bare.startswith(MODELS))
+    return f" Did you mean {bare[:200]}? Check the client's base URL." if known else ""
 
 
 def models(name: str, config: RouterConfig, *, started_unix: float) -> bytes:
     """What OpenAI's clients ask before anything else; raises `Refusal`."""
     base = {"object": "model", "created": int(started_unix), "owned_by": config.namespace}
-    cards = [base | {"id": config.model}]
+    cards = [base | {"id": one} for one in (config.model, *config.model_aliases)]
     cards += [base | {"id": one, "parent": config.model} for one in config.adapters]
     if name == "":
         return msgspec.json.encode({"object": "list", "data": cards})
     for card in cards:
         known = str(card["id"])
-        if name in (known, known.replace("/", "%2F")):
+        if name.replace("%2F", "/").replace("%3A", ":") in (known, f"{config.model}:{known}"):
             return msgspec.json.encode(card)
     message = f"The model {name[:200]!r} does not exist."
     raise Refusal(Outcome.NOT_FOUND, message, code="model_not_found", param="model")

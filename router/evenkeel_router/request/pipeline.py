@@ -6,7 +6,7 @@ Each decision is a pure function; this file puts them in order. The sender is id
 that an unknown sender cannot make the router hold megabytes.
 
 Refusals and faults become answers here. Every request ends in `_finish`, once, and is counted and logged there; checks
-of `/health` and of browsers (CORS) are neither.
+of `/health`, of browsers (CORS) and the console are neither.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from evenkeel_router.request.admission import TenantMemory, TopUp, admit
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
+from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings
 from evenkeel_router.transport.client_request import (
     INVALID_BODY,
@@ -95,6 +96,7 @@ class Pipeline:
         forwarder: Forwarder,
         prefixes: Prefixes,
         tokenising: Tokenisation,
+        console: TenantConsole,
         log: RequestSink,
     ) -> None:
         """`log` takes every request that is over."""
@@ -107,6 +109,7 @@ class Pipeline:
         self._forwarder = forwarder
         self._prefixes = prefixes
         self._tokenising = tokenising
+        self._console = console
         self._log = log
         self._now = asyncio.get_running_loop().time
         self._id_prefix = secrets.token_hex(6)
@@ -116,10 +119,8 @@ class Pipeline:
         """One request."""
         path = _path(request)
         endpoint = endpoint_of(path)
-        if endpoint is None and own_answers.asks_health(request, path):
-            return own_answers.health(
-                request, draining=self._intake.draining, in_sync=self._replicas.in_sync
-            )
+        if endpoint is None and (own := await self._uncounted(request, path)) is not None:
+            return own
         request_state = RequestState(
             request_id=self._request_id(request),
             path=path if endpoint is not None or path == MODELS else _OTHER_PATH,
@@ -153,6 +154,16 @@ class Pipeline:
         finally:
             self._finish(request_state)
 
+    async def _uncounted(self, request: Request, path: str) -> Answer | None:
+        """The answer to a check of the health or to the console; None for all other requests."""
+        if own_answers.asks_health(request, path):
+            return own_answers.health(
+                request, draining=self._intake.draining, in_sync=self._replicas.in_sync
+            )
+        if self._console.serves(request, path):
+            return await self._console.handle(request, path, _claims(request))
+        return None
+
     def refuse(self, request: Request, error: BaseException) -> Answer:
         """Answer a request that is not HTTP, or whose handler raised an exception."""
         request_state = RequestState(
@@ -170,18 +181,8 @@ class Pipeline:
         self, request_state: RequestState, request: Request
     ) -> tuple[Client, ClientTotals]:
         """1. The sender, and its totals so far; raises `Refusal`."""
-        headers = request.headers
-        named: list[tuple[str, str]] = []
-        for name, key in _IDENTITY:
-            if key in headers:
-                named.extend((name, value) for value in headers.getall(key))
-        peer = request.remote if named else None  # it matters only where a header names a client
-        keys: list[str] = []
-        for key_header in _KEYS:
-            if key_header in headers:
-                keys += headers.getall(key_header)
-        claims = Claims(headers.getall(_AUTHORIZATION, ()), keys, named, peer or "")
-        if named and self._intake.directory.spoofed(claims):
+        claims = _claims(request)
+        if claims.named and self._intake.directory.spoofed(claims):
             self._totals.stripped[SPOOFED] += 1
         client = self._intake.directory.identify(claims)
         request_state.client = client
@@ -422,6 +423,21 @@ class Pipeline:
     def _next_id(self) -> str:
         """A request id: unique among routers by its prefix, within one by its number."""
         return f"{self._id_prefix}-{next(self._ids):x}"
+
+
+def _claims(request: Request) -> Claims:
+    """The headers that identify the sender."""
+    headers = request.headers
+    named: list[tuple[str, str]] = []
+    for name, key in _IDENTITY:
+        if key in headers:
+            named.extend((name, value) for value in headers.getall(key))
+    peer = request.remote if named else None  # it matters only where a header names a client
+    keys: list[str] = []
+    for key_header in _KEYS:
+        if key_header in headers:
+            keys += headers.getall(key_header)
+    return Claims(headers.getall(_AUTHORIZATION, ()), keys, named, peer or "")
 
 
 def _path(request: Request) -> str:

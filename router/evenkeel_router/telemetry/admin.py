@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Final
 
 from aiohttp import web
@@ -24,6 +25,7 @@ from evenkeel_contract.adminstate import (
     ActivationState,
     encode_state,
 )
+from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH
 from evenkeel_contract.ledgerwire import (
     LEDGER_PATH,
     LedgerMessageError,
@@ -33,6 +35,8 @@ from evenkeel_contract.ledgerwire import (
 )
 
 from evenkeel_router.api.errors import Outcome, Refusal, error_body, invalid
+from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS
+from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.exposition import CONTENT_TYPE, Lines
 from evenkeel_router.telemetry.rooms import Rooms
 from evenkeel_router.telemetry.slices import Sender, SharedText, cut, in_slices, send_pieces
@@ -42,9 +46,12 @@ ROOMS = web.AppKey("rooms", Rooms)
 MAX_DIGEST_BYTES: Final = 64 * 1024 * 1024
 METRICS = web.AppKey("metrics", SharedText)
 SENDER = web.AppKey("sender", Sender)
+CONSOLE = web.AppKey("console", Console)
 RENDERING = web.AppKey("rendering", asyncio.Lock)
 """One answer is built at a time: several would each take a slice in every pass of the loop."""
 JSON: Final = "application/json"
+TO_PAGE: Final = ("/", PAGE_PATH.rstrip("/"))
+"""Redirected to the console's page."""
 
 
 def probe_app(rooms: Rooms, metrics: Callable[[], Lines]) -> web.Application:
@@ -58,14 +65,23 @@ def probe_app(rooms: Rooms, metrics: Callable[[], Lines]) -> web.Application:
     return app
 
 
-def admin_app(rooms: Rooms) -> web.Application:
-    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger` and `/v1/limits`, behind the admin token."""
+def admin_app(rooms: Rooms, console: Console) -> web.Application:
+    """`/v1/state`, `/v1/replicas`, `/v1/activation`, `/v1/ledger`, `/v1/limits` and the console, behind the admin token.
+
+    The files of the console's page contain no data and need no token.
+    """
     app = web.Application(middlewares=[_token], client_max_size=MAX_DIGEST_BYTES)
-    app[ROOMS], app[RENDERING] = rooms, asyncio.Lock()
+    app[ROOMS], app[RENDERING], app[CONSOLE] = rooms, asyncio.Lock(), console
     app.router.add_get(STATE_PATH, _state)
     app.router.add_get(REPLICAS_PATH, _replicas)
     app.router.add_get(ACTIVATION_PATH, _activation)
     app.on_shutdown.append(_answer_all)
+    app.router.add_get(NOW_PATH, _console)
+    app.router.add_get(HOUR_PATH, _console)
+    for path in TO_PAGE:
+        app.router.add_get(path, _to_page)
+    for path in console.files:
+        app.router.add_get(path, _page)
     app.router.add_post(LEDGER_PATH, _ledger)
     app.router.add_post(limitswire.LIMITS_PATH, _limits)
     return app
@@ -104,6 +120,20 @@ async def _replicas(request: web.Request) -> web.Response:
     async with request.app[RENDERING]:
         body, _ = await in_slices(replicas_state(request.app[ROOMS], now_s))
     return web.Response(body=body, content_type=JSON)
+
+
+async def _console(request: web.Request) -> web.StreamResponse:
+    body = await request.app[CONSOLE].of_service(request.path, request.query.get("client", ""))
+    return await send_pieces(request, cut(body), JSON, DATA_HEADERS)
+
+
+async def _page(request: web.Request) -> web.Response:
+    body, content_type = request.app[CONSOLE].files[request.path]
+    return web.Response(body=body, headers=[("content-type", content_type), *HEADERS])
+
+
+async def _to_page(request: web.Request) -> web.Response:
+    raise web.HTTPFound(PAGE_PATH)
 
 
 async def _activation(request: web.Request) -> web.Response:
@@ -156,8 +186,13 @@ async def _limits(request: web.Request) -> web.Response:
 @web.middleware
 async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Hashes are compared, so that the duration of the comparison reveals nothing about the token."""
+    if request.path in TO_PAGE or request.path in request.app[CONSOLE].files:
+        return await handler(request)
     wanted = request.app[ROOMS].settings.config.admin_token_sha256
     if wanted is None:
+        if not _is_local(request.host):
+            message = "Use the address of this machine: http://127.0.0.1, http://localhost or http://[::1]."
+            return _refused(Refusal(Outcome.FORBIDDEN, message, code="unknown_host"))
         return await handler(request)
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).hexdigest()
@@ -165,6 +200,18 @@ async def _token(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     message = "Send the admin token as 'Authorization: Bearer <token>'."
     return _refused(Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_admin_token"))
+
+
+def _is_local(host: str) -> bool:
+    """Whether the header `Host` has an IP address or `localhost`.
+
+    Without a token, a web page of another name must not read the port by pointing its name at this machine (DNS rebinding).
+    """
+    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    try:
+        return name.lower() == "localhost" or bool(ip_address(name))
+    except ValueError:
+        return False
 
 
 def _refused(refusal: Refusal) -> web.Response:

@@ -73,16 +73,16 @@ _REPLICA_COUNTERS: Final[tuple[tuple[str, str, Callable[[ReplicaTotals], float]]
      lambda totals: totals.output_tokens),
 )  # fmt: skip
 _KV_COUNTERS: Final[tuple[tuple[str, str, Callable[[Counts], float]], ...]] = (
-    ("batches", "Batches of KV events that were applied.", lambda counts: counts.batches),
-    ("gaps", "Times that a batch of KV events was missing and was requested again.",
+    ("replica_kv_batches", "Batches of KV events that were applied.", lambda counts: counts.batches),
+    ("replica_kv_gaps", "Times that a batch of KV events was missing and was requested again.",
      lambda counts: counts.gaps),
-    ("replays", "Replays that the router requested, those that only confirm its view included.",
+    ("replica_kv_replays", "Replays that the router requested, those that only confirm its view included.",
      lambda counts: counts.replays),
-    ("overruns", "Times that the replica had already discarded the missing batches.",
+    ("replica_kv_overruns", "Times that the replica had already discarded the missing batches.",
      lambda counts: counts.overruns),
-    ("takeovers", "Times that the router replaced its view by the pages that the replica reported.",
+    ("replica_kv_takeovers", "Times that the router replaced its view by the pages that the replica reported.",
      lambda counts: counts.takeovers),
-    ("unreadable", "Batches of KV events that were invalid.", lambda counts: counts.unreadable),
+    ("replica_kv_unreadable", "Batches of KV events that were invalid.", lambda counts: counts.unreadable),
 )  # fmt: skip
 
 
@@ -190,9 +190,17 @@ def gate_metrics(model: str, rooms: Rooms) -> Lines:
         ("replica_gate_unanswered", "Requests at the replica that have not begun to answer.",
          lambda gate: gate.unanswered),
         ("replica_gate_limit", "Streamed requests that may be at the replica without having begun.",
-         lambda gate: int(gate.streamed.limit)),
+         lambda gate: gate.limit),
+        ("replica_gate_part", "Part of the replica that this router may use while requests wait at other routers too, from 0 to 1.",
+         lambda gate: gate.streamed.part),
+        ("replica_gate_engine_limit", "Requests of all routers that may be at the replica, by its own metrics. 0 if it has none.",
+         lambda gate: int(gate.engine.limit) if gate.engine.load is not None else 0),
+        ("replica_gate_held", "1 if requests wait here for requests at other routers whose clients received less service.",
+         lambda gate: len(gate) > 0 and gate.is_held),
     ):  # fmt: skip
         yield from gauge(name, help_text, ((own, value(gate)) for own, gate in gates))
+    help_text = "Requests that left the queue of a busy replica for an idle replica."
+    yield from counter("gate_moved", help_text, [(labels(model_name=model), rooms.gates.moved)])
 
 
 def prediction_metrics(model: str, totals: RequestTotals) -> Lines:
@@ -246,7 +254,7 @@ def kv_metrics(model: str, followers: Mapping[str, Follower]) -> Lines:
     )
     for name, help_text, of in _KV_COUNTERS:
         series = ((own, of(one.counts)) for own, one in listed)
-        yield from counter(f"replica_kv_{name}", help_text, series)
+        yield from counter(name, help_text, series)
 
 
 def router_metrics(rooms: Rooms, log: RequestLog) -> Lines:

@@ -48,7 +48,7 @@ class Rooms:
         totals.within_share_ttft_s = ttft_histogram(config.ttft_threshold_s)
         intake = Intake(config, LimitParts(service_ledger.ledger.router))
         replicas = Replicas(settings)
-        gates = Gates(settings, replicas)
+        gates = Gates(settings, replicas, service_ledger)
         return cls(settings, service_ledger, replicas, gates, Prefixes(), totals, intake)
 
     def apply(self, config: RouterConfig) -> None:

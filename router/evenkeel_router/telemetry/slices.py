@@ -91,10 +91,13 @@ class Sender:
 
 
 async def send_pieces(
-    request: web.Request, pieces: Sequence[bytes | memoryview], content_type: str
+    request: web.Request,
+    pieces: Sequence[bytes | memoryview],
+    content_type: str,
+    headers: Iterable[tuple[str, str]] = (),
 ) -> web.StreamResponse:
     """Answer with the pieces; a reader that takes longer than `SEND_TIMEOUT_S` is disconnected."""
-    response = web.StreamResponse(headers={"Content-Type": content_type})
+    response = web.StreamResponse(headers=[("Content-Type", content_type), *headers])
     response.content_length = sum(map(len, pieces))
     try:
         async with asyncio.timeout(SEND_TIMEOUT_S):

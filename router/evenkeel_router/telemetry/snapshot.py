@@ -22,8 +22,9 @@ from evenkeel_fairshare.ledger.replica_account import (
     WAITING,
     ReplicaAccount,
 )
+from evenkeel_fairshare.verdict import verdict
 
-from evenkeel_router.api.identity import tenant_identity
+from evenkeel_router.api.identity import names_of, tenant_identity
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.ledger.fairness import NO_FIGURES
 from evenkeel_router.ledger.totals import ClientTotals, Distributions
@@ -36,7 +37,7 @@ Steps = Generator[None, None, T]
 
 def router_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
     """The answer of `/v1/state`, as JSON."""
-    replicas = yield from _replicas(rooms, now_s)
+    replicas = yield from replica_states(rooms, now_s)
     tenants = yield from _tenants(rooms)
     config = rooms.settings.config
     state = adminstate.RouterState(
@@ -56,21 +57,22 @@ def router_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
         prefix=_prefix(rooms),
         replicas=replicas,
         tenants=tenants,
-        fleet=_fleet(rooms),
-        ledger=_ledger(rooms),
-        peers=_peers(rooms, now_s),
+        fleet=fleet_state(rooms),
+        ledger=ledger_state(rooms),
+        peers=peer_states(rooms, now_s),
     )
     return adminstate.encode_state(state)
 
 
 def replicas_state(rooms: Rooms, now_s: float) -> Steps[bytes]:
     """The answer of `/v1/replicas`, as JSON."""
-    replicas = yield from _replicas(rooms, now_s)
+    replicas = yield from replica_states(rooms, now_s)
     state = adminstate.ReplicasState(version=adminstate.STATE_VERSION, replicas=replicas)
     return adminstate.encode_state(state)
 
 
-def _replicas(rooms: Rooms, now_s: float) -> Steps[tuple[adminstate.ReplicaState, ...]]:
+def replica_states(rooms: Rooms, now_s: float) -> Steps[tuple[adminstate.ReplicaState, ...]]:
+    """All replicas, in steps."""
     found = []
     for member in list(rooms.replicas.fleet):
         if member.name in rooms.replicas.configured:  # it may leave between two steps
@@ -93,7 +95,7 @@ def _replica(rooms: Rooms, member: Member, now_s: float) -> adminstate.ReplicaSt
         unschedulable_reason=member.unschedulable,
         in_flight=rooms.replicas.fleet.load(member),
         gate_waiting=0 if gate is None else len(gate),
-        gate_limit=0 if gate is None else int(gate.streamed.limit),
+        gate_limit=0 if gate is None else gate.limit,
         requests=totals.requests,
         failures=totals.failures,
         input_tokens=totals.input_tokens,
@@ -207,16 +209,20 @@ def _client(rooms: Rooms, totals: ClientTotals, weight: int) -> adminstate.Clien
         requested_per_s=figures.requested_per_s,
         lead_s=figures.lead_s,
         backlogged=figures.backlogged,
-        replicas=_at_replicas(rooms, totals.identity),
+        replicas=at_replicas(rooms, totals.identity),
     )
 
 
-def _fleet(rooms: Rooms) -> adminstate.FleetState:
+def fleet_state(rooms: Rooms) -> adminstate.FleetState:
+    """Fairness of the whole fleet, with the verdict."""
     now = rooms.service_ledger.fairness.now
-    return msgspec.convert(now, adminstate.FleetState, from_attributes=True)
+    waited = {"/".join(names_of(name)): part for name, part in now.given_over_owed.items()}
+    figures = msgspec.convert(now, adminstate.FleetState, from_attributes=True)
+    return msgspec.structs.replace(figures, verdict=verdict(waited))
 
 
-def _ledger(rooms: Rooms) -> adminstate.LedgerState:
+def ledger_state(rooms: Rooms) -> adminstate.LedgerState:
+    """This router's ledger and its store."""
     ledger = rooms.service_ledger.ledger
     return adminstate.LedgerState(
         router=ledger.router,
@@ -229,7 +235,8 @@ def _ledger(rooms: Rooms) -> adminstate.LedgerState:
     )
 
 
-def _peers(rooms: Rooms, now_s: float) -> tuple[adminstate.PeerState, ...]:
+def peer_states(rooms: Rooms, now_s: float) -> tuple[adminstate.PeerState, ...]:
+    """The other routers."""
     return tuple(
         adminstate.PeerState(
             name=peer.name,
@@ -242,7 +249,8 @@ def _peers(rooms: Rooms, now_s: float) -> tuple[adminstate.PeerState, ...]:
     )
 
 
-def _at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplica, ...]:
+def at_replicas(rooms: Rooms, identity: str) -> tuple[adminstate.ClientAtReplica, ...]:
+    """One client at every replica that knows it."""
     credit = rooms.replicas.fleet.policy.credit(identity)
     tenant = tenant_of(identity)
     found = []

@@ -1,0 +1,146 @@
+// The console of a router: reads its answers and shows them. The token or key stays in this tab.
+
+import "uplot/dist/uPlot.min.css";
+import "./console.css";
+import { render } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { ClientPage, titleOf } from "./client";
+import { duration, exactClock } from "./format";
+import { Overview } from "./overview";
+import { Pill } from "./parts";
+import { type Reading, useReading } from "./read";
+import { useClient } from "./route";
+import type { ConsoleState, HourState } from "./state";
+
+const NOW_MS = 2000;
+const HOUR_MS = 10_000;
+const STORED = "evenkeel-console-key";
+
+function App() {
+  const [key, setKey] = useState(sessionStorage.getItem(STORED) ?? "");
+  const client = useClient();
+  const now = useReading<ConsoleState>("/v1/console", NOW_MS, key);
+  const state = now.value;
+  const hourPath = `/v1/console/hour${client ? `?client=${encodeURIComponent(client)}` : ""}`;
+  const hour = useReading<HourState>(state ? hourPath : "", HOUR_MS, key, state?.router);
+
+  function use(entered: string): void {
+    if (entered) sessionStorage.setItem(STORED, entered);
+    else sessionStorage.removeItem(STORED);
+    setKey(entered);
+  }
+
+  if (now.refused) return <SignIn refused={key !== ""} use={use} />;
+  return (
+    <>
+      <Header now={now} signedIn={key !== ""} signOut={() => use("")} />
+      <main id="main">
+        <Title client={client} state={state} />
+        {now.fault && <NoAnswer now={now} />}
+        {state && state.draining && <p class="notice">This router is shutting down. It takes no new requests.</p>}
+        {!state && !now.fault && <p>Reading…</p>}
+        {state &&
+          (client ? (
+            <ClientPage identity={client} state={state} hour={hour.value} />
+          ) : (
+            <Overview state={state} hour={hour.value} />
+          ))}
+        {state && state.uptime_s < 3600 && (
+          <p class="note">This router has run for {duration(state.uptime_s)}. Its history begins at its start.</p>
+        )}
+      </main>
+    </>
+  );
+}
+
+function Header({ now, signedIn, signOut }: { now: Reading<ConsoleState>; signedIn: boolean; signOut: () => void }) {
+  const state = now.value;
+  return (
+    <header>
+      <a class="brand" href="#/">
+        <img src="icon.svg" alt="" width="28" height="28" /> Evenkeel
+      </a>
+      {state && (
+        <span class="service">
+          <strong>
+            {state.namespace}/{state.service}
+          </strong>{" "}
+          <span>{state.model}</span> <span>{state.scope === "tenant" ? `tenant ${state.tenant}` : state.fleet_policy}</span>
+        </span>
+      )}
+      <span class="live">
+        <Pill kind={now.fault ? "bad" : state ? "good" : "idle"}>{now.fault ? "no answer" : state ? "live" : "…"}</Pill>
+        {signedIn && (
+          <button type="button" onClick={signOut}>
+            Sign out
+          </button>
+        )}
+      </span>
+    </header>
+  );
+}
+
+/** The heading of the page. It gets the focus when another page opens, so that screen readers announce it. */
+function Title({ client, state }: { client: string; state: ConsoleState | undefined }) {
+  const heading = useRef<HTMLHeadingElement>(null);
+  const opened = useRef(client);
+  const title = client ? titleOf(client, state) : state?.scope === "tenant" ? `Tenant ${state.tenant}` : "Who gets what";
+  useEffect(() => {
+    document.title = `${title} · Evenkeel`;
+  }, [title]);
+  useEffect(() => {
+    if (opened.current !== client) {
+      opened.current = client;
+      window.scrollTo(0, 0);
+      heading.current?.focus();
+    }
+  }, [client]);
+  return (
+    <div class="title">
+      {client && <a href="#/">← All clients</a>}
+      <h1 ref={heading} tabIndex={-1}>
+        {title}
+      </h1>
+    </div>
+  );
+}
+
+function NoAnswer({ now }: { now: Reading<ConsoleState> }) {
+  return (
+    <p class="notice" role="alert">
+      The router does not answer ({now.fault}). The console tries again every two seconds.
+      {now.at > 0 && ` The figures are from ${exactClock(now.at)}.`}
+    </p>
+  );
+}
+
+function SignIn({ refused, use }: { refused: boolean; use: (key: string) => void }) {
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => field.current?.focus(), []);
+  return (
+    <main class="sign-in">
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          use(field.current!.value.trim());
+        }}
+      >
+        <h1>Evenkeel console</h1>
+        {refused && (
+          <p class="notice" role="alert">
+            The router refused this token or key.
+          </p>
+        )}
+        <label for="key">Admin token or API key</label>
+        <input id="key" ref={field} type="password" autocomplete="off" required />
+        <button type="submit">Open</button>
+        <p class="note">
+          The admin port takes the admin token, and shows the whole service. The port for requests takes an API key of a
+          tenant, and shows that tenant only. The key stays in this tab.
+        </p>
+      </form>
+    </main>
+  );
+}
+
+render(<App />, document.getElementById("app")!);

@@ -1,0 +1,265 @@
+// The page of all clients.
+
+import { useMemo } from "preact/hooks";
+import { Chart, type Line } from "./chart";
+import { Clients } from "./clients";
+import { MISSING, count, duration, percent, seconds } from "./format";
+import { Cards, Definitions, Pill, Scroll } from "./parts";
+import { hrefOf } from "./route";
+import {
+  type Condition,
+  type ConsoleState,
+  type HourState,
+  type LedgerState,
+  type PeerState,
+  type ReplicaNow,
+  type Series,
+  nameOf,
+} from "./state";
+
+export function Overview({ state, hour }: { state: ConsoleState; hour: HourState | undefined }) {
+  return (
+    <>
+      <Verdict state={state} />
+      <Cards figures={state.total} />
+      {hour && <Charts hour={hour} />}
+      <Clients clients={state.clients} />
+      {state.scope === "service" && (
+        <>
+          <Replicas replicas={state.replicas} />
+          <div class="columns">
+            <Conditions conditions={state.conditions} />
+            {state.ledger && <Ledger ledger={state.ledger} peers={state.peers} />}
+          </div>
+        </>
+      )}
+      <Definitions state={state} />
+    </>
+  );
+}
+
+function Verdict({ state }: { state: ConsoleState }) {
+  const { fleet, fair, held } = state;
+  return (
+    <section class={fair ? "verdict fair" : "verdict unfair"} aria-label="Verdict">
+      <p class="sentence">
+        <span class="sign" aria-hidden="true">
+          {fair ? "✓" : "!"}
+        </span>
+        {state.verdict}
+      </p>
+      <p class="note">
+        Over the last minute.
+        {fleet &&
+          ` ${plural(fleet.backlogged, "client waits", "clients wait")} now. Share error ${percent(fleet.share_error)}, ` +
+            `lead ${fleet.lead_s.toFixed(1)} s, Jain's index ${fleet.jain.toFixed(3)}.`}
+        {held > 0 && ` ${plural(held, "request waits", "requests wait")} for a replica.`}
+      </p>
+      <p class="hidden" role="status">
+        {fair ? "The service is fair." : "The service is unfair."}
+      </p>
+    </section>
+  );
+}
+
+function plural(number: number, one: string, many: string): string {
+  return `${count(number)} ${number === 1 ? one : many}`;
+}
+
+function Charts({ hour }: { hour: HourState }) {
+  const { service, ttft, requests } = useMemo(() => linesOf(hour.series), [hour]);
+  const times = hour.times_unix_s;
+  if (times.length < 2) return <p class="note">Charts appear after twenty seconds.</p>;
+  return (
+    <section class="charts" aria-labelledby="hour">
+      <h2 id="hour">The last hour</h2>
+      <Chart
+        title="Service by client"
+        note="Weighted tokens per second"
+        each="client"
+        times={times}
+        lines={service}
+        format={count}
+        stacked
+      />
+      <Chart
+        title="Time to first token by client"
+        note="Mean of requests that ended in each ten seconds"
+        each="client"
+        times={times}
+        lines={ttft}
+        format={seconds}
+      />
+      <Chart title="Requests" note="Waiting and running, all clients" times={times} lines={requests} format={count} />
+    </section>
+  );
+}
+
+interface Lines {
+  service: Line[];
+  ttft: Line[];
+  requests: Line[];
+}
+
+/** The first series is of all clients together. */
+function linesOf([total, ...clients]: Series[]): Lines {
+  if (!total) return { service: [], ttft: [], requests: [] };
+  const line = (series: Series, colour: number) => ({
+    label: nameOf(series),
+    colour,
+    href: hrefOf(series.identity),
+  });
+  const service: Line[] = clients.map((one, at) => ({ ...line(one, at), values: one.service_per_s }));
+  const rest = total.service_per_s.map((sum, at) =>
+    Math.max(0, (sum ?? 0) - clients.reduce((drawn, one) => drawn + (one.service_per_s[at] ?? 0), 0)),
+  );
+  const most = Math.max(...total.service_per_s.map((value) => value ?? 0));
+  if (rest.some((value) => value > 0.001 * most)) {
+    service.push({ label: "other clients", colour: "rest", values: rest });
+  }
+  return {
+    service,
+    ttft: clients.map((one, at) => ({ ...line(one, at), values: one.ttft_s })),
+    requests: [
+      { label: "waiting", colour: 1, values: total.waiting },
+      { label: "running", colour: 0, values: total.running },
+    ],
+  };
+}
+
+function Replicas({ replicas }: { replicas: ReplicaNow[] }) {
+  return (
+    <section aria-labelledby="replicas">
+      <h2 id="replicas">Replicas</h2>
+      {replicas.length === 0 ? (
+        <p>No replica is configured.</p>
+      ) : (
+        <Scroll label="Table of replicas">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">Replica</th>
+                <th scope="col">State</th>
+                <th scope="col">Service/s</th>
+                <th scope="col">Running</th>
+                <th scope="col">Waiting</th>
+                <th scope="col">Hit rate</th>
+                <th scope="col" class="wide">
+                  Cached blocks
+                </th>
+                <th scope="col" class="wide">
+                  Policy
+                </th>
+                <th scope="col" class="wide">
+                  Last report
+                </th>
+                <th scope="col" class="wide">
+                  Failed requests
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {replicas.map((replica) => (
+                <Replica key={replica.name} replica={replica} />
+              ))}
+            </tbody>
+          </table>
+        </Scroll>
+      )}
+    </section>
+  );
+}
+
+function Replica({ replica }: { replica: ReplicaNow }) {
+  const [kind, state] = replica.routable
+    ? (["good", "ready"] as const)
+    : replica.joined
+      ? (["warn", replica.unschedulable_reason || "not ready"] as const)
+      : (["bad", replica.unschedulable_reason || "gone"] as const);
+  return (
+    <tr>
+      <th scope="row">{replica.name}</th>
+      <td>
+        <Pill kind={kind}>{state}</Pill>
+      </td>
+      <td>{count(replica.service_per_s)}</td>
+      <td>{count(replica.running)}</td>
+      <td>{count(replica.waiting + replica.gate_waiting)}</td>
+      <td>{percent(replica.hit_rate)}</td>
+      <td class="wide">{count(replica.prefix_blocks)}</td>
+      <td class="wide">{replica.policy || MISSING}</td>
+      <td class="wide">{replica.report_age_s === null ? "none" : `${duration(replica.report_age_s)} ago`}</td>
+      <td class="wide">{count(replica.failures)}</td>
+    </tr>
+  );
+}
+
+function Conditions({ conditions }: { conditions: Condition[] }) {
+  const problems = conditions.filter((condition) => condition.problem);
+  const fine = conditions.filter((condition) => !condition.problem);
+  return (
+    <section aria-labelledby="conditions">
+      <h2 id="conditions">Conditions</h2>
+      <p class="note">What this router sees now. An alert fires after its condition was true for minutes.</p>
+      {problems.length === 0 ? (
+        <p>
+          <Pill kind="good">no problem</Pill>
+        </p>
+      ) : (
+        <List conditions={problems} />
+      )}
+      <details>
+        <summary>{plural(fine.length, "condition is fine", "conditions are fine")}</summary>
+        <List conditions={fine} />
+      </details>
+    </section>
+  );
+}
+
+function List({ conditions }: { conditions: Condition[] }) {
+  return (
+    <ul class="conditions">
+      {conditions.map(({ alert, problem, message }) => (
+        <li key={alert + message}>
+          <Pill kind={problem ? "bad" : "good"}>{problem ? "problem" : "fine"}</Pill>
+          <span>
+            {message} {alert && <code>{alert}</code>}
+          </span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Ledger({ ledger, peers }: { ledger: LedgerState; peers: PeerState[] }) {
+  return (
+    <section aria-labelledby="ledger">
+      <h2 id="ledger">Ledger</h2>
+      <dl class="facts">
+        <dt>Store</dt>
+        <dd>
+          <Pill kind={ledger.store_error ? "bad" : "good"}>{ledger.store_error ? "fails" : "works"}</Pill> {ledger.store}{" "}
+          {ledger.store_error}
+        </dd>
+        <dt>Clients</dt>
+        <dd>{count(ledger.clients)}</dd>
+        <dt>Open replica accounts</dt>
+        <dd>{count(ledger.open_accounts)}</dd>
+        <dt>Closed totals</dt>
+        <dd>version {count(ledger.closed_totals_version)}</dd>
+        <dt>Not counted</dt>
+        <dd>{ledger.uncounted.length ? ledger.uncounted.join(", ") : "none"}</dd>
+        <dt>Other routers</dt>
+        <dd>
+          {peers.length === 0 && "none"}
+          {peers.map((peer) => (
+            <div key={peer.name}>
+              <Pill kind={peer.error ? "bad" : "good"}>{peer.error ? "no answer" : "answers"}</Pill> {peer.name}{" "}
+              {peer.error || (peer.answer_age_s === null ? "" : `${duration(peer.answer_age_s)} ago`)}
+            </div>
+          ))}
+        </dd>
+      </dl>
+    </section>
+  );
+}

@@ -1,0 +1,135 @@
+// The router's answers, as in contract/evenkeel_contract/consolestate.py and adminstate.py.
+
+export interface Figures {
+  service_per_s: number;
+  owed_per_s: number;
+  output_tokens_per_s: number;
+  ttft_s: number | null;
+  hit_rate: number | null;
+  waiting: number;
+  running: number;
+}
+
+export interface ClientNow extends Figures {
+  identity: string;
+  tenant: string;
+  client: string;
+  weight: string;
+  words: string;
+  fair: boolean;
+  share: number | null;
+  owed: number | null;
+  given_over_owed: number | null;
+  requested_per_s: number;
+  lead_s: number;
+  in_flight: number;
+  requests: number;
+  errors: number;
+}
+
+export interface ReplicaNow {
+  name: string;
+  joined: boolean;
+  routable: boolean;
+  unschedulable_reason: string;
+  in_flight: number;
+  gate_waiting: number;
+  failures: number;
+  prefix_blocks: number;
+  policy: string;
+  waiting: number;
+  running: number;
+  report_age_s: number | null;
+  service_per_s: number;
+  hit_rate: number | null;
+}
+
+export interface Condition {
+  alert: string;
+  problem: boolean;
+  message: string;
+}
+
+export interface FleetState {
+  window_s: number;
+  backlogged: number;
+  share_error: number;
+  lead_s: number;
+  jain: number;
+}
+
+export interface LedgerState {
+  router: string;
+  closed_totals_version: number;
+  open_accounts: number;
+  clients: number;
+  store: string;
+  store_error: string;
+  uncounted: string[];
+}
+
+export interface PeerState {
+  name: string;
+  answer_age_s: number | null;
+  error: string;
+}
+
+export interface ConsoleState {
+  version: number;
+  scope: "service" | "tenant";
+  tenant: string;
+  namespace: string;
+  service: string;
+  model: string;
+  time_unix_s: number;
+  uptime_s: number;
+  router: string;
+  window_s: number;
+  draining: boolean;
+  verdict: string;
+  fair: boolean;
+  total: Figures;
+  clients: ClientNow[];
+  fleet_policy: string;
+  held: number;
+  fleet: FleetState | null;
+  replicas: ReplicaNow[];
+  conditions: Condition[];
+  ledger: LedgerState | null;
+  peers: PeerState[];
+}
+
+export type Column = (number | null)[];
+
+export interface Series {
+  identity: string;
+  tenant: string;
+  client: string;
+  service_per_s: Column;
+  owed_per_s: Column;
+  output_tokens_per_s: Column;
+  ttft_s: Column;
+  waiting: Column;
+  running: Column;
+}
+
+export interface ClientAtReplica {
+  replica: string;
+  credit: number;
+  deficit: number;
+  waiting: number;
+  running: number;
+  service: number;
+}
+
+export interface HourState {
+  version: number;
+  router: string;
+  times_unix_s: number[];
+  series: Series[];
+  replicas: ClientAtReplica[];
+}
+
+export function nameOf(client: { tenant: string; client: string }): string {
+  return `${client.tenant}/${client.client || "(other clients)"}`;
+}

@@ -1,0 +1,238 @@
+// Scenarios in a real browser: `node browser.mjs SCENARIO '{"admin": URL, …}'`. tests/console/ starts the routers.
+//
+// A scenario that needs the test to act writes a line with a word to standard output, and reads a line when it is done.
+
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+const DEADLINE_MS = 30_000;
+const [scenario, given] = process.argv.slice(2);
+const at = JSON.parse(given);
+const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+
+/** Let the test do something, and wait until it is done. */
+async function ask(word) {
+  console.log(word);
+  await answers.next();
+}
+
+/** A page whose errors and requests are recorded. */
+async function open(browser, url, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1440, height: 1000 }, ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(DEADLINE_MS);
+  page.errors = [];
+  page.hosts = new Set();
+  page.on("console", (message) => {
+    if (message.type() === "error") page.errors.push(message.text());
+  });
+  page.on("pageerror", (error) => page.errors.push(String(error)));
+  page.on("request", (request) => page.hosts.add(new URL(request.url()).host));
+  await page.goto(url);
+  return page;
+}
+
+/** What `evaluate` returns in the page, once it is true. */
+async function until(page, evaluate, argument) {
+  const handle = await page.waitForFunction(evaluate, argument, { timeout: DEADLINE_MS });
+  return handle.jsonValue();
+}
+
+async function signIn(page, key) {
+  await page.getByLabel("Admin token or API key").fill(key);
+  await page.getByRole("button", { name: "Open" }).click();
+}
+
+async function accessible(page, where) {
+  const source = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+  await page.evaluate(source);
+  const { violations } = await page.evaluate(() => globalThis.axe.run());
+  const found = violations.map(({ id, impact, nodes }) => `${impact} ${id}: ${nodes[0].html}`);
+  assert.deepEqual(found, [], where);
+}
+
+const SCENARIOS = {
+  /** The page loads, follows the fleet, and shows nothing but what this router sends. */
+  async live(browser) {
+    const page = await open(browser, `${at.admin}/console/`);
+    await page.getByRole("heading", { name: "Who gets what" }).waitFor();
+    await page.getByRole("link", { name: at.client }).first().waitFor();
+    await page.getByRole("figure").first().waitFor();
+    const service = () => document.querySelector(".card .value").textContent;
+    const before = await page.evaluate(service);
+    await until(page, (text) => document.querySelector(".card .value").textContent !== text, before);
+    assert.match(await page.locator(".sentence").first().textContent(), /^.?(Fair|Unfair):/);
+    assert.equal(await page.locator('[aria-labelledby="replicas"] tbody tr').count(), 2);
+    assert.deepEqual([...page.hosts], [new URL(at.admin).host], "requests to other hosts");
+    assert.deepEqual(page.errors, []);
+  },
+
+  /** A client's page, with the keyboard alone. */
+  async client(browser) {
+    const page = await open(browser, `${at.admin}/console/`);
+    await page.getByRole("figure").first().waitFor();
+    const link = page.getByRole("region", { name: "Table of clients" }).getByRole("link", { name: at.client });
+    await link.focus();
+    await page.keyboard.press("Enter");
+    const heading = page.getByRole("heading", { level: 1, name: at.client });
+    await heading.waitFor();
+    assert.equal(await page.evaluate(() => document.activeElement.tagName), "H1", "the focus follows the page");
+    assert.match(await page.title(), new RegExp(at.client));
+    await page.getByRole("heading", { name: "Given and owed" }).waitFor();
+    await page.getByRole("heading", { name: "At replicas" }).waitFor();
+    await page.goBack();
+    await page.getByRole("heading", { name: "Who gets what" }).waitFor();
+    await page.getByRole("button", { name: "Waiting" }).press("Enter");
+    assert.equal(await page.getByRole("columnheader", { name: "Waiting" }).first().getAttribute("aria-sort"), "descending");
+    await page.getByLabel("Find").fill("no such client");
+    await page.getByText("No client has such a name.").waitFor();
+    assert.deepEqual(page.errors, []);
+  },
+
+  /** A wrong token is refused, the right one is kept in this tab only. */
+  async token(browser) {
+    const page = await open(browser, `${at.admin}/console/`);
+    await signIn(page, "wrong");
+    await page.getByText("The router refused this token or key.").waitFor();
+    await signIn(page, at.token);
+    await page.getByRole("heading", { name: "Who gets what" }).waitFor();
+    await page.getByRole("button", { name: "Sign out" }).waitFor();
+    await page.reload();
+    await page.getByRole("heading", { name: "Replicas" }).waitFor();
+    const other = await open(browser, `${at.admin}/console/`);
+    await other.getByLabel("Admin token or API key").waitFor();
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByLabel("Admin token or API key").waitFor();
+    // The browser itself reports each answer 401.
+    assert.deepEqual(page.errors.filter((text) => !text.includes("401")), []);
+  },
+
+  /** A tenant sees its own clients, and nothing of others. */
+  async tenant(browser) {
+    const page = await open(browser, `${at.traffic}/console/`);
+    await signIn(page, at.key);
+    await page.getByRole("heading", { level: 1, name: "Tenant acme" }).waitFor();
+    await page.getByRole("figure").first().waitFor();
+    const text = await page.locator("body").innerText();
+    assert.match(text, /acme\/chat/);
+    assert.doesNotMatch(text, new RegExp(`${at.other}|Replicas|Ledger|r0`));
+    assert.deepEqual(page.errors.filter((error) => !error.includes("401")), []);
+  },
+
+  /** The router restarts while the page is open. */
+  async restart(browser) {
+    const page = await open(browser, `${at.admin}/console/`);
+    await page.getByRole("figure").first().waitFor();
+    await ask("stop");
+    await page.getByRole("alert").waitFor();
+    assert.match(await page.getByRole("alert").textContent(), /does not answer/);
+    assert.ok(await page.getByRole("figure").count(), "the last figures stay");
+    await ask("start");
+    await page.getByRole("alert").waitFor({ state: "detached" });
+    await page.getByRole("figure").first().waitFor();
+    const unexpected = page.errors.filter((text) => !/ERR_CONNECTION|ERR_EMPTY|Failed to load/.test(text));
+    assert.deepEqual(unexpected, []);
+  },
+
+  /** A thousand clients: the work of the main thread for each update, by the browser's own count. */
+  async many(browser) {
+    const page = await open(browser, `${at.admin}/console/`);
+    await page.getByRole("figure").first().waitFor();
+    await page.getByText(`1 to 50 of ${at.clients}`).waitFor();
+    const rows = await page.getByRole("region", { name: "Table of clients" }).locator("tbody tr").count();
+    assert.equal(rows, 50);
+    const session = await page.context().newCDPSession(page);
+    await session.send("Performance.enable");
+    const busy = async () => {
+      const { metrics } = await session.send("Performance.getMetrics");
+      return metrics.find(({ name }) => name === "TaskDuration").value;
+    };
+    let updates = 0;
+    page.on("response", (response) => {
+      if (new URL(response.url()).pathname === "/v1/console") updates += 1;
+    });
+    const begin = await busy();
+    while (updates < 10) await page.waitForTimeout(100);
+    await page.waitForTimeout(500);
+    const figures = { clients: at.clients, updates, main_thread_ms_per_update: (1000 * ((await busy()) - begin)) / updates };
+    console.log(JSON.stringify(figures));
+    assert.deepEqual(page.errors, []);
+  },
+
+  /** What the page says of a client that gets too little, a replica that drains, and a condition that is true. */
+  async problems(browser) {
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await open(browser, "about:blank", { colorScheme });
+      await page.route("**/v1/console", async (route) => {
+        const response = await route.fetch();
+        const state = await response.json();
+        const last = state.clients.at(-1);
+        Object.assign(state, { fair: false, verdict: "Unfair: one was given 43% of what it was owed while it waited." });
+        Object.assign(last, { fair: false, tenant: "zz", client: "last", words: "Gets too little.", share: 0.1, owed: 0.4 });
+        Object.assign(state.replicas[0], { routable: false, unschedulable_reason: "draining" });
+        state.conditions.unshift({ alert: "EvenkeelShareSkewed", problem: true, message: "The share error is 57%." });
+        await route.fulfill({ response, json: state });
+      });
+      await page.goto(`${at.admin}/console/`);
+      await page.getByRole("figure").first().waitFor();
+      assert.equal(await page.getByRole("status").textContent(), "The service is unfair.");
+      const first = page.getByRole("region", { name: "Table of clients" }).locator("tbody tr").first();
+      assert.match(await first.textContent(), /zz\/last.*Gets too little\./);
+      assert.match(await page.getByRole("row", { name: /r0/ }).textContent(), /draining/);
+      await page.getByText("The share error is 57%.").waitFor();
+      await accessible(page, `problems, ${colorScheme}`);
+      await page.route("**/v1/console", (route) => route.abort());
+      await page.getByRole("alert").waitFor();
+      await accessible(page, `no answer, ${colorScheme}`);
+    }
+  },
+
+  /** No finding of axe, in both colour schemes and on a phone. */
+  async axe(browser) {
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await open(browser, `${at.admin}/console/`, { colorScheme });
+      await page.getByRole("figure").first().waitFor();
+      await page.getByText("What the figures mean").click();
+      await accessible(page, `all clients, ${colorScheme}`);
+      await page.getByRole("region", { name: "Table of clients" }).getByRole("link", { name: at.client }).click();
+      await page.getByRole("heading", { name: "Given and owed" }).waitFor();
+      await accessible(page, `one client, ${colorScheme}`);
+      const unsigned = await open(browser, `${at.traffic}/console/`, { colorScheme });
+      await unsigned.getByLabel("Admin token or API key").waitFor();
+      await accessible(unsigned, `sign in, ${colorScheme}`);
+    }
+    const phone = await open(browser, `${at.admin}/console/`, { viewport: { width: 390, height: 844 } });
+    await phone.getByRole("figure").first().waitFor();
+    await accessible(phone, "phone");
+    const wider = await phone.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(wider <= 0, `the page is ${wider} pixels wider than a phone`);
+  },
+
+  /** The pictures of the documentation. */
+  async pictures(browser) {
+    const wide = { viewport: { width: 1440, height: 1420 }, deviceScaleFactor: 1 };
+    const narrow = { viewport: { width: 390, height: 844 }, deviceScaleFactor: 2 };
+    for (const [name, path, options] of [
+      ["light", "", { ...wide, colorScheme: "light" }],
+      ["dark", "", { ...wide, colorScheme: "dark" }],
+      ["phone", "", { ...narrow, colorScheme: "light" }],
+      ["client", `#/client/${encodeURIComponent(at.identity)}`, { ...wide, colorScheme: "light" }],
+    ]) {
+      const page = await open(browser, `${at.admin}/console/${path}`, options);
+      await page.getByRole("figure").first().waitFor();
+      await page.waitForTimeout(500);
+      await page.screenshot({ path: `${at.folder}/console-${name}.png`, fullPage: name === "client" });
+    }
+  },
+};
+
+const browser = await chromium.launch({ executablePath: at.chromium, args: ["--no-sandbox"] });
+try {
+  await SCENARIOS[scenario](browser);
+} finally {
+  await browser.close();
+  process.stdin.destroy();
+}

@@ -1,0 +1,81 @@
+"""The console on the traffic port: a tenant's own clients, for an API key of the tenant.
+
+These requests are neither counted nor logged, because an open page sends one every two seconds. Refusals are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from urllib.parse import parse_qs
+
+from evenkeel_contract.consolestate import HOUR_PATH, NOW_PATH, PAGE_PATH
+
+from evenkeel_router.api.errors import Outcome, Refusal, error_body
+from evenkeel_router.api.identity import Claims
+from evenkeel_router.ledger.totals import RequestTotals
+from evenkeel_router.request.console_page import DATA_HEADERS, HEADERS, PageFile
+from evenkeel_router.request.intake import Intake
+from evenkeel_router.transport.client_request import Answer, CompleteReply, Request
+
+_PATHS: Final = (NOW_PATH, HOUR_PATH)
+_READS: Final = ("GET", "HEAD")
+MAX_NAME: Final = 4096
+"""Characters of a query."""
+
+TenantAnswer = Callable[[str, str, str], Awaitable[bytes]]
+"""Takes the path, the tenant (`namespace/tenant`), and the identity of a client or an empty text; returns JSON."""
+
+
+class TenantConsole:
+    """Answers the console's requests of the traffic port."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        totals: RequestTotals,
+        *,
+        files: Mapping[str, PageFile],
+        answer: TenantAnswer,
+    ) -> None:
+        self._intake = intake
+        self._totals = totals
+        self._files = files
+        self._answer = answer
+
+    def serves(self, request: Request, path: str) -> bool:
+        """Whether this is a request for the console."""
+        return request.method in _READS and (path.startswith(PAGE_PATH) or path in _PATHS)
+
+    async def handle(self, request: Request, path: str, claims: Claims) -> Answer:
+        """The page, or figures of the tenant whose key the request has."""
+        if (file := self._files.get(path)) is not None:
+            return CompleteReply(
+                request,
+                status=200,
+                body=file.body,
+                content_type=file.content_type,
+                headers=HEADERS,
+            )
+        try:
+            if path not in _PATHS:
+                raise Refusal(
+                    Outcome.NOT_FOUND, "The console has no such file.", code="unknown_url"
+                )
+            client = self._intake.directory.identify_named(claims)
+            name = requested_client(request.target.partition("?")[2])
+            body = await self._answer(path, client.tenant_identity, name)
+        except Refusal as refusal:
+            self._totals.refused[refusal.outcome] += 1
+            return CompleteReply(
+                request,
+                status=refusal.status,
+                body=error_body(refusal),
+                headers=(*DATA_HEADERS, *refusal.headers),
+            )
+        return CompleteReply(request, status=200, body=body, headers=DATA_HEADERS)
+
+
+def requested_client(query: str) -> str:
+    """The identity in the query `client=…`; empty without one."""
+    return parse_qs(query[:MAX_NAME], max_num_fields=8).get("client", [""])[0]

@@ -1,0 +1,105 @@
+"""The conditions of alerts that a router can judge itself, and the problems that have no alert.
+
+An alert fires after its condition was true for some minutes; Prometheus knows that, a router does not. The names are those of
+`monitoring/alerts/service.yaml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from evenkeel_contract.adminstate import PeerState
+from evenkeel_contract.consolestate import Condition
+
+from evenkeel_router.api.identity import names_of
+from evenkeel_router.fleet.health import FOR_GOOD
+from evenkeel_router.telemetry.history import Window
+from evenkeel_router.telemetry.rooms import Rooms
+
+STALE_S: Final = 30.0
+STARVED: Final = 0.5
+SATURATED: Final = 0.9
+
+
+def conditions(
+    rooms: Rooms, window: Window, peers: tuple[PeerState, ...], now_s: float
+) -> tuple[Condition, ...]:
+    """All conditions, the problems first."""
+    found = [
+        *_fairness(rooms),
+        *_replicas(rooms, now_s),
+        *_ledger(rooms, peers),
+        _router(rooms, window),
+        *(_is("", True, f"The newest configuration is invalid: {fault}") for fault in rooms.settings.faults),
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda condition: not condition.problem))
+
+
+def _is(alert: str, problem: bool, message: str) -> Condition:
+    return Condition(alert=alert, problem=problem, message=message)
+
+
+def _fairness(rooms: Rooms) -> Iterator[Condition]:
+    config, now = rooms.settings.config, rooms.service_ledger.fairness.now
+    if (percent := config.max_share_error_percent) is not None:
+        message = f"The share error is {now.share_error:.0%}; {percent}% is allowed."
+        yield _is("EvenkeelShareSkewed", 100 * now.share_error > percent, message)
+    if (most_s := config.max_lead_s) is not None:
+        message = f"The lead is {now.lead_s:.1f} s of fair service; {most_s:g} s are allowed."
+        yield _is("EvenkeelLeadTooLong", now.lead_s > most_s, message)
+    starved = sorted(
+        "/".join(names_of(name)) for name, part in now.given_over_owed.items() if part < STARVED
+    )
+    message = (
+        f"Given less than half of what they were owed: {', '.join(starved[:5])}."
+        if starved
+        else "Every client that waited was given at least half of what it was owed."
+    )
+    yield _is("EvenkeelClientStarved", bool(starved), message)
+
+
+def _replicas(rooms: Rooms, now_s: float) -> Iterator[Condition]:
+    fleet, reports = list(rooms.replicas.fleet), rooms.replicas.reports
+    routable = [member for member in fleet if member.routable]
+    message = f"{len(routable)} of {len(fleet)} replicas take requests."
+    yield _is("", not routable, message)
+    old = {
+        member.name: now_s - reports[member.name].received_s
+        for member in routable
+        if member.name in reports and now_s - reports[member.name].received_s > STALE_S
+    }
+    message = (
+        f"No report for {max(old.values()):.0f} s: {', '.join(sorted(old))}."
+        if old
+        else "Every replica reports."
+    )
+    yield _is("EvenkeelLedgerStale", bool(old), message)
+    draining = sorted(member.name for member in fleet if member.unschedulable in FOR_GOOD)
+    message = f"Draining: {', '.join(draining)}." if draining else "No replica drains."
+    yield _is("EvenkeelDrainStuck", bool(draining), message)
+    if rooms.replicas.activation.wanted:
+        yield _is("EvenkeelActivationStuck", True, "A request waits for the first replica.")
+
+
+def _ledger(rooms: Rooms, peers: tuple[PeerState, ...]) -> Iterator[Condition]:
+    uncounted = sorted(rooms.uncounted())
+    message = (
+        f"The ledger does not count the service of {', '.join(uncounted)}."
+        if uncounted
+        else "The ledger counts the service of every replica."
+    )
+    yield _is("EvenkeelReplicasUncounted", bool(uncounted), message)
+    error = rooms.service_ledger.store_error
+    store = rooms.settings.config.state.store.value
+    message = f"The store {store} fails: {error}." if error else f"The store {store} works."
+    yield _is("EvenkeelLedgerStoreUnavailable", bool(error), message)
+    for peer in peers:
+        if peer.error:
+            yield _is("", True, f"Router {peer.name} does not answer: {peer.error}.")
+
+
+def _router(rooms: Rooms, window: Window) -> Condition:
+    most, in_flight = rooms.settings.config.limits.max_concurrent, rooms.intake.admission.running
+    message = f"This router uses {window.cpu:.0%} of a core, and {in_flight} of {most} requests are in flight."
+    return _is("EvenkeelRouterSaturated", max(window.cpu, in_flight / most) > SATURATED, message)

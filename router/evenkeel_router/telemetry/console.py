@@ -1,0 +1,261 @@
+"""What the console shows (docs/how-to/console.md), built in steps: requests are served between two steps (`slices.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from math import isnan
+from typing import Final
+
+import msgspec
+from evenkeel_contract import consolestate
+from evenkeel_fairshare.ledger import tenant_of
+from evenkeel_fairshare.tenancy import shares
+from evenkeel_fairshare.verdict import AS_OWED, client_in_words, is_fair, verdict
+
+from evenkeel_router.api.identity import names_of
+from evenkeel_router.ledger.fairness import NO_FIGURES
+from evenkeel_router.ledger.totals import ClientTotals, Distributions
+from evenkeel_router.request.console_page import page_files
+from evenkeel_router.telemetry.conditions import conditions
+from evenkeel_router.telemetry.history import STRIDE, WHOLE_SERVICE, History, Rates
+from evenkeel_router.telemetry.rooms import Rooms
+from evenkeel_router.telemetry.sampler import sample
+from evenkeel_router.telemetry.slices import in_slices
+from evenkeel_router.telemetry.snapshot import (
+    Steps,
+    at_replicas,
+    fleet_state,
+    ledger_state,
+    peer_states,
+    replica_states,
+)
+
+DRAWN: Final = 7
+"""Clients that have a line of their own in the charts of all clients: as many as there are colours that differ enough."""
+DIGITS: Final = 4
+"""Significant digits of samples, which are floats of 4 bytes."""
+_NOTHING: Final = Rates()
+
+
+class Console:
+    """One router's console: its history, its page, and its answers."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self.files = page_files()
+        self._rooms = rooms
+        self._history = History()
+        self._building = asyncio.Lock()
+        """One answer is built at a time: several would each take a slice in every pass of the loop."""
+        self._built: dict[tuple[str, str], bytes] = {}
+        """Answers without a client, by path and tenant: open pages share them for as long as a reading is the newest."""
+        self._fresh_until_s = 0.0
+
+    async def run(self) -> None:
+        """Sample, until cancelled."""
+        await sample(self._rooms, self._history)
+
+    async def of_service(self, path: str, client: str) -> bytes:
+        """The answer for administrators. `path`: `NOW_PATH` or `HOUR_PATH`."""
+        return await self._answer(path, WHOLE_SERVICE, client)
+
+    async def of_tenant(self, path: str, tenant: str, client: str) -> bytes:
+        """The answer for a tenant: figures of its own clients only."""
+        return await self._answer(path, tenant, client)
+
+    async def _answer(self, path: str, tenant: str, client: str) -> bytes:
+        async with self._building:
+            if (now_s := asyncio.get_running_loop().time()) >= self._fresh_until_s:
+                self._built.clear()
+                self._fresh_until_s = now_s + self._rooms.settings.timing.console_tick_s
+            if not client and (path, tenant) in self._built:
+                return self._built[path, tenant]
+            body, _ = await in_slices(self._steps(path, tenant, client, now_s))
+            if not client:
+                self._built[path, tenant] = body
+            return body
+
+    def _steps(self, path: str, tenant: str, client: str, now_s: float) -> Steps[bytes]:
+        if path == consolestate.HOUR_PATH:
+            return hour_answer(self._rooms, self._history, now_s, tenant=tenant, client=client)
+        return now_answer(self._rooms, self._history, now_s, tenant=tenant)
+
+
+def now_answer(
+    rooms: Rooms, history: History, now_s: float, *, tenant: str = WHOLE_SERVICE
+) -> Steps[bytes]:
+    """The answer of `NOW_PATH`, as JSON: of one `namespace/tenant`, or of all."""
+    window, config = history.now, rooms.settings.config
+    clients = yield from _clients(rooms, history, tenant)
+    waited = {
+        "/".join(names_of(name)): part
+        for name, part in rooms.service_ledger.fairness.now.given_over_owed.items()
+        if tenant in (WHOLE_SERVICE, tenant_of(name))
+    }
+    state = consolestate.ConsoleState(
+        version=consolestate.CONSOLE_VERSION,
+        scope="tenant" if tenant else "service",
+        tenant=names_of(f"{tenant}/-")[0] if tenant else "",
+        namespace=config.namespace,
+        service=config.service,
+        model=config.model,
+        time_unix_s=time.time(),
+        uptime_s=time.time() - rooms.intake.started_unix,
+        router=rooms.service_ledger.ledger.router,
+        window_s=window.seconds,
+        draining=rooms.intake.draining,
+        verdict=verdict(waited),
+        fair=is_fair(waited),
+        total=_figures(window.rates.get(tenant, _NOTHING)),
+        clients=clients,
+    )
+    if tenant == WHOLE_SERVICE:
+        state = yield from _with_fleet(rooms, history, state, now_s)
+    return msgspec.json.encode(state)
+
+
+def hour_answer(
+    rooms: Rooms,
+    history: History,
+    now_s: float,
+    *,
+    tenant: str = WHOLE_SERVICE,
+    client: str = "",
+) -> Steps[bytes]:
+    """The answer of `HOUR_PATH`, as JSON. `client`: an identity; one of another tenant has no samples."""
+    if client:
+        names = [client] if tenant in (WHOLE_SERVICE, tenant_of(client)) else []
+    else:
+        names = [tenant, *(yield from history.most_served(tenant, DRAWN))]
+    # All of one moment: no sample is added until the next step.
+    times_s = tuple(history.times_s)
+    begin_unix_s = time.time() - now_s
+    found = [(name, columns) for name in names if (columns := history.columns(name)) is not None]
+    series = []
+    for name, columns in found:
+        series.append(_series(name, columns))
+        yield
+    state = consolestate.HourState(
+        version=consolestate.CONSOLE_VERSION,
+        router=rooms.service_ledger.ledger.router,
+        times_unix_s=tuple(round(begin_unix_s + at_s, 1) for at_s in times_s),
+        series=tuple(series),
+        replicas=at_replicas(rooms, client) if client and tenant == WHOLE_SERVICE else (),
+    )
+    return msgspec.json.encode(state)
+
+
+def _with_fleet(
+    rooms: Rooms, history: History, state: consolestate.ConsoleState, now_s: float
+) -> Steps[consolestate.ConsoleState]:
+    """Add what only administrators see."""
+    replicas = yield from replica_states(rooms, now_s)
+    peers = peer_states(rooms, now_s)
+    rates = history.now.replicas
+    shown = []
+    for replica in replicas:
+        own = rates.get(replica.name, _NOTHING)
+        plain = msgspec.structs.asdict(replica)
+        hit_rate = _or_none(own.hit_rate)
+        shown.append(consolestate.ReplicaNow(**plain, service_per_s=own.service, hit_rate=hit_rate))
+    return msgspec.structs.replace(
+        state,
+        fleet_policy=rooms.settings.config.scheduling.fleet_policy.value,
+        held=len(rooms.replicas.wait_queue),
+        fleet=fleet_state(rooms),
+        replicas=tuple(shown),
+        conditions=conditions(rooms, history.now, peers, now_s),
+        ledger=ledger_state(rooms),
+        peers=peers,
+    )
+
+
+def _clients(
+    rooms: Rooms, history: History, tenant: str
+) -> Steps[tuple[consolestate.ClientNow, ...]]:
+    """Clients that the router knows: declared, or served since it started."""
+    rates, own = history.now.rates, {totals.identity: totals for totals in rooms.totals.clients()}
+    weights = rooms.service_ledger.weights
+    names = dict.fromkeys((*weights.declared, *rooms.service_ledger.fairness.now.clients, *own))
+    active = {name for name, one in rates.items() if one.service > 0 or one.waiting or one.running}
+    fair_shares = shares((name for name in names if name in active), weights.client, weights.tenant)
+    unused = Distributions("")
+    found = []
+    for n, name in enumerate(names):
+        if tenant in (WHOLE_SERVICE, tenant_of(name)):
+            totals = own.get(name) or ClientTotals(name, unused)
+            found.append(_client(rooms, history, totals, (tenant, fair_shares.get(name, 0.0))))
+        if n % STRIDE == 0:
+            yield
+    return tuple(found)
+
+
+def _client(
+    rooms: Rooms, history: History, totals: ClientTotals, of: tuple[str, float]
+) -> consolestate.ClientNow:
+    """`of`: the scope, and the client's share of the fleet if every active client waited."""
+    name, (scope, share) = totals.identity, of
+    rates, now = history.now.rates, rooms.service_ledger.fairness.now
+    own, figures = rates.get(name, _NOTHING), now.clients.get(name, NO_FIGURES)
+    part, fleet = now.given_over_owed.get(name), rates.get(WHOLE_SERVICE, _NOTHING).service
+    together = rates.get(scope, _NOTHING).service
+    weights = rooms.service_ledger.weights
+    words = client_in_words(
+        given_over_owed=part,
+        waits=own.waiting > 0,
+        active=totals.in_flight > 0 or own.service > 0 or own.running > 0,
+        received=own.service / fleet if fleet > 0 else None,
+        share=share,
+    )
+    return consolestate.ClientNow(
+        **msgspec.structs.asdict(_figures(own)),
+        identity=name,
+        tenant=totals.tenant,
+        client=totals.client,
+        weight=f"{weights.tenant(tenant_of(name)):g}·{weights.client(name):g}",
+        words=words,
+        fair=part is None or part >= AS_OWED,
+        share=own.service / together if together > 0 else None,
+        owed=own.owed / together if figures.backlogged and together > 0 else None,
+        given_over_owed=part,
+        requested_per_s=figures.requested_per_s,
+        lead_s=figures.lead_s,
+        in_flight=totals.in_flight,
+        requests=totals.requests,
+        errors=sum(totals.errors.values()),
+    )
+
+
+def _figures(rates: Rates) -> consolestate.Figures:
+    return consolestate.Figures(
+        service_per_s=rates.service,
+        owed_per_s=rates.owed,
+        output_tokens_per_s=rates.output_tokens,
+        ttft_s=_or_none(rates.ttft_s),
+        hit_rate=_or_none(rates.hit_rate),
+        waiting=rates.waiting,
+        running=rates.running,
+    )
+
+
+def _series(name: str, columns: dict[str, list[float]]) -> consolestate.Series:
+    tenant, client = names_of(name) if name.count("/") == 2 else ("", "")
+    return consolestate.Series(
+        identity=name,
+        tenant=tenant,
+        client=client,
+        service_per_s=_column(columns["service"]),
+        owed_per_s=_column(columns["owed"]),
+        output_tokens_per_s=_column(columns["output_tokens"]),
+        ttft_s=_column(columns["ttft_s"]),
+        waiting=_column(columns["waiting"]),
+        running=_column(columns["running"]),
+    )
+
+
+def _column(values: list[float]) -> consolestate.Column:
+    return tuple(None if isnan(value) else float(f"{value:.{DIGITS}g}") for value in values)
+
+
+def _or_none(value: float) -> float | None:
+    return None if isnan(value) else value

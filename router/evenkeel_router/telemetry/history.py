@@ -1,0 +1,266 @@
+"""Samples of the last hour for the console: per client, per tenant, and of all clients together. Pure.
+
+The router reads all totals every two seconds (`sampler.py`). A rate is the growth of a total over the last `TICKS` readings.
+After every `TICKS` readings the same figures become a sample, and samples older than an hour are overwritten.
+
+Memory: `len(FIELDS) * SAMPLES` floats of 4 bytes are 8.6 kB for each client. At most `max_clients` clients have samples of
+their own (8.7 MB for 1,000); later ones are sampled with the other clients of their tenant, as in the metrics.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict, deque
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from math import isnan, nan
+from typing import Final, NamedTuple
+
+from evenkeel_fairshare.ledger import tenant_of
+
+from evenkeel_router.api.identity import MAX_CLIENTS, other_clients
+
+TICKS: Final = 5
+"""Readings per window: ten seconds."""
+SAMPLES: Final = 360
+"""One hour of windows."""
+WHOLE_SERVICE: Final = ""
+"""The name of all clients together. Tenants have theirs, `namespace/tenant`."""
+STRIDE: Final = 50
+"""Clients per step; requests may be served between steps."""
+
+
+class Reading(NamedTuple):
+    """One client at one moment: totals that only grow, then states."""
+
+    service: float = 0.0
+    owed: float = 0.0
+    output_tokens: float = 0.0
+    ttft_s: float = 0.0
+    answers: float = 0.0
+    input_tokens: float = 0.0
+    cached_tokens: float = 0.0
+    waiting: int = 0
+    running: int = 0
+
+
+TOTALS: Final = 7
+
+
+class Rates(NamedTuple):
+    """Figures of one window. Rates are per second; NaN: unknown."""
+
+    service: float = 0.0
+    owed: float = 0.0
+    output_tokens: float = 0.0
+    ttft_s: float = nan
+    waiting: int = 0
+    running: int = 0
+    hit_rate: float = nan
+
+
+FIELDS: Final = Rates._fields[:6]
+"""The figures that are kept for an hour."""
+
+
+class Moment(NamedTuple):
+    """Readings of all clients, and of all replicas."""
+
+    at_s: float
+    """Of a monotonic clock."""
+    clients: Mapping[str, Reading]
+    """By identity. A tenant's clients without a name share `other_clients` of the tenant."""
+    replicas: Mapping[str, Reading] = {}
+    """Service of a replica process, and tokens of requests that this router sent there."""
+    cpu_s: float = 0.0
+    """CPU time of the event loop's thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Figures between two moments."""
+
+    seconds: float = 0.0
+    rates: Mapping[str, Rates] = field(default_factory=dict)
+    """By identity, by tenant, and of `WHOLE_SERVICE`."""
+    replicas: Mapping[str, Rates] = field(default_factory=dict)
+    cpu: float = 0.0
+    """CPU seconds of the event loop per second."""
+
+
+class _Samples:
+    """A ring for each figure, one after the other in one array. `newest`: number of the last sample."""
+
+    __slots__ = ("newest", "values")
+
+    def __init__(self) -> None:
+        self.values = array("f", [nan]) * (len(FIELDS) * SAMPLES)
+        self.newest = -1
+
+    def put(self, number: int, rates: Rates | None) -> None:
+        slot = number % SAMPLES
+        for at in range(len(FIELDS)):
+            self.values[at * SAMPLES + slot] = nan if rates is None else rates[at]
+        if rates is not None:
+            self.newest = number
+
+    def column(self, at: int, first: int, count: int) -> list[float]:
+        """`count` samples from the number `first` on."""
+        ring, start = self.values[at * SAMPLES : (at + 1) * SAMPLES], first % SAMPLES
+        return [*ring[start:], *ring[:start]][:count]
+
+
+class History:
+    """What the console shows: the current window, and the samples of the last hour."""
+
+    def __init__(self, *, max_clients: int = MAX_CLIENTS) -> None:
+        self.now = Window()
+        self.times_s: deque[float] = deque(maxlen=SAMPLES - 1)
+        """Of the complete samples, by the clock of the moments, which only grows. The oldest slot may be in use for the next one."""
+        self._moments: deque[Moment] = deque(maxlen=TICKS + 1)
+        self._samples: dict[str, _Samples] = {}
+        self._named = 0
+        """Clients among `_samples`."""
+        self._max_clients = max_clients
+        self._ticks = 0
+        self._count = 0
+        """Samples since the start."""
+
+    def __len__(self) -> int:
+        """Clients, tenants and `WHOLE_SERVICE` that have samples."""
+        return len(self._samples)
+
+    def add(self, moment: Moment) -> Generator[None, None, None]:
+        """Take readings, in steps: compute `now`, and after every `TICKS` readings a sample."""
+        self._moments.append(moment)
+        self.now = yield from window_between(self._moments[0], moment)
+        self._ticks += 1
+        if self._ticks % TICKS == 0:
+            yield from self._sample(moment.at_s)
+
+    def columns(self, name: str) -> dict[str, list[float]] | None:
+        """Field → samples, oldest first, as many as `times_s`; None if there are none. NaN: unknown."""
+        samples = self._samples.get(name)
+        if samples is None:
+            return None
+        count = len(self.times_s)
+        return {
+            figure: samples.column(at, self._count - count, count)
+            for at, figure in enumerate(FIELDS)
+        }
+
+    def most_served(self, within: str, number: int) -> Generator[None, None, list[str]]:
+        """The clients with the most service in the hour, of one tenant or of all (`WHOLE_SERVICE`), in steps."""
+        served: dict[str, float] = {}
+        for n, (name, samples) in enumerate(list(self._samples.items())):
+            if _is_client(name) and within in (WHOLE_SERVICE, tenant_of(name)):
+                total = sum(value for value in samples.values[:SAMPLES] if not isnan(value))
+                if total > 0:
+                    served[name] = total
+            if n % STRIDE == 0:
+                yield
+        return sorted(served, key=lambda name: (-served[name], name))[:number]
+
+    def _sample(self, at_s: float) -> Generator[None, None, None]:
+        number, rates = self._count, self._within_limit(self.now.rates)
+        for n, (name, own) in enumerate(rates.items()):
+            samples = self._samples.get(name)
+            if samples is None:
+                samples = self._samples[name] = _Samples()
+                self._named += _is_client(name)
+            samples.put(number, own)
+            if n % STRIDE == 0:
+                yield
+        for name in [name for name in self._samples if name not in rates]:
+            self._samples[name].put(number, None)
+            if number - self._samples[name].newest >= SAMPLES:
+                del self._samples[name]
+                self._named -= _is_client(name)
+        self._count += 1
+        self.times_s.append(at_s)
+
+    def _within_limit(self, rates: Mapping[str, Rates]) -> dict[str, Rates]:
+        """At most `max_clients` clients with a name; the rates of later ones are added to their tenant's other clients."""
+        kept: dict[str, Rates] = {}
+        room = self._max_clients - self._named
+        for name, own in rates.items():
+            if _is_client(name) and name not in self._samples:
+                if room <= 0 and name != other_clients(tenant_of(name)):
+                    rest = other_clients(tenant_of(name))
+                    kept[rest] = _together(kept.get(rest, rates.get(rest, Rates())), own)
+                    continue
+                room -= 1
+            kept.setdefault(name, own)
+        return kept
+
+
+def window_between(before: Moment, now: Moment) -> Generator[None, None, Window]:
+    """Figures of the time between two moments, in steps."""
+    seconds = now.at_s - before.at_s
+    grown: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(Reading._fields))
+    for n, (name, reading) in enumerate(now.clients.items()):
+        more = growth(reading, before.clients.get(name), is_new=_is_new(name, before.clients))
+        for level in (name, tenant_of(name), WHOLE_SERVICE):
+            sums = grown[level]
+            for at, value in enumerate(more):
+                sums[at] += value
+        if n % STRIDE == 0:
+            yield
+    replicas = {
+        name: _rates(list(growth(own, before.replicas.get(name))), seconds)
+        for name, own in now.replicas.items()
+    }
+    rates = {}
+    for n, (name, sums) in enumerate(grown.items()):
+        rates[name] = _rates(sums, seconds)
+        if n % STRIDE == 0:
+            yield
+    cpu = (now.cpu_s - before.cpu_s) / seconds if seconds > 0 else 0.0
+    return Window(seconds=seconds, rates=rates, replicas=replicas, cpu=cpu)
+
+
+def growth(now: Reading, before: Reading | None, *, is_new: bool = True) -> Reading:
+    """The growth of all totals, and the states as they are.
+
+    A total below the earlier one belongs to a new process and counts from 0, as in `evenkeel top`. So does every total of a
+    client that is new; one that only got a name of its own counts from now.
+    """
+    if before is None:
+        before = Reading() if is_new else now
+    pairs = zip(now[:TOTALS], before[:TOTALS], strict=True)
+    totals = (value - earlier if value >= earlier else value for value, earlier in pairs)
+    return Reading._make((*totals, now.waiting, now.running))
+
+
+def _is_new(name: str, before: Mapping[str, Reading]) -> bool:
+    """Whether a client without an earlier reading was unknown. Otherwise it was one of its tenant's other clients."""
+    return other_clients(tenant_of(name)) not in before
+
+
+def _rates(grown: list[float], seconds: float) -> Rates:
+    more = Reading._make(grown)
+    per_s = 1 / seconds if seconds > 0 else 0.0
+    return Rates(
+        service=more.service * per_s,
+        owed=more.owed * per_s,
+        output_tokens=more.output_tokens * per_s,
+        ttft_s=more.ttft_s / more.answers if more.answers > 0 else nan,
+        waiting=int(more.waiting),
+        running=int(more.running),
+        hit_rate=more.cached_tokens / more.input_tokens if more.input_tokens > 0 else nan,
+    )
+
+
+def _together(one: Rates, other: Rates) -> Rates:
+    """Sums. The means of the two are not comparable without their counts, so they are left out."""
+    return Rates(
+        service=one.service + other.service,
+        owed=one.owed + other.owed,
+        output_tokens=one.output_tokens + other.output_tokens,
+        waiting=one.waiting + other.waiting,
+        running=one.running + other.running,
+    )
+
+
+def _is_client(name: str) -> bool:
+    return name.count("/") == 2

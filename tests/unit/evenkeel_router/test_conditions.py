@@ -1,0 +1,130 @@
+"""The conditions of alerts that a router judges itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from evenkeel_contract.adminstate import PeerState
+from evenkeel_contract.consolestate import Condition
+from evenkeel_router.fleet.replicas import ReplicaReport
+from evenkeel_router.telemetry.conditions import conditions
+from evenkeel_router.telemetry.history import Window
+from evenkeel_router.telemetry.rooms import Rooms
+
+from tests.support.routers import config_for
+
+ALERTS = Path(__file__).parents[3] / "monitoring/alerts/service.yaml"
+
+
+def healthy() -> Rooms:
+    """A router with one replica that reported at time 0."""
+    rooms = Rooms.make(config_for(max_lead_s=60.0, max_share_error_percent=15))
+    rooms.replicas.fleet.ready(rooms.replicas.fleet.add("r0"))
+    rooms.service_ledger.accounting.meets("r0", "i", policy="DLPM", now_s=0.0)
+    rooms.replicas.reports["r0"] = ReplicaReport(
+        incarnation="i", policy="DLPM", sequence=1, received_s=0.0, counted=True
+    )
+    return rooms
+
+
+def found_in(
+    rooms: Rooms, *, now_s: float = 1.0, cpu: float = 0.0, peers: tuple[PeerState, ...] = ()
+) -> tuple[Condition, ...]:
+    return conditions(rooms, Window(seconds=10.0, cpu=cpu), peers, now_s)
+
+
+def with_figures(rooms: Rooms, **figures: Any) -> None:
+    fairness = rooms.service_ledger.fairness
+    fairness.now = replace(fairness.now, **figures)
+
+
+def drains(rooms: Rooms) -> None:
+    (member,) = rooms.replicas.fleet
+    member.unschedulable = "draining"
+
+
+def unready(rooms: Rooms) -> None:
+    (member,) = rooms.replicas.fleet
+    rooms.replicas.fleet.unready(member)
+
+
+def is_uncounted(rooms: Rooms) -> None:
+    rooms.replicas.fleet.ready(rooms.replicas.fleet.add("r1"))
+
+
+def is_misconfigured(rooms: Rooms) -> None:
+    rooms.settings.faults = ("listen: is missing",)
+
+
+def test_a_healthy_router_has_no_problem() -> None:
+    assert [one for one in found_in(healthy()) if one.problem] == []
+
+
+def test_the_names_are_those_of_alerts() -> None:
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    alerts = {rule["alert"] for group in groups for rule in group["rules"]}
+    assert {one.alert for one in found_in(healthy())} - {""} < alerts
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "want"),
+    [
+        (
+            lambda rooms: with_figures(rooms, share_error=0.16),
+            {},
+            ("EvenkeelShareSkewed", "The share error is 16%; 15% is allowed."),
+        ),
+        (
+            lambda rooms: with_figures(rooms, lead_s=61.0),
+            {},
+            ("EvenkeelLeadTooLong", "The lead is 61.0 s of fair service; 60 s are allowed."),
+        ),
+        (
+            lambda rooms: with_figures(rooms, given_over_owed={"ns/a/b": 0.4, "ns/a/c": 0.9}),
+            {},
+            ("EvenkeelClientStarved", "Given less than half of what they were owed: a/b."),
+        ),
+        (None, {"now_s": 31.0}, ("EvenkeelLedgerStale", "No report for 31 s: r0.")),
+        (drains, {}, ("EvenkeelDrainStuck", "Draining: r0.")),
+        (unready, {}, ("", "0 of 1 replicas take requests.")),
+        (
+            is_uncounted,
+            {},
+            ("EvenkeelReplicasUncounted", "The ledger does not count the service of r1."),
+        ),
+        (
+            None,
+            {"cpu": 0.95},
+            (
+                "EvenkeelRouterSaturated",
+                "This router uses 95% of a core, and 0 of 4096 requests are in flight.",
+            ),
+        ),
+        (
+            None,
+            {"peers": (PeerState(name="b", url="http://h", error="it answered 401"),)},
+            ("", "Router b does not answer: it answered 401."),
+        ),
+        (is_misconfigured, {}, ("", "The newest configuration is invalid: listen: is missing")),
+    ],
+)
+def test_a_problem_comes_first_and_says_what_it_is(
+    change: Callable[[Rooms], None] | None, given: dict[str, Any], want: tuple[str, str]
+) -> None:
+    rooms = healthy()
+    if change is not None:
+        change(rooms)
+    found = found_in(rooms, **given)
+    assert (found[0].alert, found[0].message) == want
+    assert [one.problem for one in found] == [True] + [False] * (len(found) - 1)
+
+
+def test_a_router_without_thresholds_does_not_compare() -> None:
+    rooms = Rooms.make(config_for())
+    alerts = {one.alert for one in found_in(rooms)}
+    assert not alerts & {"EvenkeelShareSkewed", "EvenkeelLeadTooLong"}

@@ -1,0 +1,130 @@
+"""The console's samples: rates, the hour, and their bound in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isnan
+
+import pytest
+from evenkeel_router.telemetry.history import (
+    FIELDS,
+    SAMPLES,
+    TICKS,
+    WHOLE_SERVICE,
+    History,
+    Moment,
+    Rates,
+    Reading,
+    window_between,
+)
+
+from tests.support.steps import result_of
+
+A, B, REST = "ns/t/a", "ns/t/b", "ns/t/*"
+
+
+def rates(before: Mapping[str, Reading], now: Mapping[str, Reading]) -> Mapping[str, Rates]:
+    """The figures of ten seconds."""
+    return result_of(window_between(Moment(0.0, before), Moment(10.0, now))).rates
+
+
+def add(history: History, tick: int, clients: Mapping[str, Reading]) -> None:
+    result_of(history.add(Moment(2.0 * tick, clients)))
+
+
+def test_a_rate_is_the_growth_of_a_total_over_the_time() -> None:
+    before = {A: Reading(100, 90, 10, 1.0, 2, 50, 10, waiting=9)}
+    now = {A: Reading(300, 190, 30, 4.0, 4, 150, 60, waiting=1, running=2)}
+    found = rates(before, now)[A]
+    assert found == Rates(20, 10, 2, 1.5, 1, 2, 0.5)
+
+
+def test_tenant_and_service_are_the_sums_and_their_means_are_weighted() -> None:
+    now = {
+        A: Reading(100, ttft_s=1.0, answers=1, waiting=1),
+        B: Reading(50, ttft_s=9.0, answers=4, waiting=2),
+        "ns/other/c": Reading(10, running=1),
+    }
+    found = rates(dict.fromkeys(now, Reading()), now)
+    assert (found["ns/t"].service, found["ns/t"].ttft_s, found["ns/t"].waiting) == (15, 2.0, 3)
+    assert (found[WHOLE_SERVICE].service, found[WHOLE_SERVICE].running) == (16, 1)
+    assert isnan(found["ns/other"].ttft_s)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "want"),
+    [
+        ({A: Reading(100)}, {A: Reading(40)}, 4.0),  # a new process counts from zero
+        ({}, {A: Reading(40)}, 4.0),  # a new client as well
+        ({REST: Reading(90)}, {A: Reading(40), REST: Reading(90)}, 0.0),  # it was one of the others
+    ],
+)
+def test_a_total_that_begins_anew_makes_no_peak(
+    before: Mapping[str, Reading], now: Mapping[str, Reading], want: float
+) -> None:
+    assert rates(before, now)[A].service == want
+
+
+def test_the_window_slides_and_every_five_readings_are_a_sample() -> None:
+    history = History()
+    for tick in range(3 * TICKS):
+        add(history, tick, {A: Reading(100.0 * tick, waiting=tick)})
+    assert history.now.seconds == 2.0 * TICKS
+    columns = history.columns(A)
+    assert columns is not None
+    assert columns["service"] == [50.0, 50.0, 50.0]
+    assert columns["waiting"] == [TICKS - 1, 2 * TICKS - 1, 3 * TICKS - 1]
+    assert list(history.times_s) == [8.0, 18.0, 28.0]
+    assert columns.keys() == set(FIELDS)
+
+
+def test_an_hour_is_kept_oldest_first_and_a_client_that_left_ends() -> None:
+    history = History()
+    ticks = (SAMPLES + 3) * TICKS
+    for tick in range(ticks):
+        clients = {B: Reading(waiting=tick)}
+        if tick < 4 * TICKS:
+            clients[A] = Reading(waiting=1)
+        add(history, tick, clients)
+    columns, left = history.columns(B), history.columns(A)
+    assert columns is not None and left is not None
+    assert columns["waiting"] == [TICKS * (n + 5) - 1 for n in range(SAMPLES - 1)]
+    assert all(map(isnan, left["waiting"]))
+    for tick in range(ticks, ticks + TICKS):
+        add(history, tick, {B: Reading()})
+    assert history.columns(A) is None, "no sample of it is left"
+
+
+def test_a_sample_that_is_being_written_is_not_shown() -> None:
+    history = History()
+    for tick in range((SAMPLES + 1) * TICKS - 1):
+        add(history, tick, {A: Reading(waiting=tick)})
+    shown = [
+        (len(history.times_s), list((history.columns(A) or {})["waiting"]))
+        for _ in history.add(Moment(1e6, {A: Reading(waiting=7)}))
+    ]
+    assert len(shown) > 2, "it takes steps"
+    assert shown == shown[:1] * len(shown)
+
+
+def test_later_clients_are_sampled_with_the_others_of_their_tenant() -> None:
+    history = History(max_clients=2)
+    names = [f"ns/t/{n}" for n in range(5)]
+    for tick in range(2 * TICKS):
+        add(history, tick, {name: Reading(10.0 * tick, running=1) for name in names})
+    assert result_of(history.most_served(WHOLE_SERVICE, 9)) == [REST, "ns/t/0", "ns/t/1"]
+    rest, everybody = history.columns(REST), history.columns(WHOLE_SERVICE)
+    assert rest is not None and everybody is not None
+    assert (rest["service"], rest["running"]) == ([15.0, 15.0], [3, 3])
+    assert everybody["service"] == [25.0, 25.0]
+    assert len(history) == 2 + 1 + 2, "clients, their others, tenant and service"
+
+
+def test_the_most_served_are_those_of_the_scope() -> None:
+    history = History()
+    for tick in range(TICKS):
+        add(
+            history, tick, {A: Reading(tick), B: Reading(9.0 * tick), "ns/u/c": Reading(5.0 * tick)}
+        )
+    assert result_of(history.most_served(WHOLE_SERVICE, 2)) == [B, "ns/u/c"]
+    assert result_of(history.most_served("ns/t", 9)) == [B, A]
