@@ -1,6 +1,6 @@
-"""Curves of the last runs of chaos → docs/images/chaos.png: `python -m chaos.plot`.
+"""Curves of the last runs of chaos → bench/results/images/chaos.png: `python -m chaos.plot`.
 
-python -m chaos.plot FILE …     these curves, one over the other → docs/images/chaos-drains.png
+python -m chaos.plot FILE …     these curves, one over the other → bench/results/images/chaos-drains.png
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PANELS: Final = {
     "test-shares-hold-through-a-fleet-that-is-replaced-again-and-again-8-12-0-": "8 replicas replaced",
     "test-a-strategic-tenant-gains-less-than-one-bound-8-": "a tenant that schemes: its lead",
 }
-OUTPUT: Final = ROOT / "docs" / "images" / "chaos.png"
+OUTPUT: Final = ROOT / "bench" / "results" / "images" / "chaos.png"
 
 
 DRAINS: Final = OUTPUT.with_name("chaos-drains.png")

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import httpx
 import yaml
+from evenkeel_contract.names import USE_LABEL
 
 from e2e.kubectl import Kubectl, KubectlError
 from e2e.operators import wait_until
@@ -78,6 +79,8 @@ def installed(kubectl: Kubectl, *values: str, chart: Path = CHART) -> Iterator[N
     """The chart, installed for the time of the context."""
     forget(kubectl)
     options = [f"--set=images.registry={registry()}", *values]
+    if chart == CHART:  # the Prometheus of a test is beside the cluster
+        options.append("--set=allowPrometheus={*}")
     try:
         helm(kubectl, "--namespace", SYSTEM, "install", "evenkeel", str(chart),
              "--create-namespace", "--wait", "--timeout=120s", *options)  # fmt: skip
@@ -125,7 +128,7 @@ class Namespace:
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": f"{name}-keys"},
+            "metadata": {"name": f"{name}-keys", "labels": {USE_LABEL: "true"}},
             "stringData": {"chat": key},
         }
         reference = {"name": f"{name}-keys", "key": "chat"}

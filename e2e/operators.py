@@ -132,6 +132,8 @@ def operator(
                f"--lease={lease}", "--probe-host=127.0.0.1", "--probe-port=0",
                f"--router-image={IMAGES['router']}", f"--sglang-image={IMAGES['engine']}",
                f"--simulator-image={IMAGES['engine']}", "--image-pull-policy=Never", *options]  # fmt: skip
+    if not any(option.startswith("--allow-prometheus") for option in options):
+        command.append("--allow-prometheus=*")
     path = kubeconfig.parent / f"{identity}.log"
     with path.open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=ROOT)

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from evenkeel_contract.names import RULES_LABEL
 
 from e2e.installed import DEFINITIONS, ROOT, SYSTEM, Namespace, helm, registry
 from e2e.kubectl import Kubectl
+from e2e.operators import wait_until
 from tests.golden.test_golden_chart import VALUES
 from tests.support.helm import rendered
+from tests.support.promtool import promtool
 
 pytestmark = pytest.mark.core
 OPTIONAL = "monitoring.coreos.com/"  # not on every cluster
@@ -39,11 +42,17 @@ def test_an_upgrade_brings_the_api_along_and_restarts_no_pod_of_a_service(
     )
     helm(kubectl, "--namespace", SYSTEM, "upgrade", "evenkeel", str(ROOT / "charts/evenkeel"),
          f"--set=images.registry={registry()}", "--set=workers=2", "--set=replicas=1",
-         "--wait", "--timeout=120s")  # fmt: skip
+         "--set=metrics.plain.enabled=true", "--wait", "--timeout=120s")  # fmt: skip
     labels = kubectl.get("crd", DEFINITIONS[0])["metadata"]["labels"]
     assert labels["app.kubernetes.io/part-of"] == "evenkeel"
     team("annotate", "fis", "steady", "seen-by=the-new-operator")
     team.ready("steady")
+    wait_until(lambda: team("get", "cm", "-l", f"{RULES_LABEL}=true", "-o", "name"), "plain rules")
+    ours = kubectl.get("-n", SYSTEM, "cm", "evenkeel-prometheus")["data"]
+    for text in (*team.get("cm", "steady-alerts")["data"].values(), ours["rules.yaml"]):
+        (tmp_path / "rules.yaml").write_text(text)
+        code, said = promtool("check", "rules", tmp_path / "rules.yaml")
+        assert code == 0, said
     after = {**team.pods("steady", "engine"), **team.pods("steady", "router")}
     assert {name: pod["metadata"]["uid"] for name, pod in before.items()} == {
         name: pod["metadata"]["uid"] for name, pod in after.items()

@@ -16,8 +16,10 @@ from evenkeel_contract.validate import parse_service
 
 from e2e.kubectl import Kubectl, KubectlError
 from tests.support.crd_cases import (
+    EXTERNAL,
     GONE,
     NASTY,
+    POOLED,
     RULES,
     SCALED,
     SERVICE,
@@ -43,14 +45,14 @@ SCHEMAS: Final = {
 }
 BOUNDARIES: Final = {
     f"{document['kind']}:{boundary.path}:{boundary.constraint}": boundary
-    for document in (SERVICE, SCALED, TENANT)
+    for document in (SERVICE, SCALED, EXTERNAL, POOLED, TENANT)
     for boundary in boundaries(document, SCHEMAS[document["kind"]])
 }
 
 
 TEXTS: Final = {
     f"{document['kind']}:{path}": (document, path)
-    for document in (SERVICE, SCALED, TENANT)
+    for document in (SERVICE, SCALED, EXTERNAL, POOLED, TENANT)
     for path in texts(document, SCHEMAS[document["kind"]])
 }
 
@@ -119,6 +121,7 @@ def test_nasty_texts_are_judged_as_the_contract_judges_them(
     for text in NASTY:
         odd = changed(document, {path: text})
         said, faults = refusal(api, odd), faults_of(odd)
+        assert "type conversion error" not in (said or "")
         if (said is None) != (faults == ()):
             apart.append((text, said, [str(fault) for fault in faults]))
     assert apart == []

@@ -18,7 +18,7 @@ from typing import Any, Final
 import httpx
 import pytest
 from evenkeel_contract.adminstate import STATE_PATH, ClientState, RouterState, decode_state
-from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
+from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT, USE_LABEL
 from evenkeel_operator.core.recommendation import Sample
 
 from e2e.figures import Question, figures, samples_of
@@ -102,6 +102,7 @@ def one(team: Namespace) -> Iterator[Service]:
     team.tenant("ads", KEY)
     team("patch", "secret", "ads-keys", "-p", json.dumps({"stringData": {"other": OTHER}}))
     team("create", "secret", "generic", "far", f"--from-literal=chat={FAR}")
+    team("label", "secret", "far", f"{USE_LABEL}=true")
     team("label", "itn", "ads", "team=ml")
     team.serve("one", router={"replicas": 1}, **ANYBODY)
     with reached(team, "one") as found:
@@ -239,6 +240,12 @@ def test_the_host_of_the_ingress_follows_the_spec(one: Service) -> None:
         wait_until(lambda: status(first) == 200, "the first host")
         one.patch(exposure={"ingress": {"host": second}})
         wait_until(lambda: (status(first), status(second)) == (404, 200), "another host")
+        one.patch(exposure={"ingress": {"additionalHosts": [first]}})
+        wait_until(lambda: (status(first), status(second)) == (200, 200), "both hosts")
+        one.patch(exposure={"ingress": {"paths": ["/v1/chat"]}})
+        wait_until(lambda: (status(first), status(second)) == (404, 404), "another path")
+        one.patch(exposure={"ingress": {"paths": None, "additionalHosts": None}})
+        wait_until(lambda: (status(first), status(second)) == (404, 200), "one host, all paths")
 
 
 def test_engine_settings_take_effect(one: Service) -> None:

@@ -1,4 +1,4 @@
-"""From nothing to an answer: the README's cluster section, run as it is printed."""
+"""From nothing to an answer: the tutorial for a cluster, run as it is printed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOST = "llm.example.com"
 
 @pytest.fixture(scope="module")
 def said(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What the commands of the README print, run in a namespace of their own."""
+    """What the commands of the tutorial print, run in a namespace of their own."""
     forget(kubectl)
     with namespace(kubectl, "from-nothing") as team:
         kubeconfig = tmp_path_factory.mktemp("readme") / "kubeconfig"
@@ -48,13 +48,14 @@ def said(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def commands() -> str:
-    """The shell block of the README's section on Kubernetes."""
-    section = (ROOT / "README.md").read_text().split("\n## On Kubernetes\n")[1].split("\n## ")[0]
-    (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    return str(block)
+    """The blocks of the tutorial that name this test."""
+    text = (ROOT / "docs/tutorials/cluster.md").read_text()
+    found = re.findall(r"<!-- test: e2e/test_from_nothing.py -->\n```sh\n(.*?)```", text, re.DOTALL)
+    assert len(found) == 3
+    return "".join(found)
 
 
-def test_the_commands_of_the_readme_end_in_a_streamed_answer(said: str) -> None:
+def test_the_commands_of_the_tutorial_end_in_a_streamed_answer(said: str) -> None:
     events = [line for line in said.splitlines() if line.startswith("data: ")]
     assert len(events) > 8
     assert events[-1] == "data: [DONE]"

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from evenkeel_contract.adminstate import STATE_PATH, decode_state
-from evenkeel_contract.names import ADMIN_PORT
+from evenkeel_contract.names import ADMIN_PORT, USE_LABEL
 
 from e2e.installed import SYSTEM, Namespace, Stream
 from e2e.kubectl import Kubectl
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.core
 SOON_S = 5.0
 """What is promised, from the change to the last router."""
 OLD, NEW, OTHER = "sk-first-0f3c1e", "sk-second-77ab02", "sk-other-51d9aa"
+NEWCOMER, UNLABELLED = "sk-newcomer-9b01", "sk-unlabelled-3c7e"
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,34 @@ def test_a_changed_weight_reaches_every_router_and_drops_no_stream(keyed: Namesp
         )
         assert stream.is_alive()
         stream.finish()
+
+
+def test_a_second_tenant_with_the_same_key_does_not_lock_out_the_first(keyed: Namespace) -> None:
+    keyed.tenant("aaa", OTHER)  # newer than `search`, and before it in the alphabet
+
+    def ready() -> dict[str, str]:
+        listed = keyed.get("itn", "aaa").get("status", {}).get("conditions", ())
+        found: dict[str, str] = next((one for one in listed if one["type"] == "Ready"), {})
+        return found
+
+    wait_until(lambda: ready().get("reason") == "KeysClash", "the clash to be named")
+    assert "tenant search" in ready()["message"]
+    keyed.answers("one", OTHER, 200)
+    keyed("delete", "itn", "aaa")
+
+
+def test_a_secret_needs_the_label_before_its_keys_are_accepted(keyed: Namespace) -> None:
+    keyed.tenant("new", NEWCOMER)
+    keyed.answers("one", NEWCOMER, 200)
+    keyed("label", "secret", "new-keys", f"{USE_LABEL}-")
+    keyed("patch", "secret", "new-keys", "-p", json.dumps({"stringData": {"chat": UNLABELLED}}))
+    keyed.answers("one", NEWCOMER, 401)
+    keyed.answers("one", UNLABELLED, 401)
+    ready = keyed.get("itn", "new")["status"]["conditions"][0]
+    assert (ready["status"], ready["reason"]) == ("False", "SecretNotLabelled")
+    keyed("label", "secret", "new-keys", f"{USE_LABEL}=true")
+    keyed.answers("one", UNLABELLED, 200, within_s=SOON_S)
+    keyed("delete", "itn", "new")
 
 
 def test_a_deleted_tenant_is_refused_at_once_and_its_streams_end_by_themselves(

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from base64 import b64decode
+from contextlib import ExitStack
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from evenkeel_contract.names import USE_LABEL
+from evenkeel_operator.autoscaler import INTERVAL_S
 
 from e2e.kubectl import Kubectl, KubectlError
 from e2e.operators import (
@@ -34,6 +41,7 @@ from e2e.operators import (
     writes_since,
 )
 from e2e.rig.layout import AUDIT_LOG
+from e2e.scraping import host
 from tests.support.crd_cases import SCALED, changed
 from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
 
@@ -161,6 +169,41 @@ def test_faults_that_only_the_operator_finds_are_reported_and_nothing_is_created
         assert not made(kubectl, namespace, name)
 
 
+@pytest.mark.timeout(300)
+def test_a_prometheus_that_is_not_allowed_gets_no_token(
+    kubectl: Kubectl, kubeconfig: Path, namespace: str
+) -> None:
+    """A listener of the service's owner, and a Secret of another application."""
+    asked: list[str] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers.get("Authorization", ""))
+            self.send_error(404)
+
+    with HTTPServer((host(), 0), Listener) as server, ExitStack() as stack:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        stack.callback(server.shutdown)
+        kubectl(
+            "-n", namespace, "create", "secret", "generic", "foreign", "--from-literal=t=hidden"
+        )
+        url = f"http://{host()}:{server.server_port}"
+        prometheus = {"url": url, "tokenSecretRef": {"name": "foreign", "key": "t"}}
+        plain = yaml.safe_load(sample(autoscaling={"maxReplicas": 2, "prometheus": prometheus}))
+        del plain["spec"]["engine"]["replicas"]
+        for options, condition_, reason in (
+            (("--allow-prometheus-namespace=monitoring",), "SpecValid", "Invalid"),
+            (("--allow-prometheus=*",), "ScalingActive", "SecretNotLabelled"),
+        ):
+            with operator(kubeconfig, *options, identity="strict") as found:
+                kubectl("-n", namespace, "apply", "-f", "-", stdin=yaml.safe_dump(plain))
+                read = partial(condition, kubectl, namespace, condition_)
+                wait_until(lambda: read().get("reason") == reason, reason)  # noqa: B023 - awaited here
+                time.sleep(2 * INTERVAL_S)
+                assert found.stop() == 0
+        assert asked == []
+
+
 @pytest.mark.core
 def test_an_address_that_the_operator_may_not_read_is_a_fault(
     kubectl: Kubectl, namespace: str, kubeconfig: Path
@@ -191,6 +234,7 @@ def test_keys_of_tenants_reach_routers_and_leave_again(
 
     keys = ("--from-literal=chat=sk-one-1", "--from-literal=batch=sk-two-2")
     kubectl("-n", namespace, "create", "secret", "generic", "ads-keys", *keys)
+    kubectl("-n", namespace, "label", "secret", "ads-keys", f"{USE_LABEL}=true")
     before = wait_until(lambda: hashes() if len(hashes()) == 2 else None, "both keys")
     kubectl(
         "-n", namespace, "patch", "secret", "ads-keys", '-p={"stringData": {"chat": "sk-three-3"}}'

@@ -2,6 +2,7 @@
 
 alerts/service.yaml   → operator; it makes a PrometheusRule for each service
 alerts/operator.yaml  → chart
+scrape.yaml           → chart
 dashboards/*.yaml     → chart, in Grafana's format
 """
 
@@ -27,6 +28,7 @@ def files() -> dict[Path, str]:
     found = {
         SERVICE_ALERTS: _json(alerts),
         CHART / "alerts.yaml": (HERE / "alerts/operator.yaml").read_text(),
+        CHART / "scrape.yaml": (HERE / "scrape.yaml").read_text(),
     }
     for path in sorted((HERE / "dashboards").glob("*.yaml")):
         name = path.stem

@@ -138,6 +138,8 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     jain: float = 1.0
     bound_ratio: float = 0.0
     """Measured service difference over its proven bound; above 1 the scheduler has a fault."""
+    verdict: str = ""
+    """One sentence: whether each client was given what it was owed while it waited. Empty from older routers."""
 
 
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ one. Durations are seconds, sizes are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_address
@@ -246,6 +246,8 @@ class ClusterConfig:
 
     engines: Annotated[str, DNS_NAME, Length(1, 253)]
     """The headless Service whose endpoints are the replicas."""
+    pod_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels by which the replicas' pods are found. Empty: the labels of the operator's own pods."""
     peers: Annotated[str, DNS_NAME, Length(1, 253)] | None = None
     """The headless Service whose endpoints are the routers of this service, this one included."""
     api_key: Annotated[str, Length(1, 4096), PRINTABLE] | None = None
@@ -290,6 +292,8 @@ class RouterConfig:
     """The FairInferenceService's name."""
     model: Name
     """Model name that clients send; the router answers 404 for another model."""
+    model_aliases: Annotated[tuple[Name, ...], Length(0, 128)] = ()
+    """Other names of the model. Replicas get a request with the name that the client sent."""
     adapters: Annotated[tuple[Annotated[str, Length(1, 253), PRINTABLE], ...], Length(0, 128)] = ()
     """Names of the LoRA adapters that replicas serve besides the model."""
     adapters_per_batch: Positive = 8
@@ -313,6 +317,10 @@ class RouterConfig:
     drain_timeout_s: Seconds = 30.0
     ttft_threshold_s: Annotated[float, Range(above=0)] | None = None
     """Threshold of `spec.slo.ttft`: a bucket bound of `within_share_ttft_seconds`."""
+    max_lead_s: Annotated[float, Range(above=0)] | None = None
+    """`spec.slo.fairness.maxLead`: the console shows whether the lead is above it. None: the console does not compare."""
+    max_share_error_percent: Annotated[int, Range(0, 100)] | None = None
+    """`spec.slo.fairness.maxShareErrorPercent`: the console shows whether the share error is above it. None: it does not compare."""
 
 
 MAX_CONFIG_BYTES: Final = 64 * 1024 * 1024

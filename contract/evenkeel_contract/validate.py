@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from evenkeel_contract.decode import salvage
 from evenkeel_contract.routerconfig import StateStore
-from evenkeel_contract.spec.parts import AccessMode
+from evenkeel_contract.spec.parts import AccessMode, Runtime
 from evenkeel_contract.spec.resources import FairInferenceService, InferenceTenant
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 
@@ -49,8 +49,21 @@ OWNED_FLAGS: Final = (
 )
 """Flags of SGLang and of the simulator that Evenkeel sets from the rest of the spec."""
 
+BYPASSING_FLAGS: Final = (
+    "--data-parallel-size",
+    "--disaggregation-mode",
+    "--dp",
+    "--dp-size",
+    "--enable-priority-scheduling",
+    "--lora-drain-wait-threshold",
+)
+"""Flags of SGLang with which something else than the replica policy orders requests. The plug-in refuses them too."""
+
 OWNED_ALERT_LABELS: Final = ("alertname", "namespace", "service", "severity")
 """Labels that identify and route an alert."""
+
+OWNED_PREFIXES: Final = ("evenkeel.dev/", "app.kubernetes.io/")
+"""Beginnings of labels and annotations of generated objects."""
 
 NO_FLAG_SHORTER_THAN: Final = 4  # characters of an abbreviated flag; `--h` is ambiguous
 
@@ -88,6 +101,16 @@ def _salvage(
     return resource, faults + tuple(without_echoes(found, faults))
 
 
+def name_begins_with_a_digit(service: FairInferenceService) -> Iterator[Fault]:
+    name = service.metadata.name
+    if name[:1].isdigit():
+        yield Fault(
+            "metadata.name",
+            f"{show(name)} must begin with a letter, since Services are named after it; "
+            "create the service under another name",
+        )
+
+
 def adapters_have_the_name_of_the_model(service: FairInferenceService) -> Iterator[Fault]:
     model = service.spec.model
     for index, adapter in enumerate(model.adapters):
@@ -97,6 +120,95 @@ def adapters_have_the_name_of_the_model(service: FairInferenceService) -> Iterat
                 f"{show(adapter.name)} is also the model's name; choose another name",
                 about=("spec.model.servedName", "spec.model.source"),
             )
+
+
+def runtime_and_external_differ(service: FairInferenceService) -> Iterator[Fault]:
+    engine = service.spec.engine
+    is_external = engine.runtime is Runtime.EXTERNAL
+    if is_external and engine.external is None:
+        yield Fault(
+            "spec.engine.external",
+            "is required with runtime External; set its selector and port",
+            about=("spec.engine.runtime",),
+        )
+    if not is_external and engine.external is not None:
+        yield Fault(
+            "spec.engine.external",
+            f"needs runtime: External, not {engine.runtime.value}; remove external or set runtime: External",
+            about=("spec.engine.runtime",),
+        )
+
+
+def external_selector_is_empty(service: FairInferenceService) -> Iterator[Fault]:
+    external = service.spec.engine.external
+    if external is not None and external.selector is not None and not external.labels:
+        yield Fault(
+            "spec.engine.external.selector.matchLabels",
+            "must have at least one label, else all pods of the namespace would be engines",
+        )
+
+
+def external_pods_are_named_twice_or_not_at_all(service: FairInferenceService) -> Iterator[Fault]:
+    external = service.spec.engine.external
+    if external is None:
+        return
+    path = "spec.engine.external"
+    own = {"selector": external.selector, "port": external.port}
+    if external.inference_pool is None:
+        for name, value in own.items():
+            if value is None:
+                message = "is required without inferencePool; set selector and port"
+                yield Fault(f"{path}.{name}", message, about=(f"{path}.inferencePool",))
+    elif any(value is not None for value in own.values()):
+        yield Fault(
+            f"{path}.inferencePool",
+            "is set together with selector or port; remove it, or remove both of them",
+            about=tuple(f"{path}.{name}" for name in own),
+        )
+
+
+def external_pods_are_described(service: FairInferenceService) -> Iterator[Fault]:
+    spec = service.spec
+    if spec.engine.runtime is not Runtime.EXTERNAL:
+        return
+    described = {
+        "spec.model.cache": spec.model.cache,
+        "spec.engine.image": spec.engine.image,
+        "spec.engine.replicas": spec.engine.replicas,
+        "spec.engine.args": spec.engine.args or None,
+    }
+    for path, value in described.items():
+        if value is not None:
+            yield Fault(
+                path,
+                "has no effect with runtime External, since another owner makes the pods; remove it",
+                about=("spec.engine.runtime",),
+            )
+
+
+def external_template_is_given(service: FairInferenceService) -> Iterator[Fault]:
+    template = service.spec.engine.template
+    if service.spec.engine.runtime is Runtime.EXTERNAL and (template.metadata or template.spec):
+        yield Fault(
+            "spec.engine.template",
+            "has no effect with runtime External, since another owner makes the pods; remove it",
+            about=("spec.engine.runtime",),
+        )
+
+
+def external_pods_cannot_be_scaled(service: FairInferenceService) -> Iterator[Fault]:
+    spec = service.spec
+    external = spec.engine.external
+    if (
+        spec.engine.runtime is Runtime.EXTERNAL
+        and spec.autoscaling is not None
+        and (external is None or external.scale_target_ref is None)
+    ):
+        yield Fault(
+            "spec.autoscaling",
+            "needs spec.engine.external.scaleTargetRef with runtime External; set it, or remove autoscaling",
+            about=("spec.engine.external", "spec.engine.runtime"),
+        )
 
 
 def replicas_and_autoscaling_are_both_given(service: FairInferenceService) -> Iterator[Fault]:
@@ -153,15 +265,17 @@ def arguments_are_owned(service: FairInferenceService) -> Iterator[Fault]:
             yield Fault(
                 path, f"must be a flag, not {show(argument)}; write --flag=value as one entry"
             )
-        elif owned := _owned(flag):
+        elif owned := _one_of(OWNED_FLAGS, flag):
             yield Fault(path, f"{owned} is set by Evenkeel from the rest of the spec; remove it")
+        elif bypassing := _one_of(BYPASSING_FLAGS, flag):
+            yield Fault(path, f"{bypassing} lets requests bypass the replica policy; remove it")
 
 
-def _owned(flag: str) -> str | None:
-    """The owned flag that the engine reads `flag` as: argparse accepts unambiguous abbreviations."""
-    if flag in OWNED_FLAGS:
+def _one_of(flags: Sequence[str], flag: str) -> str | None:
+    """Which of `flags` the engine reads `flag` as: argparse accepts unambiguous abbreviations."""
+    if flag in flags:
         return flag
-    abbreviates = (owned for owned in OWNED_FLAGS if owned.startswith(flag))
+    abbreviates = (one for one in flags if one.startswith(flag))
     return next(abbreviates, None) if len(flag) >= NO_FLAG_SHORTER_THAN else None
 
 
@@ -220,6 +334,18 @@ def exposed_twice(service: FairInferenceService) -> Iterator[Fault]:
         )
 
 
+def exposure_takes_what_is_ours(service: FairInferenceService) -> Iterator[Fault]:
+    exposure = service.spec.exposure
+    for name, part in (("ingress", exposure.ingress), ("httpRoute", exposure.http_route)):
+        if part is None:
+            continue
+        for field, given in (("annotations", part.annotations), ("labels", part.labels)):
+            for key in given:
+                if key.startswith(OWNED_PREFIXES):
+                    path = f"spec.exposure.{name}.{field}[{show(key)}]"
+                    yield Fault(path, "is set by Evenkeel; choose another name")
+
+
 def limits_are_beyond_reason(service: FairInferenceService) -> Iterator[Fault]:
     limits = service.spec.router.limits
     if limits.max_body_size.whole > 1024**3:
@@ -259,7 +385,14 @@ def alert_labels_are_no_labels(service: FairInferenceService) -> Iterator[Fault]
 
 SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]] = (
     # In the order of the document's fields, so that faults appear from top to bottom.
+    name_begins_with_a_digit,
     cache_cannot_be_shared,
+    runtime_and_external_differ,
+    external_selector_is_empty,
+    external_pods_are_named_twice_or_not_at_all,
+    external_pods_are_described,
+    external_template_is_given,
+    external_pods_cannot_be_scaled,
     adapters_have_the_name_of_the_model,
     replicas_and_autoscaling_are_both_given,
     arguments_are_owned,
@@ -270,6 +403,7 @@ SERVICE_RULES: Final[Sequence[Callable[[FairInferenceService], Iterable[Fault]]]
     scaling_bounds_are_crossed,
     cap_per_client_is_out_of_range,
     exposed_twice,
+    exposure_takes_what_is_ours,
     alert_labels_are_no_labels,
     selector_values_do_not_fit,
 )

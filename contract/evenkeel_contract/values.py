@@ -400,6 +400,10 @@ _LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 DNS_LABEL: Final = Pattern(
     _LABEL, "a name of a-z, 0-9 and '-', that starts and ends with a letter or digit"
 )
+SERVICE_NAME: Final = Pattern(  # of a Service (RFC 1035)
+    r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?",
+    "a name of a-z, 0-9 and '-', that starts with a letter and ends with a letter or digit",
+)
 DNS_NAME: Final = Pattern(rf"{_LABEL}(\.{_LABEL})*", "a DNS name such as llm.example.com")
 ORIGIN: Final = Pattern(  # of a web page (RFC 6454), as browsers write it
     r"\*|[a-z][a-z0-9+.-]{0,31}://[a-z0-9.-]{1,253}(:[0-9]{1,5})?",

@@ -1,4 +1,4 @@
-"""Builds the cluster's programs from pinned Go modules, once per version, into the cache.
+"""Builds the cluster's programs from pinned Go modules, once per version, into the cache. Older versions stay there.
 
 A folder of ready binaries (`E2E_BINARIES`) takes their place where a machine has one.
 """
@@ -9,12 +9,19 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from e2e.rig.errors import NotHereError, RigError
 from e2e.rig.layout import CACHE, KUBERNETES_VERSION, SOURCE
+
+_GIB_EACH: Final = 3
+"""Memory of the largest build."""
+_SAY_EVERY_S: Final = 10.0
 
 _VERSION_FLAGS: Final = " ".join(
     f"-X {package}.{key}={value}"
@@ -69,9 +76,27 @@ def binaries() -> Path:
         return _checked(Path(given))
     folder = CACHE / "bin"
     folder.mkdir(parents=True, exist_ok=True)
-    for component in COMPONENTS:
-        _build(component, folder)
+    build(COMPONENTS, folder)
     return folder
+
+
+def build(components: Sequence[Component], folder: Path) -> None:
+    """Build what is missing, several at a time where processors and memory allow it. Raises `RigError`."""
+    missing = [one for one in components if not _target(one, folder).exists()]
+    if missing:
+        at_a_time = max(
+            1, min(len(missing), (os.cpu_count() or 1) // 2, _memory_gib() // _GIB_EACH)
+        )
+        names = ", ".join(one.name for one in missing)
+        _say(f"building {len(missing)} programs, {at_a_time} at a time: {names}")
+        _say(
+            "the first time takes about 11 minutes of CPU; built programs are kept for each version"
+        )
+        with ThreadPoolExecutor(at_a_time) as pool:
+            for built in as_completed([pool.submit(_compile, one, folder) for one in missing]):
+                built.result()
+    for component in components:
+        _link(component, folder)
 
 
 def fetch_modules() -> None:
@@ -101,14 +126,8 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def _build(component: Component, folder: Path) -> None:
-    source = SOURCE / "programs" / component.name
+def _link(component: Component, folder: Path) -> None:
     built = _target(component, folder)
-    if not built.exists():
-        _compile(component, source, built)
-        for old in folder.glob(f".{component.name}-*"):
-            if old != built:
-                old.unlink()
     for name in component.links or (component.name,):
         link = folder / name
         if link.is_symlink() and os.readlink(link) == built.name:
@@ -133,17 +152,49 @@ def _need_go(component: Component) -> None:
         )
 
 
-def _compile(component: Component, source: Path, built: Path) -> None:
+def _compile(component: Component, folder: Path) -> None:
     _need_go(component)
-    print(f"building {component.name} (once; minutes on two cores) …", flush=True)
+    source, built = SOURCE / "programs" / component.name, _target(component, folder)
     partial = built.with_suffix(".partial")
-    # Not vendored and never tidied: go.mod and go.sum pin every module.
-    command = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false"]
-    command += ["-ldflags", f"-s -w {component.flags}", "-o", str(partial), component.package]
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": ""}
-    run = subprocess.run(
-        command, cwd=source, env=environment, capture_output=True, text=True, check=False
-    )
-    if run.returncode:
-        raise RigError(f"building {component.name} failed:\n{run.stderr[-4000:]}")
+    packages = subprocess.run(
+        ["go", "list", "-mod=readonly", "-deps", component.package],
+        cwd=source, env=environment, capture_output=True, text=True, check=False,
+    ).stdout.split()  # fmt: skip
+    # Not vendored and never tidied: go.mod and go.sum pin every module. -v names each package that is compiled.
+    command = ["go", "build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false"]
+    command += ["-ldflags", f"-s -w {component.flags}", "-o", str(partial), component.package]
+    began_s = said_s = time.monotonic()
+    done, lines = set[str](), list[str]()
+    with subprocess.Popen(
+        command, cwd=source, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            done.add(line.strip())
+            if time.monotonic() - said_s >= _SAY_EVERY_S:
+                said_s = time.monotonic()
+                count = len(done.intersection(packages))
+                _say(f"{component.name}: {count} of {len(packages)} packages")
+    if process.returncode:
+        raise RigError(f"building {component.name} failed:\n{''.join(lines)[-4000:]}")
     partial.rename(built)
+    _say(f"{component.name}: built in {time.monotonic() - began_s:.0f} s")
+
+
+def _memory_gib() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**30
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def build_program(name: str) -> Path:
+    """One program, built if it is missing."""
+    component = next(component for component in COMPONENTS if component.name == name)
+    folder = CACHE / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    build([component], folder)
+    return folder / name

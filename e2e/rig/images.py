@@ -7,6 +7,7 @@ a base made on the spot, again only when something that goes into them changed.
 from __future__ import annotations
 
 import hashlib
+import platform
 import shutil
 import tempfile
 import tomllib
@@ -41,6 +42,8 @@ def system_archives(binaries: Path) -> list[Path]:
     return [_of_binary(image, (binaries / image.binary).resolve()) for image in SYSTEM_IMAGES]
 
 
+ARCHITECTURE: Final = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), "")
+"""Of this machine, as images call it; empty if no image is built for it."""
 REGISTRY: Final = "evenkeel.dev/e2e"
 TAG: Final[str] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
 PRODUCTS: Final = {
@@ -59,11 +62,8 @@ _LENT: Final = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 
 def product_archives(source: Path = REPOSITORY, *, tag: str = TAG) -> list[Path]:
     """An archive for each of the product's images, as `REGISTRY/<target>:<tag>`, from the tree `source`."""
-    bases = {"BASE": base.RUNTIME, "BUILDER": base.BUILDER}
-    key = "".join(base.build(one) for one in bases.values()) + digest(source, _RECIPE)
-    arguments = [f"--build-arg={name}={one.name}" for name, one in bases.items()]
-    arguments += [f"--volume={path}:{path}:ro" for path in _LENT if Path(path).exists()]
-    arguments += ["--layers", "--timestamp=0"]
+    key = base.build(base.RUNTIME) + base.build(base.BUILDER) + digest(source, _RECIPE)
+    arguments = build_arguments(base.RUNTIME.name)
     return [
         archive(
             f"{REGISTRY}/{target}:{tag}",
@@ -74,6 +74,18 @@ def product_archives(source: Path = REPOSITORY, *, tag: str = TAG) -> list[Path]
         )
         for target, folders in PRODUCTS.items()
     ]
+
+
+def build_arguments(runtime: str) -> tuple[str, ...]:
+    """Arguments of buildah for `images/Dockerfile` over the base image `runtime` of any architecture."""
+    lent = [f"--volume={path}:{path}:ro" for path in _LENT if Path(path).exists()]
+    given = {
+        "BASE": runtime,
+        "BUILDER": base.BUILDER.name,
+        "BUILDPLATFORM": f"linux/{ARCHITECTURE}",
+    }
+    arguments = [f"--build-arg={name}={value}" for name, value in given.items()]
+    return (*arguments, *lent, "--layers", "--timestamp=0")
 
 
 def digest(source: Path, paths: Iterable[str]) -> str:

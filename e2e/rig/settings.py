@@ -32,6 +32,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
   sandbox_image = "{PAUSE_IMAGE}"
   # Without CAP_SYS_RESOURCE a negative oom_score_adj is refused and no sandbox starts.
   restrict_oom_score_adj = true
+  # Registries without TLS: containerd reads a folder per registry at each pull.
+  registry.config_path = "{node.folder}/certs.d"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{node.folder}/cni"

@@ -123,6 +123,7 @@ Query = Mapping[str, str]
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0)
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+_MERGE: Final = "application/merge-patch+json"
 
 
 class Kind(Protocol):
@@ -152,6 +153,8 @@ class KubeClient:
         self._kinds = kinds or {}
         self._manager = manager
         self._on_write = on_write
+        self._scaled: dict[tuple[str, str], str] = {}
+        """(apiVersion, kind) → its plural, of kinds that have the subresource `/scale`."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """One object, or None where there is none."""
@@ -211,6 +214,32 @@ class KubeClient:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
+
+    async def scale(self, api: str, kind: str, namespace: str, name: str) -> int:
+        """The number of replicas that the subresource `/scale` of an object of any kind asks for. Raises `ClusterError`."""
+        found = await self.read(await self._scale_path(api, kind, namespace, name))
+        return int((found.get("spec") or {}).get("replicas") or 0)
+
+    async def set_scale(
+        self, api: str, kind: str, namespace: str, name: str, *, replicas: int
+    ) -> None:
+        """Set the number of replicas of an object of any kind. Raises `ClusterError`."""
+        path = await self._scale_path(api, kind, namespace, name)
+        query = {"fieldManager": self._manager}
+        await self._write("PATCH", path, query, {"spec": {"replicas": replicas}}, _MERGE)
+
+    async def _scale_path(self, api: str, kind: str, namespace: str, name: str) -> str:
+        root = f"/apis/{api}" if "/" in api else f"/api/{api}"
+        if (api, kind) not in self._scaled:
+            listed = (await self.read(root)).get("resources") or ()
+            plurals = {str(one["name"]) for one in listed if one.get("kind") == kind}
+            names = {str(one["name"]) for one in listed}
+            found = next((one for one in sorted(plurals) if f"{one}/scale" in names), None)
+            if found is None:
+                raise Refused(404, f"{api} has no kind {kind} with the subresource scale")
+            self._scaled[api, kind] = found
+        plural, of = self._scaled[api, kind], quote(namespace, safe="")
+        return f"{root}/namespaces/{of}/{plural}/{quote(name, safe='')}/scale"
 
     async def kinds_of(self, api: str) -> frozenset[str]:
         """The kinds of an API group's version; none where the cluster lacks it."""

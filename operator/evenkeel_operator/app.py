@@ -24,7 +24,7 @@ from random import Random
 from typing import Any, Final
 
 import kopf
-from evenkeel_contract.names import SERVICE_LABEL
+from evenkeel_contract.names import EXTERNAL_LABEL, SERVICE_LABEL
 from evenkeel_kube.client import ClusterError, KubeClient, connected, in_pod_or_kubeconfig
 
 from evenkeel_operator import metrics
@@ -34,7 +34,18 @@ from evenkeel_operator.cluster.lease import Lease
 from evenkeel_operator.cluster.observe import Observer
 from evenkeel_operator.cluster.prometheus import Prometheus, prometheus
 from evenkeel_operator.cluster.routers import Routers, reached
-from evenkeel_operator.cluster.store import NODE, POD, SCALER, SERVICE, TENANT, Key, Store
+from evenkeel_operator.cluster.store import (
+    NAMESPACE,
+    NODE,
+    POD,
+    POOL,
+    SCALER,
+    SERVICE,
+    SLICE,
+    TENANT,
+    Key,
+    Store,
+)
 from evenkeel_operator.cluster.work_queue import WorkQueue
 from evenkeel_operator.core.objects import ALL_KINDS, KINDS, Kind, Object
 from evenkeel_operator.manifests.context import MANAGER
@@ -155,7 +166,7 @@ class Leader:
     def __init__(self, reached: Connections, settings: Settings) -> None:
         client = reached.client
         self.store = Store()
-        self.observer = Observer(client, self.store)
+        self.observer = Observer(client, self.store, any_secret=settings.defaults.any_secret)
         self._rng = Random()
         self.work_queue = WorkQueue(rng=self._rng)
         self.activations = Activations(
@@ -265,7 +276,7 @@ WATCH_S: Final = 300
 
 
 def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
-    """Handlers for both resources, for Secrets, autoscalers, nodes and pods, and for everything that is made.
+    """Handlers for both resources, for Secrets, autoscalers, nodes, namespaces and pods, and for everything that is made.
 
     `on_end` is called when watching ends and must stop all other tasks. kopf would wait 5 s for them.
     """
@@ -276,8 +287,11 @@ def registry(on_event: OnEvent, on_end: OnEnd) -> kopf.OperatorRegistry:
         await on_end()
 
     kopf.on.cleanup(registry=found)(ends)
-    watched = {kind: ALL_KINDS[kind] for kind in (SERVICE, TENANT, SCALER, POD, *KINDS)}
+    watched = {
+        kind: ALL_KINDS[kind] for kind in (SERVICE, TENANT, SCALER, POOL, POD, SLICE, *KINDS)
+    }
     watched[NODE] = Kind("v1", "nodes")
+    watched[NAMESPACE] = Kind("v1", "namespaces")
     for kind, where in watched.items():
         group, _, version = where.api.rpartition("/")
         kopf.on.event(group, version, where.plural, registry=found)(_handler(kind, on_event))
@@ -304,4 +318,6 @@ def kopf_settings() -> kopf.OperatorSettings:
             group, _, version = where.api.rpartition("/")
             found.watching.label_selectors[group, version, where.plural] = SERVICE_LABEL
     found.watching.label_selectors["", "v1", "pods"] = SERVICE_LABEL
+    # Kubernetes copies the labels of a Service to its slices.
+    found.watching.label_selectors["discovery.k8s.io", "v1", "endpointslices"] = EXTERNAL_LABEL
     return found

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from evenkeel_contract.names import ROUTER_COMPONENT, engine_name
-from evenkeel_contract.spec.parts import Prometheus as PrometheusSpec
+from evenkeel_contract.spec.autoscaling import Prometheus as PrometheusSpec
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_kube.client import ClusterError
 
@@ -31,10 +31,13 @@ from evenkeel_operator.core import reasons
 from evenkeel_operator.core.objects import Ref
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
+    LABELS,
     Measurements,
+    labels_query,
     measurements,
     parts_of,
     queries,
+    without_series,
 )
 from evenkeel_operator.core.records import Defaults, may_be_asked
 from evenkeel_operator.core.scaling import Decision, State, Terms, started, step
@@ -103,20 +106,27 @@ class Autoscaler:
             self.forget(key)
             return None
         config = seen.router_config
-        deployment = seen.children.get(Ref("Deployment", engine_name(key.name)))
+        ready, live = await self._fleet(key, seen, service)
         terms = Terms(
             scaling=scaling,
             parts=parts_of(config.tenancy.tenants if config else ()),
-            ready=workload(deployment, wanted=0).ready,
+            ready=ready,
             activation=activation,
         )
         inputs = _ScalingInputs(terms, await self._source(key, scaling.prometheus))
-        live = (
-            scaling.min_replicas
-            if deployment is None
-            else int(deployment["spec"].get("replicas", 1))
-        )
-        return self._decided(key, inputs, live=live)
+        return self._decided(key, inputs, live=scaling.min_replicas if live is None else live)
+
+    async def _fleet(
+        self, key: Key, seen: Observed, service: FairInferenceService
+    ) -> tuple[int, int | None]:
+        """(ready replicas, replicas that are asked for; None if they do not exist yet)."""
+        external = service.spec.engine.pods_of_others
+        if external is not None:
+            engines = await self._observer.external_engines(key)
+            return engines.ready, engines.wanted
+        deployment = seen.children.get(Ref("Deployment", engine_name(key.name)))
+        live = None if deployment is None else int(deployment["spec"].get("replicas", 1))
+        return workload(deployment, wanted=0).ready, live
 
     def _decided(self, key: Key, inputs: _ScalingInputs, *, live: int) -> Decision:
         known = self._services.get(key)
@@ -141,10 +151,9 @@ class Autoscaler:
         if ref is None:
             return Source(spec.url)
         token = await self._observer.entry(key.namespace, ref)
-        if token is None:
+        if isinstance(token, Note):
             path = "spec.autoscaling.prometheus.tokenSecretRef"
-            message = f"{path}: Secret {ref.name} has no entry {ref.key}."
-            return Note(reasons.SECRET_MISSING, message)
+            return Note(token.reason, f"{path}: {token.message}")
         return Source(spec.url, token)
 
     def forget(self, key: Key) -> None:
@@ -173,7 +182,11 @@ class Autoscaler:
     async def _figures(self, key: Key, known: _Scaled, source: Source) -> Measurements | Note:
         asked = queries(key.namespace, key.name, known.inputs.terms.scaling)
         try:
-            return measurements(await self._prometheus.ask(source, asked))
+            found = measurements(await self._prometheus.ask(source, asked))
+            if isinstance(found, Note) and found.reason == reasons.NO_DATA:
+                answer = await self._prometheus.ask(source, labels_query())
+                return without_series(answer.get(LABELS, ()), key.namespace, key.name)
+            return found
         except PrometheusError as error:
             return error.note
 

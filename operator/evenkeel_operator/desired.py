@@ -53,7 +53,7 @@ from evenkeel_operator.manifests.engine import (
     engine_policy,
     engine_service,
 )
-from evenkeel_operator.manifests.monitoring import pod_monitors, prometheus_rule
+from evenkeel_operator.manifests.monitoring import pod_monitors, prometheus_rule, rules_config_map
 from evenkeel_operator.manifests.router import (
     LEDGER_FILE,
     http_route,
@@ -85,7 +85,12 @@ class Inputs:
     roster: Roster
     config_before: RouterConfig | None
     """The routers' present configuration; tenants with an invalid spec keep their part of it."""
-    redis_url: str | None
+    host_taken: Note | None
+    """Why the service may not have an Ingress."""
+    redis_url: str | Note | None
+    """A note: why the Secret with it cannot be used."""
+    external_key: str | Note | None
+    """The bearer key of engines that another owner made; a note: why its Secret cannot be used."""
     apis: frozenset[str]
     defaults: Defaults
     replicas: int
@@ -97,10 +102,12 @@ class Desired:
 
     manifests: tuple[Manifest, ...]
     notes: tuple[Note, ...]
-    image: str
-    """Of the engines."""
+    image: str | None
+    """Of the engines; None if another owner made them."""
     available_image: str | None = None
     """The operator's default, if another image is pinned."""
+    host_taken: bool = False
+    """There is no Ingress, since another service has its host."""
 
 
 def desired(given: Inputs) -> Desired:
@@ -118,11 +125,12 @@ def desired(given: Inputs) -> Desired:
         )
         before = given.config_before
         config = b"" if before is None else dump_router_config(before)
-    image = engine_image(given.service, accepted, given.defaults)
+    external = given.service.spec.engine.pods_of_others is not None
+    image = None if external else engine_image(given.service, accepted, given.defaults)
     context = BuildContext(
         service=given.service,
         uid=given.uid,
-        engine_image=image,
+        engine_image=image or "",
         engine_key_id=given.credentials.current.id,
         router_config=config,
         defaults=given.defaults,
@@ -133,13 +141,16 @@ def desired(given: Inputs) -> Desired:
         credentials_secret(context, given.credentials),
         *build_all(context, replicas=given.replicas),
     )
-    available = available_image(given.service, accepted, given.defaults)
-    return Desired(found, tuple(notes), image, available)
+    available = None if external else available_image(given.service, accepted, given.defaults)
+    if given.host_taken is not None:
+        found = tuple(item for item in found if item["kind"] != "Ingress")
+    return Desired(found, tuple(notes), image, available, given.host_taken is not None)
 
 
 def router_config_of(given: Inputs) -> RouterConfig:
     """The RouterConfig."""
     name = given.service.metadata.name
+    external = given.service.spec.engine.pods_of_others
     config = router_config(
         given.service,
         tenants=given.roster.tenants,
@@ -148,7 +159,8 @@ def router_config_of(given: Inputs) -> RouterConfig:
         cluster=ClusterConfig(
             engines=engine_name(name),
             peers=router_peers_name(name),
-            api_key=given.credentials.current.key,
+            pod_labels={} if external is None else external.labels,
+            api_key=given.credentials.current.key if external is None else _external_key(given),
             api_keys=tuple(
                 EngineKeyConfig(id=key.id, key=key.key) for key in given.credentials.engine_keys
             ),
@@ -164,14 +176,28 @@ def router_config_of(given: Inputs) -> RouterConfig:
     )
 
 
+def _redis_url(given: Inputs) -> str | None:
+    """None until the Secret with it can be used; a note reports it. A Secret without the label keeps a known address."""
+    url, before = given.redis_url, given.config_before
+    if isinstance(url, Note):
+        keeps = url.reason == reasons.SECRET_NOT_LABELLED and before is not None
+        return before.state.redis_url if keeps and before is not None else None
+    return url
+
+
+def _external_key(given: Inputs) -> str | None:
+    """None until the Secret with it can be used; a note reports it."""
+    return None if isinstance(given.external_key, Note) else given.external_key
+
+
 def _state(given: Inputs) -> StateConfig:
-    store = given.service.spec.router.state.store
-    if store is StateStore.REDIS and given.redis_url is None:
-        store = StateStore.PEERS  # until its Secret exists; a note reports it
+    store, url = given.service.spec.router.state.store, _redis_url(given)
+    if store is StateStore.REDIS and url is None:
+        store = StateStore.PEERS
     return StateConfig(
         store=store,
         file=LEDGER_FILE if store is StateStore.FILE else None,
-        redis_url=given.redis_url if store is StateStore.REDIS else None,
+        redis_url=url if store is StateStore.REDIS else None,
         peer_token=given.credentials.admin_token,
     )
 
@@ -187,32 +213,41 @@ def _notes(given: Inputs) -> Sequence[Note]:
                 "Install the Gateway API.",
             )
         )
-    if spec.slo != Slo() and "PrometheusRule" not in given.apis:
+    plain = given.defaults.monitoring.plain_rules
+    if spec.slo != Slo() and "PrometheusRule" not in given.apis and not plain:
         found.append(
             Note(
                 reasons.API_MISSING,
                 f"spec.slo: the cluster has no PrometheusRule ({KINDS['PrometheusRule'].api}), so no alerts exist. "
-                "Install the Prometheus operator.",
+                "Install the Prometheus operator, or set metrics.plain.enabled of the chart.",
             )
         )
-    redis = spec.router.state.redis
-    if redis is not None and given.redis_url is None:
-        ref = redis.url_secret_ref
-        found.append(
-            Note(
-                reasons.SECRET_MISSING,
-                f"spec.router.state.redis.urlSecretRef: Secret {ref.name} has no entry {ref.key}. "
-                "Routers use store Peers until it has.",
-            )
+    if given.host_taken is not None:
+        found.append(given.host_taken)
+    if isinstance(given.redis_url, Note):
+        instead = "keep the address that they have" if _redis_url(given) else "use store Peers"
+        message = (
+            f"spec.router.state.redis.urlSecretRef: {given.redis_url.message} Routers {instead}."
         )
+        found.append(Note(given.redis_url.reason, message))
+    if isinstance(given.external_key, Note):
+        message = (
+            f"spec.engine.external.apiKeySecretRef: {given.external_key.message} "
+            "Routers send no key to the engines until it can be used."
+        )
+        found.append(Note(given.external_key.reason, message))
     return found
 
 
 def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
-    """All objects except the generated keys (`credentials_secret`). Equal input gives equal objects."""
+    """All objects except the generated keys (`credentials_secret`). Equal input gives equal objects.
+
+    Engines of another owner get a Service, by which routers find them, and nothing that would act on their pods.
+    """
+    owned = context.spec.engine.pods_of_others is None
     wanted = (
         # Objects that pods need at their start, …
-        service_account(context, ENGINE_COMPONENT),
+        service_account(context, ENGINE_COMPONENT) if owned else None,
         service_account(context, ROUTER_COMPONENT),
         router_role(context),
         router_role_binding(context),
@@ -220,22 +255,23 @@ def build_all(context: BuildContext, *, replicas: int) -> tuple[Manifest, ...]:
         cache_claim(context),
         state_claim(context),
         # … network policies and disruption budgets, …
-        engine_policy(context),
+        engine_policy(context) if owned else None,
         router_policy(context),
-        engine_budget(context, replicas=replicas),
+        engine_budget(context, replicas=replicas) if owned else None,
         router_budget(context),
         # … Services, …
         engine_service(context),
         router_peers_service(context),
         router_service(context),
         # … the pods, engines first, since they take longer to start, …
-        engine_deployment(context, replicas=replicas),
+        engine_deployment(context, replicas=replicas) if owned else None,
         router_deployment(context),
         # … and access from outside.
         ingress(context),
         http_route(context),
         *pod_monitors(context),
         prometheus_rule(context),
+        rules_config_map(context),
     )
     return tuple(found for found in wanted if found is not None)
 

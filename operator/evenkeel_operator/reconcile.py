@@ -23,8 +23,9 @@ from evenkeel_contract.names import (
     engine_name,
     router_name,
 )
+from evenkeel_contract.spec.parts import External, ScaleTarget
 from evenkeel_contract.values import Fault
-from evenkeel_kube.client import KubeClient
+from evenkeel_kube.client import KubeClient, Refused
 
 from evenkeel_operator import metrics
 from evenkeel_operator.autoscaler import Activations, Autoscaler
@@ -33,7 +34,10 @@ from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core import reasons
+from evenkeel_operator.core.external import missing_pool, with_pods
+from evenkeel_operator.core.hosts import host_taken
 from evenkeel_operator.core.objects import Object, Ref, annotations_of, make_plan
+from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (
     ROTATE_ANNOTATION,
     Credentials,
@@ -48,8 +52,8 @@ from evenkeel_operator.core.records import (
 )
 from evenkeel_operator.core.scaling import Scaling, decide, foreign_scalers, surged
 from evenkeel_operator.core.status import EventText, Findings, differs, events_for, service_status
-from evenkeel_operator.core.tenants import make_roster
-from evenkeel_operator.core.workload import TIME_FORMAT, Workload, workload
+from evenkeel_operator.core.tenants import accepted_keys, lacks_label, make_roster
+from evenkeel_operator.core.workload import TIME_FORMAT, Workload, newest_template, workload
 from evenkeel_operator.desired import Desired, Inputs, desired
 from evenkeel_operator.rotation import Attended, Rotation
 
@@ -111,6 +115,9 @@ class ServicePass:
     async def __call__(self, key: Key) -> float | None:
         """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`."""
         dependencies = self._deps
+        if key.namespace in dependencies.store.terminating:
+            self._forget(key)
+            return None
         # 1. Observe: the service, its objects, its tenants, their keys.
         seen = await dependencies.observer.service(key, relist=self._is_listing_due(key))
         if seen is None or seen.is_leaving:
@@ -129,9 +136,10 @@ class ServicePass:
 
         # 5. Plan and apply: writes nothing if nothing differs.
         outcome = await self._carry_out(key, seen, attended.wanted)
+        outcome.notes += await self._scale_external(key, spec_decision, scaling)
 
         # 6. Status, and events for what changed.
-        found = await self._findings(key, spec_decision, scaling, attended, outcome, seen.scalers)
+        found = await self._findings(key, spec_decision, scaling, attended, outcome, seen)
         await self._report(key, seen.raw, found, spec_decision, scaling, attended.wanted, outcome)
         self._listen(key, seen, found)
         settled = found.engines.settled and found.routers.settled
@@ -155,6 +163,26 @@ class ServicePass:
         )
         return await applier.carry_out(key, plan, owner_uid=seen.uid)
 
+    async def _scale_external(
+        self, key: Key, spec_decision: SpecDecision, scaling: Scaling
+    ) -> list[Note]:
+        """Set the number of engines that another owner made, through the subresource `/scale` of their owner."""
+        target = _scale_target(spec_decision)
+        if target is None or scaling.decision is None:
+            return []
+        client, what = self._deps.client, f"{target.kind} {target.name}"
+        where = (target.api_version, target.kind, key.namespace, target.name)
+        try:
+            if await client.scale(*where) != scaling.replicas:
+                _log.info("%s: scale %s to %d", key, what, scaling.replicas)
+                await client.set_scale(*where, replicas=scaling.replicas)
+        except Refused as error:
+            message = (
+                f"spec.engine.external.scaleTargetRef: {what} cannot be scaled: {error.message}"
+            )
+            return [Note(reasons.REFUSED, message)]
+        return []
+
     def _rest_s(self, key: Key, *, settled: bool) -> float:
         if settled:
             self._unsettled_s.pop(key, None)
@@ -166,11 +194,16 @@ class ServicePass:
     async def _choose_spec(self, key: Key, seen: Observed) -> SpecDecision:
         name = key.name
         accepted = read_accepted(seen.children.get(Ref("ConfigMap", accepted_name(name))))
-        spec_decision = choose_spec(seen.raw, accepted, self._deps.defaults)
+        live = seen.children.get(Ref("Service", engine_name(name)))
+        chosen = choose_spec(seen.raw, accepted, self._deps.defaults)
+        spec_decision = with_pods(chosen, seen.pools, live)
         if not spec_decision.is_new:
             self._dry_runs.pop(key, None)
             return spec_decision
-        before = last_good(seen.raw, accepted)
+        before = with_pods(last_good(seen.raw, accepted), seen.pools, live)
+        faults = await self._secret_faults(key, spec_decision)
+        if faults or spec_decision.faults:
+            return spec_decision.refused(faults, before)
         spec = seen.raw.get("spec") or {}
         known, now_s = self._dry_runs.get(key), self._deps.monotonic_s()
         if known is None or known.spec != spec or now_s - known.at_s >= RESYNC_S:
@@ -180,6 +213,17 @@ class ServicePass:
             known = self._dry_runs[key] = _DryRun(spec, faults, now_s)
         return spec_decision.refused(known.faults, before) if known.faults else spec_decision
 
+    async def _secret_faults(self, key: Key, spec_decision: SpecDecision) -> tuple[Fault, ...]:
+        """Of a Secret that pods of a new spec would read. The other Secrets are reported in conditions."""
+        spec = _spec_of(spec_decision)
+        ref = None if spec is None else spec.model.token_secret_ref
+        if ref is None:
+            return ()
+        secret = await self._deps.observer.secret(key.namespace, ref.name)
+        if secret is None or secret.labelled:
+            return ()
+        return (Fault("spec.model.tokenSecretRef", lacks_label(ref.name)),)
+
     async def _scaling(self, key: Key, seen: Observed, spec_decision: SpecDecision) -> Scaling:
         wanted = self._deps.activations.wanted(key)
         decision = await self._deps.autoscaler.attend(
@@ -187,7 +231,7 @@ class ServicePass:
         )
         scaling = decide(_spec_of(spec_decision), decision)
         cordoned = self._deps.store.cordoned
-        if scaling.replicas != 1 or not cordoned:
+        if scaling.replicas != 1 or not cordoned or _external(spec_decision) is not None:
             return scaling
         pods = await self._deps.observer.pods(key, ENGINE_COMPONENT)
         return surged(scaling, pods, cordoned)
@@ -205,9 +249,13 @@ class ServicePass:
                 accepted=spec_decision.accepted,
                 credentials=await self._credentials(key, seen),
                 tenants=seen.tenants,
-                roster=make_roster(seen.tenants, seen.secrets),
+                roster=make_roster(
+                    seen.tenants, seen.secrets, known=accepted_keys(seen.router_config)
+                ),
                 config_before=seen.router_config,
+                host_taken=host_taken(seen.raw, self._deps.store.services_anywhere()),
                 redis_url=await self._deps.observer.redis_url(spec_decision.running),
+                external_key=await self._deps.observer.external_key(spec_decision.running),
                 apis=self._deps.observer.apis,
                 defaults=self._deps.defaults,
                 replicas=scaling.replicas,
@@ -238,22 +286,27 @@ class ServicePass:
         scaling: Scaling,
         attended: Attended,
         outcome: ApplyResult,
-        scalers: Sequence[Object],
+        seen: Observed,
     ) -> Findings:
         wanted = attended.wanted
         routers = spec_decision.running.spec.router.count if spec_decision.running else 0
+        if _external(spec_decision) is not None:
+            engines = await self._deps.observer.external_engines(key)
+        else:
+            engines = await self._workload(
+                key, engine_name(key.name), ENGINE_COMPONENT, scaling.replicas, attended.pods
+            )
         return Findings(
             faults=spec_decision.faults,
             runs=wanted is not None,
-            engines=await self._workload(
-                key, engine_name(key.name), ENGINE_COMPONENT, scaling.replicas, attended.pods
-            ),
+            engines=engines,
             routers=await self._workload(key, router_name(key.name), ROUTER_COMPONENT, routers),
             notes=(
                 *outcome.notes,
                 *attended.notes,
                 *(wanted.notes if wanted else ()),
-                *foreign_scalers(key.name, scalers),
+                *foreign_scalers(key.name, seen.scalers, _scale_target(spec_decision)),
+                *missing_pool(_external(spec_decision), seen.pools),
             ),
             blocked=attended.blocked,
             wakes=_wakes(spec_decision),
@@ -276,7 +329,12 @@ class ServicePass:
             return found
         if pods is None:
             pods = await self._deps.observer.pods(key, component)
-        return workload(deployment, wanted=wanted, pods=pods)
+        found = workload(deployment, wanted=wanted, pods=pods)
+        if found.failure is None:
+            return found
+        replica_sets = await self._deps.observer.replica_sets(key, component)
+        newest = newest_template(replica_sets, deployment)
+        return workload(deployment, wanted=wanted, pods=pods, newest=newest)
 
     async def _report(
         self,
@@ -297,6 +355,7 @@ class ServicePass:
             image=wanted.image if wanted else None,
             available_image=wanted.available_image if wanted else None,
             decision=scaling.decision,
+            host_taken=wanted is not None and wanted.host_taken,
             now=now.astimezone(UTC).strftime(TIME_FORMAT),
         )
         metrics.SERVICES.found(key.namespace, key.name, _figures(found, status))
@@ -347,6 +406,18 @@ def _figures(found: Findings, status: Mapping[str, Any]) -> metrics.ServiceSampl
 
 def _spec_of(spec_decision: SpecDecision) -> Any:
     return spec_decision.running.spec if spec_decision.running else None
+
+
+def _external(spec_decision: SpecDecision) -> External | None:
+    """The engines that another owner made; None if the operator creates them."""
+    spec = _spec_of(spec_decision)
+    return None if spec is None else spec.engine.pods_of_others
+
+
+def _scale_target(spec_decision: SpecDecision) -> ScaleTarget | None:
+    """The object that the operator scales in place of its own Deployment."""
+    external, spec = _external(spec_decision), _spec_of(spec_decision)
+    return external.scale_target_ref if external and spec.autoscaling is not None else None
 
 
 def _wakes(spec_decision: SpecDecision) -> bool:

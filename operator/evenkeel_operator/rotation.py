@@ -86,11 +86,13 @@ class Rotation:
         """Open gates, mark candidates; raises `ClusterError`."""
         ref = Ref("Deployment", engine_name(key.name))
         live = seen.children.get(ref)
-        if wanted is None or live is None:
+        manifests = () if wanted is None else wanted.manifests
+        built = next((item for item in manifests if ref_of(item) == ref), None)
+        if (
+            wanted is None or live is None or built is None
+        ):  # the last: another owner made the engines
             return Attended(wanted=wanted)
-        manifest = _gated_as_it_was(
-            next(item for item in wanted.manifests if ref_of(item) == ref), live
-        )
+        manifest = _gated_as_it_was(built, live)
         wanted = _with(wanted, manifest)
         replicas = manifest["spec"]["replicas"]
         larger = _scaled(manifest, live["spec"].get("replicas", 1))

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from evenkeel_operator.core.records import Defaults, Monitoring
+import msgspec
+
+from evenkeel_operator.core.records import ROUTER_RESOURCES, Defaults, Monitoring
 
 DEFAULT_LEASE: Final = "evenkeel-operator"
 
@@ -38,7 +40,7 @@ class Settings:
 
 def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Settings from the command line; exits with status 2 and a message if an argument is invalid."""
-    parser = _parser()
+    parser = argument_parser()
     flags = parser.parse_args(arguments)
     namespace = flags.namespace or environment.get("POD_NAMESPACE")
     identity = flags.identity or environment.get("POD_NAME")
@@ -52,15 +54,19 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
             router_image=flags.router_image,
             sglang_image=flags.sglang_image,
             simulator_image=flags.simulator_image,
+            router_resources=flags.router_resources,
             pull_policy=flags.image_pull_policy,
             pull_secrets=tuple(flags.image_pull_secret),
             scrapers=dict(flags.scraper_namespace_label),
             operator_namespace=namespace,
             monitoring=Monitoring(
                 labels=dict(flags.monitoring_label),
+                plain_rules=flags.plain_rules,
                 runbooks=flags.runbooks or Monitoring().runbooks,
             ),
             prometheus_urls=tuple(flags.allow_prometheus),
+            prometheus_namespaces=tuple(flags.allow_prometheus_namespace),
+            any_secret=flags.any_secret,
         ),
         identity=identity,
         namespace=namespace,
@@ -73,7 +79,8 @@ def parse_arguments(arguments: Sequence[str], environment: Mapping[str, str]) ->
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
+    """The parser of all flags."""
     parser = argparse.ArgumentParser(
         prog="evenkeel-operator", description="Makes FairInferenceServices run on Kubernetes."
     )
@@ -96,6 +103,13 @@ def _parser() -> argparse.ArgumentParser:
         "--image-pull-secret", action="append", default=[], metavar="NAME", help="may be repeated"
     )
     parser.add_argument(
+        "--router-resources",
+        type=_resources,
+        default=ROUTER_RESOURCES,
+        metavar="JSON",
+        help='requests and limits of a router, such as {"requests": {"cpu": "50m"}}',
+    )
+    parser.add_argument(
         "--scraper-namespace-label",
         action="append",
         default=[],
@@ -112,6 +126,11 @@ def _parser() -> argparse.ArgumentParser:
         help="on PodMonitors and PrometheusRules, for a Prometheus that selects them by it",
     )
     parser.add_argument(
+        "--plain-rules",
+        action="store_true",
+        help="create a ConfigMap with the rules of each service, for a Prometheus without its operator",
+    )
+    parser.add_argument(
         "--runbooks",
         metavar="URL",
         help="where alerts send people: the folder of the pages docs/runbooks/*.md",
@@ -121,7 +140,19 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="URL",
-        help="addresses that spec.autoscaling.prometheus.url may begin with; default: any",
+        help="addresses that spec.autoscaling.prometheus.url may begin with; '*' allows all; default: none",
+    )
+    parser.add_argument(
+        "--allow-prometheus-namespace",
+        action="append",
+        default=[],
+        metavar="NAMESPACE",
+        help="namespaces whose Services spec.autoscaling.prometheus.url may name, too",
+    )
+    parser.add_argument(
+        "--any-secret",
+        action="store_true",
+        help="use Secrets without the label evenkeel.dev/use=true, too",
     )
     parser.add_argument("--probe-host", default="0.0.0.0", metavar="ADDRESS")
     parser.add_argument("--probe-port", type=int, default=8081)
@@ -138,6 +169,17 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
+def _resources(text: str) -> dict[str, dict[str, str | float]]:
+    try:
+        found = msgspec.json.decode(text, type=dict[str, dict[str, str | float]])
+    except msgspec.DecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON of resources: {error}") from error
+    unknown = found.keys() - {"requests", "limits"}
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{text!r}: {sorted(unknown)} is not requests or limits")
+    return found
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
@@ -146,6 +188,6 @@ def _positive(text: str) -> int:
 
 def _version() -> str:
     try:
-        return version("evenkeel")
+        return version("evenkeel-llm")
     except PackageNotFoundError:  # run from the source tree
         return "0.0.0"

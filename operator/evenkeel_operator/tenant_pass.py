@@ -27,6 +27,8 @@ class TenantPass:
     async def __call__(self, key: Key) -> float | None:
         """One pass. Returns the seconds until the next one without an event. Raises `ClusterError`."""
         dependencies = self._deps
+        if key.namespace in dependencies.store.terminating:
+            return None
         # 1. Observe: the tenants of the namespace, their keys, its services.
         around = await dependencies.observer.neighbours(key.namespace)
         raw = dependencies.store.named(TENANT, key.namespace).items.get(key.name)

@@ -28,6 +28,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "runbooks": "https://runbooks.example.com/evenkeel/",
             "podMonitor": {"enabled": True},
             "prometheusRule": {"enabled": True},
+            "plain": {"enabled": True, "namespace": "monitoring"},
         },
         "serviceAccount": {"annotations": {"a": "b"}},
         "podLabels": {"team": "platform"},

@@ -37,6 +37,7 @@ from tests.support.effects import (
     TENANTS,
     Place,
     fields_of,
+    pool,
     secret,
     summary,
     values,
@@ -52,8 +53,8 @@ async def outcome(service: Document, tenant: Document) -> dict[Place, Any]:
     """Every value of every object that comes of a service and a tenant, by its place."""
     cluster = FakeCluster()
     cluster.optional = OPTIONAL_KINDS
-    for one in (service, tenant, *map(secret, SECRETS)):
-        labels = LABELS if one["kind"] == "InferenceTenant" else {}
+    for one in (service, tenant, *map(secret, SECRETS), pool("pool"), pool("other")):
+        labels = LABELS if one["kind"] == "InferenceTenant" else one["metadata"].get("labels", {})
         metadata = {**one["metadata"], "namespace": "team-ml", "labels": labels, "generation": 1}
         cluster.put({**deepcopy(one), "metadata": metadata})
     given = set(cluster.objects)
@@ -74,6 +75,8 @@ async def outcome(service: Document, tenant: Document) -> dict[Place, Any]:
         await operator.make_pass(key)  # routers are told of tenants, so weights are known
         seen = await live_through(cluster, operator, key)
         found |= {("Scaler", name): value for name, value in seen.items()}
+        if cluster.scales:
+            found["Scaler", "target"] = sorted(cluster.scales)
     return found
 
 

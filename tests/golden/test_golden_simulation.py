@@ -82,7 +82,7 @@ def test_the_small_fleet_does_what_it_did(tmp_path: Path, fleet: str, replica: s
         worker_quantum=3000,
         warmup_s=0,
         printed=True,
-        engine=engine_config(kv_tokens=spec.kv_tokens),
+        engine=engine_config(kv_tokens=spec.kv_tokens, admission="sglang"),
     )
     records, _ = simulate(setup, make_workload("golden", spec, seed=7, traces=tmp_path))
     assert any(record.retractions for record in records)

@@ -82,8 +82,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [patch]
+# To find the newest revision of a Deployment.
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [get, list]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
+  verbs: [get, list, watch]
+# To scale engines that another owner made (spec.engine.external.scaleTargetRef).
+- apiGroups: [apps]
+  resources: [deployments/scale, statefulsets/scale]
+  verbs: [get, patch]
+# To read which pods an InferencePool selects.
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]
   verbs: [get, list, watch]
 # To report autoscalers that scale a Deployment of a service.
 - apiGroups: [autoscaling]

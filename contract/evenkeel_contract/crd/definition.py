@@ -14,7 +14,7 @@ from evenkeel_contract.spec.resources import (
     ServiceStatus,
     TenantStatus,
 )
-from evenkeel_contract.values import DNS_LABEL
+from evenkeel_contract.values import DNS_LABEL, SERVICE_NAME, Pattern
 
 
 def _column(
@@ -76,8 +76,8 @@ _SCALE: Final = {
 
 def definitions() -> dict[str, dict[str, Any]]:
     """Both CustomResourceDefinitions by their name."""
-    service = _root(FairInferenceService, status=ServiceStatus)
-    tenant = _root(InferenceTenant, status=TenantStatus)
+    service = _root(FairInferenceService, status=ServiceStatus, name=SERVICE_NAME)
+    tenant = _root(InferenceTenant, status=TenantStatus, name=DNS_LABEL)
     made = (
         _definition(
             service,
@@ -132,14 +132,14 @@ def _definition(
     }
 
 
-def _root(cls: type, *, status: type) -> Schema:
+def _root(cls: type, *, status: type, name: Pattern) -> Schema:
     """The schema of the whole object. For metadata, Kubernetes allows a constraint on the name only."""
     whole = object_schema(cls)
     parts = whole["properties"]
-    name = {
+    name_schema = {
         "type": "string",
         "maxLength": MAX_RESOURCE_NAME,
-        "pattern": f"^{DNS_LABEL.regex}$",
+        "pattern": f"^{name.regex}$",
     }
     return {
         "description": whole["description"],
@@ -148,7 +148,7 @@ def _root(cls: type, *, status: type) -> Schema:
         "properties": {
             "apiVersion": {"type": "string", "description": parts["apiVersion"]["description"]},
             "kind": {"type": "string", "description": parts["kind"]["description"]},
-            "metadata": {"type": "object", "properties": {"name": name}},
+            "metadata": {"type": "object", "properties": {"name": name_schema}},
             "spec": parts["spec"],
             "status": object_schema(status, defaults=False),
         },

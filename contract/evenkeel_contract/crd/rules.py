@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
-    Autoscaling,
     Cache,
     Engine,
+    External,
     FileState,
     Model,
+    PodSelector,
     Rollout,
     Router,
     RouterLimits,
@@ -29,7 +31,7 @@ from evenkeel_contract.spec.resources import (
     ServiceSpec,
     TenantSpec,
 )
-from evenkeel_contract.validate import NO_FLAG_SHORTER_THAN, OWNED_FLAGS
+from evenkeel_contract.validate import BYPASSING_FLAGS, NO_FLAG_SHORTER_THAN, OWNED_FLAGS
 from evenkeel_contract.values import Cidr, Duration, Quantity, Url
 
 
@@ -59,26 +61,57 @@ class Rule:
 
 
 LEFT_TO_SPEC_VALID: Final[Mapping[str, str]] = {
+    "exposure_takes_what_is_ours": "checks every name of unbounded maps, which exceeds CEL's cost budget",
     "alert_labels_are_no_labels": "checks every name of an unbounded map, which exceeds CEL's cost budget",
     "keys_share_a_secret": "compares every pair of up to 1000 keys, which exceeds CEL's cost budget",
+    "external_template_is_given": "reads a field without a schema, which CEL cannot",
 }
 
+IN_THE_SCHEMA: Final = {
+    "name_begins_with_a_digit": "the pattern of metadata.name; CEL would refuse each update of an older object",
+}
+
+# Without these conditions, a text that CEL cannot convert would get a message about the conversion.
+_DURATION: Final = "'^([0-9]+([.][0-9]+)?(ms|s|m|h))+$'"
+_SHORT_DURATION: Final = (  # each part is at most 126 years; CEL converts up to 292 years
+    "'^(0*([0-9]{1,6}([.][0-9]+)?h|[0-5]?[0-9]{1,7}([.][0-9]+)?m|[0-3]?[0-9]{1,9}([.][0-9]+)?s|"
+    "[0-3]?[0-9]{1,12}([.][0-9]+)?ms))+$'"
+)
+
+
+def _unless_no_quantity(value: str, rule: str) -> str:
+    return f"!isQuantity(string({value})) || ({rule})"
+
+
 _FLAG: Final = "self.split('=')[0]"
-_OWNED: Final = "[" + ", ".join(f"'{flag}'" for flag in OWNED_FLAGS) + "]"
+
+
+def _one_of(flags: Sequence[str]) -> str:
+    """The condition that an entry of `engine.args` is one of `flags` or abbreviates one."""
+    names = "[" + ", ".join(f"'{flag}'" for flag in flags) + "]"
+    return (
+        f"{_FLAG} in {names} || ({_FLAG}.size() >= {NO_FLAG_SHORTER_THAN} && "
+        f"{names}.exists(flag, flag.startsWith({_FLAG})))"
+    )
+
 
 SCALAR_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     Duration: (
         Rule(
             mirrors="Duration",
-            rule="duration(self) > duration('0s') && duration(self) <= duration('876000h')",
+            rule=f"!self.matches({_DURATION}) || (self.matches({_SHORT_DURATION}) && "
+            "duration(self) > duration('0s') && duration(self) <= duration('876000h'))",
             message="must be above 0 and at most 876000h (100 years)",
         ),
     ),
     Quantity: (
         Rule(
             mirrors="Quantity",
-            rule="quantity(string(self)).isGreaterThan(quantity('0')) && "
-            "quantity(string(self)).isLessThan(quantity('9223372036854775807'))",
+            rule=_unless_no_quantity(
+                "self",
+                "quantity(string(self)).isGreaterThan(quantity('0')) && "
+                "quantity(string(self)).isLessThan(quantity('9223372036854775807'))",
+            ),
             message="must be above 0 and below 2^63",
         ),
     ),
@@ -112,10 +145,15 @@ ITEM_RULES: Final[Mapping[tuple[type, str], Sequence[Rule]]] = {
         ),
         Rule(
             mirrors="arguments_are_owned",
-            rule=f"!({_FLAG} in {_OWNED}) && ({_FLAG}.size() < {NO_FLAG_SHORTER_THAN} || "
-            f"!{_OWNED}.exists(flag, flag.startsWith({_FLAG})))",
+            rule=f"!({_one_of(OWNED_FLAGS)})",
             message="is set by Evenkeel from the rest of the spec; remove it",
             message_expression=f"{_FLAG} + ' is set by Evenkeel from the rest of the spec; remove it'",
+        ),
+        Rule(
+            mirrors="arguments_are_owned",
+            rule=f"!({_one_of(BYPASSING_FLAGS)})",
+            message="lets requests bypass the replica policy; remove it",
+            message_expression=f"{_FLAG} + ' lets requests bypass the replica policy; remove it'",
         ),
     ),
 }
@@ -138,6 +176,72 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
             message="model.cache.accessModes must include ReadWriteMany or ReadOnlyMany for more than one "
             "replica (engine.replicas, autoscaling.maxReplicas), since they may run on several nodes",
             field="model.cache.accessModes",
+        ),
+        Rule(
+            mirrors="external_pods_cannot_be_scaled",
+            rule="self.engine.runtime != 'External' || !has(self.autoscaling) || "
+            "(has(self.engine.external) && has(self.engine.external.scaleTargetRef))",
+            message="autoscaling needs engine.external.scaleTargetRef with runtime External; set it, or remove "
+            "autoscaling",
+            field="autoscaling",
+        ),
+        Rule(
+            mirrors="external_pods_are_described",
+            rule="self.engine.runtime != 'External' || !has(self.model.cache)",
+            message="model.cache has no effect with runtime External, since another owner makes the pods; remove it",
+            field="model.cache",
+        ),
+    ),
+    Engine: (
+        Rule(
+            mirrors="runtime_and_external_differ",
+            rule="self.runtime != 'External' || has(self.external)",
+            message="external is required with runtime External; set its selector and port",
+            field="external",
+        ),
+        Rule(
+            mirrors="runtime_and_external_differ",
+            rule="self.runtime == 'External' || !has(self.external)",
+            message="external needs runtime: External; remove external or set runtime: External",
+            field="external",
+        ),
+        *(
+            Rule(
+                mirrors="external_pods_are_described",
+                rule=f"self.runtime != 'External' || {absent}",
+                message=f"{name} has no effect with runtime External, since another owner makes the pods; remove it",
+                field=name,
+            )
+            for name, absent in (
+                ("image", "!has(self.image)"),
+                ("replicas", "!has(self.replicas)"),
+                ("args", "!has(self.args) || size(self.args) == 0"),
+            )
+        ),
+    ),
+    External: (
+        *(
+            Rule(
+                mirrors="external_pods_are_named_twice_or_not_at_all",
+                rule=f"has(self.inferencePool) || has(self.{name})",
+                message=f"{name} is required without inferencePool; set selector and port",
+                field=name,
+            )
+            for name in ("selector", "port")
+        ),
+        Rule(
+            mirrors="external_pods_are_named_twice_or_not_at_all",
+            rule="!has(self.inferencePool) || (!has(self.selector) && !has(self.port))",
+            message="inferencePool is set together with selector or port; remove it, or remove both of them",
+            field="inferencePool",
+        ),
+    ),
+    PodSelector: (
+        Rule(
+            mirrors="external_selector_is_empty",
+            rule="size(self.matchLabels) > 0",
+            message="matchLabels must have at least one label, else all pods of the namespace would be engines",
+            field="matchLabels",
         ),
     ),
     Model: (
@@ -168,7 +272,10 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
         ),
         Rule(
             mirrors="transition",
-            rule="quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
+            rule=_unless_no_quantity(
+                "self.size",
+                "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
+            ),
             message="size cannot shrink; remove model.cache, apply, then add it with the new size",
             field="size",
         ),
@@ -214,7 +321,10 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     FileState: (
         Rule(
             mirrors="transition",
-            rule="quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
+            rule=_unless_no_quantity(
+                "self.size",
+                "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
+            ),
             message="size cannot shrink while the volume exists; keep the size or choose another store",
             field="size",
         ),
@@ -222,14 +332,18 @@ OBJECT_RULES: Final[Mapping[type, Sequence[Rule]]] = {
     RouterLimits: (
         Rule(
             mirrors="limits_are_beyond_reason",
-            rule="quantity(string(self.maxBodySize)).compareTo(quantity('1Gi')) <= 0",
+            rule=_unless_no_quantity(
+                "self.maxBodySize",
+                "quantity(string(self.maxBodySize)).compareTo(quantity('1Gi')) <= 0",
+            ),
             message="maxBodySize must be at most 1Gi, since routers keep a request in memory",
             field="maxBodySize",
         ),
         *(
             Rule(
                 mirrors="limits_are_beyond_reason",
-                rule=f"duration(self.{name}) <= duration('168h')",
+                rule=f"!self.{name}.matches({_SHORT_DURATION}) || "
+                f"duration(self.{name}) <= duration('168h')",
                 message=f"{name} must be at most 168h",
                 field=name,
             )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from evenkeel_contract.spec.parts import DnsName
@@ -11,6 +12,14 @@ from evenkeel_contract.values import DNS_LABEL, DNS_NAME, ORIGIN, Length, Patter
 Hostname = Annotated[
     str, Pattern(rf"(\*\.)?{DNS_NAME.regex}", "a DNS name, or '*.' and a DNS name"), Length(1, 253)
 ]
+
+
+UrlPath = Annotated[
+    str,
+    Pattern(r"/|(/[a-zA-Z0-9_~-][a-zA-Z0-9._~-]*)+/?", "a path such as / or /v1"),
+    Length(1, 253),
+]
+Paths = Annotated[tuple[UrlPath, ...], Length(1, 16)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +36,24 @@ class IngressExposure:
 
     host: DnsName
     """DNS name that clients use."""
+    additional_hosts: Annotated[tuple[Hostname, ...], Length(0, 15)] = ()
+    """Further DNS names that clients use."""
+    paths: Paths = ("/",)
+    """Paths that clients may use, with all paths below them. The routers see the whole path."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations to add to the Ingress, for example for cert-manager, external-dns or authentication. They replace those that the
+    operator sets."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels to add to the Ingress."""
     class_name: DnsName | None = None
     """Ingress class. If not set, the cluster's default ingress class is used."""
     tls: IngressTls | None = None
     """TLS settings. If not set, the Ingress serves plain HTTP."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All DNS names, each once."""
+        return tuple(dict.fromkeys((self.host, *self.additional_hosts)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +82,12 @@ class HttpRouteExposure:
     """Gateways that the route is attached to."""
     hostnames: Annotated[tuple[Hostname, ...], Length(0, 16)] = ()
     """DNS names that clients use. If empty, all names of the gateways are used."""
+    paths: Paths = ("/",)
+    """Paths that clients may use, with all paths below them. The routers see the whole path."""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations to add to the HTTPRoute, for example for external-dns."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels to add to the HTTPRoute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

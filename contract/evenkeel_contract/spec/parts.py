@@ -1,4 +1,4 @@
-"""The parts of a FairInferenceService's spec: model, engine, router, autoscaling and objectives."""
+"""The parts of a FairInferenceService's spec: model, engine, router and objectives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from evenkeel_contract.values import (
     Quantity,
     Range,
     UniqueBy,
-    Url,
 )
 
 MAX_RESOURCE_NAME: Final = (
@@ -63,7 +62,7 @@ class SecretKeyRef:
     """Refers to one entry of a Secret in the same namespace."""
 
     name: DnsName
-    """Name of the Secret."""
+    """Name of the Secret. On Kubernetes it needs the label evenkeel.dev/use=true."""
     key: Annotated[str, Pattern(r"[-._a-zA-Z0-9]{1,253}", "a key of a Secret")]
     """Key of the entry in the Secret's data."""
 
@@ -99,6 +98,7 @@ class Runtime(Enum):
 
     SGLANG = "SGLang"
     SIMULATOR = "Simulator"  # answers like SGLang, with times from a cost model; needs no GPU
+    EXTERNAL = "External"  # pods that exist already and belong to another owner
 
 
 class AccessMode(Enum):
@@ -176,11 +176,56 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodSelector:
+    """Selects the pods of the namespace that have all these labels."""
+
+    match_labels: Mapping[str, str]
+    """Labels that a pod must have, with their values; at least one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleTarget:
+    """The object that sets the number of external pods, in the same namespace. It must have the subresource `/scale`."""
+
+    api_version: Annotated[
+        str, Pattern(r"([a-z0-9.-]+/)?[a-z0-9]+", "group/version, such as apps/v1"), Length(1, 253)
+    ]
+    """Group and version of the object, such as `apps/v1`."""
+    kind: Annotated[str, Pattern(r"[A-Z][a-zA-Z0-9]*", "a kind, such as Deployment"), Length(1, 63)]
+    """Kind of the object, such as `Deployment`."""
+    name: DnsName
+    """Name of the object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class External:
+    """Engines that exist already. The operator creates routers in front of them and never changes their pods."""
+
+    selector: PodSelector | None = None
+    """Selects the engines' pods. Set it with `port`, or set `inferencePool` instead of both."""
+    port: Annotated[int, Range(1, 65535)] | None = None
+    """Port of the engines' HTTP server. Set it with `selector`."""
+    inference_pool: DnsName | None = None
+    """Name of an InferencePool of the namespace (inference.networking.k8s.io/v1), which has the selector and the port."""
+    api_key_secret_ref: SecretKeyRef | None = None
+    """Secret entry with the bearer key that the engines require. If not set, routers send no key."""
+    scale_target_ref: ScaleTarget | None = None
+    """Object through which `spec.autoscaling` sets the number of replicas. Required with `spec.autoscaling`."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels of the pods; empty if only the InferencePool has them."""
+        return {} if self.selector is None else self.selector.match_labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """The engine replicas, one pod each."""
 
     runtime: Runtime = Runtime.SGLANG
-    """Server that each replica runs. Simulator needs no GPU and generates no real text."""
+    """Server that each replica runs. Simulator needs no GPU and generates no real text. External: pods that exist already."""
+    external: External | None = None
+    """The pods of runtime External. Required with runtime External and refused with another runtime."""
     image: Text | None = None
     """Container image of the replicas. If not set, the operator's default image is used.
 
@@ -195,6 +240,11 @@ class Engine:
     """Pace at which a rollout replaces replicas."""
     template: PodTemplate = field(default_factory=PodTemplate)
     """Changes to the generated engine pods, applied by a strategic merge."""
+
+    @property
+    def pods_of_others(self) -> External | None:
+        """The pods of another owner; None if the operator creates the engines."""
+        return self.external if self.runtime is Runtime.EXTERNAL else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,123 +322,6 @@ class Router:
     def count(self) -> int:
         """The desired number of routers."""
         return self.replicas or (1 if self.state.store is StateStore.FILE else 2)
-
-
-class SelectPolicy(Enum):
-    """Which of several scaling policies applies."""
-
-    MAX = "Max"
-    MIN = "Min"
-    DISABLED = "Disabled"  # no scaling in this direction
-
-
-class ScalingPolicyType(Enum):
-    """Unit of a scaling policy's value."""
-
-    PODS = "Pods"
-    PERCENT = "Percent"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingPolicy:
-    """Limits the change of the number of replicas within a period."""
-
-    type: ScalingPolicyType
-    """Unit of `value`: replicas (Pods) or percent of the current number (Percent)."""
-    value: Positive
-    """Largest change within the period, in the unit of `type`."""
-    period_seconds: Annotated[int, Range(1, 1800)]
-    """Length of the period in seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleUpRules:
-    """Limits of scaling up, with the meaning of autoscaling/v2."""
-
-    stabilization_window_seconds: Annotated[int, Range(0, 3600)] = 0
-    """Window in seconds. The scaler uses the lowest recommendation of this window."""
-    select_policy: SelectPolicy = SelectPolicy.MAX
-    """Which policy applies: the one that allows most change (Max), least change (Min), or no change (Disabled)."""
-    policies: Annotated[tuple[ScalingPolicy, ...], Length(1, 16)] = (
-        ScalingPolicy(type=ScalingPolicyType.PERCENT, value=100, period_seconds=15),
-        ScalingPolicy(type=ScalingPolicyType.PODS, value=4, period_seconds=15),
-    )
-    """Limits of the change within a period. By default replicas may double, or grow by 4, every 15 seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleDownRules:
-    """Limits of scaling down, with the meaning of autoscaling/v2."""
-
-    stabilization_window_seconds: Annotated[int, Range(0, 3600)] = 300
-    """Window in seconds. The scaler uses the highest recommendation of this window."""
-    select_policy: SelectPolicy = SelectPolicy.MAX
-    """Which policy applies: the one that allows most change (Max), least change (Min), or no change (Disabled)."""
-    policies: Annotated[tuple[ScalingPolicy, ...], Length(1, 16)] = (
-        ScalingPolicy(type=ScalingPolicyType.PERCENT, value=100, period_seconds=15),
-    )
-    """Limits of the change within a period. By default any number of replicas may leave at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Behavior:
-    """How fast the number of replicas may change."""
-
-    scale_up: ScaleUpRules = field(default_factory=ScaleUpRules)
-    """Limits of scaling up."""
-    scale_down: ScaleDownRules = field(default_factory=ScaleDownRules)
-    """Limits of scaling down."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prometheus:
-    """Prometheus server that the scaler reads."""
-
-    url: Annotated[str, Url(), Length(1, 2048)]
-    """Address of the server. The operator's setting `--allow-prometheus` may restrict it."""
-    token_secret_ref: SecretKeyRef | None = None
-    """Secret entry with a bearer token. If not set, requests carry no token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """Targets of the scaler. Each set target yields a recommendation, and the highest one applies."""
-
-    utilization_percent: Percent = 75
-    """Target for demand over the replicas' capacity, in percent. Demand is the sum over clients, each limited to its cap."""
-    queue_time: Duration | None = None
-    """Target for the mean wait at replicas, over requests of clients within their share. If not set, it is not a target."""
-    ttft_p95: Duration | None = None
-    """Target for the 95th percentile of time to first token, over clients within their share.
-    If not set, it is not a target."""
-    service_per_replica: Quantity | None = None
-    """Capacity of one replica in weighted tokens per second. If not set, the scaler measures it at saturated replicas."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Autoscaling:
-    """Lets the operator choose the number of replicas by demand, with a cap for each client."""
-
-    min_replicas: Count = 1
-    """Fewest replicas. With 0 an idle service has no replica, and the next request waits for one to start."""
-    max_replicas: Positive
-    """Most replicas, whatever the demand."""
-    max_replicas_per_client: CountOrPercent = CountOrPercent.from_plain("100%")
-    """Cap on the replicas that the demand of one client may start, as a number or a percentage of `maxReplicas`.
-    The cap is multiplied by the client's relative weight. The demands of several clients add up."""
-    prometheus: Prometheus
-    """Prometheus server that the scaler reads."""
-    targets: Targets = field(default_factory=Targets)
-    """Targets of the scaler."""
-    behavior: Behavior = field(default_factory=Behavior)
-    """How fast the number of replicas may change."""
-    drain_timeout: Duration = Duration.from_plain("300s")
-    """Time that a draining replica gets to finish its requests. Then its pod is deleted."""
-
-    @property
-    def wakes(self) -> bool:
-        """Whether the service may have no replica until a request needs one."""
-        return self.min_replicas == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

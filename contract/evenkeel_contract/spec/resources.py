@@ -14,10 +14,10 @@ from typing import Annotated, Final
 from evenkeel_contract.enginesettings import ISOLATION
 from evenkeel_contract.queueorder import QueueOwner, Rejoin, ReplicaPolicyName
 from evenkeel_contract.routerconfig import Anonymous, FleetPolicyName
+from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
     ApiVersion,
-    Autoscaling,
     ClientName,
     Count,
     DnsName,
@@ -61,7 +61,7 @@ class Scheduling:
 
     replica_policy: ReplicaPolicyName = ReplicaPolicyName.DLPM
     """Policy that orders the waiting requests within a replica. Only DLPM, VTC, VTCPredict and DRR are fair."""
-    queue: QueueOwner = QueueOwner.ENGINE
+    queue: QueueOwner = QueueOwner.AUTO
     """Where the waiting requests of a replica are ordered. Engine: in the engine, by Evenkeel's plug-in. Router: in the router, which
     sends the engine little more than it can start. Use it for engines without the plug-in. Auto: in the router for replicas that
     send no reports, in the engine for others."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from evenkeel_contract.names import (
     COMPONENT_LABEL,
     ENGINE_COMPONENT,
+    EXTERNAL_LABEL,
     ROUTER_COMPONENT,
     ROUTER_CONFIG_KEY,
     SERVICE_LABEL,
+    engine_name,
     router_name,
 )
 from evenkeel_contract.routerconfig import RouterConfig, parse_router_config
@@ -18,14 +21,19 @@ from evenkeel_contract.spec.parts import SecretKeyRef
 from evenkeel_contract.spec.resources import FairInferenceService
 from evenkeel_kube.client import KubeClient
 
-from evenkeel_operator.cluster.store import SCALER, SERVICE, TENANT, Key, Store
-from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of
+from evenkeel_operator.cluster.store import POOL, SCALER, SERVICE, SLICE, TENANT, Key, Store
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.objects import KINDS, OPTIONAL_KINDS, Object, Ref, entries_of, labels_of
+from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.tenants import (
+    NamedSecret,
     SecretHashes,
     Tenant,
+    lacks_label,
     read_tenants,
     secrets_named_by,
 )
+from evenkeel_operator.core.workload import Workload, external_workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +47,8 @@ class Observed:
     secrets: SecretHashes
     scalers: tuple[Object, ...]
     """HorizontalPodAutoscalers of the namespace."""
+    pools: tuple[Object, ...] = ()
+    """InferencePools of the namespace, if another owner made the engines."""
 
     @property
     def uid(self) -> str:
@@ -68,9 +78,11 @@ class Neighbours:
 class Observer:
     """Gathers; decides nothing."""
 
-    def __init__(self, client: KubeClient, store: Store) -> None:
+    def __init__(self, client: KubeClient, store: Store, *, any_secret: bool = False) -> None:
+        """`any_secret`: Secrets may be used without the label `evenkeel.dev/use`."""
         self._client = client
         self._store = store
+        self._any_secret = any_secret
         self.apis: frozenset[str] = frozenset()
         """Optional kinds that the cluster has."""
 
@@ -83,20 +95,24 @@ class Observer:
                 self._store.forget(key)
                 return None
             self._store.named(SERVICE, key.namespace).put(raw)
+            self._store.forget_endpoints(key)
         around = await self.neighbours(key.namespace)
+        children = await self._children(key, relist=relist)
+        may_have_a_pool = _is_external(raw, children.get(Ref("Service", engine_name(key.name))))
         return Observed(
             raw=raw,
-            children=await self._children(key, relist=relist),
+            children=children,
             tenants=around.tenants,
             secrets=around.secrets,
             scalers=await self._all(SCALER, key.namespace),
+            pools=await self._all(POOL, key.namespace) if may_have_a_pool else (),
         )
 
     async def neighbours(self, namespace: str) -> Neighbours:
         """All tenants of a namespace."""
         tenants = read_tenants(await self._all(TENANT, namespace))
         secrets = {
-            name: await self._hashes(namespace, name) for name in sorted(secrets_named_by(tenants))
+            name: await self.secret(namespace, name) for name in sorted(secrets_named_by(tenants))
         }
         return Neighbours(tenants, secrets)
 
@@ -107,23 +123,46 @@ class Observer:
     async def list_again(self) -> None:
         """List and read again all objects that belong to no service: watches may have missed deletions."""
         for namespace in sorted(self._store.namespaces()):
-            for kind in (SERVICE, TENANT, SCALER):
+            for kind in (SERVICE, TENANT, SCALER, POOL):
                 await self._list(kind, namespace)
         for namespace, name in sorted(self._store.secrets()):
             await self._read_secret(namespace, name)
 
-    async def redis_url(self, service: FairInferenceService) -> str | None:
-        """The address of store Redis; None if it is not used or its Secret is missing."""
+    async def redis_url(self, service: FairInferenceService) -> str | Note | None:
+        """The address of store Redis; None if it is not used; a note if its Secret cannot be used."""
         redis = service.spec.router.state.redis
         if redis is None:
             return None
         return await self.entry(service.metadata.namespace, redis.url_secret_ref)
 
+    async def external_key(self, service: FairInferenceService) -> str | Note | None:
+        """The bearer key of engines that another owner made; None if they need none, a note if its Secret cannot be used."""
+        external = service.spec.engine.pods_of_others
+        if external is None or external.api_key_secret_ref is None:
+            return None
+        return await self.entry(service.metadata.namespace, external.api_key_secret_ref)
+
+    async def external_engines(self, key: Key) -> Workload:
+        """The engines that another owner made."""
+        table = self._store.endpoints(key)
+        if not table.is_listed:
+            table.begin()
+            selector = f"{SERVICE_LABEL}={key.name},{EXTERNAL_LABEL}"
+            table.finish(await self._client.list_all(SLICE, key.namespace, selector=selector))
+        return external_workload(table.items.values())
+
     async def pods(self, key: Key, component: str) -> list[Object]:
         """The pods of a component; listed only while the component is not ready."""
+        return await self._of_component("Pod", key, component)
+
+    async def replica_sets(self, key: Key, component: str) -> list[Object]:
+        """The ReplicaSets of a component; listed only while a pod of it has a failure."""
+        return await self._of_component("ReplicaSet", key, component)
+
+    async def _of_component(self, kind: str, key: Key, component: str) -> list[Object]:
         assert component in (ENGINE_COMPONENT, ROUTER_COMPONENT)
         selector = f"{SERVICE_LABEL}={key.name},{COMPONENT_LABEL}={component}"
-        return await self._client.list_all("Pod", key.namespace, selector=selector)
+        return await self._client.list_all(kind, key.namespace, selector=selector)
 
     async def look_at_apis(self) -> bool:
         """Discover the optional APIs; returns whether they changed."""
@@ -158,24 +197,34 @@ class Observer:
             table.finish(found)
         return table.items
 
-    async def _hashes(self, namespace: str, name: str) -> Mapping[str, str] | None:
+    async def secret(self, namespace: str, name: str) -> NamedSecret | None:
+        """A Secret that a resource names; None if it is missing. Its changes trigger passes from now on."""
         if self._store.hashes(namespace, name) is None:
             await self._read_secret(namespace, name)
-        found = self._store.hashes(namespace, name)
-        return None if found is None else found.entries
+        known = self._store.hashes(namespace, name)
+        found = None if known is None else known.secret
+        return replace(found, labelled=True) if found and self._any_secret else found
 
     async def _read_secret(self, namespace: str, name: str) -> None:
         asked = self._store.expect_secret(namespace, name)
         secret = await self._client.get("Secret", namespace, name)
         self._store.remember_secret(namespace, name, secret, asked=asked)
 
-    async def entry(self, namespace: str, ref: SecretKeyRef) -> str | None:
-        """The value of a Secret's entry, without white space at both ends; None if it is missing."""
-        # Remember its hash, so that a change of the Secret triggers a pass.
-        await self._hashes(namespace, ref.name)
+    async def entry(self, namespace: str, ref: SecretKeyRef) -> str | Note:
+        """The value of a Secret's entry, without white space at both ends; a note if it is missing or must not be used."""
+        named = await self.secret(namespace, ref.name)
+        if named is not None and not named.labelled:
+            return Note(reasons.SECRET_NOT_LABELLED, lacks_label(ref.name))
         secret = await self._client.get("Secret", namespace, ref.name)
-        found = entries_of(secret).get(ref.key)
-        try:
-            return found.decode().strip() if found else None
-        except UnicodeDecodeError:
-            return None
+        found = entries_of(secret).get(ref.key, b"")
+        with suppress(UnicodeDecodeError):
+            if value := found.decode().strip():
+                return value
+        return Note(reasons.SECRET_MISSING, f"Secret {ref.name} has no entry {ref.key}.")
+
+
+def _is_external(raw: Object, service: Object | None) -> bool:
+    """By the newest spec, or by the Service of the spec in use."""
+    engine = (raw.get("spec") or {}).get("engine") or {}
+    in_use = service is not None and EXTERNAL_LABEL in labels_of(service)
+    return in_use or bool(engine.get("external"))

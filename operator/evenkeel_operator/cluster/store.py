@@ -12,8 +12,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from evenkeel_contract.names import SERVICE_LABEL
 
+from evenkeel_operator.core.hosts import Claim, claims_of
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
-from evenkeel_operator.core.tenants import hash_entries
+from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken
 
 _Id = TypeVar("_Id", bound=Hashable)
@@ -90,7 +91,10 @@ SERVICE: Final = "FairInferenceService"
 TENANT: Final = "InferenceTenant"
 SCALER: Final = "HorizontalPodAutoscaler"
 NODE: Final = "Node"
+NAMESPACE: Final = "Namespace"
 POD: Final = "Pod"
+SLICE: Final = "EndpointSlice"
+POOL: Final = "InferencePool"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,10 +111,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """Hashes of the keys in a Secret that a resource names."""
+    """A Secret that a resource names."""
 
     version: int
-    entries: Mapping[str, str] | None
+    secret: NamedSecret | None
     """None: there is no such Secret."""
 
 
@@ -120,9 +124,12 @@ class Store:
     def __init__(self) -> None:
         self._tables: dict[tuple[str, str], ObjectTable[str]] = {}
         self._children: dict[Key, ObjectTable[Ref]] = {}
+        self._endpoints: dict[Key, ObjectTable[str]] = {}
         self._hashes: dict[tuple[str, str], Hashes] = {}
         self.cordoned: set[str] = set()
         """Cordoned nodes."""
+        self.terminating: set[str] = set()
+        """Namespaces that are being deleted: the API server refuses new objects there."""
         self._pods: dict[Key, dict[str, int]] = {}
         """Service → engine pods that wait for routers or are marked → their versions."""
         self._broken: set[tuple[str, str]] = set()
@@ -137,6 +144,14 @@ class Store:
         """The generated objects of a service."""
         return self._children.setdefault(key, ObjectTable(ref_of))
 
+    def endpoints(self, key: Key) -> ObjectTable[str]:
+        """The EndpointSlices of a service's external engines, by name."""
+        return self._endpoints.setdefault(key, ObjectTable(_name_of))
+
+    def forget_endpoints(self, key: Key) -> None:
+        """They are to be listed again."""
+        self._endpoints.pop(key, None)
+
     def keys(self, kind: str, namespace: str) -> frozenset[Key]:
         """The resources of a kind in a namespace."""
         return frozenset(Key(kind, namespace, name) for name in self.named(kind, namespace).items)
@@ -145,6 +160,11 @@ class Store:
         """In every namespace."""
         spaces = [namespace for kind, namespace in self._tables if kind == SERVICE]
         return frozenset(key for namespace in spaces for key in self.keys(SERVICE, namespace))
+
+    def services_anywhere(self) -> tuple[Object, ...]:
+        """The known FairInferenceServices of all namespaces."""
+        tables = [table for (kind, _), table in self._tables.items() if kind == SERVICE]
+        return tuple(item for table in tables for item in table.items.values())
 
     def all_resources(self) -> frozenset[Key]:
         """Every service and every tenant."""
@@ -155,6 +175,7 @@ class Store:
         """The resource is gone."""
         self.named(key.kind, key.namespace).drop(key.name)
         self._children.pop(key, None)
+        self._endpoints.pop(key, None)
         self._pods.pop(key, None)
 
     # Secrets.
@@ -173,9 +194,9 @@ class Store:
     ) -> None:
         """Store the result of a read, unless an event arrived in the meantime."""
         if self._hashes[namespace, name].version == asked:
-            entries = None if item is None else hash_entries(item)
+            secret = None if item is None else read_secret(item)
             version = max(asked, 0) if item is None else version_of(item)
-            self._hashes[namespace, name] = Hashes(version, entries)
+            self._hashes[namespace, name] = Hashes(version, secret)
 
     def secrets(self) -> frozenset[tuple[str, str]]:
         """Namespace and name of every Secret that a resource names."""
@@ -206,13 +227,16 @@ class Store:
     def see(self, event: str | None, kind: str, item: Object) -> frozenset[Key]:
         """Apply an event of an object. Returns the resources that need a pass."""
         gone = event == "DELETED"
-        if kind == NODE:
-            return self._see_node(item, gone=gone)
+        if kind in (NODE, NAMESPACE):
+            see = self._see_node if kind == NODE else self._see_namespace
+            return see(item, gone=gone)
         namespace = str(item["metadata"]["namespace"])
         if kind in (SERVICE, TENANT):
             return self._see_resource(kind, namespace, item, gone=gone)
         if kind == POD:
             return self._see_pod(namespace, item, gone=gone)
+        if kind in (SLICE, POOL):
+            return self._see_external(kind, namespace, item, gone=gone)
         if kind == SCALER:
             self.named(SCALER, namespace).see(item, gone=gone)
             return self.keys(SERVICE, namespace)
@@ -229,6 +253,12 @@ class Store:
             return frozenset()
         self.cordoned ^= {name}
         return self.all_services()
+
+    def _see_namespace(self, item: Object, *, gone: bool) -> frozenset[Key]:
+        """Passes over its resources write nothing from now on."""
+        leaves = not gone and "deletionTimestamp" in item["metadata"]
+        (self.terminating.add if leaves else self.terminating.discard)(_name_of(item))
+        return frozenset()
 
     def _see_pod(self, namespace: str, item: Object, *, gone: bool) -> frozenset[Key]:
         """Pods change often; most changes need no pass."""
@@ -247,6 +277,17 @@ class Store:
             changed = True
         return frozenset({key}) if changed else frozenset()
 
+    def _see_external(
+        self, kind: str, namespace: str, item: Object, *, gone: bool
+    ) -> frozenset[Key]:
+        """Slices and pools of engines that another owner made. Gateways write the status of a pool often."""
+        if kind == SLICE:
+            key = Key(SERVICE, namespace, labels_of(item).get(SERVICE_LABEL, ""))
+            return frozenset({key}) if self.endpoints(key).see(item, gone=gone)[0] else frozenset()
+        newer, known = self.named(POOL, namespace).see(item, gone=gone)
+        same = not gone and known is not None and known.get("spec") == item.get("spec")
+        return frozenset() if same or not newer else self.keys(SERVICE, namespace)
+
     def _see_resource(
         self, kind: str, namespace: str, item: Object, *, gone: bool
     ) -> frozenset[Key]:
@@ -257,10 +298,23 @@ class Store:
             self._children.pop(own, None)
         elif known is not None and _intent(known) == _intent(item):
             return frozenset({own})
+        versions = [one for one in (known, item) if one is not None]
+        rivals = self._rivals(versions) if kind == SERVICE else frozenset()
         # A tenant names its services, a service configures its routers with tenants; and if two tenants claimed a
         # key, the change of one may resolve the conflict.
         others = self.keys(SERVICE, namespace) if kind == TENANT else frozenset()
-        return frozenset({own, *others, *self.keys(TENANT, namespace)})
+        return frozenset({own, *others, *rivals, *self.keys(TENANT, namespace)})
+
+    def _rivals(self, versions: Iterable[Object]) -> frozenset[Key]:
+        """Services that have a host of a changed service, before or after its change."""
+        claims = frozenset[Claim]().union(*(claims_of(one) for one in versions))
+        if not claims:
+            return frozenset()
+        return frozenset(
+            Key(SERVICE, str(one["metadata"]["namespace"]), _name_of(one))
+            for one in self.services_anywhere()
+            if not claims.isdisjoint(claims_of(one))
+        )
 
     def _see_child(self, namespace: str, item: Object, *, gone: bool) -> set[Key]:
         if item["kind"] not in KINDS:
@@ -277,9 +331,9 @@ class Store:
         old = known is not None and known.version + (not gone) > version_of(item)
         if known is None or old:
             return set()
-        entries = None if gone else hash_entries(item)
-        self._hashes[where] = Hashes(version_of(item), entries)
-        if known.entries == entries:
+        secret = None if gone else read_secret(item)
+        self._hashes[where] = Hashes(version_of(item), secret)
+        if known.secret == secret:
             return set()
         return {*self.keys(SERVICE, namespace), *self.keys(TENANT, namespace)}
 

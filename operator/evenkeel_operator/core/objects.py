@@ -67,8 +67,11 @@ ALL_KINDS: Final[Mapping[str, Kind]] = {
     "FairInferenceService": Kind(API_VERSION, "fairinferenceservices"),
     "InferenceTenant": Kind(API_VERSION, "inferencetenants"),
     "Pod": Kind("v1", "pods"),
+    "EndpointSlice": Kind("discovery.k8s.io/v1", "endpointslices"),
+    "ReplicaSet": Kind("apps/v1", "replicasets"),
     "Event": Kind("v1", "events"),
     "HorizontalPodAutoscaler": Kind("autoscaling/v2", "horizontalpodautoscalers"),
+    "InferencePool": Kind("inference.networking.k8s.io/v1", "inferencepools"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
 }
 """Every kind that the operator reads or writes one by one."""

@@ -22,37 +22,41 @@ NOT_CREATED: Final = "NotCreated"  # no object exists yet
 NO_REPLICAS: Final = "NoReplicas"  # the desired number is 0
 IDLE: Final = "Idle"  # 0 replicas until a request arrives
 ACTIVATING: Final = "Activating"  # the first engine starts, and requests wait for it
-ENGINES_NOT_READY: Final = "EnginesNotReady"
-ROUTER_NOT_READY: Final = "RouterNotReady"
+ENGINES_NOT_READY: Final = "EnginesNotReady"  # no engine is ready; EnginesReady has the cause
+ROUTER_NOT_READY: Final = "RouterNotReady"  # no router is ready; RouterReady has the cause
 
 # Why pods are not ready
 UNSCHEDULABLE: Final = "Unschedulable"  # no node has enough room or GPUs
-IMAGE_CANNOT_BE_PULLED: Final = "ImageCannotBePulled"
+IMAGE_CANNOT_BE_PULLED: Final = "ImageCannotBePulled"  # the message has the error of the kubelet
 CANNOT_START: Final = "CannotStart"  # a Secret or volume that a container needs is missing
-CRASHING: Final = "Crashing"
+CRASHING: Final = "Crashing"  # a container ended, and is not ready again yet
+NOT_READY: Final = "NotReady"  # it was ready before
 NOT_IN_ROTATION: Final = "NotInRotation"  # its containers are ready, and no router uses it yet
 PODS_REFUSED: Final = "PodsRefused"  # by a quota or an admission webhook
-ROLLOUT_STUCK: Final = "RolloutStuck"
+ROLLOUT_STUCK: Final = "RolloutStuck"  # new pods crash, cannot start or cannot be created
 
 # Progressing
-ROLLING_OUT: Final = "RollingOut"
+ROLLING_OUT: Final = "RollingOut"  # new pods replace old ones
 ROLLOUT_BLOCKED: Final = "RolloutBlocked"  # new pods fit on no node, or no router takes them
-STABLE: Final = "Stable"
+STABLE: Final = "Stable"  # no rollout is in progress
 
 # Degraded
-HEALTHY: Final = "Healthy"
+HEALTHY: Final = "Healthy"  # all objects match the spec
 OLD_SPEC_RUNS: Final = "OldSpecRuns"  # the newest spec is invalid
-FEWER_REPLICAS: Final = "FewerReplicas"
+FEWER_REPLICAS: Final = "FewerReplicas"  # fewer replicas are ready than desired
 NAME_TAKEN: Final = "NameTaken"  # a foreign object has a name that the service needs
+HOST_TAKEN: Final = "HostTaken"  # an older service has the same host and path
 API_MISSING: Final = "ApiMissing"  # the spec needs an API that the cluster lacks
 CONFIG_TOO_LARGE: Final = "ConfigTooLarge"  # for one Secret
-SECRET_MISSING: Final = "SecretMissing"
+SECRET_MISSING: Final = "SecretMissing"  # a Secret that the spec names does not exist
+SECRET_NOT_LABELLED: Final = "SecretNotLabelled"  # it lacks the label evenkeel.dev/use
+POOL_MISSING: Final = "PoolMissing"  # an InferencePool that the spec names does not exist
 FOREIGN_SCALER: Final = "ForeignScaler"  # a HorizontalPodAutoscaler scales a Deployment of it
 REFUSED: Final = "Refused"  # by the API server
 
 # SpecValid
-VALID: Final = "Valid"
-INVALID: Final = "Invalid"
+VALID: Final = "Valid"  # the newest spec is in use
+INVALID: Final = "Invalid"  # the message lists every fault with its path
 
 # ScalingActive
 NOT_CONFIGURED: Final = "NotConfigured"  # spec.autoscaling is not set
@@ -63,7 +67,7 @@ NO_DATA_YET: Final = "NoDataYet"  # this operator has not queried Prometheus yet
 NO_DATA: Final = "NoData"  # Prometheus has no series of this service's routers
 DATA_STALE: Final = "DataStale"  # the newest sample is too old
 DATA_PARTIAL: Final = "DataPartial"  # Prometheus warns that its answer is incomplete
-UNREACHABLE: Final = "PrometheusUnreachable"
+UNREACHABLE: Final = "PrometheusUnreachable"  # Prometheus does not answer
 NO_ANSWER: Final = "PrometheusError"  # the answer is an error or not from Prometheus
 NOT_ALLOWED: Final = "PrometheusNotAllowed"  # by the operator's --allow-prometheus
 
@@ -78,9 +82,9 @@ STABILIZING: Final = "Stabilizing"  # the windows of spec.autoscaling.behavior h
 RATE_LIMITED: Final = "RateLimited"  # the policies of spec.autoscaling.behavior limit the change
 
 # InferenceTenant's Ready
-KEYS_KNOWN: Final = "KeysKnown"
-KEYS_MISSING: Final = "KeysMissing"
-KEYS_CLASH: Final = "KeysClash"
+KEYS_KNOWN: Final = "KeysKnown"  # routers accept all keys of the tenant
+KEYS_MISSING: Final = "KeysMissing"  # a Secret with a key is missing
+KEYS_CLASH: Final = "KeysClash"  # an older tenant has the same key
 
 # Events
 SCALED: Final = "Scaled"  # the built-in scaler changed the number of replicas

@@ -23,7 +23,7 @@ from typing import Final
 
 from evenkeel_contract.names import OTHER_CLIENTS, SERVICE_LABEL
 from evenkeel_contract.routerconfig import TenantConfig
-from evenkeel_contract.spec.parts import Autoscaling
+from evenkeel_contract.spec.autoscaling import Autoscaling
 
 from evenkeel_operator.core import reasons
 from evenkeel_operator.core.reasons import Note
@@ -234,6 +234,7 @@ LEARNING: Final = "[3h:1m]"
 LEARNT_PART: Final = 0.95
 """Quantile of the window, not its maximum: a router that restores its ledger may report too much for a minute."""
 
+LABELS = "labels"
 AGE, ASKED, IN_FLIGHT = "age", "asked", "inFlight"
 SEEN, SATURATED = "seen", "saturated"
 QUEUE, TTFT = "queue", "ttft"
@@ -253,8 +254,11 @@ Answers = Mapping[str, Sequence[Sample]]
 
 def series_of(namespace: str, name: str) -> str:
     """The labels of all series that a service's routers and engines export, as its PodMonitors have it."""
-    label = re.sub(r"\W", "_", SERVICE_LABEL)  # as Prometheus spells it
-    return f'namespace="{namespace}",{label}="{name}"'
+    return f'namespace="{namespace}",{SERVICE_SERIES_LABEL}="{name}"'
+
+
+SERVICE_SERIES_LABEL: Final = re.sub(r"\W", "_", SERVICE_LABEL)
+"""The label of a service, as Prometheus spells it."""
 
 
 def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
@@ -287,6 +291,37 @@ def queries(namespace: str, name: str, scaling: Autoscaling) -> dict[str, str]:
         buckets = f"sum by (le) (rate({share}_bucket{{{of}}}[{RATE}]))"
         found[TTFT] = f"histogram_quantile(0.95, {buckets})"
     return found
+
+
+def labels_query() -> dict[str, str]:
+    """The labels of all routers that Prometheus scrapes: for `without_series`."""
+    series = "evenkeel_router_fleet_backlogged_clients"
+    return {LABELS: f"count by (namespace, {SERVICE_SERIES_LABEL}) ({series})"}
+
+
+def without_series(found: Sequence[Sample], namespace: str, name: str) -> Note:
+    """Why there are no series of a service's routers: which label is missing, or that no router is scraped."""
+    wanted = {"namespace": namespace, SERVICE_SERIES_LABEL: name}
+    if not found:
+        message = "Prometheus has no series of any router: it scrapes none of them."
+        return Note(reasons.NO_DATA, message)
+    missing = {
+        label
+        for one in found
+        for label in wanted
+        if not one.labels.get(label)
+        and all(one.labels.get(other) in (None, "", wanted[other]) for other in wanted)
+    }
+    if missing:
+        listed = " and ".join(label for label in wanted if label in missing)
+        message = (
+            f"Prometheus has series of routers without the label {listed}. Add it by relabeling, as "
+            "docs/how-to/monitoring.md shows."
+        )
+    else:
+        labels = ", ".join(f'{label}="{value}"' for label, value in wanted.items())
+        message = f"Prometheus has series of other services' routers, but none with {labels}."
+    return Note(reasons.NO_DATA, message)
 
 
 def measurements(answers: Answers) -> Measurements | Note:

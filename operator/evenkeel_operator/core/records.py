@@ -10,6 +10,7 @@ engine pod names the key it uses. No request fails.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -33,8 +34,17 @@ class Monitoring:
 
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels on every PodMonitor and PrometheusRule, for the Prometheus selector."""
+    plain_rules: bool = False
+    """Create a ConfigMap with the rules of each service, for a Prometheus without its operator."""
     runbooks: str = "docs/runbooks"
     """Base URL of runbooks; the page's name is appended."""
+
+
+ROUTER_RESOURCES: Final[Mapping[str, Mapping[str, str]]] = {
+    "requests": {"cpu": "100m", "memory": "256Mi"},
+    # 1 GiB of request bodies, 2 million prefix blocks, the process, and a margin: docs/reference/router.md has the bounds.
+    "limits": {"memory": "2Gi"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +56,10 @@ class Defaults:
     router_image: str
     sglang_image: str
     simulator_image: str
+    router_resources: Mapping[str, Mapping[str, str | float]] = field(
+        default_factory=lambda: ROUTER_RESOURCES
+    )
+    """Requests and limits of a router's container; `spec.router.template` may change them."""
     pull_policy: str | None = None
     """None: the cluster's default."""
     pull_secrets: tuple[str, ...] = ()
@@ -55,8 +69,12 @@ class Defaults:
     operator_namespace: str | None = None
     monitoring: Monitoring = field(default_factory=Monitoring)
     prometheus_urls: tuple[str, ...] = ()
-    """Beginnings of the addresses that a scaler may read; empty: any. Otherwise a tenant could make the operator
-    query any address that only the operator can reach."""
+    """Beginnings of the addresses that a scaler may read, or `ANY_URL`. The owner of a service chooses the address: without
+    this list, the operator would send requests and tokens to any address that it can reach."""
+    prometheus_namespaces: tuple[str, ...] = ()
+    """Namespaces whose Services a scaler may read, too."""
+    any_secret: bool = False
+    """Secrets may be used without the label `evenkeel.dev/use`."""
 
     def image(self, runtime: Runtime) -> str:
         """The default engine image."""
@@ -70,6 +88,8 @@ UPGRADE_ALWAYS: Final = "Always"
 
 OWNED_VARIABLES: Final = ("EVENKEEL_", "POD_", "HF_HOME")
 """Beginnings of names."""
+
+ANY_URL: Final = "*"
 
 SPEC_ENTRY: Final = "spec.json"
 PIN_PREFIX: Final = "image."
@@ -149,6 +169,8 @@ def available_image(
 def pinned(service: FairInferenceService, accepted: Accepted, defaults: Defaults) -> Accepted:
     """With a pin for the runtime: kept, unless the annotation asks for the operator's default."""
     runtime = service.spec.engine.runtime
+    if service.spec.engine.pods_of_others is not None:
+        return accepted
     upgrade = service.metadata.annotations.get(UPGRADE_ANNOTATION)
     if runtime.value in accepted.pins and upgrade not in (UPGRADE_ALWAYS, defaults.version):
         return accepted
@@ -181,21 +203,31 @@ def accepted_data(accepted: Accepted) -> dict[str, str]:
 
 def prometheus_is_not_allowed(service: FairInferenceService, defaults: Defaults) -> Iterator[Fault]:
     scaling = service.spec.autoscaling
-    if scaling is None or not defaults.prometheus_urls:
+    if scaling is None or may_be_asked(scaling.prometheus.url, defaults):
         return
-    url = scaling.prometheus.url
-    if not may_be_asked(url, defaults):
-        allowed = ", ".join(defaults.prometheus_urls)
-        yield Fault(
-            "spec.autoscaling.prometheus.url",
-            f"{show(url)} is not one that the operator may read; allowed are {allowed}",
-        )
+    namespaces = (f"Services of namespace {name}" for name in defaults.prometheus_namespaces)
+    allowed = ", ".join((*defaults.prometheus_urls, *namespaces)) or "none"
+    yield Fault(
+        "spec.autoscaling.prometheus.url",
+        f"{show(scaling.prometheus.url)} is not an address that the operator may read; allowed: {allowed}. "
+        "Administrators allow others in the chart (allowPrometheus)",
+    )
 
 
 def may_be_asked(url: str, defaults: Defaults) -> bool:
     """Whether the operator may read the Prometheus at this address."""
-    allowed = defaults.prometheus_urls
-    return not allowed or any(_is_below(url, one) for one in allowed)
+    urls, namespaces = defaults.prometheus_urls, defaults.prometheus_namespaces
+    return (
+        ANY_URL in urls
+        or any(_is_below(url, one) for one in urls)
+        or any(_is_in(url, one) for one in namespaces)
+    )
+
+
+def _is_in(url: str, namespace: str) -> bool:
+    """Whether it is the address of a Service of the namespace."""
+    host = rf"[a-z0-9]([-a-z0-9]*[a-z0-9])?\.{re.escape(namespace)}(\.svc(\.cluster\.local)?)?"
+    return re.fullmatch(rf"https?://{host}(:[0-9]+)?(/.*)?", url) is not None
 
 
 def _is_below(url: str, allowed: str) -> bool:

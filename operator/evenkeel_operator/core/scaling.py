@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from evenkeel_contract.names import engine_name, router_name
-from evenkeel_contract.spec.parts import (
+from evenkeel_contract.spec.autoscaling import (
     Autoscaling,
     ScaleDownRules,
     ScaleUpRules,
@@ -26,6 +26,7 @@ from evenkeel_contract.spec.parts import (
     ScalingPolicyType,
     SelectPolicy,
 )
+from evenkeel_contract.spec.parts import ScaleTarget
 from evenkeel_contract.spec.resources import ServiceSpec
 
 from evenkeel_operator.core import reasons
@@ -266,11 +267,23 @@ class Scaling:
     """Decision of the built-in scaler, if the service uses it."""
 
 
-def foreign_scalers(service: str, scalers: Iterable[Object]) -> Iterator[Note]:
-    """Autoscalers that target a Deployment of the service: the operator reverts each of their changes."""
+def foreign_scalers(
+    service: str, scalers: Iterable[Object], target_ref: ScaleTarget | None = None
+) -> Iterator[Note]:
+    """Autoscalers that target a Deployment of the service, or the target of its own scaling.
+
+    The operator reverts each change of a Deployment; of a target that both scale, each reverts the other's changes.
+    """
     ours = {engine_name(service), router_name(service)}
     for item in sorted(scalers, key=lambda item: str(item["metadata"]["name"])):
         target = (item.get("spec") or {}).get("scaleTargetRef") or {}
+        named = (target.get("kind"), target.get("name"))
+        if target_ref is not None and named == (target_ref.kind, target_ref.name):
+            yield Note(
+                reasons.FOREIGN_SCALER,
+                f"HorizontalPodAutoscaler {item['metadata']['name']} scales {target_ref.kind} {target_ref.name} too. "
+                "Remove it, or remove spec.autoscaling.",
+            )
         if target.get("kind") == "Deployment" and target.get("name") in ours:
             yield Note(
                 reasons.FOREIGN_SCALER,
@@ -284,9 +297,10 @@ def decide(spec: ServiceSpec | None, decision: Decision | None = None) -> Scalin
     if spec is None:
         return Scaling(0, Note(reasons.INVALID, "No valid spec is in use."))
     if spec.autoscaling is None:
-        message = (
-            "spec.autoscaling is not set: engine.replicas or the owner of /scale sets the number."
-        )
+        owner = "engine.replicas or the owner of /scale"
+        if spec.engine.pods_of_others is not None:
+            owner = "the owner of the engines"
+        message = f"spec.autoscaling is not set: {owner} sets the number."
         return Scaling(spec.initial_replicas, Note(reasons.NOT_CONFIGURED, message))
     if decision is None:  # a dry run
         return Scaling(spec.initial_replicas, Note(reasons.NO_DATA_YET, "No decision yet."))

@@ -115,7 +115,7 @@ def _pods(
             condition, TRUE, reasons.IDLE, f"0 {what} are desired until a request arrives."
         )
     if load.wanted == 0:
-        return Verdict(condition, FALSE, reasons.NO_REPLICAS, f"0 {what} are desired.")
+        return Verdict(condition, FALSE, reasons.NO_REPLICAS, _why(load, what))
     if load.is_whole:
         message = f"{load.wanted} of {load.wanted} {what} are ready."
         if load.stuck is not None:  # the ready ones are of the previous revision
@@ -129,7 +129,7 @@ def _pods(
 
 def _why(load: Workload, what: str) -> str:
     if load.wanted == 0:
-        return f"0 {what} are desired."
+        return f"0 {what}: {load.failure.message}" if load.failure else f"0 {what} are desired."
     count = f"{load.ready} of {load.wanted} {what} are ready"
     return f"{count}: {load.failure.message}" if load.failure else f"{count}."
 
@@ -183,10 +183,10 @@ def _degraded(found: Findings) -> Verdict:
         notes.insert(
             0, Note(reasons.OLD_SPEC_RUNS, "The spec is invalid; the last valid one is in use.")
         )
-    for what, load in (("engines", found.engines), ("routers", found.routers)):
-        if 0 < load.ready < load.wanted:
-            notes.append(Note(reasons.FEWER_REPLICAS, _why(load, what)))
     notes += _stuck(found)
+    for what, load in (("engines", found.engines), ("routers", found.routers)):
+        if load.lacks_pods and (load.ready or load.stuck is None):
+            notes.append(Note(reasons.FEWER_REPLICAS, _why(load, what)))
     if not notes:
         return Verdict(condition, FALSE, reasons.HEALTHY, "All objects match the spec.")
     message = " ".join(_sentence(note.message) for note in notes)
@@ -246,15 +246,16 @@ def service_status(
     image: str | None,
     available_image: str | None,
     decision: Decision | None = None,
+    host_taken: bool = False,
     now: str,
 ) -> dict[str, Any]:
-    """The status of the FairInferenceService `raw`."""
+    """The status of the FairInferenceService `raw`. `host_taken`: requests to its host reach another service."""
     status = ServiceStatus(
         observed_generation=generation_of(raw),
         replicas=found.engines.pods,
         ready_replicas=found.engines.ready,
-        selector=engine_selector(str(raw["metadata"]["name"])),
-        url=None if running is None else url_of(running),
+        selector=engine_selector(str(raw["metadata"]["name"]), running),
+        url=None if running is None else url_of(running, host_taken=host_taken),
         image=image,
         available_image=available_image,
         router=RouterStatus(ready_replicas=found.routers.ready),
@@ -297,15 +298,18 @@ def differs(status: Mapping[str, Any], raw: Object) -> bool:
 _OWNED: Final = (fields_of(ServiceStatus).keys() | fields_of(TenantStatus).keys()) - {"fairness"}
 
 
-def engine_selector(service: str) -> str:
+def engine_selector(service: str, running: FairInferenceService | None = None) -> str:
     """The engines' pods, as text: what an HPA reads."""
-    return f"{SERVICE_LABEL}={service},{COMPONENT_LABEL}={ENGINE_COMPONENT}"
+    external = None if running is None else running.spec.engine.pods_of_others
+    own = {SERVICE_LABEL: service, COMPONENT_LABEL: ENGINE_COMPONENT}
+    labels = own if external is None else external.labels
+    return ",".join(f"{name}={value}" for name, value in labels.items())
 
 
-def url_of(service: FairInferenceService) -> str:
+def url_of(service: FairInferenceService, *, host_taken: bool = False) -> str:
     """Where clients send requests: from outside where it is exposed, else from inside the cluster."""
     exposure = service.spec.exposure
-    if exposure.ingress is not None:
+    if exposure.ingress is not None and not host_taken:
         scheme = "https" if exposure.ingress.tls else "http"
         return f"{scheme}://{exposure.ingress.host}"
     if exposure.http_route is not None and exposure.http_route.hostnames:
@@ -347,11 +351,19 @@ def events_for(raw: Object, status: Mapping[str, Any]) -> Iterator[EventText]:
         old = before.get(condition["type"])
         if old is None and (not bad or condition["type"] == ServiceCondition.READY.value):
             continue
+        if old is not None and _is_still_not_ready(old, condition):
+            continue
         if old is None or (old.get("status"), _reason(old)) != (
             condition["status"],
             condition["reason"],
         ):
             yield EventText(condition["reason"], condition["message"], bad)
+
+
+def _is_still_not_ready(old: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """A service that starts is not ready for one reason after another. `Degraded` reports its failures."""
+    statuses = {old.get("status"), now["status"]}
+    return now["type"] == ServiceCondition.READY.value and statuses == {"False"}
 
 
 def _reason(condition: Mapping[str, Any]) -> str:

@@ -1,18 +1,19 @@
 """The tenants of a namespace and the hashes of their keys, for the RouterConfig.
 
-A tenant with an invalid spec keeps the routers' last valid configuration of it. A key that two tenants claim is
-accepted for neither.
+A tenant with an invalid spec keeps the routers' last valid configuration of it. Of two tenants with the same key, the
+older one keeps it: otherwise a new tenant could lock out another one. A key in a Secret without the label
+`evenkeel.dev/use` is not accepted, unless it was accepted before.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evenkeel_contract.decode import to_plain
+from evenkeel_contract.names import USE_LABEL
 from evenkeel_contract.render import KeyHashes, serves
 from evenkeel_contract.routerconfig import RouterConfig, TenantConfig
 from evenkeel_contract.spec.resources import (
@@ -27,11 +28,22 @@ from evenkeel_contract.validate import parse_tenant
 from evenkeel_contract.values import Fault
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Object, entries_of, without_status
+from evenkeel_operator.core.objects import Object, entries_of, labels_of, without_status
 from evenkeel_operator.core.status import Verdict, conditions, generation_of, spec_verdict
 
-SecretHashes = Mapping[str, Mapping[str, str] | None]
-"""Secret of the namespace → entry → SHA-256 of the key in it; None: there is no such Secret."""
+
+@dataclass(frozen=True, slots=True)
+class NamedSecret:
+    """A Secret that a resource names, without its contents."""
+
+    hashes: Mapping[str, str]
+    """Entry → SHA-256 of the key in it."""
+    labelled: bool
+    """It has the label `evenkeel.dev/use`."""
+
+
+SecretHashes = Mapping[str, NamedSecret | None]
+"""Secret of the namespace; None: there is no such Secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +51,16 @@ class Tenant:
     """One InferenceTenant as it was read."""
 
     name: str
+    created: str
+    """Its creation time in RFC 3339."""
     resource: InferenceTenant | None
     """None where it has faults."""
     faults: tuple[Fault, ...]
+
+    @property
+    def age(self) -> tuple[str, str]:
+        """Sorts tenants from the oldest to the newest."""
+        return self.created, self.name
 
 
 def read_tenants(raw: Iterable[Object]) -> tuple[Tenant, ...]:
@@ -49,7 +68,8 @@ def read_tenants(raw: Iterable[Object]) -> tuple[Tenant, ...]:
     found = []
     for item in sorted(raw, key=lambda item: str(item["metadata"]["name"])):
         resource, faults = parse_tenant(without_status(item))
-        found.append(Tenant(str(item["metadata"]["name"]), resource, faults))
+        created = str(item["metadata"].get("creationTimestamp", ""))
+        found.append(Tenant(str(item["metadata"]["name"]), created, resource, faults))
     return tuple(found)
 
 
@@ -59,68 +79,99 @@ def secrets_named_by(tenants: Iterable[Tenant]) -> frozenset[str]:
     return frozenset(key.secret_ref.name for item in good for key in item.spec.api_keys)
 
 
-def hash_entries(secret: Object) -> dict[str, str]:
-    """Entry → SHA-256 of its key. The key itself is not kept.
+def read_secret(secret: Object) -> NamedSecret:
+    """Whether it may be used, and the SHA-256 of each entry. The entries themselves are not kept.
 
     White space at both ends is not part of a key: `echo key > file` adds a line break that clients do not send.
     """
     keys = {name: entry.strip() for name, entry in entries_of(secret).items()}
-    return {name: hashlib.sha256(key).hexdigest() for name, key in keys.items() if key}
+    hashes = {name: hashlib.sha256(key).hexdigest() for name, key in keys.items() if key}
+    return NamedSecret(hashes, labels_of(secret).get(USE_LABEL) == "true")
+
+
+def lacks_label(secret: str) -> str:
+    """The sentences about a Secret that may not be used."""
+    return (
+        f"Secret {secret} lacks the label {USE_LABEL}=true, so Evenkeel reads no new value from it. "
+        f"Add it: `kubectl label secret {secret} {USE_LABEL}=true`."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The tenants with a valid spec, and their keys."""
+    """The tenants with a valid spec, with the keys that are accepted."""
 
     tenants: tuple[InferenceTenant, ...]
+    """Without the keys that are not accepted."""
     hashes: KeyHashes
-    clashing: frozenset[tuple[str, str]]
-    """(tenant, key) of duplicate keys, which `hashes` omits."""
+    clashing: Mapping[tuple[str, str], str]
+    """(tenant, key) of a key that an older tenant has, → that tenant."""
     missing: frozenset[tuple[str, str]]
     """(tenant, key) of keys whose Secret or entry is missing."""
+    unlabelled: Mapping[tuple[str, str], str]
+    """(tenant, key) of a key in a Secret that may not be used, → that Secret."""
 
 
-def make_roster(tenants: Sequence[Tenant], secrets: SecretHashes) -> Roster:
-    """All valid tenants of a namespace with the hashes of their keys."""
-    good = tuple(tenant.resource for tenant in tenants if tenant.resource is not None)
-    claims = {
-        (item.metadata.name, key.name): (
-            item.metadata.namespace,
-            key.secret_ref.name,
-            key.secret_ref.key,
-        )
-        for item in good
-        for key in item.spec.api_keys
-    }
-    found = {claim: (secrets.get(ref[1]) or {}).get(ref[2]) for claim, ref in claims.items()}
-    counts = Counter(sha256 for sha256 in found.values() if sha256 is not None)
-    clashing = {claim for claim, sha256 in found.items() if sha256 and counts[sha256] > 1}
-    return Roster(
-        tenants=good,
-        hashes={
-            claims[claim]: sha256
-            for claim, sha256 in found.items()
-            if sha256 is not None and claim not in clashing
-        },
-        clashing=frozenset(clashing),
-        missing=frozenset(claim for claim, sha256 in found.items() if sha256 is None),
-    )
+def accepted_keys(config: RouterConfig | None) -> frozenset[tuple[str, str, str]]:
+    """(tenant, key, SHA-256) of the keys that routers accept with this configuration."""
+    tenants = () if config is None else config.tenancy.tenants
+    return frozenset((item.name, key.name, key.sha256) for item in tenants for key in item.api_keys)
+
+
+def make_roster(
+    tenants: Sequence[Tenant],
+    secrets: SecretHashes,
+    *,
+    known: Collection[tuple[str, str, str]] = (),
+) -> Roster:
+    """All valid tenants of a namespace with the hashes of their keys.
+
+    `known` are the `accepted_keys` so far. They stay although their Secret has no label: earlier operators asked for
+    none, and an upgrade must not lock out clients.
+    """
+    good, hashes, missing = [], {}, set()
+    clashing: dict[tuple[str, str], str] = {}
+    unlabelled: dict[tuple[str, str], str] = {}
+    owners: dict[str, str] = {}
+    for tenant in sorted(tenants, key=lambda tenant: tenant.age):
+        if tenant.resource is None:
+            continue
+        accepted = []
+        for key in tenant.resource.spec.api_keys:
+            claim, ref = (tenant.name, key.name), key.secret_ref
+            secret = secrets.get(ref.name)
+            sha256 = None if secret is None else secret.hashes.get(ref.key)
+            if secret is not None and not secret.labelled:
+                unlabelled[claim] = ref.name
+                if (*claim, sha256) not in known:
+                    continue
+            if sha256 is None:
+                missing.add(claim)
+            elif sha256 in owners:
+                clashing[claim] = owners[sha256]
+            else:
+                owners[sha256] = tenant.name
+                hashes[tenant.resource.metadata.namespace, ref.name, ref.key] = sha256
+                accepted.append(key)
+        spec = replace(tenant.resource.spec, api_keys=tuple(accepted))
+        good.append(replace(tenant.resource, spec=spec))
+    return Roster(tuple(good), hashes, clashing, frozenset(missing), unlabelled)
 
 
 def keep_faulty(
     config: RouterConfig, before: RouterConfig | None, tenants: Sequence[Tenant]
 ) -> tuple[TenantConfig, ...]:
-    """The tenants of `config`, and of `before` those whose spec is invalid now."""
+    """The tenants of `config`, and of `before` those whose spec is invalid now. Each key is the oldest tenant's."""
     faulty = {tenant.name for tenant in tenants if tenant.resource is None}
     known = () if before is None else before.tenancy.tenants
-    taken = {key.sha256 for item in config.tenancy.tenants for key in item.api_keys}
-    kept = [
-        item
-        for item in known
-        # A valid tenant may have the key now; the old entry would map one key to two tenants.
-        if item.name in faulty and taken.isdisjoint(key.sha256 for key in item.api_keys)
-    ]
-    return tuple(sorted((*config.tenancy.tenants, *kept), key=lambda item: item.name))
+    ages = {tenant.name: tenant.age for tenant in tenants}
+    everyone = [*config.tenancy.tenants, *(item for item in known if item.name in faulty)]
+    found, taken = [], set[str]()
+    for item in sorted(everyone, key=lambda item: ages[item.name]):
+        keys = tuple(key for key in item.api_keys if key.sha256 not in taken)
+        taken |= {key.sha256 for key in keys}
+        found.append(replace(item, api_keys=keys))
+    return tuple(sorted(found, key=lambda item: item.name))
 
 
 def tenant_status(
@@ -158,8 +209,17 @@ def _keys_verdict(name: str, faults: Sequence[Fault], roster: Roster) -> Verdict
     if missing:
         message = f"No Secret has the keys {', '.join(missing)}; they are rejected."
         return Verdict(ready, ConditionStatus.FALSE, reasons.KEYS_MISSING, message)
-    clashing = sorted(key for tenant, key in roster.clashing if tenant == name)
+    unlabelled = sorted(
+        {secret for (tenant, _), secret in roster.unlabelled.items() if tenant == name}
+    )
+    if unlabelled:
+        message = " ".join(lacks_label(secret) for secret in unlabelled)
+        return Verdict(ready, ConditionStatus.FALSE, reasons.SECRET_NOT_LABELLED, message)
+    clashing = sorted(
+        (key, owner) for (tenant, key), owner in roster.clashing.items() if tenant == name
+    )
     if clashing:
-        message = f"The keys {', '.join(clashing)} are used more than once; they are rejected."
+        listed = ", ".join(f"{key} (tenant {owner})" for key, owner in clashing)
+        message = f"These keys are already in use: {listed}. They are rejected; choose other keys."
         return Verdict(ready, ConditionStatus.FALSE, reasons.KEYS_CLASH, message)
     return Verdict(ready, ConditionStatus.TRUE, reasons.KEYS_KNOWN, "Routers accept all keys.")

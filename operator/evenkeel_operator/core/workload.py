@@ -19,7 +19,13 @@ from evenkeel_contract.names import (
 )
 
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.objects import Object, annotations_of, conditions_of, labels_of
+from evenkeel_operator.core.objects import (
+    Object,
+    annotations_of,
+    conditions_of,
+    is_controlled_by,
+    labels_of,
+)
 from evenkeel_operator.core.reasons import Note
 
 _IMAGE: Final = frozenset(
@@ -94,6 +100,22 @@ def of_scheduling(pod: Object) -> Iterator[Note]:
     if scheduled.get("status") == "False":
         name, message = pod["metadata"]["name"], scheduled.get("message", "")
         yield Note(reasons.UNSCHEDULABLE, f"pod {name} fits on no node: {message}")
+
+
+def of_readiness(pod: Object) -> Iterator[Note]:
+    """It was ready and is no longer, although its containers run: its node is gone, or its probe fails."""
+    status = pod.get("status") or {}
+    ready = conditions_of(pod).get("Ready", {})
+    running = [
+        (container.get("state") or {}).get("running", {}).get("startedAt", "")
+        for container in status.get("containerStatuses") or ()
+    ]
+    # The condition of a pod that was never ready is older than its containers.
+    changed = str(ready.get("lastTransitionTime", ""))
+    if ready.get("status") == "False" and running and changed > max(running) > "":
+        why = ready.get("message") or ready.get("reason") or "see its events"
+        name = pod["metadata"]["name"]
+        yield Note(reasons.NOT_READY, f"pod {name} was ready and no longer is: {why}")
 
 
 COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
@@ -215,9 +237,63 @@ class Workload:
         """Every pod that is wanted is ready."""
         return self.exists and self.ready >= self.wanted
 
+    @property
+    def lacks_pods(self) -> bool:
+        """Fewer pods are ready than desired, and a failure is the cause: pods that merely start are not missing."""
+        failure = self.failure
+        waits = failure is None or failure.reason == reasons.NOT_IN_ROTATION
+        return self.ready < self.wanted and not waits
 
-def workload(deployment: Object | None, *, wanted: int, pods: Sequence[Object] = ()) -> Workload:
-    """From the Deployment, and from its pods if they were listed; they are not listed at rest."""
+
+def external_workload(slices: Iterable[Object]) -> Workload:
+    """Engines that another owner made, from the EndpointSlices of their Service: as many as there are, are wanted."""
+    ready: dict[str, bool] = {}
+    for endpoint in (one for item in slices for one in item.get("endpoints") or ()):
+        target, state = endpoint.get("targetRef") or {}, endpoint.get("conditions") or {}
+        if target.get("kind") == "Pod" and not state.get("terminating"):
+            # A pod has an endpoint for each family of addresses. Without a condition it is ready, says the API.
+            ready[str(target.get("name"))] = state.get("ready") is not False
+    failure = None
+    if not ready:
+        message = "no pod of the namespace has the labels of spec.engine.external."
+        failure = Note(reasons.NO_REPLICAS, message)
+    return Workload(
+        wanted=len(ready),
+        exists=True,
+        pods=len(ready),
+        ready=sum(ready.values()),
+        settled=True,
+        failure=failure,
+    )
+
+
+def newest_template(replica_sets: Iterable[Object], deployment: Object) -> str | None:
+    """The `pod-template-hash` of the Deployment's newest revision; None if it has no ReplicaSet.
+
+    The newest pod does not show it: pods that a scale-up adds during a rollout may be of the old ReplicaSet.
+    """
+    uid = str(deployment["metadata"].get("uid", ""))
+    owned = [item for item in replica_sets if is_controlled_by(item, uid)]
+    newest = max(owned, key=_revision, default=None)
+    return None if newest is None else _template(newest)
+
+
+def _revision(replica_set: Object) -> int:
+    text = annotations_of(replica_set).get("deployment.kubernetes.io/revision", "")
+    return int(text) if text.isdecimal() else 0
+
+
+def workload(
+    deployment: Object | None,
+    *,
+    wanted: int,
+    pods: Sequence[Object] = (),
+    newest: str | None = None,
+) -> Workload:
+    """From the Deployment, and from its pods if they were listed; they are not listed at rest.
+
+    `newest` is the `newest_template`; without it, no failure of a pod counts as one of the rollout.
+    """
     if deployment is None:
         return Workload(wanted=wanted)
     status: Mapping[str, Any] = deployment.get("status") or {}
@@ -232,40 +308,38 @@ def workload(deployment: Object | None, *, wanted: int, pods: Sequence[Object] =
         ready=ready,
         settled=settled,
         failure=None if settled else next(pod_failures(deployment, pods), None),
-        stuck=None if settled else _stuck(deployment, pods, current=current),
+        stuck=None if settled else _stuck(deployment, pods, current=current, newest=newest),
     )
 
 
-def _stuck(deployment: Object, pods: Sequence[Object], *, current: bool) -> Note | None:
+def _stuck(
+    deployment: Object, pods: Sequence[Object], *, current: bool, newest: str | None
+) -> Note | None:
     """Found long before the Deployment's deadline, which must exceed the time to load weights."""
     done = (
         conditions_of(deployment).get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
     )
     if done and current:  # a failure that no rollout caused
         return None
-    alive = [pod for pod in pods if not has_ended(pod)]
-    newest = max(alive, key=_made, default=None)
-    new = (pod for pod in alive if newest is None or _template(pod) == _template(newest))
+    new = [pod for pod in pods if newest is not None and _template(pod) == newest]
     return next((one for one in pod_failures(deployment, new) if one.reason in STUCK), None)
 
 
-def _made(pod: Object) -> str:
-    return str(pod["metadata"].get("creationTimestamp", ""))
-
-
-def _template(pod: Object) -> str:
-    """The name of its ReplicaSet."""
-    return labels_of(pod).get("pod-template-hash", "")
+def _template(item: Object) -> str:
+    """Of a pod, or of its ReplicaSet."""
+    return labels_of(item).get("pod-template-hash", "")
 
 
 def pod_failures(deployment: Object, pods: Iterable[Object]) -> Iterator[Note]:
-    """The most specific one first: containers, the scheduler, routers, then the Deployment."""
+    """The most specific one first: containers, the scheduler, nodes, routers, then the Deployment."""
     alive = [pod for pod in pods if not has_ended(pod)]
     alive.sort(key=lambda pod: str(pod["metadata"]["name"]))
     for pod in alive:
         yield from of_containers(pod)
     for pod in alive:
         yield from of_scheduling(pod)
+    for pod in alive:
+        yield from of_readiness(pod)
     for engine in engines_of(alive):
         if engine.waits_since is not None:
             message = f"pod {engine.name} is ready, and no router sends requests to it yet."

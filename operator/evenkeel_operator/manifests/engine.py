@@ -13,6 +13,7 @@ from evenkeel_contract.names import (
     ENGINE_COMPONENT,
     ENGINE_KEY_LABEL,
     ENGINE_PORT,
+    EXTERNAL_LABEL,
     HTTP_PORT_NAME,
     KV_EVENTS_PORT,
     KV_EVENTS_PORT_NAME,
@@ -108,6 +109,7 @@ def engine_deployment(context: BuildContext, *, replicas: int) -> Manifest:
 def engine_service(context: BuildContext) -> Manifest:
     """Headless; slices list replicas that are not ready too, and routers decide for themselves (design §5)."""
     found = manifest(context, "Service", ENGINE_COMPONENT)
+    external = context.spec.engine.pods_of_others
     found["spec"] = {
         "type": "ClusterIP",
         "clusterIP": "None",
@@ -117,6 +119,17 @@ def engine_service(context: BuildContext) -> Manifest:
             for name, port in PORTS.items()
         ],
     }
+    if external is not None:
+        found["metadata"]["labels"][EXTERNAL_LABEL] = "true"
+        found["spec"]["selector"] = dict(external.labels)
+        found["spec"]["ports"] = [
+            {
+                "name": HTTP_PORT_NAME,
+                "port": external.port,
+                "targetPort": external.port,
+                "protocol": "TCP",
+            }
+        ]
     return found
 
 

@@ -1,4 +1,4 @@
-"""PodMonitors for the Prometheus operator, where the cluster has its API."""
+"""PodMonitors and alerts for the Prometheus operator, where the cluster has its API; alerts as plain rules."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from evenkeel_contract.names import (
     HTTP_PORT_NAME,
     PROBE_PORT_NAME,
     ROUTER_COMPONENT,
+    RULES_LABEL,
     SERVICE_LABEL,
     alerts_name,
     engine_name,
@@ -26,13 +27,13 @@ from evenkeel_operator.manifests.context import BuildContext, manifest, selector
 
 
 def pod_monitors(context: BuildContext) -> list[Manifest]:
-    """One for engines, one for routers; none without the API."""
+    """One for engines, unless another owner made them, and one for routers; none without the API."""
     if "PodMonitor" not in context.apis:
         return []
-    return [
-        _monitor(context, ENGINE_COMPONENT, HTTP_PORT_NAME),
-        _monitor(context, ROUTER_COMPONENT, PROBE_PORT_NAME),
-    ]
+    routers = _monitor(context, ROUTER_COMPONENT, PROBE_PORT_NAME)
+    if context.spec.engine.pods_of_others is not None:
+        return [routers]
+    return [_monitor(context, ENGINE_COMPONENT, HTTP_PORT_NAME), routers]
 
 
 def with_selection_labels(found: Manifest, context: BuildContext) -> Manifest:
@@ -81,6 +82,21 @@ def prometheus_rule(context: BuildContext) -> Manifest | None:
         return None
     found = manifest(context, "PrometheusRule", ROUTER_COMPONENT, name=alerts_name(context.name))
     found["spec"] = {"groups": alert_groups(context)}
+    return with_selection_labels(found, context)
+
+
+def rules_config_map(context: BuildContext) -> Manifest | None:
+    """The same alerts as a rule file, for a Prometheus without its operator; None unless the operator's settings ask for it.
+
+    The entry has the namespace in its name, since sidecars collect the rules of all services in one folder.
+    """
+    if not context.defaults.monitoring.plain_rules:
+        return None
+    found = manifest(context, "ConfigMap", ROUTER_COMPONENT, name=alerts_name(context.name))
+    found["metadata"]["labels"][RULES_LABEL] = "true"
+    rules = msgspec.json.encode({"groups": alert_groups(context)})  # JSON is YAML
+    text = msgspec.json.format(rules, indent=1).decode()
+    found["data"] = {f"{context.namespace}.{context.name}.yaml": text}
     return with_selection_labels(found, context)
 
 

@@ -7,6 +7,7 @@ namespace. Of Secrets they may read only their own.
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping
 from math import ceil
 from typing import Final
 
@@ -14,6 +15,7 @@ from evenkeel_contract.decode import to_plain
 from evenkeel_contract.names import (
     ADMIN_PORT,
     ADMIN_PORT_NAME,
+    GROUP,
     HTTP_PORT_NAME,
     PROBE_PORT,
     PROBE_PORT_NAME,
@@ -56,6 +58,8 @@ PORTS: Final = {
     PROBE_PORT_NAME: PROBE_PORT,
     ADMIN_PORT_NAME: ADMIN_PORT,
 }
+ENGINES_ANNOTATION: Final = f"{GROUP}/engines"
+"""On router pods: the labels of engines that another owner made. A change restarts the routers one by one."""
 SERVICE_PORT: Final = 80
 """Address for clients in the cluster: `http://<service>-router.<namespace>`."""
 
@@ -71,6 +75,12 @@ def router_deployment(context: BuildContext) -> Manifest:
         overlay=router.template,
         extra_labels={},
     )
+    external = context.spec.engine.pods_of_others
+    if external is not None:
+        # Routers read the labels of the engines' pods when they start.
+        labels = ",".join(f"{k}={v}" for k, v in sorted(external.labels.items()))
+        annotations = pod["metadata"].get("annotations") or {}
+        pod["metadata"]["annotations"] = {**annotations, ENGINES_ANNOTATION: labels}
     found = manifest(context, "Deployment", ROUTER_COMPONENT)
     on_a_volume = router.state.store is StateStore.FILE
     found["spec"] = {
@@ -244,7 +254,9 @@ def _container(context: BuildContext) -> Manifest:
         "lifecycle": PRE_STOP,
         "terminationMessagePolicy": LAST_WORDS,
         "securityContext": CONTAINER_SECURITY,
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "resources": {
+            kind: dict(amounts) for kind, amounts in context.defaults.router_resources.items()
+        },
         "volumeMounts": mounts,
     }
     if context.defaults.pull_policy:
@@ -265,16 +277,19 @@ def ingress(context: BuildContext) -> Manifest | None:
     wanted = context.spec.exposure.ingress
     if wanted is None:
         return None
-    found = manifest(context, "Ingress", ROUTER_COMPONENT, annotations=_annotations(context))
+    annotations = {**_annotations(context), **wanted.annotations}
+    found = manifest(context, "Ingress", ROUTER_COMPONENT, annotations=annotations)
+    _add_labels(found, wanted.labels)
     backend = {
         "service": {"name": router_name(context.name), "port": {"name": HTTP_PORT_NAME}},
     }
-    paths = [{"path": "/", "pathType": "Prefix", "backend": backend}]
-    found["spec"] = {"rules": [{"host": wanted.host, "http": {"paths": paths}}]}
+    paths = [{"path": path, "pathType": "Prefix", "backend": backend} for path in wanted.paths]
+    found["spec"] = {"rules": [{"host": host, "http": {"paths": paths}} for host in wanted.hosts]}
     if wanted.class_name is not None:
         found["spec"]["ingressClassName"] = wanted.class_name
     if wanted.tls is not None:
-        found["spec"]["tls"] = [{"hosts": [wanted.host], "secretName": wanted.tls.secret_name}]
+        secret = wanted.tls.secret_name
+        found["spec"]["tls"] = [{"hosts": list(wanted.hosts), "secretName": secret}]
     return found
 
 
@@ -283,12 +298,15 @@ def http_route(context: BuildContext) -> Manifest | None:
     wanted = context.spec.exposure.http_route
     if wanted is None or "HTTPRoute" not in context.apis:
         return None
-    found = manifest(context, "HTTPRoute", ROUTER_COMPONENT)
+    found = manifest(context, "HTTPRoute", ROUTER_COMPONENT, annotations=wanted.annotations)
+    _add_labels(found, wanted.labels)
     found["spec"] = {
         "parentRefs": [to_plain(ref) for ref in wanted.parent_refs],
         "rules": [
             {
-                "matches": [{"path": {"type": "PathPrefix", "value": "/"}}],
+                "matches": [
+                    {"path": {"type": "PathPrefix", "value": path}} for path in wanted.paths
+                ],
                 "backendRefs": [
                     {
                         "group": "",
@@ -308,6 +326,11 @@ def http_route(context: BuildContext) -> Manifest | None:
     return found
 
 
+def _add_labels(found: Manifest, given: Mapping[str, str]) -> None:
+    """Generated labels win: the operator selects by them."""
+    found["metadata"]["labels"] = {**given, **found["metadata"]["labels"]}
+
+
 def _annotations(context: BuildContext) -> dict[str, str]:
     """Timeouts and sizes of the usual controllers; each reads its own, and ignores the others'.
 
@@ -325,7 +348,8 @@ def _annotations(context: BuildContext) -> dict[str, str]:
         f"{nginx}/proxy-send-timeout": str(silence_s),
         f"{nginx}/proxy-body-size": str(limits.max_body_size.whole),
         f"{nginx}/proxy-buffering": "off",
-        f"{nginx}/proxy-next-upstream": "off",  # the router decides about retries
+        # Another router gets what the first one did not: without `non_idempotent`, nginx repeats no POST that it has sent.
+        f"{nginx}/proxy-next-upstream": "error timeout",
         "haproxy-ingress.github.io/timeout-server": f"{silence_s}s",
         "haproxy.org/timeout-server": f"{silence_s}s",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from enum import Enum
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from evenkeel_contract.crd import definitions
-from evenkeel_contract.crd.rules import ITEM_RULES, LEFT_TO_SPEC_VALID, OBJECT_RULES
+from evenkeel_contract.crd.rules import IN_THE_SCHEMA, ITEM_RULES, LEFT_TO_SPEC_VALID, OBJECT_RULES
 from evenkeel_contract.decode import decode, to_plain
 from evenkeel_contract.spec.resources import (
     Condition,
@@ -24,6 +25,8 @@ from evenkeel_contract.validate import SERVICE_RULES, TENANT_RULES, parse_servic
 
 from crds.generate import FOLDERS, files
 from tests.support.crd_cases import (
+    EXTERNAL,
+    POOLED,
     RULES,
     SCALED,
     SERVICE,
@@ -184,8 +187,29 @@ def test_every_rule_of_the_contract_is_in_cel_or_says_why_not() -> None:
         if rule.mirrors != "transition"
     }
     ours = {rule.__name__ for rule in (*SERVICE_RULES, *TENANT_RULES)}
-    assert ours == mirrored | LEFT_TO_SPEC_VALID.keys()
+    assert ours == mirrored | LEFT_TO_SPEC_VALID.keys() | IN_THE_SCHEMA.keys()
     assert not mirrored & LEFT_TO_SPEC_VALID.keys()
+
+
+def test_cel_converts_a_text_only_if_it_can() -> None:
+    """A text that is no duration has the message of its pattern, and none about a failed conversion."""
+    for _, path, node in NODES:
+        for rule in node.get("x-kubernetes-validations", ()):
+            for value in re.findall(
+                r"(?:duration|quantity)\((?:string\()?(self[\w.]*)", rule["rule"]
+            ):
+                guards = (f"!{value}.matches('^", f"!isQuantity(string({value})) ||")
+                assert rule["rule"].startswith(guards), (path, rule["rule"])
+
+
+@pytest.mark.parametrize("name", ["1a", "0", "9-a"])
+def test_a_service_has_a_name_that_services_may_have(name: str) -> None:
+    (fault,) = faults_of(changed(SERVICE, {"metadata.name": name}))
+    assert fault.path == "metadata.name"
+    assert "must begin with a letter" in fault.message
+    pattern = SCHEMAS["FairInferenceService"]["properties"]["metadata"]["properties"]["name"]
+    assert re.search(pattern["pattern"], name) is None
+    assert faults_of(changed(TENANT, {"metadata.name": name})) == ()
 
 
 def test_every_cel_rule_has_a_message_and_blames_a_field_that_is_there() -> None:
@@ -211,7 +235,7 @@ def test_the_contract_judges_the_table_as_the_api_server_does(pair: Pair) -> Non
 
 
 def all_boundaries() -> Iterator[Boundary]:
-    for document in (SERVICE, SCALED, TENANT):
+    for document in (SERVICE, SCALED, EXTERNAL, POOLED, TENANT):
         yield from boundaries(document, SCHEMAS[document["kind"]])
 
 

@@ -23,6 +23,8 @@ from evenkeel_operator.core import records
 from evenkeel_operator.core.records import choose_spec
 
 from tests.support.crd_cases import (
+    EXTERNAL,
+    POOLED,
     RULES,
     SCALED,
     SERVICE,
@@ -55,7 +57,7 @@ ODD: Final = (
 def cases() -> Iterator[Document]:
     for pair in RULES.values():
         yield changed(pair.base, pair.bad)
-    for document in (SERVICE, SCALED, TENANT):
+    for document in (SERVICE, SCALED, EXTERNAL, POOLED, TENANT):
         for boundary in boundaries(document, SCHEMAS[document["kind"]]):
             yield boundary.outside
     yield SHARED_SECRET

@@ -11,6 +11,7 @@ from evenkeel_contract.decode import to_plain
 from evenkeel_contract.queueorder import ReplicaPolicyName
 from evenkeel_contract.spec.parts import Runtime
 from evenkeel_contract.validate import (
+    BYPASSING_FLAGS,
     OWNED_FLAGS,
     parse_service,
     parse_tenant,
@@ -377,6 +378,15 @@ def test_every_owned_flag_is_refused_in_both_spellings(flag: str) -> None:
         "spec.engine.args[0]",
         "spec.engine.args[1]",
     ]
+
+
+@pytest.mark.parametrize("flag", [*BYPASSING_FLAGS, "--disagg"])
+def test_flags_that_bypass_the_policy_are_refused(flag: str) -> None:
+    data = deepcopy(SERVICE)
+    data["spec"]["engine"]["args"] = [f"{flag}=2"]
+    (fault,) = parse_service(data)[1]
+    assert fault.path == "spec.engine.args[0]"
+    assert fault.message.endswith("lets requests bypass the replica policy; remove it")
 
 
 def test_labels_of_alerts_are_such_as_prometheus_takes_and_none_of_ours() -> None:

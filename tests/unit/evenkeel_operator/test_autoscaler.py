@@ -7,11 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from evenkeel_contract.names import USE_LABEL
 from evenkeel_operator.autoscaler import INTERVAL_S
 from evenkeel_operator.cluster.prometheus import PrometheusError
 from evenkeel_operator.cluster.store import SERVICE
 from evenkeel_operator.core.reasons import Note
-from evenkeel_operator.core.recommendation import Measurements, measurements, queries
+from evenkeel_operator.core.recommendation import (
+    LABELS,
+    Measurements,
+    Sample,
+    measurements,
+    queries,
+)
 
 from tests.support.build_contexts import document, sample_context
 from tests.support.fake_cluster import FakeCluster
@@ -181,6 +188,11 @@ async def test_the_token_comes_from_the_secret_and_its_absence_is_said() -> None
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
     await operator.sees(cluster.put(secret))
     await looks(operator)
+    assert operator.prometheus.sources == []  # it may be another application's
+    assert condition(cluster, "ScalingActive")["reason"] == "SecretNotLabelled"
+    metadata = {**metadata, "labels": {USE_LABEL: "true"}}
+    await operator.sees(cluster.put({**secret, "metadata": metadata}))
+    await looks(operator)
     (source,) = operator.prometheus.sources
     assert (source.url, source.token) == (url, "hunter2")
     assert "hunter2" not in repr(source)
@@ -231,6 +243,33 @@ def test_without_anything_recent_nothing_is_known(given: Any, reason: str) -> No
     found = measurements(given)
     assert isinstance(found, Note)
     assert found.reason == reason
+
+
+OWN = {"namespace": "team-ml", "evenkeel_dev_service": "simulated"}
+LABELLED: dict[str, tuple[list[dict[str, str]], str]] = {
+    "no router is scraped": ([], "no series of any router"),
+    "no namespace": ([{"evenkeel_dev_service": "simulated"}], "without the label namespace."),
+    "no service": ([{"namespace": "team-ml"}], "without the label evenkeel_dev_service."),
+    "neither": ([{}], "without the label namespace and evenkeel_dev_service."),
+    "another service is scraped": (
+        [OWN | {"evenkeel_dev_service": "other"}, OWN | {"namespace": "other"}],
+        'none with namespace="team-ml", evenkeel_dev_service="simulated"',
+    ),
+}
+
+
+@pytest.mark.parametrize(("labels", "want"), LABELLED.values(), ids=LABELLED)
+async def test_without_series_the_condition_names_the_label_that_is_missing(
+    labels: list[dict[str, str]], want: str
+) -> None:
+    cluster = cluster_with()
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    operator.prometheus.answers = {LABELS: tuple(Sample(one, 1.0) for one in labels)}
+    await looks(operator)
+    found = condition(cluster, "ScalingActive")
+    assert (found["status"], found["reason"]) == ("False", "NoData")
+    assert want in found["message"]
 
 
 def test_what_is_no_number_is_no_figure() -> None:

@@ -16,7 +16,7 @@ from evenkeel_operator.core.status import (
     service_status,
     verdicts,
 )
-from evenkeel_operator.core.workload import WORDS, Workload, workload
+from evenkeel_operator.core.workload import WORDS, Workload, newest_template, workload
 
 READY = Workload(wanted=2, exists=True, pods=2, ready=2, settled=True)
 STARTING = Workload(wanted=2, exists=True, pods=2, ready=0)
@@ -42,6 +42,7 @@ GOOD = {
 }
 ABSENT = Workload(wanted=2)
 HALF = Workload(wanted=2, exists=True, pods=2, ready=1)
+LOST = replace(HALF, failure=Note("NotReady", "pod p was ready"))
 CRASHING = Workload(
     wanted=2,
     exists=True,
@@ -80,12 +81,30 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
             "Ready": ("False", "EnginesNotReady"),
             "EnginesReady": ("False", "Crashing"),
             "Progressing": ("True", "RollingOut"),
+            "Degraded": ("True", "FewerReplicas"),
         },
     ),
-    "one engine of two serves": (
+    "one engine of two starts": (
         {"engines": HALF},
+        {"EnginesReady": ("False", "Starting"), "Progressing": ("True", "RollingOut")},
+    ),
+    "one engine of two waits for a router": (
+        {"engines": replace(HALF, failure=Note("NotInRotation", "pod p is ready"))},
+        {"EnginesReady": ("False", "NotInRotation"), "Progressing": ("True", "RollingOut")},
+    ),
+    "one engine of two is lost": (
+        {"engines": LOST},
         {
-            "EnginesReady": ("False", "Starting"),
+            "EnginesReady": ("False", "NotReady"),
+            "Progressing": ("True", "RollingOut"),
+            "Degraded": ("True", "FewerReplicas"),
+        },
+    ),
+    "the only router finds no node": (
+        {"routers": UNSCHEDULABLE},
+        {
+            "Ready": ("False", "RouterNotReady"),
+            "RouterReady": ("False", "Unschedulable"),
             "Progressing": ("True", "RollingOut"),
             "Degraded": ("True", "FewerReplicas"),
         },
@@ -137,6 +156,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
             "Ready": ("False", "EnginesNotReady"),
             "EnginesReady": ("False", "Unschedulable"),
             "Progressing": ("True", "RollingOut"),
+            "Degraded": ("True", "FewerReplicas"),
         },
     ),
     "one of a service that may be at zero serves": ({"wakes": True}, {}),
@@ -234,6 +254,16 @@ CRASHED = (
     "container engine of pod p exited and restarts (Error, exit code 1: RuntimeError: CUDA out of memory).",
 )
 GONE = {"metadata": {"name": "p", "deletionTimestamp": "x"}}
+
+
+def unready(since: str, started: str = "2026-01-01T00:00:05Z") -> dict[str, Any]:
+    """A pod whose container runs, and whose readiness changed at a time."""
+    not_ready = {"type": "Ready", "status": "False", "message": "node is gone"}
+    found = container({"running": {"startedAt": started}}, ready=True)
+    found["status"]["conditions"] = [{**not_ready, "lastTransitionTime": since}]
+    return found
+
+
 TROUBLES: dict[str, tuple[list[dict[str, Any]], tuple[str, str] | None]] = {
     "nothing is known": ([pod("p")], None),
     "an image": (
@@ -274,6 +304,11 @@ TROUBLES: dict[str, tuple[list[dict[str, Any]], tuple[str, str] | None]] = {
         ],
         None,
     ),
+    "one that has not been ready yet": ([unready("2026-01-01T00:00:01Z")], None),
+    "one that was ready": (
+        [unready("2026-01-01T00:01:00Z")],
+        ("NotReady", "pod p was ready and no longer is: node is gone"),
+    ),
     "a missing Secret": (
         [waiting("CreateContainerConfigError")],
         ("CannotStart", "container engine of pod p: back-off 40s restarting"),
@@ -308,6 +343,7 @@ OLD_CRASHES = of("old", "2026-01-01T00:00:00Z", container({"terminated": SAID}))
 OLD_SERVES = of("old", "2026-01-01T00:00:00Z", pod(""))
 NEW_CRASHES = of("new", "2026-01-02T00:00:00Z", container({"terminated": SAID}))
 NEW_LOADS = of("new", "2026-01-02T00:00:00Z", pod(""))
+OLD_IS_ADDED = of("old", "2026-01-03T00:00:00Z", pod(""))
 NEW_WAITS = of("new", "2026-01-02T00:00:00Z", NOWHERE)
 SURGING = {**SETTLED, "replicas": 3, "updatedReplicas": 1}
 DONE = {"conditions": [{"type": "Progressing", "reason": "NewReplicaSetAvailable"}]}
@@ -315,6 +351,16 @@ LATE = {"conditions": [{"type": "Progressing", "reason": "ProgressDeadlineExceed
 NOT_MADE = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": "quota"}]}
 ROLLOUTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str | None]] = {
     "a new pod crashes": (SURGING, [NEW_CRASHES, OLD_SERVES], "Crashing"),
+    "a new pod crashes, and a scale-up adds old ones": (
+        SURGING,
+        [NEW_CRASHES, OLD_SERVES, OLD_IS_ADDED],
+        "Crashing",
+    ),
+    "a pod that a scale-up adds crashes": (
+        SURGING,
+        [NEW_LOADS, of("old", "2026-01-03T00:00:00Z", container({"terminated": SAID}))],
+        None,
+    ),
     "a new pod loads": (SURGING, [NEW_LOADS, OLD_SERVES], None),
     "a new pod finds no node": (SURGING, [NEW_WAITS, OLD_SERVES], None),
     "an old pod crashes while new ones come": (SURGING, [NEW_LOADS, OLD_CRASHES], None),
@@ -338,8 +384,30 @@ ROLLOUTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str | None]] = {
 def test_a_rollout_is_stuck_by_what_its_new_pods_cannot_get_over(
     said: dict[str, Any], pods: list[dict[str, Any]], want: str | None
 ) -> None:
-    found = workload(deployment(**said), wanted=2, pods=pods).stuck
+    found = workload(deployment(**said), wanted=2, pods=pods, newest="new").stuck
     assert (found and found.reason) == want
+
+
+def replica_set(template: str, revision: str, owner: str = "u") -> dict[str, Any]:
+    metadata = {
+        "name": f"d-{template}",
+        "labels": {"pod-template-hash": template},
+        "annotations": {"deployment.kubernetes.io/revision": revision},
+        "ownerReferences": [{"uid": owner, "controller": True}],
+    }
+    return {"metadata": metadata}
+
+
+def test_the_newest_template_is_that_of_the_highest_revision_of_the_deployment() -> None:
+    mine = {"metadata": {"name": "d", "uid": "u"}}
+    sets = [
+        replica_set("a", "9"),
+        replica_set("b", "10"),
+        replica_set("c", "2"),
+        replica_set("z", "99", owner="another"),
+    ]
+    assert newest_template(sets, mine) == "b"
+    assert newest_template([], mine) is None
 
 
 RAW: dict[str, Any] = {
@@ -378,6 +446,8 @@ def test_people_hear_of_what_is_new_and_of_nothing_twice() -> None:
     first = status(findings(engines=STARTING), RAW, "2026-01-01T00:00:00Z")
     assert list(events_for(RAW, first)) == []  # that a new service is not ready yet is no news
     raw = RAW | {"status": first}
+    half = status(findings(engines=HALF, routers=STARTING), raw, "2026-01-02T00:00:00Z")
+    assert list(events_for(raw, half)) == []  # nor one reason after another
     good = status(findings(), raw, "2026-01-02T00:00:00Z")
     assert [(news.reason, news.bad) for news in events_for(raw, good)] == [("Serving", False)]
     raw = RAW | {"status": good}
@@ -385,6 +455,10 @@ def test_people_hear_of_what_is_new_and_of_nothing_twice() -> None:
     bad = status(findings(faults=(Fault("spec.x", "is odd"),)), raw, "2026-01-03T00:00:00Z")
     heard = [(news.reason, news.bad) for news in events_for(raw, bad)]
     assert heard == [("OldSpecRuns", True), ("Invalid", True)]
+    raw = RAW | {"status": good}
+    lost = status(findings(routers=UNSCHEDULABLE), raw, "2026-01-03T00:00:00Z")
+    heard = [(news.reason, news.bad) for news in events_for(raw, lost)]
+    assert heard == [("RouterNotReady", True), ("FewerReplicas", True)]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 from evenkeel_contract.validate import OWNED_FLAGS
 from evenkeel_operator.core.objects import Manifest
+from evenkeel_operator.core.records import Monitoring
 from evenkeel_operator.desired import build_all
 from evenkeel_operator.manifests.context import BuildContext
 from evenkeel_operator.manifests.engine import engine_arguments
@@ -184,6 +186,33 @@ def test_the_only_replica_is_not_evicted(replicas: int, want: int) -> None:
     assert objects["PodDisruptionBudget", "llama-engine"]["spec"]["maxUnavailable"] == want
 
 
+def test_the_rules_of_a_service_are_a_file_too_if_the_operator_is_told_so() -> None:
+    context = with_apis(sample_context("gpu.yaml"))
+    assert ("ConfigMap", "llama-alerts") not in build(context)
+    plain = replace(context.defaults, monitoring=Monitoring(plain_rules=True))
+    objects = build(replace(context, defaults=plain))
+    found = objects["ConfigMap", "llama-alerts"]
+    assert found["metadata"]["labels"]["evenkeel.dev/rules"] == "true"
+    ((name, text),) = found["data"].items()
+    assert name == "team-ml.llama.yaml"
+    assert yaml.safe_load(text) == objects["PrometheusRule", "llama-alerts"]["spec"]
+
+
+def test_a_router_has_the_operators_resources_unless_its_template_changes_them() -> None:
+    def resources(context: BuildContext) -> Any:
+        return main_container(build(context), "simulated-router")["resources"]
+
+    context = sample_context("simulator.yaml")
+    assert resources(context) == {
+        "requests": {"cpu": "100m", "memory": "256Mi"},
+        "limits": {"memory": "2Gi"},
+    }
+    own = {"template": {"spec": {"resources": {"limits": {"memory": "4Gi"}}}}}
+    assert resources(sample_context("simulator.yaml", router=own))["limits"] == {"memory": "4Gi"}
+    defaults = replace(context.defaults, router_resources={"requests": {"cpu": "10m"}})
+    assert resources(replace(context, defaults=defaults)) == {"requests": {"cpu": "10m"}}
+
+
 def test_optional_objects_need_their_api() -> None:
     route = {"httpRoute": {"parentRefs": [{"name": "gw"}], "hostnames": ["llm.example.com"]}}
     context = sample_context("simulator.yaml", exposure=route)
@@ -204,6 +233,60 @@ def test_an_ingress_lets_a_silent_stream_live_longer_than_the_router_does() -> N
     # activationTimeout 600 s, firstTokenTimeout 120 s, idle 300 s
     assert annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"] == "1020"
     assert annotations["nginx.ingress.kubernetes.io/proxy-body-size"] == str(16 * 1024**2)
+
+
+def test_nginx_repeats_no_request_that_it_has_sent_and_every_one_that_it_has_not() -> None:
+    objects = build(sample_context("simulator.yaml"))
+    annotations = objects["Ingress", "simulated-router"]["metadata"]["annotations"]
+    words = annotations["nginx.ingress.kubernetes.io/proxy-next-upstream"].split()
+    assert {"error", "timeout"} <= set(words)  # a connection that fails or is refused
+    assert {"off", "non_idempotent"}.isdisjoint(words)
+    assert not [word for word in words if word.startswith("http_")]  # an answer of a router
+
+
+def test_an_ingress_has_the_hosts_paths_labels_and_annotations_of_the_spec() -> None:
+    exposure = {
+        "ingress": {
+            "host": "llm.example.com",
+            "additionalHosts": ["*.example.org", "llm.example.com"],
+            "paths": ["/v1", "/anthropic"],
+            "annotations": {
+                "cert-manager.io/cluster-issuer": "letsencrypt",
+                "nginx.ingress.kubernetes.io/proxy-read-timeout": "7",
+            },
+            "labels": {"team": "ml"},
+            "tls": {"secretName": "certificate"},
+        }
+    }
+    found = build(sample_context("simulator.yaml", exposure=exposure))[
+        "Ingress", "simulated-router"
+    ]
+    hosts = ["llm.example.com", "*.example.org"]
+    assert [rule["host"] for rule in found["spec"]["rules"]] == hosts
+    assert found["spec"]["tls"] == [{"hosts": hosts, "secretName": "certificate"}]
+    for rule in found["spec"]["rules"]:
+        assert [path["path"] for path in rule["http"]["paths"]] == ["/v1", "/anthropic"]
+    annotations = found["metadata"]["annotations"]
+    assert annotations["cert-manager.io/cluster-issuer"] == "letsencrypt"
+    assert annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"] == "7"
+    assert annotations["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
+    assert found["metadata"]["labels"]["team"] == "ml"
+    assert found["metadata"]["labels"]["evenkeel.dev/service"] == "simulated"
+
+
+def test_a_route_has_the_paths_labels_and_annotations_of_the_spec() -> None:
+    route = {
+        "parentRefs": [{"name": "gw"}],
+        "paths": ["/v1", "/anthropic"],
+        "annotations": {"external-dns.alpha.kubernetes.io/ttl": "60"},
+        "labels": {"team": "ml"},
+    }
+    context = with_apis(sample_context("simulator.yaml", exposure={"httpRoute": route}))
+    found = build(context)["HTTPRoute", "simulated-router"]
+    (rule,) = found["spec"]["rules"]
+    assert [match["path"]["value"] for match in rule["matches"]] == ["/v1", "/anthropic"]
+    assert found["metadata"]["annotations"] == {"external-dns.alpha.kubernetes.io/ttl": "60"}
+    assert found["metadata"]["labels"]["team"] == "ml"
 
 
 def test_names_of_services_whose_names_resemble_ours_do_not_meet() -> None:

@@ -9,7 +9,7 @@ import pytest
 from evenkeel_contract.decode import decode
 from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
-from evenkeel_contract.spec.parts import Autoscaling
+from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.recommendation import (
     Asked,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -165,6 +166,64 @@ async def test_a_service_that_is_being_deleted_is_left_to_the_garbage_collector(
     assert cluster.writes == []
 
 
+async def test_nothing_is_applied_in_a_namespace_that_is_being_deleted(
+    cluster: FakeCluster,
+) -> None:
+    def namespace(**metadata: str) -> Object:
+        return {"kind": "Namespace", "metadata": {"name": "team-ml", **metadata}}
+
+    cluster.put(_tenant())
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    operator.store.see("MODIFIED", "Namespace", namespace(deletionTimestamp="2026-01-31T12:00:00Z"))
+    cluster.writes.clear()
+    cluster.refuses = lambda _: "namespace team-ml is being terminated"
+    gone = cluster.objects.pop(("Deployment", "team-ml", "simulated-router"))
+    await operator.sees(gone, "DELETED")
+    await operator.make_tenant_pass(Key(TENANT, "team-ml", "ads"))
+    assert (cluster.writes, cluster.events) == ([], [])
+    # The next namespace of that name is another one.
+    cluster.refuses = lambda _: None
+    operator.store.see("DELETED", "Namespace", namespace())
+    await operator.make_pass(KEY)
+    assert ("Deployment", "team-ml", "simulated-router") in cluster.objects
+
+
+async def test_of_two_services_with_the_same_host_the_older_one_has_the_ingress(
+    cluster: FakeCluster,
+) -> None:
+    def service(namespace: str, created: str) -> dict[str, Any]:
+        plain = document("simulator.yaml")
+        plain["metadata"] |= {"namespace": namespace, "uid": namespace, "generation": 1,
+                              "creationTimestamp": created}  # fmt: skip
+        return plain
+
+    ingress = ("Ingress", "team-ml", "simulated-router")
+    ours = cluster.put(service("team-ml", "2026-01-02T00:00:00Z"))
+    operator = Operator(cluster)
+    await operator.sees(ours)
+    assert ingress in cluster.objects
+    theirs = cluster.put(service("team-a", "2026-01-01T00:00:00Z"))
+    assert KEY in operator.store.see("ADDED", SERVICE, theirs)
+    await operator.make_pass(KEY)
+    assert ingress not in cluster.objects
+    degraded = condition(cluster, "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "HostTaken")
+    assert "team-a/simulated has host llm.example.com with path /" in degraded["message"]
+    url = cluster.objects[SERVICE, "team-ml", "simulated"]["status"]["url"]
+    assert url == "http://simulated-router.team-ml.svc"
+    # Another path, or another class, is no conflict.
+    exposure = {"ingress": {"host": "llm.example.com", "paths": ["/v2"]}}
+    await operator.edit(SERVICE, "simulated", exposure=exposure)
+    assert ingress in cluster.objects
+    await operator.edit(SERVICE, "simulated", exposure={"ingress": {"host": "llm.example.com"}})
+    assert ingress not in cluster.objects
+    assert KEY in operator.store.see("DELETED", SERVICE, theirs)
+    await operator.make_pass(KEY)
+    assert ingress in cluster.objects
+    assert condition(cluster, "Degraded")["status"] == "False"
+
+
 async def test_what_is_wanted_no_more_is_deleted(cluster: FakeCluster) -> None:
     operator = Operator(cluster)
     await operator.make_pass(KEY)
@@ -237,7 +296,11 @@ def _keys(**keys: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": "ads-keys", "namespace": "team-ml"},
+        "metadata": {
+            "name": "ads-keys",
+            "namespace": "team-ml",
+            "labels": {"evenkeel.dev/use": "true"},
+        },
         "data": {name: b64encode(key.encode()).decode() for name, key in keys.items()},
     }
 
@@ -283,6 +346,124 @@ async def test_a_tenant_says_what_routers_know_of_it(cluster: FakeCluster) -> No
     cluster.writes.clear()
     await operator.make_tenant_pass(key)
     assert cluster.writes == []
+
+
+def _rival(name: str, created: str) -> dict[str, Any]:
+    """Another tenant with the same keys, from the same Secret."""
+    plain = _tenant()
+    plain["metadata"] |= {"name": name, "uid": f"uid-of-{name}", "creationTimestamp": created}
+    return plain
+
+
+async def _tenant_condition(cluster: FakeCluster, operator: Operator, name: str) -> dict[str, Any]:
+    await operator.make_tenant_pass(Key(TENANT, "team-ml", name))
+    found: dict[str, Any] = cluster.objects[TENANT, "team-ml", name]["status"]["conditions"][0]
+    return found
+
+
+async def test_the_older_of_two_tenants_with_the_same_keys_keeps_them(cluster: FakeCluster) -> None:
+    def owners() -> set[str]:
+        return {item.name for item in told(cluster).tenancy.tenants if item.api_keys}
+
+    cluster.put(_keys(chat="a", batch="b"))
+    cluster.put(_rival("zoo", "2026-01-01T00:00:00Z"))
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    assert owners() == {"zoo"}
+    await operator.sees(cluster.put(_rival("ads", "2026-01-02T00:00:00Z")), "ADDED")
+    assert owners() == {"zoo"}
+    assert (await _tenant_condition(cluster, operator, "zoo"))["reason"] == "KeysKnown"
+    second = await _tenant_condition(cluster, operator, "ads")
+    assert (second["status"], second["reason"]) == ("False", "KeysClash")
+    assert "batch-1 (tenant zoo), chat-1 (tenant zoo)" in second["message"]
+    # Nor does an invalid change of the older one hand them over.
+    bad = _rival("zoo", "2026-01-01T00:00:00Z")
+    bad["spec"]["weight"] = 0
+    bad["metadata"]["generation"] = 2
+    await operator.sees(cluster.put(bad))
+    assert owners() == {"zoo"}
+    await operator.sees(cluster.objects[TENANT, "team-ml", "zoo"], "DELETED")
+    assert owners() == {"ads"}
+
+
+async def test_two_equally_old_tenants_are_ordered_by_name(cluster: FakeCluster) -> None:
+    cluster.put(_keys(chat="a", batch="b"))
+    for name in ("zoo", "ads"):
+        cluster.put(_rival(name, "2026-01-01T00:00:00Z"))
+    await Operator(cluster).make_pass(KEY)
+    keys = {item.name: len(item.api_keys) for item in told(cluster).tenancy.tenants}
+    assert keys == {"ads": 2, "zoo": 0}
+
+
+def _unlabelled(secret: dict[str, Any]) -> dict[str, Any]:
+    return {**secret, "metadata": {**secret["metadata"], "labels": {}}}
+
+
+async def test_keys_of_a_secret_without_the_label_are_not_accepted(cluster: FakeCluster) -> None:
+    cluster.put(_tenant())
+    cluster.put(_unlabelled(_keys(chat="a", batch="b")))
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    assert told(cluster).tenancy.tenants[0].api_keys == ()
+    ready = await _tenant_condition(cluster, operator, "ads")
+    assert (ready["status"], ready["reason"]) == ("False", "SecretNotLabelled")
+    assert "kubectl label secret ads-keys evenkeel.dev/use=true" in ready["message"]
+    await operator.sees(cluster.put(_keys(chat="a", batch="b")))
+    assert len(told(cluster).tenancy.tenants[0].api_keys) == 2
+    assert (await _tenant_condition(cluster, operator, "ads"))["reason"] == "KeysKnown"
+
+
+async def test_keys_that_an_older_operator_accepted_stay_and_new_ones_need_the_label(
+    cluster: FakeCluster,
+) -> None:
+    cluster.put(_tenant())
+    cluster.put(_unlabelled(_keys(chat="a", batch="b")))
+    await Operator(cluster, replace(DEFAULTS, any_secret=True)).make_pass(KEY)
+    before = told(cluster).tenancy.tenants[0].api_keys
+    assert len(before) == 2
+    operator = Operator(cluster)  # as after the upgrade
+    await operator.make_pass(KEY)
+    assert told(cluster).tenancy.tenants[0].api_keys == before
+    assert (await _tenant_condition(cluster, operator, "ads"))["reason"] == "SecretNotLabelled"
+    await operator.sees(cluster.put(_unlabelled(_keys(chat="other", batch="b"))))
+    assert [key.name for key in told(cluster).tenancy.tenants[0].api_keys] == ["batch-1"]
+
+
+async def test_a_new_spec_may_not_name_a_secret_without_the_label(cluster: FakeCluster) -> None:
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    foreign = cluster.put(_unlabelled(_keys(token="theirs")))
+    model = cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["model"]
+    named = {**model, "tokenSecretRef": {"name": "ads-keys", "key": "token"}}
+    await operator.edit(SERVICE, "simulated", model=named)
+    assert condition(cluster, "SpecValid")["status"] == "False"
+    assert "spec.model.tokenSecretRef" in condition(cluster, "SpecValid")["message"]
+    assert condition(cluster, "Degraded")["reason"] == "OldSpecRuns"
+    labels = {"labels": {"evenkeel.dev/use": "true"}}
+    await operator.sees(cluster.put({**foreign, "metadata": {**foreign["metadata"], **labels}}))
+    assert condition(cluster, "SpecValid")["status"] == "True"
+    # What runs is not stopped by a label that goes.
+    await operator.sees(cluster.put(_unlabelled(foreign)))
+    assert condition(cluster, "SpecValid")["status"] == "True"
+
+
+async def test_the_address_of_a_redis_needs_the_label_until_routers_have_it(
+    cluster: FakeCluster,
+) -> None:
+    state = {"store": "Redis", "redis": {"urlSecretRef": {"name": "ads-keys", "key": "url"}}}
+    cluster.objects[SERVICE, "team-ml", "simulated"]["spec"]["router"] = {"state": state}
+    cluster.put(_unlabelled(_keys(url="redis://r")))
+    operator = Operator(cluster)
+    await operator.make_pass(KEY)
+    assert told(cluster).state.redis_url is None
+    assert condition(cluster, "Degraded")["reason"] == "SecretNotLabelled"
+    assert "Routers use store Peers." in condition(cluster, "Degraded")["message"]
+    await operator.sees(cluster.put(_keys(url="redis://r")))
+    assert told(cluster).state.redis_url == "redis://r"
+    assert condition(cluster, "Degraded")["status"] == "False"
+    await operator.sees(cluster.put(_unlabelled(_keys(url="redis://r"))))
+    assert told(cluster).state.redis_url == "redis://r"
+    assert "keep the address" in condition(cluster, "Degraded")["message"]
 
 
 async def test_a_tenant_with_an_invalid_spec_keeps_its_last_valid_configuration(

@@ -22,12 +22,20 @@ def test_lists_and_labels() -> None:
         "--watch-namespace=b",
         "--scraper-namespace-label=team=mon",
         "--allow-prometheus=http://p:9090",
+        "--allow-prometheus-namespace=monitoring",
+        "--any-secret",
+        "--plain-rules",
+        '--router-resources={"requests": {"cpu": "10m"}}',
         "--image-pull-secret=x",
     ]
     settings = parse_arguments([*IMAGES, *flags], POD)
     assert settings.watched_namespaces == ("a", "b")
     assert settings.defaults.scrapers == {"team": "mon"}
     assert settings.defaults.prometheus_urls == ("http://p:9090",)
+    assert settings.defaults.prometheus_namespaces == ("monitoring",)
+    assert settings.defaults.any_secret
+    assert settings.defaults.monitoring.plain_rules
+    assert settings.defaults.router_resources == {"requests": {"cpu": "10m"}}
     assert settings.defaults.pull_secrets == ("x",)
 
 

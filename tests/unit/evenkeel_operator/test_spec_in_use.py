@@ -155,7 +155,8 @@ def test_faults_that_only_the_operator_finds(spec: dict[str, Any], want: list[st
 @pytest.mark.parametrize(
     ("allowed", "good"),
     [
-        ((), True),
+        ((), False),
+        (("*",), True),
         (("http://prometheus.monitoring:9090",), True),
         (("http://prometheus.monitoring:9090/",), True),
         (("http://prometheus.monitoring",), False),
@@ -184,3 +185,29 @@ def test_a_scaler_reads_only_what_the_operator_allows(allowed: tuple[str, ...], 
 def test_no_way_leads_out_of_what_is_allowed(url: str, good: bool) -> None:
     allowed = replace(DEFAULTS, prometheus_urls=("http://p:9090/team",))
     assert may_be_asked(url, allowed) is good
+
+
+@pytest.mark.parametrize(
+    ("url", "good"),
+    [
+        ("http://prometheus.monitoring:9090", True),
+        ("https://p.monitoring.svc/prefix", True),
+        ("http://p.monitoring.svc.cluster.local:80", True),
+        ("http://p.monitoring.svc.evil.example", False),
+        ("http://p.monitoring.evil.example", False),
+        ("http://monitoring:9090", False),
+        ("http://a.p.monitoring:9090", False),
+        ("http://p.monitoring@evil.example", False),
+        ("http://evil.example/p.monitoring", False),
+        ("http://evil.example#p.monitoring", False),
+        ("http://evil.example?p.monitoring", False),
+        ("http://p.team", False),
+        ("file://p.monitoring", False),
+    ],
+)
+def test_the_services_of_an_allowed_namespace_may_be_asked_and_no_others(
+    url: str, good: bool
+) -> None:
+    allowed = replace(DEFAULTS, prometheus_urls=(), prometheus_namespaces=("monitoring",))
+    assert may_be_asked(url, allowed) is good
+    assert not may_be_asked(url, replace(DEFAULTS, prometheus_urls=()))

@@ -7,7 +7,7 @@ from typing import Any
 
 from evenkeel_operator.cluster.store import SERVICE, TENANT, Hashes, Key, Store
 from evenkeel_operator.core.objects import Ref
-from evenkeel_operator.core.tenants import hash_entries
+from evenkeel_operator.core.tenants import NamedSecret, read_secret
 
 S, T = Key(SERVICE, "n", "s"), Key(TENANT, "n", "t")
 
@@ -101,10 +101,14 @@ def test_of_secrets_only_named_ones_leave_something_and_that_is_hashes() -> None
     assert store.see("MODIFIED", "Secret", secret(version=3, a="key")) == frozenset()
     found = store.hashes("n", "keys")
     assert found is not None
-    assert found.entries is not None
-    assert len(found.entries["a"]) == 64
-    assert store.see("DELETED", "Secret", secret(version=4, a="key")) == {S, T}
-    assert store.hashes("n", "keys") == Hashes(4, None)
+    assert found.secret is not None
+    assert len(found.secret.hashes["a"]) == 64
+    assert not found.secret.labelled
+    labelled = secret(version=4, a="key")
+    labelled["metadata"]["labels"] = {"evenkeel.dev/use": "true"}
+    assert store.see("MODIFIED", "Secret", labelled) == {S, T}
+    assert store.see("DELETED", "Secret", secret(version=5, a="key")) == {S, T}
+    assert store.hashes("n", "keys") == Hashes(5, None)
 
 
 def test_an_event_about_a_secret_that_is_quicker_than_its_reading_wins() -> None:
@@ -113,19 +117,19 @@ def test_an_event_about_a_secret_that_is_quicker_than_its_reading_wins() -> None
     assert store.hashes("n", "keys") is None
     store.see("MODIFIED", "Secret", secret(version=5, a="new"))
     store.remember_secret("n", "keys", secret(version=4, a="old"), asked=asked)
-    assert store.hashes("n", "keys") == Hashes(5, hash_entries(secret(a="new")))
+    assert store.hashes("n", "keys") == Hashes(5, read_secret(secret(a="new")))
     again = store.expect_secret("n", "keys")
     store.remember_secret("n", "keys", None, asked=again)  # its end was missed
     found = store.hashes("n", "keys")
     assert found is not None
-    assert found.entries is None
+    assert found.secret is None
 
 
 def test_a_secret_that_is_no_base64_or_empty_holds_no_key() -> None:
     store = Store()
     odd = item("Secret", "keys") | {"data": {"a": "%", "b": ""}}
     store.remember_secret("n", "keys", odd, asked=store.expect_secret("n", "keys"))
-    assert store.hashes("n", "keys") == Hashes(1, {})
+    assert store.hashes("n", "keys") == Hashes(1, NamedSecret({}, labelled=False))
 
 
 def test_of_pods_only_those_are_kept_about_which_something_may_have_to_be_done() -> None:

@@ -1,0 +1,159 @@
+"""JSON answers that the router's console shows. The page is at `PAGE_PATH`; `console/src/state.ts` has the same types.
+
+- `GET /v1/console`: the figures of the last `window_s` seconds.
+- `GET /v1/console/hour`: samples of the last hour of all clients together, and of those with the most service.
+- `GET /v1/console/hour?client=IDENTITY`: samples of one client.
+
+The admin port answers for the whole service and needs the admin token. The traffic port answers for one tenant and needs
+an API key of the tenant: `scope` is `tenant`, and fields about other tenants, replicas and routers are empty.
+
+Service, owed service, waiting and running requests cover the whole fleet. Tokens, times and errors are those of one router.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from evenkeel_contract.adminstate import (
+    ClientAtReplica,
+    FleetState,
+    LedgerState,
+    PeerState,
+    ReplicaState,
+)
+
+PAGE_PATH: Final = "/console/"
+NOW_PATH: Final = "/v1/console"
+HOUR_PATH: Final = "/v1/console/hour"
+CONSOLE_VERSION: Final = 1
+
+Scope = Literal["service", "tenant"]
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of the last window, of a client or of all clients in scope together."""
+
+    service_per_s: float = 0.0
+    """Weighted tokens per second."""
+    owed_per_s: float = 0.0
+    """Owed service, weighted tokens per second; equal to the service while the client does not wait."""
+    output_tokens_per_s: float = 0.0
+    """Of requests that ended at this router."""
+    ttft_s: float | None = None
+    """Mean time to first token of requests that ended at this router; None without any."""
+    hit_rate: float | None = None
+    """Cached part of the input tokens of requests that ended at this router, 0 to 1; None without any."""
+    waiting: int = 0
+    """Requests that wait at replicas, and at this router's gates."""
+    running: int = 0
+
+
+class ClientNow(Figures, frozen=True, kw_only=True):
+    """One client."""
+
+    identity: str
+    """`namespace/tenant/client`, escaped; `namespace/tenant/*` for the other clients of a tenant together."""
+    tenant: str
+    client: str
+    """Empty for the other clients of a tenant together."""
+    weight: str
+    """Weight of the tenant · weight of the client."""
+    words: str
+    """One sentence: what the client gets."""
+    fair: bool
+    """False: it was given too little of what it was owed while it waited."""
+    share: float | None = None
+    """Its part of the service of all clients in scope, 0 to 1; None without service."""
+    owed: float | None = None
+    """What it was owed, as a part of the same service; None if no request of it waits."""
+    given_over_owed: float | None = None
+    """Over the last minute; None if it waited for less than half of it."""
+    requested_per_s: float = 0.0
+    """Weighted tokens per second that it requests from all routers."""
+    lead_s: float = 0.0
+    in_flight: int = 0
+    """Requests at this router."""
+    requests: int = 0
+    """Since this router started; so are the errors."""
+    errors: int = 0
+
+
+class ReplicaNow(ReplicaState, frozen=True, kw_only=True):
+    """One replica, with the figures of the window."""
+
+    service_per_s: float = 0.0
+    hit_rate: float | None = None
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the condition of an alert is true now. The alert itself fires after a time."""
+
+    alert: str
+    """Name of the alert; empty for a condition without an alert."""
+    problem: bool
+    message: str
+
+
+class ConsoleState(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `NOW_PATH`."""
+
+    version: int
+    scope: Scope
+    tenant: str
+    """In scope `tenant`: its name."""
+    namespace: str
+    service: str
+    model: str
+    time_unix_s: float
+    uptime_s: float
+    router: str
+    """Incarnation of the router: another one has no history of the former."""
+    window_s: float
+    """Seconds that rates and means cover; shorter after a start."""
+    draining: bool
+    verdict: str
+    """One sentence on the last minute, as in `evenkeel top`."""
+    fair: bool
+    total: Figures
+    clients: tuple[ClientNow, ...]
+    fleet_policy: str = ""
+    held: int = 0
+    """Requests that wait for a routable replica."""
+    fleet: FleetState | None = None
+    replicas: tuple[ReplicaNow, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    ledger: LedgerState | None = None
+    peers: tuple[PeerState, ...] = ()
+
+
+Column = tuple[float | None, ...]
+"""One figure at each time of the hour; None where it is unknown."""
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """Samples of a client, or of all clients in scope together; each is over one window."""
+
+    identity: str
+    tenant: str
+    client: str
+    service_per_s: Column
+    owed_per_s: Column
+    output_tokens_per_s: Column
+    ttft_s: Column
+    waiting: Column
+    running: Column
+
+
+class HourState(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `HOUR_PATH`."""
+
+    version: int
+    router: str
+    times_unix_s: tuple[float, ...]
+    """Oldest first."""
+    series: tuple[Series, ...]
+    """All clients together, then the clients with the most service in the hour; or the client that was requested."""
+    replicas: tuple[ClientAtReplica, ...] = ()
+    """Of the client that was requested, at the admin port."""

@@ -1,0 +1,88 @@
+"""Faults that hid, and healthy changes that looked like faults: what conditions and events say of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from e2e.installed import SYSTEM, Namespace, namespace, service
+from e2e.kubectl import Kubectl, KubectlError
+from e2e.operators import wait_until
+
+pytestmark = pytest.mark.timeout(400)
+KEY = "sk-faults"
+NOWHERE = {"template": {"spec": {"nodeSelector": {"evenkeel.test/none": "x"}}}}
+
+
+def warnings(team: Namespace, name: str) -> list[str]:
+    """Messages of the operator's Warning events about a service."""
+    fields = f"type=Warning,involvedObject.kind=FairInferenceService,involvedObject.name={name}"
+    items = team.get("events", "--field-selector", fields)["items"]
+    return [f"{item['reason']}: {item['message']}" for item in items]
+
+
+def degraded(team: Namespace, name: str) -> Any:
+    listed = team.get("fis", name).get("status", {}).get("conditions", ())
+    return next((one for one in listed if one["type"] == "Degraded"), {"status": "Unknown"})
+
+
+@pytest.mark.core
+def test_a_healthy_start_and_a_scale_up_emit_no_warning(team: Namespace) -> None:
+    team.tenant("any", KEY)
+    team.serve("healthy", replicas=2)
+    team.ready("healthy", replicas=2)
+    team("scale", "fis/healthy", "--replicas=3")
+    team.ready("healthy", replicas=3)
+    assert warnings(team, "healthy") == []
+    assert degraded(team, "healthy")["reason"] == "Healthy"
+    team("delete", "fis", "healthy")
+
+
+@pytest.mark.core
+def test_a_service_whose_only_router_fits_on_no_node_is_degraded(team: Namespace) -> None:
+    team.apply(service("lonely", host=team.host("lonely"), router={"replicas": 1, **NOWHERE}))
+    found = wait_until(
+        lambda: one if (one := degraded(team, "lonely"))["status"] == "True" else None,
+        "the fault to be named",
+    )
+    assert "fits on no node" in found["message"]
+    team.patch("lonely", router={"template": None})
+    team.ready("lonely")
+    wait_until(lambda: degraded(team, "lonely")["status"] == "False", "the fault to clear")
+    team("delete", "fis", "lonely")
+
+
+@pytest.mark.core
+def test_a_second_service_does_not_take_the_host_of_the_first(
+    team: Namespace, kubectl: Kubectl
+) -> None:
+    team.tenant("any", KEY)
+    team.serve("first", replicas=1)
+    team.answers("first", KEY, 200)
+    with namespace(kubectl, "faults-other") as other:
+        other.apply(service("second", host=team.host("first")))
+        wait_until(lambda: degraded(other, "second").get("reason") == "HostTaken", "HostTaken")
+        assert f"{team.name}/first" in degraded(other, "second")["message"]
+        with pytest.raises(KubectlError, match="NotFound"):
+            other("get", "ingress", "second-router")
+        team.answers("first", KEY, 200)
+        team("delete", "fis", "first")
+        wait_until(lambda: degraded(other, "second")["status"] == "False", "the host to be free")
+        assert other.get("ingress", "second-router")
+
+
+def test_nothing_is_applied_in_a_namespace_that_is_being_deleted(kubectl: Kubectl) -> None:
+    with namespace(kubectl, "faults-terminating") as team:
+        team.serve("one", replicas=2)
+        kubectl("delete", "namespace", team.name, "--wait=false")
+        wait_until(lambda: _is_gone(kubectl, team.name), "its end", timeout_s=300)
+        kubectl("create", "namespace", team.name)  # for the end of the context
+        pods = ("-l", "app.kubernetes.io/name=evenkeel-operator", "--tail=-1")
+        log = kubectl("-n", SYSTEM, "logs", *pods, "--since=5m")
+        odd = [line for line in log.splitlines() if "being terminated" in line]
+        assert odd == []
+
+
+def _is_gone(kubectl: Kubectl, name: str) -> bool:
+    return not kubectl("get", "namespace", name, "--ignore-not-found").strip()

@@ -1,0 +1,73 @@
+"""Engines of another owner that an InferencePool selects: its selector and its port take the place of those of the spec. Pure.
+
+The specification: https://gateway-api-inference-extension.sigs.k8s.io/api-types/inferencepool
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from evenkeel_contract.names import EXTERNAL_LABEL
+from evenkeel_contract.spec.parts import External, PodSelector
+from evenkeel_contract.values import Fault
+
+from evenkeel_operator.core import reasons
+from evenkeel_operator.core.objects import Object, labels_of
+from evenkeel_operator.core.reasons import Note
+from evenkeel_operator.core.records import SpecDecision
+
+
+def with_pods(decision: SpecDecision, pools: Iterable[Object], live: Object | None) -> SpecDecision:
+    """The spec in use with the selector and the port of its pool; a fault and no spec if they are unknown.
+
+    `live` is the Service of its engines: without the pool it has those that were in use.
+    """
+    service = decision.running
+    external = None if service is None else service.spec.engine.pods_of_others
+    if service is None or external is None or external.inference_pool is None:
+        return decision
+    found = _of_pool(_named(external.inference_pool, pools)) or _of_service(live)
+    if found is None:
+        fault = Fault("spec.engine.external.inferencePool", no_pool(external.inference_pool))
+        return replace(decision, running=None, faults=(*decision.faults, fault))
+    labels, port = found
+    given = replace(external, selector=PodSelector(match_labels=labels), port=port)
+    engine = replace(service.spec.engine, external=given)
+    return replace(decision, running=replace(service, spec=replace(service.spec, engine=engine)))
+
+
+def missing_pool(external: External | None, pools: Iterable[Object]) -> tuple[Note, ...]:
+    """A note if the InferencePool is missing or has no selector or port."""
+    name = None if external is None else external.inference_pool
+    if name is None or _of_pool(_named(name, pools)) is not None:
+        return ()
+    message = (
+        f"spec.engine.external.inferencePool: {no_pool(name)} Routers keep the pods that it had."
+    )
+    return (Note(reasons.POOL_MISSING, message),)
+
+
+def no_pool(name: str) -> str:
+    """What is wrong with the pool."""
+    return f"The namespace has no InferencePool {name} with a selector and a port."
+
+
+def _named(name: str, pools: Iterable[Object]) -> Object | None:
+    return next((pool for pool in pools if pool["metadata"]["name"] == name), None)
+
+
+def _of_pool(pool: Object | None) -> tuple[Mapping[str, str], int] | None:
+    """(labels, port) of an InferencePool."""
+    spec: Mapping[str, Any] = (pool or {}).get("spec") or {}
+    labels = (spec.get("selector") or {}).get("matchLabels")
+    ports = spec.get("targetPorts") or ()
+    return (labels, int(ports[0]["number"])) if labels and ports else None
+
+
+def _of_service(live: Object | None) -> tuple[Mapping[str, str], int] | None:
+    """(labels, port) of the Service of external engines."""
+    if live is None or EXTERNAL_LABEL not in labels_of(live):
+        return None
+    return live["spec"]["selector"], int(live["spec"]["ports"][0]["port"])
