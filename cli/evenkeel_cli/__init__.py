@@ -1,1 +1,1 @@
-"""The command line: `evenkeel up · demo · replay · simulate · top`."""
+"""The command line: `evenkeel up · route · demo · replay · simulate · top`."""

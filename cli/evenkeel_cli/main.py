@@ -1,22 +1,42 @@
-"""The command line: `evenkeel up`, `top`, `replay`, `demo` and `simulate`.
+"""The command line: `evenkeel up`, `check`, `status`, `route`, `top`, `replay`, `demo` and `simulate`.
 
 Only the requested command is imported. Together they need an HTTP client, a plotting library and more;
-`evenkeel --help` needs none of them and answers at once.
+`evenkeel --help` needs none of them and answers at once. Shell completion works in the same way.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from importlib import import_module
-from typing import Final
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Final
 
 import typer
+
+from evenkeel_cli.exitcode import ExitCode
+
+DISTRIBUTION: Final = "evenkeel-llm"
+"""The name on the package index, where another project has the name evenkeel."""
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "up": (
         "evenkeel_cli.up.command",
         "Run the fleet of a file as local processes, and apply edits.",
+    ),
+    "check": (
+        "evenkeel_cli.check",
+        "Find every fault of files without running them.",
+    ),
+    "status": (
+        "evenkeel_cli.status",
+        "Show what runs where on this machine, and whether it is ready.",
+    ),
+    "route": (
+        "evenkeel_cli.route.command",
+        "Run a fair router in front of engines that run already.",
     ),
     "top": (
         "evenkeel_cli.top.command",
@@ -40,7 +60,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 
 def main() -> None:
     """Entry point of `evenkeel`."""
-    build(sys.argv[1:])()
+    build([*sys.argv[1:], *_words_to_complete(os.environ)])(prog_name="evenkeel")
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
@@ -49,7 +69,6 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         name="evenkeel",
         help="Fair LLM serving: no client can take the share of another.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # boxes would take half of the 80 columns of a terminal
     )
@@ -57,10 +76,21 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     requested = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, (module, help_line) in COMMANDS.items():
         if name == requested:
-            app.command(name)(_function(module, name))
+            app.command(name)(_interruptible(_function(module, name)))
         else:
             app.command(name, help=help_line)(_name_only)
     return app
+
+
+def _words_to_complete(environment: Mapping[str, str]) -> list[str]:
+    """The words after `evenkeel` on the line that a shell wants to complete; none otherwise.
+
+    Bash passes the line in COMP_WORDS, zsh and fish in _TYPER_COMPLETE_ARGS (typer's scripts).
+    """
+    if "_EVENKEEL_COMPLETE" not in environment:
+        return []
+    line = environment.get("_TYPER_COMPLETE_ARGS") or environment.get("COMP_WORDS", "")
+    return line.split()[1:]
 
 
 def _function(module: str, name: str) -> Callable[..., None]:
@@ -68,7 +98,36 @@ def _function(module: str, name: str) -> Callable[..., None]:
     return function
 
 
-def _options() -> None:
+def _interruptible(function: Callable[..., None]) -> Callable[..., None]:
+    """The same command with the exit code of an interrupt; typer's is that of a failure."""
+
+    @wraps(function)
+    def run(*arguments: object, **options: object) -> None:
+        try:
+            function(*arguments, **options)
+        except KeyboardInterrupt as error:
+            raise typer.Exit(ExitCode.INTERRUPTED) from error
+
+    return run
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(f"evenkeel {version(DISTRIBUTION)}")
+        except PackageNotFoundError:  # run from the source tree
+            typer.echo("evenkeel (not installed)")
+        raise typer.Exit
+
+
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
     """Fair LLM serving: no client can take the share of another."""
 
 

@@ -21,6 +21,7 @@ from evenkeel_contract.validate import salvage_service, salvage_tenant
 from evenkeel_contract.values import Fault, did_you_mean, show, without_echoes
 from evenkeel_simulator.server.settings import argument_faults
 
+from evenkeel_cli.faults import FileFault, ManifestFaults
 from evenkeel_cli.yamlfile import Document, Position, YamlFault, given_twice, parse_documents
 
 _CLUSTER: Final = "only a cluster has pods"
@@ -41,7 +42,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "spec.router.limits.activationTimeout": "a local fleet does not scale to or from zero",
     "spec.autoscaling": "a local fleet does not scale; it runs minReplicas, at least 1",
     "spec.slo": "a local fleet does not evaluate objectives",
-    "spec.exposure": "the router listens on this machine only",
+    "spec.exposure.ingress": "the router listens on this machine only",
+    "spec.exposure.httpRoute": "the router listens on this machine only",
 }
 
 
@@ -66,14 +68,6 @@ KINDS: Final = ("FairInferenceService", "InferenceTenant", "Secret")
 
 SecretEntries = Mapping[tuple[str, str, str], str]
 """(namespace, Secret, key in it) → its text."""
-
-
-class ManifestFaults(ValueError):
-    """The file is invalid; `lines` has every fault: `file:line: document N (…) path: message`."""
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = tuple(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,23 +119,33 @@ class Manifest:
 
 def load_manifest(path: Path) -> Manifest:
     """Read a file; raises `ManifestFaults` with every fault of all its documents."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ManifestFaults([f"{path}: cannot be read: {error.strerror or error}"]) from error
-    return parse_manifest(data, str(path))
+    return parse_manifest(read_file(path), str(path))
 
 
 def parse_manifest(data: bytes, name: str) -> Manifest:
     """Like `load_manifest`, from the bytes of a file called `name`."""
-    try:
-        documents = parse_documents(data, name)
-    except YamlFault as error:
-        raise ManifestFaults([str(error)]) from error
     reader = _ManifestReader(name)
-    for document in documents:
-        reader.add(document)
+    reader.add_all(data)
     return reader.finish()
+
+
+def load_resources(path: Path) -> tuple[str, ...]:
+    """Check a file for a cluster; raises `ManifestFaults`, or returns a note for each document of another kind.
+
+    It may have any number of services, and tenants may refer to Secrets that are not in the file.
+    """
+    reader = _ManifestReader(str(path), cluster=True)
+    reader.add_all(read_file(path))
+    return reader.finish_resources()
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file; raises `ManifestFaults`."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        fault = FileFault(file=str(path), message=f"cannot be read: {error.strerror or error}")
+        raise ManifestFaults([fault]) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +167,13 @@ class _ManifestReader:
     It keeps faulty resources too, so that it can report every fault of the file at once.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, cluster: bool = False) -> None:
         self.name = name
+        self.cluster = cluster
         self.warnings: list[str] = []
         self.secrets: dict[tuple[str, str, str], str] = {}
-        self._found: list[tuple[Position, str]] = []
-        """Every fault: its position and its message."""
+        self._found: list[tuple[Position, FileFault]] = []
+        """Every fault and its position."""
         self._services: list[_PartialResource[FairInferenceService]] = []
         self._tenants: list[_PartialResource[InferenceTenant]] = []
         self._unknown_kind = False
@@ -178,21 +183,32 @@ class _ManifestReader:
         self._faulty_secrets: set[tuple[str, str]] = set()
         """Secrets (namespace, name) with faulty entries."""
 
-    def add(self, document: Document) -> None:
+    def add_all(self, data: bytes) -> None:
+        """Add every document; raises `ManifestFaults` if the bytes are not YAML."""
+        try:
+            documents = parse_documents(data, self.name)
+        except YamlFault as error:
+            fault = FileFault(file=self.name, line=error.line, message=error.message)
+            raise ManifestFaults([fault]) from error
+        for document in documents:
+            self._add(document)
+
+    def _add(self, document: Document) -> None:
         for position, key in document.repeated:
-            message = f"{self.name}:{position.line}: {given_twice(key)}"
-            self._found.append((position, message))
+            fault = FileFault(file=self.name, line=position.line, message=given_twice(key))
+            self._found.append((position, fault))
         data = document.data if isinstance(document.data, Mapping) else {}
         kind = data.get("kind")
         faults: Sequence[Fault]
         if kind == "FairInferenceService":
             service, faults = salvage_service(document.data)
             self._services.append(_PartialResource(document, service, faults))
-            self.warnings += ignored_fields(data)
+            if not self.cluster:
+                self.warnings += ignored_fields(data)
         elif kind == "InferenceTenant":
             tenant, faults = salvage_tenant(document.data)
             self._tenants.append(_PartialResource(document, tenant, faults))
-        elif kind == "Secret":
+        elif kind == "Secret" and not self.cluster:
             faults = self._add_secret(document.data)
         else:
             faults = self._other(document, kind)
@@ -204,10 +220,15 @@ class _ManifestReader:
     def _report(self, document: Document, faults: Iterable[Fault]) -> None:
         for fault in faults:
             position = document.position_of(fault.path)
-            where = (
-                f"{self.name}:{position.line}: document {document.number}{_title(document.data)}"
+            located = FileFault(
+                file=self.name,
+                line=position.line,
+                document=document.number,
+                resource=_title(document.data),
+                path=fault.path,
+                message=fault.message,
             )
-            self._found.append((position, f"{where} {fault}"))
+            self._found.append((position, located))
 
     def _add_secret(self, data: object) -> Sequence[Fault]:
         secret, faults = salvage(Secret, data)
@@ -244,14 +265,39 @@ class _ManifestReader:
             return [Fault("kind", f"must be one of {', '.join(KINDS)}, not {show(kind)}")]
         if guess := did_you_mean(kind, KINDS):
             return [Fault("kind", f"{show(kind)} is unknown{guess}")]
-        self.warnings.append(f"document {document.number}: kind {kind} is ignored")
+        if not (self.cluster and kind in KINDS):
+            self.warnings.append(f"document {document.number}: kind {kind} is ignored")
         return []
+
+    def finish_resources(self) -> tuple[str, ...]:
+        """The notes; raises `ManifestFaults` with the faults of each resource on its own."""
+        names: set[tuple[str, str]] = set()
+        for service in self._services:
+            self._report(
+                service.document, service.without_echoes(_argument_faults(service.resource))
+            )
+            self._report(
+                service.document, service.without_echoes(_repeated_name(service.resource, names))
+            )
+        names = set()
+        for tenant in self._tenants:
+            self._report(
+                tenant.document, tenant.without_echoes(_repeated_name(tenant.resource, names))
+            )
+        if not self._services and not self._tenants and not self._found:
+            message = "contains no FairInferenceService and no InferenceTenant"
+            self._found.append((Position(0, 0), FileFault(file=self.name, message=message)))
+        self._raise_faults()
+        return tuple(self.warnings)
+
+    def _raise_faults(self) -> None:
+        if self._found:
+            self._found.sort(key=lambda found: found[0])  # stable: in the order of the file
+            raise ManifestFaults([fault for _, fault in self._found])
 
     def finish(self) -> Manifest:
         self._check_references()
-        if self._found:
-            self._found.sort(key=lambda found: found[0])  # stable: in the order of the file
-            raise ManifestFaults([text for _, text in self._found])
+        self._raise_faults()
         service = self._services[0].resource
         tenants = [read.resource for read in self._tenants]
         served = tuple(tenant for tenant in tenants if serves(service, tenant))
@@ -270,20 +316,20 @@ class _ManifestReader:
 
     def _check_references(self) -> None:
         if not self._services and not self._unknown_kind:
-            self._found.append((Position(0, 0), f"{self.name}: contains no FairInferenceService"))
+            fault = FileFault(file=self.name, message="contains no FairInferenceService")
+            self._found.append((Position(0, 0), fault))
         for further in self._services[1:]:
             message = "a file may contain one FairInferenceService only; remove this one"
             self._report(further.document, [Fault("kind", message)])
         for first in self._services[:1]:
+            self._report(first.document, first.without_echoes(_runtime_faults(first.resource)))
             self._report(first.document, first.without_echoes(_argument_faults(first.resource)))
             self._report(first.document, first.without_echoes(self._store(first.resource)))
             self._report(first.document, first.without_echoes(self._token(first.resource)))
         seen: set[tuple[str, str]] = set()
         owners: dict[str, str] = {}
         for read in self._tenants:
-            self._report(
-                read.document, read.without_echoes(self._repeated_name(read.resource, seen))
-            )
+            self._report(read.document, read.without_echoes(_repeated_name(read.resource, seen)))
             self._report(read.document, read.without_echoes(self._keys(read.resource, owners)))
 
     def _store(self, service: FairInferenceService) -> Iterator[Fault]:
@@ -311,14 +357,6 @@ class _ManifestReader:
                 about=("metadata.namespace",),
             )
 
-    @staticmethod
-    def _repeated_name(tenant: InferenceTenant, seen: set[tuple[str, str]]) -> Iterator[Fault]:
-        identity = (tenant.metadata.namespace, tenant.metadata.name)
-        if identity in seen:
-            message = f"{identity[1]!r} is given twice"
-            yield Fault("metadata.name", message, about=("metadata.namespace",))
-        seen.add(identity)
-
     def _keys(self, tenant: InferenceTenant, owners: dict[str, str]) -> Iterator[Fault]:
         """Faults of a tenant's API keys; `owners` maps each key to its first user."""
         for index, key in enumerate(tenant.spec.api_keys):
@@ -333,6 +371,22 @@ class _ManifestReader:
             owner = owners.setdefault(text, f"{tenant.metadata.name}/{key.name}")
             if owner != f"{tenant.metadata.name}/{key.name}":
                 yield Fault(path, f"has the same key as {owner}; one key identifies one client")
+
+
+def _runtime_faults(service: FairInferenceService) -> Iterator[Fault]:
+    if service.spec.engine.pods_of_others is not None:
+        message = "External selects pods of a cluster; for engines at other addresses use `evenkeel route`"
+        yield Fault("spec.engine.runtime", message)
+
+
+def _repeated_name(
+    resource: FairInferenceService | InferenceTenant, seen: set[tuple[str, str]]
+) -> Iterator[Fault]:
+    identity = (resource.metadata.namespace, resource.metadata.name)
+    if identity in seen:
+        message = f"{identity[1]!r} is given twice"
+        yield Fault("metadata.name", message, about=("metadata.namespace",))
+    seen.add(identity)
 
 
 def _argument_faults(service: FairInferenceService) -> Iterator[Fault]:
@@ -350,4 +404,4 @@ def _title(data: object) -> str:
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     words = [word for word in (data.get("kind"), name) if isinstance(word, str)]
     text = " ".join(words)
-    return f" ({text})" if text.isprintable() and 0 < len(text) <= 100 else ""
+    return text if text.isprintable() and len(text) <= 100 else ""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 
 _UNBOUNDED: Final = 10_000
 
@@ -24,6 +28,29 @@ def print_error(text: object) -> None:
     """Print `error: …` to standard error, on one line."""
     console = Console(stderr=True)
     console.print(f"[red]error[/]: {escape(str(text))}", highlight=False, soft_wrap=True)
+
+
+def print_faults(faults: Iterable[object]) -> None:
+    """Print faults to standard error as `file:line: …`, which editors and terminals show as a link."""
+    console = Console(stderr=True)
+    for fault in faults:
+        console.print(escape(str(fault)), style="red", highlight=False, soft_wrap=True)
+
+
+def print_note(console: Console, text: str) -> None:
+    """Print `note: …`, on one line."""
+    console.print(f"[yellow]note[/]: {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document on one line, and nothing else, to standard output."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def working(text: str) -> Status:
+    """A context that shows `text` and a moving sign while a terminal is standard error."""
+    return Console(stderr=True).status(text)
 
 
 def make_output_folder(folder: Path) -> None:

@@ -18,6 +18,8 @@ from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_contract.spec.resources import Scheduling
 from evenkeel_contract.words_or_numbers import IsolationSetting
 from evenkeel_fairshare.cost import LinearCost
+from evenkeel_fairshare.verdict import verdict
+from evenkeel_simulator.engine.config import AdmissionRule
 from evenkeel_simulator.experiments.fleet import Fleet
 from evenkeel_simulator.experiments.plots import plot_run, remove_plots
 from evenkeel_simulator.experiments.records import Record, write_csv
@@ -40,9 +42,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from evenkeel_cli.output import make_output_folder, print_error, report_console
+from evenkeel_cli.exitcode import ExitCode
+from evenkeel_cli.narrow import FittedTable
+from evenkeel_cli.output import (
+    make_output_folder,
+    print_error,
+    print_json,
+    report_console,
+    working,
+)
 from evenkeel_cli.trace_options import Speed, UsageError, option, read_programs
-from evenkeel_cli.verdict import verdict
 
 DEFAULT_PROFILE = "a100-llama3.1-8b"
 DEFAULT_ISOLATION = Scheduling().isolation.spelling
@@ -73,7 +82,9 @@ Clients = Annotated[
 KvTokens = Annotated[
     int | None, option("Size of the KV pool. Default: that of the workload or profile.")
 ]
-AdmissionName = Annotated[str, typer.Option(help="Admission rule: sglang, history or reservation.")]
+AdmissionName = Annotated[
+    str, typer.Option(help="Admission rule: history as in replicas, sglang or reservation.")
+]
 MaxRunning = Annotated[int | None, option("Maximum number of running requests. Default: no limit.")]
 ShareInBatch = Annotated[
     bool, typer.Option(help="Let requests wait for a running one that computes their prefix.")
@@ -122,6 +133,7 @@ Printed = Annotated[
         "--printed", help="Run DLPM in the order that the paper prints, not as replicas do."
     ),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 NoPlots = Annotated[bool, typer.Option("--no-plots", help="Write no plots.")]
 ArtifactRules = Annotated[
     bool, typer.Option("--artifact-rules", help="Use engine and accounts of the VTC authors' code.")
@@ -144,7 +156,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     clients: Clients = None,
     speed: Speed = 1.0,
     kv_tokens: KvTokens = None,
-    admission: AdmissionName = "sglang",
+    admission: AdmissionName = AdmissionRule.HISTORY.value,
     max_running: MaxRunning = None,
     share_in_batch: ShareInBatch = True,
     quantum: Quantum = "Auto",
@@ -164,6 +176,7 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
     workloads: Workloads = None,
     traces: Traces = Path(),
     no_plots: NoPlots = False,
+    json: Json = False,
 ) -> None:
     """Simulate a fleet under a trace or a workload, in virtual time."""
     try:
@@ -196,20 +209,26 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
         if spec is not None:
             _refuse_for_workloads(clients, speed, weight)
             _find_its_files(spec, traces)
-            work = make_workload(str(workload), spec, seed=seed, traces=traces)
+            with working("preparing the workload"):
+                work = make_workload(str(workload), spec, seed=seed, traces=traces)
         else:
-            work = _of_trace(trace, clients=clients, speed=speed, seed=seed, weight=weight)
+            with working("reading the trace"):
+                work = _of_trace(trace, clients=clients, speed=speed, seed=seed, weight=weight)
         _open(out)
         records, makespan_s = _run(setup, work)
         summary = summarise(records, makespan_s, duration_s=work.duration_s, clients=work.clients)
         title = f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}"
-        _write(records, summary, out, None if no_plots else title)
+        with working("writing the results"):
+            _write(records, summary, out, None if no_plots else title)
     except (UsageError, TraceError, WorkloadError, SetupError) as error:
         print_error(error)
-        raise typer.Exit(2) from error
-    _report(summary, out)
+        raise typer.Exit(ExitCode.INVALID) from error
+    if json:
+        print_json(summary)
+    else:
+        _report(summary, out)
     if not summary.finished:
-        raise typer.Exit(1)  # a script must not use this as a result
+        raise typer.Exit(ExitCode.FAILED)  # a script must not use this as a result
 
 
 def _of_trace(
@@ -290,7 +309,7 @@ def _find_its_files(spec: WorkloadSpec, traces: Path) -> None:
         if not (traces / name).is_file():
             raise UsageError(
                 f"the trace {name} of the workload is not in {traces.absolute()}; set its folder with "
-                f"--traces FOLDER or EVENKEEL_DATA (sources of traces: docs/experiments.md, Traces)"
+                f"--traces FOLDER or EVENKEEL_DATA (sources of traces: bench/results/experiments.md, Traces)"
             )
 
 
@@ -369,7 +388,7 @@ def _report(summary: Summary, out: Path) -> None:
             f"{client.hit_rate:.0%}",
             *[_seconds(getattr(client, f"{what}_s")) for what in _TIMES],
         )
-    console.print(table)
+    console.print(FittedTable(table))
     difference = summary.service_difference
     console.print(
         f"\n{summary.throughput_tokens_per_s:,.0f} tokens/s over {summary.makespan_s:,.0f} s, "

@@ -17,7 +17,12 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 
 
 class YamlFault(ValueError):
-    """The file is not valid YAML; the message begins with the file and the line."""
+    """The file is not valid YAML; the text begins with the file and the line."""
+
+    def __init__(self, file: str, message: str, *, line: int | None = None) -> None:
+        super().__init__(f"{file}: {message}" if line is None else f"{file}:{line}: {message}")
+        self.message = message
+        self.line = line
 
 
 class Position(NamedTuple):
@@ -55,11 +60,11 @@ def read_documents(path: Path) -> list[Document]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise YamlFault(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise YamlFault(str(path), f"cannot be read: {error.strerror or error}") from error
     documents = parse_documents(data, str(path))
     for document in documents:
         for position, key in document.repeated:
-            raise YamlFault(f"{path}:{position.line}: {given_twice(key)}")
+            raise YamlFault(str(path), given_twice(key), line=position.line)
     return documents
 
 
@@ -71,18 +76,18 @@ def given_twice(key: str) -> str:
 def parse_documents(data: bytes, name: str) -> list[Document]:
     """All documents in a file's bytes that are not empty; raises `YamlFault` for invalid YAML."""
     if len(data) > MAX_BYTES:
-        raise YamlFault(f"{name}: is longer than {MAX_BYTES} bytes")
+        raise YamlFault(name, f"is longer than {MAX_BYTES} bytes")
     try:
         return [document for document in _documents(data) if document.data is not None]
     except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise YamlFault(f"{name}{line}: {error.problem or error.context}") from error
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise YamlFault(name, f"{error.problem or error.context}", line=line) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise YamlFault(f"{name}: is not valid YAML: {' '.join(str(error).split())}") from error
+        raise YamlFault(name, f"is not valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
-        raise YamlFault(f"{name}: is nested too deeply") from error
+        raise YamlFault(name, "is nested too deeply") from error
     except ValueError as error:  # a scalar that resembles a number, such as 0x
-        raise YamlFault(f"{name}: is not valid YAML: {error}") from error
+        raise YamlFault(name, f"is not valid YAML: {error}") from error
 
 
 def _documents(data: bytes) -> Iterator[Document]:

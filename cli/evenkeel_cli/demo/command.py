@@ -13,16 +13,18 @@ import msgspec
 import typer
 from evenkeel_contract.spec.resources import Scheduling
 from evenkeel_contract.words_or_numbers import QuantumSetting
+from evenkeel_fairshare.verdict import verdict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from evenkeel_cli.demo.figures import Figures, make_figures
 from evenkeel_cli.demo.phases import PROFILE, REPLICAS, Flood, Phase, PhaseResult, phases, run_phase
-from evenkeel_cli.output import make_output_folder, print_error, report_console
+from evenkeel_cli.exitcode import ExitCode
+from evenkeel_cli.narrow import FittedTable
+from evenkeel_cli.output import make_output_folder, print_error, report_console, working
 from evenkeel_cli.replay.report import seconds
 from evenkeel_cli.up.errors import FleetError
-from evenkeel_cli.verdict import verdict
 
 
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +80,7 @@ def demo(
         make_output_folder(out)
         results = asyncio.run(_run_all(phases(flood, quantum)))
         figures = {one.phase.name: make_figures(one) for one in results}
-        console.print(_table(list(figures.values())), highlight=False)
+        console.print(FittedTable(_table(list(figures.values()))), highlight=False)
         console.print()
         for one in figures.values():
             console.print(f"{one.title}: {verdict(one.given_over_owed)}", highlight=False)
@@ -93,12 +95,10 @@ def demo(
             results,
             out,
         )
-    except KeyboardInterrupt as error:
-        raise typer.Exit(130) from error
     except (FleetError, OSError) as error:
         words = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         print_error(words)
-        raise typer.Exit(1) from error
+        raise typer.Exit(ExitCode.FAILED) from error
     console.print(f"\nwritten to {out}/demo.png and {out}/demo.json", highlight=False)
 
 
@@ -162,4 +162,5 @@ def _write(report: DemoReport, results: Sequence[PhaseResult], out: Path) -> Non
 
     data = msgspec.json.format(msgspec.json.encode(report), indent=2)
     (out / "demo.json").write_bytes(data + b"\n")
-    plot(results, report.phases, out / "demo.png")
+    with working("drawing the plot"):
+        plot(results, report.phases, out / "demo.png")

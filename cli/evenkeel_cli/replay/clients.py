@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from evenkeel_cli.manifest import ManifestFaults, load_manifest
+from evenkeel_cli.faults import ManifestFaults
+from evenkeel_cli.manifest import load_manifest
 from evenkeel_cli.yamlfile import YamlFault, read_documents
 
 Headers = Callable[[str], Mapping[str, str]]

@@ -15,7 +15,14 @@ from evenkeel_simulator.experiments.workload import Program
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from evenkeel_cli.output import make_output_folder, print_error, report_console
+from evenkeel_cli.exitcode import ExitCode
+from evenkeel_cli.output import (
+    make_output_folder,
+    print_error,
+    print_json,
+    report_console,
+    working,
+)
 from evenkeel_cli.replay.clients import (
     ClientsError,
     Headers,
@@ -57,6 +64,7 @@ ForceLength = Annotated[
     bool, typer.Option(help="Request exactly the output length of the trace (`ignore_eos`).")
 ]
 Out = Annotated[Path | None, option("JSON file for the results.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 Seed = Annotated[
     int,
     typer.Option(
@@ -78,10 +86,12 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
     force_length: ForceLength = True,
     out: Out = None,
     seed: Seed = 0,
+    json: Json = False,
 ) -> None:
     """Send a trace to an OpenAI endpoint, and report per client."""
     try:
-        work = read_programs(trace, clients=clients, speed=speed, seed=seed, limit=limit)
+        with working("reading the trace"):
+            work = read_programs(trace, clients=clients, speed=speed, seed=seed, limit=limit)
         settings = _Settings(
             trace=trace,
             url=api_root(url),
@@ -92,20 +102,21 @@ def replay(  # noqa: PLR0913, PLR0917  (one parameter per option)
             seed=seed,
             force_length=force_length,
             out=out,
+            json=json,
         )
     except (TraceError, ClientsError, SenderError, UsageError) as error:
         print_error(error)
-        raise typer.Exit(2) from error
+        raise typer.Exit(ExitCode.INVALID) from error
     try:
         if out is not None:
             make_output_folder(out.parent)
         status = asyncio.run(_replay(settings, work, report_console()))
     except SenderError as error:
         print_error(error)
-        raise typer.Exit(1) from error
+        raise typer.Exit(ExitCode.FAILED) from error
     except OSError as error:
         print_error(f"--out {out}: {error.strerror}")
-        raise typer.Exit(1) from error
+        raise typer.Exit(ExitCode.FAILED) from error
     raise typer.Exit(status)
 
 
@@ -120,6 +131,7 @@ class _Settings:
     seed: int
     force_length: bool
     out: Path | None
+    json: bool
 
 
 def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str | None) -> Headers:
@@ -140,7 +152,7 @@ def _headers(work: Sequence[Program], api_keys: Path | None, client_header: str 
 
 
 async def _replay(settings: _Settings, work: Sequence[Program], console: Console) -> int:
-    """Send, report and write; the exit status: 130 after an interrupt, 1 if no request succeeded."""
+    """Send, report and write; the exit code: INTERRUPTED after an interrupt, FAILED if no request succeeded."""
     loop = asyncio.get_running_loop()
     interrupted = False
     async with open_session() as session:
@@ -167,24 +179,31 @@ async def _replay(settings: _Settings, work: Sequence[Program], console: Console
                 await run.run(work)
             except asyncio.CancelledError:  # Ctrl-C: report the results so far
                 interrupted = True
-        report = make_report(
-            run.outcomes,
-            elapsed_s=sender.now(),
-            url=settings.url,
-            model=model,
-            trace=settings.trace.name,
-            speed=settings.speed,
-            interrupted=interrupted,
-        )
-    console.print(table_of(report, run.outcomes), highlight=False)
-    if str(UNAUTHENTICATED) in report.errors:
-        console.print(credentials_hint(named=bool(headers)), highlight=False, soft_wrap=True)
+        with working("computing the results"):
+            report = make_report(
+                run.outcomes,
+                elapsed_s=sender.now(),
+                url=settings.url,
+                model=model,
+                trace=settings.trace.name,
+                speed=settings.speed,
+                max_concurrency=settings.max_concurrency,
+                interrupted=interrupted,
+            )
     if settings.out is not None:
         write_report(report, settings.out)
-        console.print(f"written to {settings.out}", highlight=False)
+    if settings.json:
+        print_json(report)
+    else:
+        console.print(table_of(report, run.outcomes), highlight=False)
+        if str(UNAUTHENTICATED) in report.errors:
+            console.print(credentials_hint(named=bool(headers)), highlight=False, soft_wrap=True)
+        if settings.out is not None:
+            console.print(f"written to {settings.out}", highlight=False)
     if interrupted:
-        return 130
-    return 0 if any(outcome.answer.error is None for outcome in run.outcomes) else 1
+        return ExitCode.INTERRUPTED
+    succeeded = any(outcome.answer.error is None for outcome in run.outcomes)
+    return ExitCode.OK if succeeded else ExitCode.FAILED
 
 
 @contextmanager

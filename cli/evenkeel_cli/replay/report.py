@@ -7,12 +7,13 @@ from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
+from evenkeel_fairshare.verdict import verdict
 from evenkeel_simulator.experiments.summary import Summary, summarise
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from evenkeel_cli.narrow import FittedTable
 from evenkeel_cli.replay.run import Outcome
-from evenkeel_cli.verdict import verdict
 
 _COLUMNS = (
     "requests",
@@ -34,6 +35,8 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     trace: str
     speed: float
+    max_concurrency: int
+    """0: no limit."""
     interrupted: bool
     errors: dict[str, int]
     """Failed requests by cause: a status, `stream`, `connection`, `timeout`."""
@@ -52,6 +55,7 @@ def make_report(
     model: str,
     trace: str,
     speed: float,
+    max_concurrency: int,
     interrupted: bool,
 ) -> ReplayReport:
     """All figures of a replay."""
@@ -62,6 +66,7 @@ def make_report(
         model=model,
         trace=trace,
         speed=speed,
+        max_concurrency=max_concurrency,
         interrupted=interrupted,
         errors=dict(Counter(outcome.answer.error or "" for outcome in failed).most_common()),
         errors_by_client=dict(Counter(outcome.client for outcome in failed)),
@@ -105,12 +110,14 @@ def table_of(report: ReplayReport, outcomes: Collection[Outcome]) -> RenderableT
     if summary.finished:
         lines.append(verdict(summary.given_over_owed))
     if report.latest_s > _LATE_S:
+        cause = "--max-concurrency or the speed of this machine"
+        if not report.max_concurrency:
+            cause = "this machine was too slow"
         lines.append(
-            f"requests were sent up to {report.latest_s:.1f} s late because of --max-concurrency or "
-            f"the speed of this machine, so the load was lower than in the trace"
+            f"requests were sent up to {report.latest_s:.1f} s late ({cause}), so the load was lower than in the trace"
         )
     lines += _failures(report, outcomes)
-    return Group(table, "", *lines)
+    return Group(FittedTable(table), "", *lines)
 
 
 def _failures(report: ReplayReport, outcomes: Collection[Outcome]) -> list[str]:

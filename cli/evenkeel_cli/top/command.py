@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Annotated
 
 import httpx
-import msgspec
 import typer
 from evenkeel_contract.adminstate import STATE_PATH, RouterState, StateError, decode_state
 from evenkeel_contract.names import ADMIN_PORT
 from rich.live import Live
 from rich.markup import escape
 
-from evenkeel_cli.output import print_error, report_console
+from evenkeel_cli.exitcode import ExitCode
+from evenkeel_cli.output import print_error, print_json, report_console
 from evenkeel_cli.top.table import render
 from evenkeel_cli.top.view import View, make_view
 
@@ -24,6 +23,10 @@ _TIMEOUT_S = 5.0
 
 class TopError(Exception):
     """The state of the router is not available; the message gives the reason and the remedy."""
+
+
+class AddressError(TopError):
+    """`--url` is not an address."""
 
 
 def top(
@@ -49,21 +52,26 @@ def top(
     try:
         asyncio.run(_top(_address(url), headers, interval, once, json, verbose))
     except KeyboardInterrupt:
-        return
+        if once:
+            raise
+        # Ctrl-C is how to end the other views.
+    except AddressError as error:
+        print_error(error)
+        raise typer.Exit(ExitCode.INVALID) from error
     except TopError as error:
         print_error(error)
-        raise typer.Exit(1) from error
+        raise typer.Exit(ExitCode.FAILED) from error
 
 
 def _address(text: str) -> httpx.URL:
-    """The URL of `text`, which may lack `http://`; raises `TopError`."""
+    """The URL of `text`, which may lack `http://`; raises `AddressError`."""
     given = text if text.startswith(("http://", "https://")) else f"http://{text}"
     try:
         url = httpx.URL(given)
     except httpx.InvalidURL as error:
-        raise TopError(f"--url {text}: {error}") from error
+        raise AddressError(f"--url {text}: {error}") from error
     if not url.host or not 0 < (url.port or ADMIN_PORT) <= LAST_PORT:
-        raise TopError(f"--url {text} is not an address like http://127.0.0.1:{ADMIN_PORT}")
+        raise AddressError(f"--url {text} is not an address like http://127.0.0.1:{ADMIN_PORT}")
     return url
 
 
@@ -109,8 +117,7 @@ async def _live(
 
 def _print(view: View, *, as_json: bool, verbose: bool) -> None:
     if as_json:
-        sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
-        sys.stdout.flush()
+        print_json(view)
     else:
         report_console().print(render(view, verbose=verbose), highlight=False)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from evenkeel_fairshare.verdict import verdict
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from evenkeel_cli.narrow import FittedTable
 from evenkeel_cli.top.view import ClientRow, View
-from evenkeel_cli.verdict import verdict
 
 _STATE_STYLE = {"ready": "green", "not ready": "yellow", "gone": "red"}
 
@@ -20,7 +21,8 @@ def render(view: View, *, verbose: bool = False) -> RenderableType:
     parts: list[RenderableType] = [Text.from_markup(_header(view, verbose)), ""]
     parts += [f"[yellow]config:[/] {escape(fault)}" for fault in view.config_faults]
     parts += [f"[yellow]{escape(warning)}[/]" for warning in _warnings(view)]
-    parts += [_fairness(view, verbose), "", _clients(view, verbose), "", _replicas(view)]
+    parts += [_fairness(view, verbose), "", FittedTable(_clients(view, verbose)), ""]
+    parts += [FittedTable(_replicas(view))]
     return Group(*parts)
 
 
@@ -40,7 +42,9 @@ def _header(view: View, verbose: bool) -> str:
 
 def _fairness(view: View, verbose: bool) -> Text:
     fleet = view.fleet
-    words = [verdict({"a client": 1 - fleet.share_error} if fleet.backlogged else {})]
+    words = [
+        fleet.verdict or verdict({"a client": 1 - fleet.share_error} if fleet.backlogged else {})
+    ]
     if verbose:
         words += [
             f"{fleet.backlogged} backlogged",

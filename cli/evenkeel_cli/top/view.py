@@ -112,7 +112,7 @@ def make_view(now: RouterState, before: RouterState | None) -> View:
         window_s=window_s,
         draining=now.draining,
         in_flight=now.in_flight,
-        waiting=now.waiting + now.gate_waiting,
+        waiting=now.waiting + sum(one.waiting + one.gate_waiting for one in now.replicas),
         prefix_blocks=now.prefix_blocks,
         config_faults=now.config_faults,
         fleet=now.fleet,

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
 from evenkeel_contract.routerconfig import ListenConfig
 from rich.console import Console
 
+import evenkeel_cli
+from evenkeel_cli.exitcode import ExitCode
+from evenkeel_cli.output import print_error
 from evenkeel_cli.up.run import up as run_up
 from evenkeel_cli.up.sglang import DEFAULT_ENVIRONMENT, Engines
+from evenkeel_cli.up.state import DEFAULT_ROOT
+
+EXAMPLE: Final = "quickstart.yaml"
 
 
 def _port(text: str) -> Any:
@@ -20,8 +27,13 @@ def _port(text: str) -> Any:
 
 def up(
     file: Annotated[
-        Path, typer.Argument(help="YAML file with one FairInferenceService and its tenants.")
-    ],
+        Path | None,
+        typer.Argument(
+            show_default=False,
+            help="YAML file with one FairInferenceService and its tenants. Default: an example, copied to "
+            f"{EXAMPLE} if there is no such file.",
+        ),
+    ] = None,
     port: Annotated[int, _port("Port for requests of clients; 0: any free port.")] = TRAFFIC_PORT,
     probe_port: Annotated[
         int | None,
@@ -32,7 +44,7 @@ def up(
     ] = None,
     state_dir: Annotated[
         Path, typer.Option(help="Folder for logs and the record of processes.")
-    ] = Path(".evenkeel"),
+    ] = DEFAULT_ROOT,
     sglang: Annotated[
         Path,
         typer.Option(
@@ -54,6 +66,33 @@ def up(
     admin = (probe + 1 if probe else 0) if admin_port is None else admin_port
     listen = ListenConfig(traffic_port=port, probe_port=probe, admin_port=admin)
     engines = Engines(environment=sglang, model=model)
+    console = Console()
     raise typer.Exit(
-        run_up(file, listen=listen, engines=engines, state_root=state_dir, console=Console())
+        run_up(
+            file if file is not None else _example(console),
+            listen=listen,
+            engines=engines,
+            state_root=state_dir,
+            console=console,
+        )
     )
+
+
+def _example(console: Console) -> Path:
+    """The example in the current folder, where it can be edited while it runs."""
+    file = Path(EXAMPLE)
+    if not file.exists():
+        try:
+            shutil.copyfile(example_file(), file)
+        except OSError as error:
+            print_error(f"{file.absolute()}: {error.strerror}; change to a folder of yours")
+            raise typer.Exit(ExitCode.FAILED) from error
+        console.print(f"copied an example to {file}: edit it while the fleet runs", highlight=False)
+    return file
+
+
+def example_file() -> Path:
+    """The example that is shipped: in the installed package, or else in the source tree."""
+    package = Path(evenkeel_cli.__file__).parent
+    installed = package / EXAMPLE
+    return installed if installed.exists() else package.parents[1] / "examples" / EXAMPLE

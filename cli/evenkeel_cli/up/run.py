@@ -13,19 +13,23 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from evenkeel_contract.consolestate import PAGE_PATH
 from evenkeel_contract.routerconfig import Anonymous, ListenConfig
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from evenkeel_cli.manifest import Manifest, ManifestFaults, parse_manifest
-from evenkeel_cli.output import print_error
+from evenkeel_cli.exitcode import ExitCode
+from evenkeel_cli.faults import FileFault, ManifestFaults
+from evenkeel_cli.manifest import Manifest, parse_manifest, read_file
+from evenkeel_cli.narrow import FittedTable
+from evenkeel_cli.output import print_error, print_faults, print_note
 from evenkeel_cli.up.errors import FleetError, Superseded
 from evenkeel_cli.up.fleet import Fleet, running_fleet
 from evenkeel_cli.up.sglang import Engines
@@ -80,6 +84,8 @@ def banner(manifest: Manifest, fleet: Fleet) -> RenderableType:
     lines = [
         f"router  {first.url}/v1    model {manifest.service.spec.model.name}",
         *(f"        {router.url}/v1    {router.name}" for router in others),
+        f"console {first.admin_url}{PAGE_PATH}",
+        f"tenants {first.url}{PAGE_PATH}    with an API key; shows its tenant only",
         f"watch   {command()} top --url {first.admin_url}",
         "stop    Ctrl-C",
         "",
@@ -92,7 +98,7 @@ def banner(manifest: Manifest, fleet: Fleet) -> RenderableType:
     if not fleet.replicas:
         hints.append("(spec.engine.replicas is 0: requests get 503 until you change it)")
     curl = Text(curl_line(first.url, manifest.service.spec.model.name, key), style="bold")
-    return Group("", table, "", *lines, curl, *hints, "")
+    return Group("", FittedTable(table), "", *lines, curl, *hints, "")
 
 
 def command() -> str:
@@ -117,23 +123,16 @@ def curl_line(url: str, model: str, key: str | None) -> str:
     return shlex.join([*words, "-d", json.dumps(body)])
 
 
-FAULTY = 2
-"""Exit status for an invalid file."""
-
-
 def up(
     path: Path, *, listen: ListenConfig, engines: Engines, state_root: Path, console: Console
 ) -> int:
     """Run until a signal stops it; the exit status."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         manifest = parse_manifest(data, str(path))
-    except OSError as error:
-        _faults([f"{path}: cannot be read: {error.strerror}"])
-        return FAULTY
     except ManifestFaults as error:
-        _faults(error.lines)
-        return FAULTY
+        print_faults(error.faults)
+        return ExitCode.INVALID
     run = _Run(path, listen=listen, engines=engines, state_root=state_root, console=console)
     return asyncio.run(run.until_stopped(manifest, data))
 
@@ -177,20 +176,20 @@ class _Run:
         self._fleet: Fleet | None = None
 
     async def until_stopped(self, manifest: Manifest, data: bytes) -> int:
-        """The exit status: 0 after an orderly stop, 1 when the fleet could not run, 130 when killed."""
+        """The exit status: OK after an orderly stop, FAILED if the fleet could not run, INTERRUPTED after a second signal."""
         work = asyncio.create_task(self._work(manifest, data))
         with self._signals(work) as count:
             try:
                 await work
             except asyncio.CancelledError:
                 self._report("stopped" if count() < 2 else "killed")
-                return 0 if count() < 2 else 130
+                return ExitCode.OK if count() < 2 else ExitCode.INTERRUPTED
             except FleetError as error:
                 print_error(error)
             except OSError as error:
                 where = error.filename or self._path
                 print_error(f"{where}: {error.strerror}")
-        return 1
+        return ExitCode.FAILED
 
     async def _work(self, manifest: Manifest, data: bytes) -> None:
         self._warn(manifest)
@@ -230,11 +229,10 @@ class _Run:
             wanted = parse_manifest(data, str(self._path))
             if _identity(wanted) != _identity(running):
                 name = "/".join(_identity(running))
-                raise ManifestFaults(
-                    [f"{self._path}: metadata.name: {name} runs; stop it to run another service"]
-                )
+                message = f"metadata.name: {name} runs; stop it to run another service"
+                raise ManifestFaults([FileFault(file=str(self._path), message=message)])
         except ManifestFaults as error:
-            _faults(error.lines)
+            print_faults(error.faults)
             self._report("the file is invalid; the fleet stays as it was")
             return running
         if wanted == running:
@@ -283,16 +281,8 @@ class _Run:
 
     def _warn(self, manifest: Manifest) -> None:
         for warning in manifest.warnings:
-            note = f"[yellow]note[/]: {escape(warning)}"
-            self._console.print(note, highlight=False, soft_wrap=True)
+            print_note(self._console, warning)
 
 
 def _identity(manifest: Manifest) -> tuple[str, str]:
     return manifest.service.metadata.namespace, manifest.service.metadata.name
-
-
-def _faults(lines: Iterable[str]) -> None:
-    """Print faults as `file:line: …`, which editors and terminals show as a link."""
-    console = Console(stderr=True)
-    for line in lines:
-        console.print(escape(line), style="red", highlight=False, soft_wrap=True)

@@ -249,7 +249,7 @@ def _check(interpreter: Path) -> None:
     if missing := done.stdout.split():
         raise FleetError(
             f"runtime SGLang: {interpreter} lacks {' and '.join(missing)}; `make sglang` creates a "
-            f"complete environment, and `pip install 'evenkeel[sglang]'` adds the plug-in"
+            f"complete environment, and `pip install 'evenkeel-llm[sglang]'` adds the plug-in"
         )
 
 

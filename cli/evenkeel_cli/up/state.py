@@ -21,6 +21,8 @@ import psutil
 
 from evenkeel_cli.up.errors import AlreadyRunning, FleetError
 
+DEFAULT_ROOT: Final = Path(".evenkeel")
+"""The folder with the folders of all fleets."""
 _SAME_START_S: Final = 2.0  # start times come from clock ticks and a boot time that is rounded
 
 
@@ -98,10 +100,15 @@ class StateFolder:
 
     def read(self) -> FleetRecord | None:
         """The record of an earlier run that did not end in order; None without a valid one."""
-        try:
-            return msgspec.json.decode((self.path / "state.json").read_bytes(), type=FleetRecord)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+        return read_record(self.path)
+
+
+def read_record(folder: Path) -> FleetRecord | None:
+    """The record of the run in a service's folder; None without a valid one."""
+    try:
+        return msgspec.json.decode((folder / "state.json").read_bytes(), type=FleetRecord)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from evenkeel_cli.manifest import Manifest, ManifestFaults, load_manifest, parse_manifest
+from evenkeel_cli.faults import ManifestFaults
+from evenkeel_cli.manifest import Manifest, load_manifest, parse_manifest
 
 SERVICE = """\
 apiVersion: evenkeel.dev/v1alpha1
@@ -42,7 +43,7 @@ def read(*documents: str) -> Manifest:
 def faults(*documents: str) -> list[str]:
     with pytest.raises(ManifestFaults) as caught:
         read(*documents)
-    return list(caught.value.lines)
+    return [str(fault) for fault in caught.value.faults]
 
 
 def test_a_good_file_gives_service_tenants_and_keys() -> None:
@@ -251,7 +252,7 @@ def test_a_file_cannot_build_objects() -> None:
 def test_an_unreadable_file_is_reported_in_one_line(data: bytes) -> None:
     with pytest.raises(ManifestFaults) as caught:
         parse_manifest(data, "f.yaml")
-    (line,) = caught.value.lines
+    (line,) = map(str, caught.value.faults)
     assert line.startswith("f.yaml")
 
 
@@ -263,10 +264,18 @@ def test_a_missing_file_is_a_fault(tmp_path: Path) -> None:
 REDIS = "  router: {state: {store: Redis, redis: {urlSecretRef: {name: redis, key: url}}}}\n"
 
 
+def test_external_engines_need_a_cluster_and_the_fault_names_the_other_command() -> None:
+    external = "{runtime: External, external: {selector: {matchLabels: {a: b}}, port: 1}}"
+    document = SERVICE.replace("{runtime: Simulator, replicas: 2}", external)
+    (fault,) = faults(document)
+    assert "sample) spec.engine.runtime: External selects pods of a cluster" in fault
+    assert "`evenkeel route`" in fault
+
+
 def test_the_file_must_contain_the_address_of_the_store() -> None:
     with pytest.raises(ManifestFaults) as caught:
         read(SERVICE + REDIS)
-    (line,) = caught.value.lines
+    (line,) = map(str, caught.value.faults)
     assert (
         "spec.router.state.redis.urlSecretRef: no Secret default/redis with an entry 'url'" in line
     )
@@ -290,14 +299,14 @@ def test_a_service_that_may_scale_to_zero_runs_one_replica_and_gets_a_warning() 
 def test_fields_without_effect_are_reported() -> None:
     service = SERVICE + (
         "  router: {replicas: 3, prefix: {mode: Tokens}}\n"
-        "  exposure: {ingress: {host: a.b}}\n"
+        "  exposure: {ingress: {host: a.b}, cors: {allowOrigins: ['http://a.b']}}\n"
         "  slo: {}\n"
     )
     other = TENANT.replace("{name: ads}", "{name: ads, namespace: elsewhere}").split("  apiKeys")[0]
     warnings = read(service, other, "kind: Namespace\n").warnings
     assert warnings == (
         "spec.slo has no effect here: a local fleet does not evaluate objectives",
-        "spec.exposure has no effect here: the router listens on this machine only",
+        "spec.exposure.ingress has no effect here: the router listens on this machine only",
         "document 3: kind Namespace is ignored",
         (
             "InferenceTenant elsewhere/ads is not served: it has another namespace, or "

@@ -194,6 +194,17 @@ def test_the_header_shows_fairness_and_the_missing_parts_of_the_ledger() -> None
         assert words in capture.get()
 
 
+def test_the_verdict_is_the_sentence_of_the_router() -> None:
+    sentence = "Unfair: ads/batch was given 43% of what it was owed while it waited."
+    reported = msgspec.structs.replace(
+        state(time_s=1, uptime_s=1, scale=1), fleet=FleetState(share_error=0.57, verdict=sentence)
+    )
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(render(make_view(reported, None)))
+    assert sentence in capture.get()
+
+
 def test_under_light_load_the_verdict_is_that_no_client_waits_and_internals_are_hidden() -> None:
     console = Console(width=200)
     with console.capture() as capture:

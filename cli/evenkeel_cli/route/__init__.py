@@ -1,0 +1,1 @@
+"""`evenkeel route`: a router in front of engines that exist already."""

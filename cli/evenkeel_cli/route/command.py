@@ -1,0 +1,224 @@
+"""The command `evenkeel route`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from evenkeel_contract.names import ADMIN_PORT, PROBE_PORT, TRAFFIC_PORT
+from evenkeel_contract.queueorder import QueueOwner
+from evenkeel_contract.routerconfig import (
+    Anonymous,
+    ListenConfig,
+    RouterConfig,
+    check_router_config,
+)
+from evenkeel_contract.values import Fault
+from evenkeel_router.cluster.config_watch import FileSource, Loaded
+from evenkeel_router.process import run, serve
+from rich.console import Console
+from rich.markup import escape
+
+from evenkeel_cli.output import print_error
+from evenkeel_cli.route.models import ModelNames, ModelsError, ask_models
+from evenkeel_cli.route.options import Options, route_of_options
+from evenkeel_cli.route.routefile import (
+    Read,
+    RouteFile,
+    parse_route_file,
+    router_config_of,
+    sha256,
+)
+
+FAULTY = 2
+"""Exit status for invalid options or an invalid file."""
+INTERRUPTED = 130
+
+
+def _port(text: str) -> Any:
+    return typer.Option(min=1, max=65535, help=text)
+
+
+def route(  # noqa: PLR0913, PLR0917  (one parameter per option)
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="YAML file with replicas, tenants and settings, instead of options."),
+    ] = None,
+    replica: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Address of an engine; once for each engine."),
+    ] = None,
+    replica_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            envvar="EVENKEEL_REPLICA_KEY",
+            help="Bearer key that the engines require, unless the file has one for them.",
+        ),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=KEY",
+            help="API key of a tenant, or of tenant/client; once for each key.",
+        ),
+    ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=N", help="Weight of a tenant, or of tenant/client. Default: 1."),
+    ] = None,
+    anonymous: Annotated[
+        Anonymous | None,
+        typer.Option(help="Requests without a key: 401, or all are one client. Default: Reject."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Model name. Default: the engines are asked."),
+    ] = None,
+    queue: Annotated[
+        QueueOwner | None,
+        typer.Option(
+            help="Where waiting requests are ordered. Auto, the default: in the router for engines "
+            "without the plug-in."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, _port("Port for requests of clients.")] = TRAFFIC_PORT,
+    probe_port: Annotated[
+        int | None, _port(f"Port for probes and metrics. Default: --port + 1 ({PROBE_PORT}).")
+    ] = None,
+    admin_port: Annotated[
+        int | None, _port(f"Port for `evenkeel top`. Default: --probe-port + 1 ({ADMIN_PORT}).")
+    ] = None,
+    admin_token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            envvar="EVENKEEL_ADMIN_TOKEN",
+            help="Bearer token of the admin port; required if --host is not a loopback address.",
+        ),
+    ] = None,
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="Log one line for each request.")
+    ] = False,
+) -> None:
+    """Run a fair router in front of engines that run already.
+
+    The first signal (Ctrl-C) finishes the requests in flight; a second one ends at once. Edits of FILE are applied when it is saved.
+    """
+    options = Options(
+        replicas=tuple(replica or ()),
+        keys=tuple(key or ()),
+        weights=tuple(weight or ()),
+        anonymous=anonymous,
+        model=model,
+        queue=queue,
+    )
+    probe = port + 1 if probe_port is None else probe_port
+    admin = probe + 1 if admin_port is None else admin_port
+    listen = ListenConfig(host=host, traffic_port=port, probe_port=probe, admin_port=admin)
+    token = None if admin_token is None else sha256(admin_token)
+    render = partial(
+        router_config_of, listen=listen, replica_key=replica_key, admin_token_sha256=token
+    )
+    raise typer.Exit(_route(file, options, render, log_requests=log_requests))
+
+
+Render = Callable[[RouteFile, ModelNames], RouterConfig]
+
+
+def _route(file: Path | None, options: Options, render: Render, *, log_requests: bool) -> int:
+    """Run until a signal; the exit status."""
+    # 1. What is to be routed.
+    (route, faults), data = _read(file, options)
+    if route is None:
+        return _print_faults(faults)
+    # 2. The names of the model: of a faulty configuration nothing is asked.
+    faults = tuple(_of_options(check_router_config(render(route, ModelNames("unknown")))))
+    if faults:
+        return _print_faults(faults)
+    console = Console()
+    try:
+        models = asyncio.run(_models(route, render, console))
+    except ModelsError as error:
+        print_error(error)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    # 3. The router.
+    config = render(route, models)
+    source = None
+    if file is not None:
+        source = FileSource(file, data, parse=partial(_reparse, str(file), models, render))
+    _banner(config, console)
+    output = sys.stderr if log_requests else None
+    return run(serve(config, source, log_output=output))
+
+
+def _read(file: Path | None, options: Options) -> tuple[Read, bytes]:
+    """What is to be routed, and the bytes of the file."""
+    if file is None:
+        return route_of_options(options), b""
+    if options != Options():
+        fault = Fault(
+            "FILE", "replaces the options for replicas, keys, model and queue; give one of both"
+        )
+        return (None, (fault,)), b""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        return (None, (Fault(str(file), f"cannot be read: {error.strerror}"),)), b""
+    return parse_route_file(data, str(file)), data
+
+
+def _reparse(name: str, models: ModelNames, render: Render, data: bytes) -> Loaded:
+    """A configuration from a changed file. The engines are not asked again."""
+    route, faults = parse_route_file(data, name)
+    if route is None:
+        return None, faults
+    return render(route, models if route.model is None else ModelNames(route.model)), ()
+
+
+async def _models(route: RouteFile, render: Render, console: Console) -> ModelNames:
+    if route.model is not None:
+        return ModelNames(route.model)
+    replicas = render(route, ModelNames("unknown")).replicas
+
+    def report(text: str) -> None:
+        console.print(escape(text), highlight=False, soft_wrap=True)
+
+    return await ask_models(replicas, report=report)
+
+
+def _of_options(found: Iterable[Fault]) -> Iterable[Fault]:
+    """Faults of ports and of the token, under the names of the options."""
+    names = {
+        "listen.trafficPort": "--port",
+        "listen.probePort": "--probe-port",
+        "listen.adminPort": "--admin-port",
+        "adminTokenSha256": "--admin-token",
+    }
+    return (Fault(names.get(fault.path, fault.path), fault.message) for fault in found)
+
+
+def _print_faults(faults: Sequence[Fault]) -> int:
+    for fault in faults:
+        print_error(fault)
+    return FAULTY
+
+
+def _banner(config: RouterConfig, console: Console) -> None:
+    listen = config.listen
+    host = f"[{listen.host}]" if ":" in listen.host else listen.host
+    lines = (
+        f"router    http://{host}:{listen.traffic_port}/v1",
+        f"model     {', '.join((config.model, *config.model_aliases, *config.adapters))}",
+        f"replicas  {', '.join(replica.name for replica in config.replicas)}",
+        f"watch     evenkeel top --url http://{host}:{listen.admin_port}",
+    )
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,258 @@
+"""The file of `evenkeel route`, and the RouterConfig that follows from it.
+
+Options of the command line become a document of the same form, so both have the same rules. Sections that a RouterConfig
+has too keep its names: `scheduling`, `prefix`, `limits`, `state`. Durations are seconds, and sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from evenkeel_contract.decode import salvage
+from evenkeel_contract.queueorder import QueueOwner
+from evenkeel_contract.routerconfig import (
+    Anonymous,
+    ApiKeyConfig,
+    ClientConfig,
+    LimitsConfig,
+    ListenConfig,
+    Name,
+    PrefixConfig,
+    ReplicaConfig,
+    RouterConfig,
+    SchedulingConfig,
+    StateConfig,
+    TenancyConfig,
+    TenantConfig,
+    TenantLimits,
+    Weight,
+    check_router_config,
+)
+from evenkeel_contract.values import PRINTABLE, Cidr, Fault, Length, UniqueBy, Url, without_echoes
+
+from evenkeel_cli.route.models import ModelNames
+from evenkeel_cli.yamlfile import YamlFault, given_twice, parse_documents
+
+NAMESPACE: Final = "default"
+SERVICE: Final = "route"
+"""Names of the service in metrics and in the ledger."""
+DEFAULT_CLIENT: Final = "default"
+"""The client of keys that belong to a tenant as a whole."""
+
+Key = Annotated[str, Length(1, 4096), PRINTABLE]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteReplica:
+    """One engine that runs already."""
+
+    url: Annotated[str, Url(bare=True)]
+    """`http://host:port`, without a path."""
+    name: Name | None = None
+    """Its name in metrics and logs. If not set, it is `host:port`."""
+    api_key: Key | None = None
+    """Bearer key that the engine requires; not set if it requires none."""
+    reports: Annotated[str, Url(("tcp",), bare=True)] | None = None
+    """`tcp://host:port` of its reports port, if it runs the plug-in."""
+    kv_events: Annotated[str, Url(("tcp",), bare=True)] | None = None
+    """`tcp://host:port` of its KV events, with prefix mode Tokens."""
+    kv_replay: Annotated[str, Url(("tcp",), bare=True)] | None = None
+    """`tcp://host:port` of the replay of its KV events; required with `kvEvents`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteClient:
+    """One client of a tenant."""
+
+    name: Name
+    weight: Weight = 1
+    """Its weight against the other clients of the tenant."""
+    keys: tuple[Key, ...] = ()
+    """API keys that identify it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteTenant:
+    """One tenant."""
+
+    name: Name
+    weight: Weight = 1
+    """Its weight against the other tenants, however many clients it has."""
+    keys: tuple[Key, ...] = ()
+    """API keys of a tenant without named clients: they identify its client `default`."""
+    clients: Annotated[tuple[RouteClient, ...], UniqueBy(("name",))] = ()
+    limits: TenantLimits = field(default_factory=TenantLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteScheduling(SchedulingConfig):
+    """As in a RouterConfig, but the router orders the queue of an engine without the plug-in."""
+
+    queue: QueueOwner = QueueOwner.AUTO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteFile:
+    """The document."""
+
+    replicas: Annotated[tuple[RouteReplica, ...], Length(1, 1024)]
+    tenants: Annotated[tuple[RouteTenant, ...], UniqueBy(("name",))] = ()
+    model: Name | None = None
+    """Model name that clients send. If not set, the router asks the engines (`GET /v1/models`) when it starts."""
+    anonymous: Anonymous = Anonymous.REJECT
+    """Requests without a key: they get 401 (Reject), or all of them are one client (Share)."""
+    trusted_proxies: tuple[Annotated[str, Cidr()], ...] = ()
+    """Networks whose header `x-evenkeel-client` the router accepts as the client's name."""
+    scheduling: RouteScheduling = field(default_factory=RouteScheduling)
+    prefix: PrefixConfig = field(default_factory=PrefixConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    state: StateConfig = field(default_factory=StateConfig)
+
+
+Read = tuple[RouteFile | None, tuple[Fault, ...]]
+"""A document and no faults, or None and every fault."""
+
+
+def parse_route_file(data: bytes, name: str) -> Read:
+    """Read the bytes of a file called `name`. The path of a fault begins with the file and its line."""
+    try:
+        documents = parse_documents(data, name)
+    except YamlFault as error:
+        return None, (Fault(name, str(error).removeprefix(f"{name}: ")),)
+    if len(documents) != 1:
+        return None, (Fault(name, f"must have exactly one document, not {len(documents)}"),)
+    (document,) = documents
+    repeated = [
+        Fault(f"{name}:{position.line}", given_twice(key)) for position, key in document.repeated
+    ]
+    route, faults = check_route(document.data)
+    found = [
+        Fault(f"{name}:{document.position_of(fault.path).line}: {fault.path}", fault.message)
+        for fault in faults
+    ]
+    return (None, (*repeated, *found)) if repeated or found else (route, ())
+
+
+def check_route(data: object) -> Read:
+    """Decode a document and check its rules."""
+    route, faults = salvage(RouteFile, data)
+    config = router_config_of(route, ModelNames(route.model or "unknown"), listen=ListenConfig())
+    rules = (*_rules(route), *check_router_config(config))
+    faults += tuple(without_echoes((one for one in rules if _is_of_file(one)), faults))
+    return (None if faults else route), faults
+
+
+def router_config_of(
+    route: RouteFile,
+    models: ModelNames,
+    *,
+    listen: ListenConfig,
+    replica_key: str | None = None,
+    admin_token_sha256: str | None = None,
+) -> RouterConfig:
+    """The RouterConfig. `models`: the names that the engines serve; `replica_key`: of replicas that the file gives no key."""
+    return RouterConfig(
+        namespace=NAMESPACE,
+        service=SERVICE,
+        model=models.model,
+        model_aliases=models.aliases,
+        adapters=models.adapters,
+        listen=listen,
+        scheduling=route.scheduling,
+        prefix=route.prefix,
+        limits=route.limits,
+        tenancy=TenancyConfig(
+            anonymous=route.anonymous,
+            trusted_proxies=route.trusted_proxies,
+            tenants=tuple(_tenant(tenant) for tenant in route.tenants),
+        ),
+        state=route.state,
+        replicas=tuple(_replica(replica, replica_key) for replica in route.replicas),
+        admin_token_sha256=admin_token_sha256,
+    )
+
+
+def sha256(text: str) -> str:
+    """As a RouterConfig holds keys and tokens."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _replica(given: RouteReplica, replica_key: str | None) -> ReplicaConfig:
+    return ReplicaConfig(
+        name=name_of(given),
+        url=given.url.rstrip("/"),
+        reports=given.reports,
+        kv_events=given.kv_events,
+        kv_replay=given.kv_replay,
+        api_key=given.api_key or replica_key,
+    )
+
+
+def name_of(replica: RouteReplica) -> str:
+    """Its name in metrics and logs."""
+    return replica.name or urlsplit(replica.url).netloc or replica.url
+
+
+def _tenant(given: RouteTenant) -> TenantConfig:
+    clients = [ClientConfig(name=one.name, weight=one.weight) for one in given.clients]
+    if given.keys and all(one.name != DEFAULT_CLIENT for one in given.clients):
+        clients.append(ClientConfig(name=DEFAULT_CLIENT))
+    return TenantConfig(
+        namespace=NAMESPACE,
+        name=given.name,
+        weight=given.weight,
+        clients=tuple(clients),
+        api_keys=tuple(
+            ApiKeyConfig(name=f"key-{number}", client=client, sha256=sha256(key))
+            for number, (client, _, key) in enumerate(_keys_of(given, ""))
+        ),
+        limits=given.limits,
+    )
+
+
+def _keys_of(tenant: RouteTenant, path: str) -> Iterator[tuple[str, str, str]]:
+    """(client, path of the key, key) of a tenant at `path`."""
+    for k, key in enumerate(tenant.keys):
+        yield DEFAULT_CLIENT, f"{path}.keys[{k}]", key
+    for c, client in enumerate(tenant.clients):
+        for k, key in enumerate(client.keys):
+            yield client.name, f"{path}.clients[{c}].keys[{k}]", key
+
+
+def _rules(route: RouteFile) -> Iterator[Fault]:
+    yield from _repeated(
+        (f"replicas[{r}].{'name' if one.name else 'url'}", name_of(one), "the same name")
+        for r, one in enumerate(route.replicas)
+    )
+    keys = [
+        (path, key)
+        for t, tenant in enumerate(route.tenants)
+        for _, path, key in _keys_of(tenant, f"tenants[{t}]")
+    ]
+    for path, key in keys:
+        if not key.isascii() or " " in key:  # without the key, which is a secret
+            yield Fault(path, "must be ASCII without spaces")
+    yield from _repeated((path, key, "the same key") for path, key in keys)
+    if not keys and not route.trusted_proxies and route.anonymous is Anonymous.REJECT:
+        yield Fault(
+            "tenants",
+            "no tenant has a key, so every request would get 401; add a key, or set anonymous: Share",
+        )
+
+
+def _repeated(entries: Iterable[tuple[str, str, str]]) -> Iterator[Fault]:
+    """Entries (path, value, what it is) whose value another one has."""
+    first: dict[str, str] = {}
+    for path, value, what in entries:
+        seen = first.setdefault(value, path)
+        if seen != path:
+            yield Fault(path, f"has {what} as {seen}", about=(seen,))
+
+
+def _is_of_file(fault: Fault) -> bool:
+    """Not of the RouterConfig's own parts: repeated keys are found in the file, and ports are options."""
+    return not fault.path.startswith(("tenancy", "listen", "adminToken"))
