@@ -3,7 +3,7 @@
     python -m bench.fleet_ablation QUESTION [--workload tot-s1] [--seeds 3] [--processes 2]
 
 Questions are the keys of `QUESTIONS`; each is a list of variants, and each variant a row of a Markdown table:
-means over seeds. `docs/experiments.md` has the answers.
+means over seeds. `bench/results/experiments.md` has the answers.
 
 Some variants change the workload's load or the profile's costs. They show what a result
 depends on; the comparison itself is `fleet_comparison.py`, with workloads fixed beforehand.

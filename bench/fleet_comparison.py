@@ -4,8 +4,8 @@
         [--length 0.5] [--resume]
 
 The counterpart of Fig. 7 of the DLPM paper. D2LPM + DLPM is what a service runs by default. A system is a name of `SYSTEMS`, or
-D2LPM + DLPM with other quanta (`20000/8000`, `auto/1000`: worker and client quantum), with another `patience=4`, in the `printed`
-order, or with the `least work first` (docs/design/0007).
+D2LPM + DLPM with other quanta (`20000/8000`, `auto/1000`: worker and client quantum), with another `patience=4`, or in the `printed`
+order. `bench.order` compares other orders.
 
 Workloads lie in `bench/workloads/`; `COMPARED` has the factor on their rate of arrivals at which the fleet is saturated. Arrivals
 grow with the number of replicas. `--length` takes the first part of each workload. Writes `fleet-comparison.json` (every run), `.md` (mean and standard deviation over seeds) and
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing import Pool
@@ -26,8 +26,6 @@ from statistics import fmean, stdev
 import msgspec
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.measures import percentile
-from evenkeel_fairshare.replica.dlpm import Dlpm
-from evenkeel_fairshare.replica.order import least_work_for_its_match
 from evenkeel_simulator.experiments.fleet import Fleet, FleetConfig
 from evenkeel_simulator.experiments.plots import COLOURS, tidy
 from evenkeel_simulator.experiments.records import Record
@@ -90,6 +88,8 @@ Case = tuple[str, float, int, float]
 """Workload, load, replicas, length."""
 Task = tuple[Case, str, int]
 """Case, system, seed."""
+MakeFleet = Callable[[str, WorkloadSpec], FleetConfig]
+"""The fleet of a system for a workload."""
 
 COLUMNS: Mapping[str, tuple[str, str]] = {  # field: (heading, format)
     "throughput": ("throughput, tokens/s", "{:,.0f}"),
@@ -146,9 +146,6 @@ def fleet_of(system: str, spec: WorkloadSpec) -> FleetConfig:
         return replace(setup, fleet_policy=fleet_policy, replica_policy=replica_policy).fleet()
     if system == "printed":
         return replace(setup, printed=True).fleet()
-    if system == "least work first":
-        least_work = partial(Dlpm, warmup_s=setup.warmup_s, order=least_work_for_its_match)
-        return replace(setup.fleet(), replica_policy=least_work)
     if system.startswith("patience="):
         policy = AutoD2lpm(patience=float(system.removeprefix("patience=")))
         return replace(setup.fleet(), fleet_policy=policy)
@@ -160,7 +157,7 @@ def _quantum(text: str) -> float | None:
     return None if text == "auto" else float(text)
 
 
-def run(task: Task) -> Result:
+def run(task: Task, *, make_fleet: MakeFleet = fleet_of) -> Result:
     """One workload under one system with one seed."""
     (workload, load, replicas, length), system, seed = task
     spec = scaled(read_spec(WORKLOADS / f"{workload}.yaml"), load, replicas, length)
@@ -168,7 +165,7 @@ def run(task: Task) -> Result:
     if spec.trace is not None and length < 1:
         work = cut(work, length)
     records: list[Record] = []
-    makespan_s = Fleet(fleet_of(system, spec), records.append).run(work)
+    makespan_s = Fleet(make_fleet(system, spec), records.append).run(work)
     summary = summarise(records, makespan_s, clients=work.clients)
     well = [record for record in records if record.client not in spec.misbehaving]
     ttfts = [record.ttft_s for record in well if record.ttft_s is not None]
@@ -284,12 +281,11 @@ def _of_vtc(results: Iterable[Result], case: Case, system: str) -> list[float]:
     return [of[s, n] / of[VTC, n] for s, n in of if s == system and (VTC, n) in of]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Fleets compared on contended workloads.")
+def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options of the caller, and those of every comparison."""
     parser.add_argument("--workloads", nargs="+", default=list(COMPARED))
     parser.add_argument("--load", type=float, help="factor on arrivals (default: as in COMPARED)")
     parser.add_argument("--replicas", type=int, nargs="+", help="default: those of the workload")
-    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument(
         "--length", type=float, default=1.0, help="part of each workload, from 0 to 1"
@@ -297,8 +293,18 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--resume", action="store_true", help="keep what --out holds already")
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results")
-    options = parser.parse_args()
-    path = options.out / "fleet-comparison.json"
+    return parser.parse_args()
+
+
+def compare(
+    options: argparse.Namespace,
+    systems: Sequence[str],
+    name: str,
+    *,
+    make_fleet: MakeFleet = fleet_of,
+) -> list[Result]:
+    """Every workload under every system with every seed; each result is written to `name`.json at once."""
+    path = options.out / f"{name}.json"
     results = read(path) if options.resume else []
     done = {(result.case, result.system, result.seed) for result in results}
     # Seed by seed over all workloads: an early end is a smaller sample of each.
@@ -309,13 +315,23 @@ def main() -> None:
             own = read_spec(WORKLOADS / f"{workload}.yaml").replicas
             for replicas in options.replicas or [own]:
                 case = (workload, load, replicas, options.length)
-                tasks += [(case, system, seed) for system in options.systems]
+                tasks += [(case, system, seed) for system in systems]
     options.out.mkdir(parents=True, exist_ok=True)
     with Pool(options.processes) as pool:
-        for result in pool.imap(run, [task for task in tasks if task not in done]):
+        one = partial(run, make_fleet=make_fleet)
+        for result in pool.imap(one, [task for task in tasks if task not in done]):
             print(f"{label(result.case)} {result.system} seed {result.seed}", flush=True)
             results.append(result)
             path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Fleets compared on contended workloads.")
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS))
+    options = options_of(parser)
+    results = compare(options, options.systems, "fleet-comparison")
+    path = options.out / "fleet-comparison"
     path.with_suffix(".md").write_text(table(results), encoding="utf-8")
     plot(results, path.with_suffix(".png"))
     print("\n" + table(results))

@@ -1,32 +1,35 @@
 """Orders among the requests that DLPM may admit, against the longest match first (docs/design/0007).
 
-    python -m bench.order [--workloads judge-s1 ...] [--orders "HRRN" ...] [--load 2.5] [--seeds 4]
+    python -m bench.order [--workloads judge-s1 ...] [--orders "HRRN" ...] [--load 2.5] [--seeds 4] [--resume]
 
-Prints a Markdown table: means over seeds, with the ratio to longest match first in the same run. TTFT is that of well-behaved
-clients. Fleets run D2LPM, and all quanta are automatic.
+Prints a Markdown table: means over seeds of the ratio to longest match first with the same seed, and their standard deviation. TTFT
+is that of well-behaved clients. Fleets and loads are those of `fleet_comparison.py`. An order *passes* a workload with at least
+`LEAST_THROUGHPUT` and `LEAST_HITS` of longest match first, and on Mooncake's traces with at most `MOST_TTFT` of its TTFT. Writes
+`order.json` (every run) to `--out`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import Final
 
+from evenkeel_contract.enginesettings import WARMUP_S
 from evenkeel_fairshare.replica.contract import Arrival, Request
 from evenkeel_fairshare.replica.dlpm import Dlpm
 from evenkeel_fairshare.replica.order import least_work_for_its_match, longest_match
-from evenkeel_simulator.experiments.fleet import Fleet
-from evenkeel_simulator.experiments.records import Record
-from evenkeel_simulator.experiments.setup import Setup, engine_config, find_profile
-from evenkeel_simulator.experiments.summary import summarise
-from evenkeel_simulator.experiments.workload_file import WorkloadSpec, make_workload, read_spec
+from evenkeel_simulator.experiments.fleet import FleetConfig
+from evenkeel_simulator.experiments.workload_file import WorkloadSpec
 
-from bench.fleet_comparison import COMPARED, TRACES, WORKLOADS, scaled
+from bench.fleet_comparison import OURS, Case, Result, cell, compare, fleet_of, label, options_of
 
 REFERENCE: Final = "longest match"
+LEAST_THROUGHPUT: Final = 0.98
+LEAST_HITS: Final = 0.95
+MOST_TTFT: Final = 0.75
 SCALE: Final = 10**6
 """Sort keys are whole numbers; ratios are multiplied by this."""
 
@@ -34,8 +37,8 @@ SCALE: Final = 10**6
 class HrrnInside(Dlpm):
     """The highest response ratio first: input tokens computed since the arrival over uncached input."""
 
-    def __init__(self) -> None:
-        super().__init__(order=self._minus_ratio)
+    def __init__(self, *, warmup_s: float = 0.0) -> None:
+        super().__init__(order=self._minus_ratio, warmup_s=warmup_s)
         self._work = 0
         self._work_at_arrival: dict[Request, int] = {}
 
@@ -67,7 +70,7 @@ def warm_then_short(request: Request) -> int:
     return -request.matched_tokens if is_warm else request.uncached_tokens
 
 
-ORDERS: Final[Mapping[str, Callable[[], Dlpm]]] = {
+ORDERS: Final[Mapping[str, Callable[..., Dlpm]]] = {
     REFERENCE: partial(Dlpm, order=longest_match),
     "least work for its match": partial(Dlpm, order=least_work_for_its_match),
     "warm, then short": partial(Dlpm, order=warm_then_short),
@@ -77,48 +80,49 @@ ORDERS: Final[Mapping[str, Callable[[], Dlpm]]] = {
 }
 
 
-def run(name: str, spec: WorkloadSpec, order: str, seed: int) -> tuple[float, float, float]:
-    """(throughput, hit rate, mean TTFT of well-behaved clients) of one run."""
-    setup = Setup(
-        profile=find_profile(spec.profile),
-        replicas=spec.replicas,
-        engine=engine_config(kv_tokens=spec.kv_tokens),
+def ordered_fleet(order: str, spec: WorkloadSpec) -> FleetConfig:
+    """What a service runs by default, in another order."""
+    return replace(fleet_of(OURS, spec), replica_policy=partial(ORDERS[order], warmup_s=WARMUP_S))
+
+
+def ratios(results: Sequence[Result], case: Case, order: str) -> tuple[list[float], ...]:
+    """Throughput, hit rate and mean TTFT over those of longest match first, a list of seeds each."""
+    of = {(r.system, r.seed): r for r in results if r.case == case}
+    pairs = [(of[s, n], of[REFERENCE, n]) for s, n in of if s == order and (REFERENCE, n) in of]
+    return tuple(
+        [getattr(one, name) / getattr(base, name) for one, base in pairs]
+        for name in ("throughput", "hit_rate", "well_ttft_mean_s")
     )
-    config = replace(setup.fleet(), replica_policy=ORDERS[order])
-    records: list[Record] = []
-    work = make_workload(name, spec, seed=seed, traces=TRACES)
-    summary = summarise(records, Fleet(config, records.append).run(work))
-    ttfts = [
-        record.ttft_s
-        for record in records
-        if record.client not in spec.misbehaving and record.ttft_s is not None
-    ]
-    return summary.throughput_tokens_per_s, summary.hit_rate, fmean(ttfts)
+
+
+def passes(workload: str, ratios: Sequence[Sequence[float]]) -> bool:
+    """Whether the means over seeds reach the goal."""
+    throughput, hits, ttft = map(fmean, ratios)
+    is_better = ttft <= MOST_TTFT or workload not in {"mooncake-conversation", "mooncake-synthetic"}
+    return throughput >= LEAST_THROUGHPUT and hits >= LEAST_HITS and is_better
+
+
+def table(results: Sequence[Result]) -> str:
+    """A row per workload and order."""
+    lines = ["| workload | order | seeds | throughput | hit rate | mean TTFT | passes |"]
+    lines.append("|---|---|---:|---:|---:|---:|---|")
+    for case in dict.fromkeys(result.case for result in results):
+        for order in dict.fromkeys(r.system for r in results if r.case == case):
+            found = ratios(results, case, order)
+            if order == REFERENCE or not found[0]:
+                continue
+            cells = " | ".join(cell("{:.3f}", values) for values in found)
+            verdict = "yes" if passes(case[0], found) else "no"
+            lines.append(f"| {label(case)} | {order} | {len(found[0])} | {cells} | {verdict} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Orders among the eligible requests of DLPM.")
-    parser.add_argument("--workloads", nargs="+", default=list(COMPARED))
     parser.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS)[1:])
-    parser.add_argument("--load", type=float, default=1.0)
-    parser.add_argument("--seeds", type=int, default=1)
-    options = parser.parse_args()
-    print("| workload | order | throughput, tokens/s | | hit rate | | mean TTFT, s | |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
-    for name in options.workloads:
-        spec = scaled(read_spec(WORKLOADS / f"{name}.yaml"), options.load)
-        reference: list[float] = []
-        for order in (REFERENCE, *options.orders):
-            seeds = [run(name, spec, order, seed) for seed in range(options.seeds)]
-            means = [fmean(column) for column in zip(*seeds, strict=True)]
-            reference = reference or means
-            cells = [
-                f"{form.format(mean)} | {mean / base:.3f}"
-                for form, mean, base in zip(
-                    ("{:,.0f}", "{:.3f}", "{:.2f}"), means, reference, strict=True
-                )
-            ]
-            print(f"| {name} | {order} | " + " | ".join(cells) + " |", flush=True)
+    options = options_of(parser)
+    systems = (REFERENCE, *options.orders)
+    print("\n" + table(compare(options, systems, "order", make_fleet=ordered_fleet)))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import httpx
@@ -28,9 +29,16 @@ class EngineError(RuntimeError):
 
 @contextmanager
 def running_engine(
-    *, python: Path, model: Path, policy: str, cpu: bool, flags: Sequence[str], log: Path
+    *,
+    python: Path,
+    model: Path,
+    policy: str,
+    cpu: bool,
+    flags: Sequence[str],
+    log: Path,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[str]:
-    """An engine's address. `policy` is what `--schedule-policy` takes; `flags` come last."""
+    """An engine's address. `policy` is what `--schedule-policy` takes; `flags` come last; `settings` go to its environment."""
     port = ports.free_port(HOST)
     command = (
         *(str(python), "-m", SGLANG_MODULE, f"--model-path={model}"),
@@ -41,6 +49,7 @@ def running_engine(
     )
     environment = {**os.environ, **OFFLINE_ENVIRONMENT, **(CPU_ENVIRONMENT if cpu else {})}
     environment.pop("PYTHONPATH", None)  # this interpreter's, not that one's
+    environment.update(settings)
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=environment, stdout=output, stderr=output, start_new_session=True

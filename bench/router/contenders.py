@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 from evenkeel_contract import routerconfig as rc
 from evenkeel_contract.decode import to_plain
+from evenkeel_contract.queueorder import QueueOwner
 
 from bench.router.worker import MODEL
 
@@ -54,6 +55,7 @@ class Evenkeel(Contender):
     """This router with everything on: keys, index, D2LPM, accounting, metrics, access log."""
 
     name = "evenkeel"
+    queue = QueueOwner.ENGINE
 
     def __init__(self, python: str) -> None:
         self._python = python
@@ -81,6 +83,7 @@ class Evenkeel(Contender):
                 traffic_port=place.port, probe_port=place.probe_port, admin_port=place.admin_port
             ),
             tenancy=rc.TenancyConfig(tenants=tenants),
+            scheduling=rc.SchedulingConfig(queue=self.queue),
             replicas=tuple(
                 rc.ReplicaConfig(name=f"worker-{i}", url=url) for i, url in enumerate(place.workers)
             ),
@@ -99,6 +102,13 @@ class Evenkeel(Contender):
             return f"evenkeel ({_run('git', 'describe', '--always', '--dirty')})"
         except (OSError, subprocess.CalledProcessError):  # no git, or a copy without its history
             return "evenkeel"
+
+
+class GatedEvenkeel(Evenkeel):
+    """The same, and it orders the queues of the replicas (R12)."""
+
+    name = "evenkeel-gate"
+    queue = QueueOwner.ROUTER
 
 
 class SglangRouter(Contender):
@@ -181,6 +191,7 @@ def contenders(venv: Path, python: str = sys.executable) -> dict[str, Contender]
     """All of them by name; those written in Python run on `python`."""
     all_of_them = (
         Evenkeel(python),
+        GatedEvenkeel(python),
         SglangRouter(venv),
         QuietSglangRouter(venv),
         BareProxy(python),

@@ -23,7 +23,14 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from bench.router import measure, report
-from bench.router.contenders import KEYS, Contender, Place, contenders
+from bench.router.contenders import (
+    KEYS,
+    Contender,
+    Evenkeel,
+    GatedEvenkeel,
+    Place,
+    contenders,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("fairshare", "contract", "kube", "simulator", "router", "cli", ".")
@@ -305,6 +312,8 @@ def save(runs: list[report.Run], arguments: argparse.Namespace, out: Path) -> No
     document = {"about": about, "runs": [asdict(run) for run in runs]}
     (out / "bench-router.json").write_text(json.dumps(document, indent=1))
     references = [name for name in arguments.routers if name.startswith("sglang-router")]
+    if GatedEvenkeel.name in arguments.routers:
+        references.append(Evenkeel.name)
     table = report.markdown(runs, references)
     (out / "bench-router.md").write_text(table)
     report.plot(runs, out / "bench-router.svg")

@@ -16,7 +16,7 @@ from evenkeel_fairshare.replica.contract import (
 )
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
 from evenkeel_fairshare.replica.order import least_work_for_its_match
-from evenkeel_fairshare.replica.registry import POLICIES, make_policy
+from evenkeel_fairshare.replica.registry import POLICIES, ReplicaPolicyConfig, make_policy
 from evenkeel_simulator.laboratory.policies import (
     REPLICA_POLICIES,
     LaboratoryConfig,
@@ -349,3 +349,28 @@ def test_a_correction_changes_what_is_charged_and_not_the_queue(policy: ReplicaP
     for one in (first, second):
         policy.leave(one, 1.0)
     assert not list(policy.waiting())
+
+
+FAIR = [name for name in POLICIES if not isinstance(make_policy(name), UnchargedPolicy)]
+
+
+@pytest.mark.parametrize("name", FAIR)
+def test_service_at_another_queue_is_charged_to_a_client_with_requests_here(name: str) -> None:
+    rules = ReplicaPolicyConfig(deficits=DeficitRules(quantum=100))
+    policy = make_policy(name, rules)
+    for number in range(6):
+        letter = "ab"[number % 2]
+        policy.arrive(job(number, client=f"ns/{letter}/one", tenant=f"ns/{letter}"), 0.0)
+    policy.served_elsewhere("ns/a/one", "ns/a", 5000.0)
+    policy.served_elsewhere("ns/c/one", "ns/c", 5000.0)  # nothing of it is here
+    order = []
+    admissions = policy.admissions(0.0)
+    request = next(admissions)
+    while request is not None:
+        request.extend_tokens = request.input_tokens
+        order.append(request.client)
+        try:
+            request = admissions.send(AdmissionResult.ADMITTED)
+        except StopIteration:
+            break
+    assert order == ["ns/b/one"] * 3 + ["ns/a/one"] * 3

@@ -136,3 +136,44 @@ def test_a_pass_proposes_what_a_search_of_the_whole_queue_finds(
                 both(lambda twin, chance, outcome=outcome: twin.answer(outcome))
             both(lambda twin, chance: twin.abandon())
             both(lambda twin, chance: twin.decode(chance))
+
+
+@settings(max_examples=500)
+@given(
+    clients=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2)), min_size=20, max_size=80),
+    seed=st.integers(0, 10_000),
+    quantum=st.sampled_from([1, 40, 100, 1000]),
+    holding=st.sampled_from([0.1, 0.3, 0.8]),
+    order=st.sampled_from([least_work_for_its_match, longest_match]),
+)
+def test_a_client_that_has_to_wait_is_proposed_once_and_nothing_else_changes(
+    clients, seed, quantum, holding, order
+):
+    """`CLIENT_LATER` once is `LATER` for each request of the client in this pass."""
+    rng, rules = Random(seed), DeficitRules(quantum=quantum)
+    once, each = twins = [Twin(Dlpm(rules=rules, order=order)) for _ in range(2)]
+    share = -(-len(clients) // PASSES)
+    for number in range(PASSES):
+        drawn, waiting_clients = rng.random(), set()
+        for twin in twins:
+            chance = Random(drawn)
+            for client in clients[number * share : (number + 1) * share]:
+                twin.arrive(client, chance)
+            twin.match(chance)
+            twin.begin()
+        while once.proposed is not None and rng.random() > holding / 20:
+            proposed = once.proposed.client
+            if rng.random() < holding:
+                waiting_clients.add(proposed)
+                once.answer(AdmissionResult.CLIENT_LATER)
+            else:
+                outcome = rng.choice([AdmissionResult.LATER, *[AdmissionResult.ADMITTED] * 4])
+                once.answer(outcome)
+                each.answer(outcome)
+            while each.proposed is not None and each.proposed.client in waiting_clients:
+                each.answer(AdmissionResult.LATER)
+            assert once.held() == each.held()
+            assert once.proposed is None or once.proposed.client not in waiting_clients
+        for twin in twins:
+            twin.abandon()
+            twin.decode(Random(drawn))

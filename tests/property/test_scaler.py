@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 
 from evenkeel_contract.routerconfig import ClientConfig, TenantConfig
-from evenkeel_contract.spec.parts import (
+from evenkeel_contract.spec.autoscaling import (
     Autoscaling,
     Behavior,
     Prometheus,

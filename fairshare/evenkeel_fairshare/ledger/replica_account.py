@@ -195,6 +195,15 @@ class ReplicaAccount:
         self.changes += bool(changed)
         return changed
 
+    def row(self, client: str) -> ReplicaRow:
+        """The row of a client as the replica reported it; zeros without one."""
+        cells = self.clients.get(client)
+        tenant = self.tenants.get(tenant_of(client))
+        if cells is None or tenant is None:
+            return ReplicaRow(client)
+        deficits = tenant[TENANT_DEFICIT], tenant[TENANT_SEED]
+        return ReplicaRow._make((client, *cells[1:], *deficits))
+
     def account(self, router: str) -> RouterAccount:
         """The account of one router; a new one if it has none."""
         account = self.accounts.get(router)

@@ -33,6 +33,9 @@ class AdmissionResult(Enum):
     LATER = (
         "later"  # another request computes its prefix now; it stays queued, and others may enter
     )
+    CLIENT_LATER = (
+        "client_later"  # no request of its client may enter in this pass (R13); others may
+    )
     NO_SLOT = (
         "no_slot"  # the batch uses all slots for adapters; it stays queued, and others may enter
     )
@@ -171,6 +174,12 @@ class ReplicaPolicy(ABC):
 
         Only for callers that predict what an engine computes, such as a router. Policies whose charge does not depend on the
         cache ignore it.
+        """
+
+    def served_elsewhere(self, client: str, tenant: str, service: float) -> None:
+        """Another queue of the same engine served a client so much, weighted tokens: charge it if it has requests here (R12).
+
+        Only for routers that share an engine. Policies without accounts ignore it.
         """
 
     @abstractmethod

@@ -42,6 +42,13 @@ Member = tuple[Account, Iterator[Entry]]
 """A queued account and its entries, the best first."""
 
 
+class Refused(defaultdict[DeficitLevel, dict[Account, int]]):
+    """Of each level, the number of requests of its members that the current pass refused."""
+
+    def __init__(self) -> None:
+        super().__init__(dict)
+
+
 class ClientQueue(OrderedDict[Request, Entry]):
     """The waiting requests of one client in order of arrival; `line` has them in order of proposal."""
 
@@ -52,6 +59,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
         """Number of other requests of the client admitted since the oldest one became the oldest."""
         self.without_slot: Request | None = None
         """The last one in this pass whose adapter has no slot."""
+        self.must_wait = False
+        """Whether none of them may enter in this pass."""
 
     def put(self, key: float, serial: int, request: Request) -> None:
         """`request` waits, or has another key."""
@@ -76,8 +85,8 @@ class ClientQueue(OrderedDict[Request, Entry]):
         Meanwhile nothing changes the queue, except that each proposal may be taken out before the next one.
         """
         line, index, too_old = self.line, 0, None
-        self.without_slot = None
-        while index < len(line):
+        self.without_slot, self.must_wait = None, False
+        while index < len(line) and not self.must_wait:
             entry = line[index]
             if entry is too_old:  # refused before
                 index += 1
@@ -132,6 +141,8 @@ class Dlpm(ReplicaPolicy):
         self._serials = serials()
         self._serials_of_retracted = serials(-1, -1)
         self._running: dict[Request, Account] = {}
+        self._refused = Refused()
+        """By the current pass."""
         self._warmup_s = warmup_s
         self._warm_at_s = 0.0
         rules = rules or DeficitRules()
@@ -169,15 +180,15 @@ class Dlpm(ReplicaPolicy):
         measured = self._measured
         if measured is not None and self._queue and measured.begin_pass(now_s, self._service):
             self.change_quantum(measured.value)
+        self._refused = Refused()
         for request in self._eligible():
             outcome = yield request
             if outcome is AdmissionResult.ADMITTED:
                 self._admit(request)
-            elif outcome is AdmissionResult.NO_SLOT:
-                client = self._queue[request]
-                self.client_queues[client.path[0]][client].without_slot = request
             elif outcome is AdmissionResult.NO_ROOM and not self._skip_misfit:
                 return
+            else:
+                self._refuse(request, outcome)
 
     def progress(self, request: Request, tokens: int) -> None:
         """Line 26, per token produced (§1.13 e)."""
@@ -216,6 +227,16 @@ class Dlpm(ReplicaPolicy):
                 node.charge(due - charged)
             elif due < charged:
                 node.pay_back(charged - due)
+
+    def served_elsewhere(self, client: str, tenant: str, service: float) -> None:
+        self._service += service
+        account = self.tenants.members.get(tenant)
+        if account is None:
+            return
+        account.charge(service)
+        own = account.children.members.get(client)
+        if own is not None:
+            own.charge(service)
 
     def requeue(self, request: Request, now_s: float) -> None:
         client = self._running.pop(request)
@@ -265,10 +286,24 @@ class Dlpm(ReplicaPolicy):
         }
 
     def _eligible(self) -> Iterator[Request]:
-        """Lines 17 to 20: the requests to propose, each once. The last one must have been charged if it was admitted."""
+        """Lines 17 to 20: the requests to propose, each once. The answer to the last one must have been recorded."""
         queues = self.client_queues.items()
-        entries = _merge(self.tenants, ((tenant, _entries(tenant, own)) for tenant, own in queues))
-        return map(itemgetter(2), entries)
+        members = ((tenant, _entries(tenant, own, self._refused)) for tenant, own in queues)
+        return map(itemgetter(2), _merge(self.tenants, members, self._refused[self.tenants]))
+
+    def _refuse(self, request: Request, outcome: AdmissionResult) -> None:
+        """Record a request, or all the others of its client too, as refused in this pass."""
+        client = self._queue[request]
+        queue = self.client_queues[client.path[0]][client]
+        requests = 1
+        if outcome is AdmissionResult.NO_SLOT:
+            queue.without_slot = request
+        elif outcome is AdmissionResult.CLIENT_LATER:
+            queue.must_wait = True
+            requests = client.waiting - self._refused[client.level].get(client, 0)
+        for node in client.path:
+            refused = self._refused[node.level]
+            refused[node] = refused.get(node, 0) + requests
 
     def _put(self, request: Request, serial: int) -> None:
         client = self._queue[request]
@@ -333,16 +368,22 @@ class Dlpm(ReplicaPolicy):
             node.admit(cost)
 
 
-def _entries(tenant: Account, queues: Mapping[Account, ClientQueue]) -> Iterator[Entry]:
+def _entries(
+    tenant: Account, queues: Mapping[Account, ClientQueue], refused: Refused
+) -> Iterator[Entry]:
     """Of the clients of one tenant."""
-    return _merge(tenant.children, ((client, own.proposals()) for client, own in queues.items()))
+    level = tenant.children
+    members = ((client, own.proposals()) for client, own in queues.items())
+    return _merge(level, members, refused[level])
 
 
-def _merge(level: DeficitLevel, members: Iterable[Member]) -> Iterator[Entry]:
+def _merge(
+    level: DeficitLevel, members: Iterable[Member], refused: Mapping[Account, int]
+) -> Iterator[Entry]:
     """The entries of the eligible members of one level, those of light ones first, the best first, each once.
 
     `members`: the queued ones, each with its entries. The next entry of a member is taken after the previous answer, while the
-    member is eligible.
+    member is eligible. `refused`: number of its requests that this pass refused, recorded before the next entry is taken.
 
     Light members go first. Otherwise they would wait until heavy members with longer matches have used up their refill,
     and the next one too. While a light member's request is answered `LATER`, heavy members
@@ -355,7 +396,6 @@ def _merge(level: DeficitLevel, members: Iterable[Member]) -> Iterator[Entry]:
     # (is heavy, entry, member, its line); entries are unique, so members are never compared.
     ready: list[tuple[bool, Entry, Account, Iterator[Entry]]] = []
     by_refill = _by_refill(members, level.horizon)
-    refused: dict[Account, int] = {}
     heavy_yield = False
     while ready or by_refill:
         if not ready:
@@ -376,7 +416,6 @@ def _merge(level: DeficitLevel, members: Iterable[Member]) -> Iterator[Entry]:
         waiting = account.waiting
         yield entry
         if account.waiting == waiting:
-            refused[account] = refused.get(account, 0) + 1
             heavy_yield |= not is_heavy
         if account.positive_from > level.horizon:
             heappop(ready)

@@ -166,6 +166,10 @@ class Drr(MeteredPolicy[Seat]):
             seat.balance += seat.step * min(turned - seat.turned, seat.quanta_wanted)
             seat.turned = turned
 
+    def _account(self, client: str) -> Seat | None:
+        seat = self._seats.get(client)
+        return None if seat is None or seat.is_idle else seat
+
     def _charge(self, account: Seat, cost: float) -> None:
         self._settle(account)
         account.balance -= cost

@@ -53,7 +53,8 @@ class EngineTime:
         self._context_tokens = 0
         """Of the requests that decode."""
         self._tolerated: list[tuple[float, Member]] | None = None
-        """(longest decode step beside which it keeps its progress, client that runs), ascending; None: to be computed."""
+        """(longest decode step beside which it keeps its progress, client that runs), ascending; None: to be computed. For
+        clients without a lag."""
         self._lagging: list[Member] | None = None
         """Clients with a lag; None: to be computed."""
 
@@ -140,22 +141,26 @@ class EngineTime:
     def decoded(self, times: Sequence[float]) -> None:
         """Decode steps without a prefill ended, `times` seconds each, of the same requests."""
         batch = len(self._decoding)
-        for seconds in times:
-            self._step_times.observe(batch, self._context_tokens, seconds)
-            self._context_tokens += batch
+        self._step_times.observe(batch, self._context_tokens, times)
+        self._context_tokens += batch * len(times)
         self._steps += len(times)
         run = DecodeRun(times, batch, self._step_times.line())
-        clients = [client for client in self._running if client.decoding]
         tenants: dict[Member, int] = {}
-        for client in clients:
-            assert client.parent is not None
-            tenants[client.parent] = tenants.get(client.parent, 0) + client.decoding
-            client.use_run(run, client.decoding)
-        for tenant, requests in tenants.items():
-            tenant.use_run(run, requests)
+        clients: dict[Member, dict[Member, int]] = {}
+        for client in self._running:
+            if client.decoding:
+                tenant = client.parent
+                assert tenant is not None
+                if tenant not in tenants:
+                    tenants[tenant], clients[tenant] = 0, {}
+                tenants[tenant] += client.decoding
+                clients[tenant][client] = client.decoding
+        for tenant, own in clients.items():
+            tenant.children.use_run(run, own)
+        self._tenants.use_run(run, tenants)
         self._tenants.advance(run.seconds)
-        for client in clients:
-            client.progress_run(run, self._isolation)
+        for tenant, own in clients.items():
+            tenant.children.progress_run(run, own, self._isolation)
         self._changed()
 
     def must_wait(self, request: Request) -> bool:
@@ -163,6 +168,8 @@ class EngineTime:
         client = self._client(request)
         if not client.may_lead:
             return False
+        if any(map(client.leads, self._protected(self._all_lagging()))):
+            return True
         longest_s = next(
             (most_s for most_s, other in self._tolerances() if client.leads(other)), inf
         )
@@ -199,25 +206,26 @@ class EngineTime:
     def _client(self, request: Request) -> Member:
         return self._tenants.active[request.tenant].children.active[request.client]
 
-    def _clients(self) -> Iterator[Member]:
-        for tenant in self._tenants.active.values():
-            yield from tenant.children.active.values()
-
     def _tolerances(self) -> list[tuple[float, Member]]:
         if self._tolerated is None:
-            # A client in prefill that may have to wait itself protects no one: two such clients would wait for each other.
-            protected = [one for one in self._running if one.decoding or not one.may_lead]
             line = self._step_times.line()
             pairs = [
-                (0.0 if one.lags else self._most_progress_s(one, line) / one.share, one)
-                for one in protected
+                (self._most_progress_s(one, line) / one.share, one)
+                for one in self._protected(self._running)
             ]
             self._tolerated = sorted(pairs, key=itemgetter(0))
         return self._tolerated
 
+    @staticmethod
+    def _protected(clients: Iterable[Member]) -> Iterator[Member]:
+        """Those for which others may have to wait. They run, and they need not wait themselves: else two clients in prefill would
+        wait for each other."""
+        return (one for one in clients if one.decoding or (one.running and not one.may_lead))
+
     def _all_lagging(self) -> list[Member]:
         if self._lagging is None:
-            self._lagging = [client for client in self._clients() if client.lags]
+            tenants = self._tenants.active.values()
+            self._lagging = [one for tenant in tenants for one in tenant.children.with_a_lag()]
         return self._lagging
 
     def _most_progress_s(self, client: Member, line: Line) -> float:

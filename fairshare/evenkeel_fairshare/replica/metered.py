@@ -41,6 +41,15 @@ class MeteredPolicy(ReplicaPolicy, Generic[_Account]):
         for account, count in Tally(map(self._running.__getitem__, requests)).items():
             self._charge(account, price * count)
 
+    def served_elsewhere(self, client: str, tenant: str, service: float) -> None:
+        account = self._account(client)
+        if account is not None:
+            self._charge(account, service)
+
+    @abstractmethod
+    def _account(self, client: str) -> _Account | None:
+        """The account of a client with requests here."""
+
     @abstractmethod
     def _charge(self, account: _Account, cost: float) -> None:
         """Weighted tokens, before any division by weights."""

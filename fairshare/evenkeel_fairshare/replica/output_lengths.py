@@ -14,15 +14,18 @@ class OutputLengths:
 
     def __init__(self, *, remembered: int = 65_536) -> None:
         self._lengths: OrderedDict[str, deque[int]] = OrderedDict()
+        self.longest_by_client: dict[str, int] = {}
+        """Of each client with an ended request. Read for every running request in every pass."""
         self._remembered = remembered
 
     def learn(self, client: str, output_tokens: int) -> None:
         """A request of a client ended."""
         lengths = self._lengths.setdefault(client, deque(maxlen=RECENT))
         lengths.append(output_tokens)
+        self.longest_by_client[client] = max(lengths)
         self._lengths.move_to_end(client)
         if len(self._lengths) > self._remembered:
-            self._lengths.popitem(last=False)
+            del self.longest_by_client[self._lengths.popitem(last=False)[0]]
 
     def mean(self, client: str) -> int:
         """Rounded; 0 before the first request ended."""
@@ -31,5 +34,4 @@ class OutputLengths:
 
     def longest(self, client: str) -> int | None:
         """None before the first request ended."""
-        lengths = self._lengths.get(client)
-        return max(lengths) if lengths else None
+        return self.longest_by_client.get(client)

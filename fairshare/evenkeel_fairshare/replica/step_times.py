@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 REQUEST_TOKENS: Final = 192
@@ -31,17 +32,27 @@ class StepTimes:
         self._variance = 0.0
         self._covariance = 0.0
 
-    def observe(self, requests: int, context_tokens: int, seconds: float) -> None:
-        """A decode step took so long (Welford's update, with exponential weights)."""
+    def observe(self, requests: int, context_tokens: int, times: Sequence[float]) -> None:
+        """Decode steps of the same requests took so long, one after the other (Welford's update, with exponential weights).
+
+        `context_tokens`: of the first step; each adds a token per request.
+        """
         size = step_size(requests, context_tokens)
-        self._weight = min(self._weight + 1.0, MEMORY_STEPS)
-        rate = 1.0 / self._weight
-        away = size - self._size
-        self._size += rate * away
-        self._variance = (1 - rate) * (self._variance + rate * away * away)
-        late = seconds - self._seconds
-        self._seconds += rate * late
-        self._covariance = (1 - rate) * (self._covariance + rate * away * late)
+        weight, mean_size, mean_s = self._weight, self._size, self._seconds
+        variance, covariance = self._variance, self._covariance
+        for seconds in times:
+            if weight < MEMORY_STEPS:
+                weight += 1.0
+            rate = 1.0 / weight
+            away = size - mean_size
+            mean_size += rate * away
+            variance = (1 - rate) * (variance + rate * away * away)
+            late = seconds - mean_s
+            mean_s += rate * late
+            covariance = (1 - rate) * (covariance + rate * away * late)
+            size += requests
+        self._weight, self._size, self._seconds = weight, mean_size, mean_s
+        self._variance, self._covariance = variance, covariance
 
     def line(self) -> Line:
         """What is known now; neither figure is negative."""

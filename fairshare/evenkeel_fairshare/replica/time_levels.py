@@ -5,7 +5,7 @@ The two levels of weighted fair queueing under `engine_time`, which explains lea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from evenkeel_fairshare.replica.step_times import Line, step_size
@@ -38,7 +38,8 @@ class DecodeRun:
         growth_s = slope * growth / isolation
         if most_s >= self.last_s:  # the longest step: no step is capped
             return self.seconds
-        return sum([min(seconds, most_s + growth_s * n) for n, seconds in enumerate(self.times)])
+        steps = enumerate(self.times)
+        return sum([s if s < (most := most_s + growth_s * n) else most for n, s in steps])
 
 
 class Member:
@@ -125,22 +126,6 @@ class Member:
         lag_s = (now_s - self.progress_until_s) * self.weight - seconds
         self.progress_until_s = now_s - min(max(lag_s, 0.0), MAX_LAG_S) / self.weight
 
-    def use_run(self, run: DecodeRun, requests: int) -> None:
-        """So many requests of it were in a run of decode steps, before the virtual time advances. As `use` for each step: in a run
-        a lead only grows or only shrinks."""
-        part = requests / run.batch / self.weight
-        now_s = self.level.virtual_s
-        last_s = now_s + (run.seconds - run.last_s) * self.level.rate + run.last_s * part
-        most_s = MAX_LAG_S / self.weight
-        until_s = min(max(self.used_until_s, now_s), now_s + most_s) + run.seconds * part
-        self.used_until_s = min(max(until_s, last_s), last_s + most_s)
-
-    def progress_run(self, run: DecodeRun, isolation: float) -> None:
-        """It made progress in a run, after the virtual time advanced. As `progress` for each step: likewise."""
-        size = step_size(self.running, self.context_tokens)
-        self.progress(run.progress_s(size, self.decoding, isolation) if isolation else run.seconds)
-        self.context_tokens += self.decoding * len(run.times)
-
     def lag(self, seconds: float) -> None:
         """Its lag is `seconds` from now on."""
         self.progress_until_s = self.level.virtual_s - seconds / self.weight
@@ -180,6 +165,41 @@ class TimeLevel:
         return (
             1.0 if self._owner is None else self._owner.level.rate * self._owner.weight
         ) / self.weight
+
+    def use_run(self, run: DecodeRun, requests: Mapping[Member, int]) -> None:
+        """Members had so many requests each in a run of decode steps, before the virtual time advances. As `Member.use` for each
+        step: in a run a lead only grows or only shrinks. What all members have in common is computed once: there may be hundreds."""
+        now_s, seconds, batch, last_step_s = self.virtual_s, run.seconds, run.batch, run.last_s
+        before_last_s = now_s + (seconds - last_step_s) * self.rate
+        for member, number in requests.items():
+            weight = member.weight
+            part = number / batch / weight
+            last_s = before_last_s + last_step_s * part
+            most_s = MAX_LAG_S / weight
+            until_s = min(max(member.used_until_s, now_s), now_s + most_s) + seconds * part
+            member.used_until_s = min(max(until_s, last_s), last_s + most_s)
+
+    def progress_run(self, run: DecodeRun, clients: Iterable[Member], isolation: float) -> None:
+        """Clients made progress in a run, after the virtual time advanced. As `Member.progress` for each step: likewise."""
+        now_s, steps = self.virtual_s, len(run.times)
+        for client in clients:
+            seconds = run.seconds
+            if isolation:
+                size = step_size(client.running, client.context_tokens)
+                seconds = run.progress_s(size, client.decoding, isolation)
+            weight = client.weight
+            lag_s = (now_s - client.progress_until_s) * weight - seconds
+            client.progress_until_s = now_s - min(max(lag_s, 0.0), MAX_LAG_S) / weight
+            client.context_tokens += client.decoding * steps
+
+    def with_a_lag(self) -> list[Member]:
+        """Its active members with a lag."""
+        now_s = self.virtual_s
+        return [
+            member
+            for member in self.active.values()
+            if (now_s - member.progress_until_s) * member.weight > LEAST_S
+        ]
 
     def settle(self) -> None:
         """A weight, here or of the owner, is about to change."""

@@ -110,6 +110,10 @@ class Vtc(MeteredPolicy[Counter]):
         """Order among equal counters: the lowest goes first."""
         return client
 
+    def _account(self, client: str) -> Counter | None:
+        counter = self._counters.get(client)
+        return counter if counter is not None and (counter.waiting or counter.running) else None
+
     def _charge(self, account: Counter, cost: float) -> None:
         account.rank += cost / account.weight
 

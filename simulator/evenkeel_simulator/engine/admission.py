@@ -151,8 +151,19 @@ class HistoryAdmission(SGLangAdmission):
         self._lengths = OutputLengths()
 
     def begin(self, batch: Collection[EngineRequest]) -> None:
-        fixed = sum([_to_come(r) for r in batch if r.fixed_length])
-        to_come = sum([self._expected(r) for r in batch if not r.fixed_length])
+        # `_expected`, spelled out: this is most of what a pass costs.
+        longest_of = self._lengths.longest_by_client.get
+        fixed = to_come = 0
+        for request in batch:
+            output_tokens = request.output_tokens
+            left = request.max_output_tokens - output_tokens
+            if request.fixed_length:
+                fixed += min(left, MAX_CLIPPED_TOKENS)
+                continue
+            longest = longest_of(request.client)
+            if longest is not None and output_tokens < longest < output_tokens + left:
+                left = longest - output_tokens
+            to_come += left if left < MAX_CLIPPED_TOKENS else MAX_CLIPPED_TOKENS  # noqa: FURB136
         self._reserved = fixed + to_come * self.new_token_ratio
 
     def fits(self, request: EngineRequest, extend_tokens: int, available: int) -> bool:
@@ -170,7 +181,7 @@ class HistoryAdmission(SGLangAdmission):
 
     def _expected(self, request: EngineRequest) -> int:
         """Output tokens that a request is expected to produce yet."""
-        longest = self._lengths.longest(request.client)
+        longest = self._lengths.longest_by_client.get(request.client)
         if request.fixed_length or longest is None or request.output_tokens >= longest:
             return _to_come(request)
         return min(longest - request.output_tokens, _to_come(request))

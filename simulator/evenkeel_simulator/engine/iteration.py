@@ -7,7 +7,7 @@ saves the work per request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from evenkeel_simulator.engine.profiles import CostProfile
@@ -55,10 +55,13 @@ class Iteration:
         self.done += steps
         return steps
 
-    def times(self, first: int, count: int) -> Iterator[float]:
+    def times(self, first: int, count: int) -> list[float]:
         """Seconds of each of `count` decode steps of a run, from the step number `first` on."""
-        for number in range(first - self.done, first - self.done + count):
-            yield self.step_s + self.kv_token_s * (self.kv_tokens + number * self.batch)
+        step_s, kv_token_s, kv_tokens, batch = (
+            self.step_s, self.kv_token_s, self.kv_tokens, self.batch,
+        )  # fmt: skip
+        numbers = range(first - self.done, first - self.done + count)
+        return [step_s + kv_token_s * (kv_tokens + number * batch) for number in numbers]
 
     def truncate(self) -> None:
         """End after the current decode step."""

@@ -54,6 +54,7 @@ class Engine:
         )
         self._load_ms = 0.0  # of adapters admitted since the last prefill began
         self._rule = make_admission(config.admission, self.kv_tokens)
+        self._rule_has_begun = False  # in this pass
         self._follows = policy.matches_prefix and config.prefix_cache
         self._may_preempt = type(policy).preempt is not ReplicaPolicy.preempt
         self._by_pass = policy if isinstance(policy, ChargesByPass) else None
@@ -230,7 +231,7 @@ class Engine:
     def _admit(self, now_s: float, budget: int) -> list[EngineRequest]:
         """One pass of the policy, for at most `budget` tokens; the last one may be chunked."""
         admitted: list[EngineRequest] = []
-        self._rule.begin([*self._prefilling, *self._batch])
+        self._rule_has_begun = False
         for seeker in self.memory.cache.take_rematched():
             assert isinstance(seeker, EngineRequest)
             self.policy.rematched(seeker)
@@ -260,7 +261,7 @@ class Engine:
 
     def _try(self, request: EngineRequest, now_s: float, most_tokens: int) -> AdmissionResult:
         if self._shares.turns.must_wait(request):
-            return AdmissionResult.LATER
+            return AdmissionResult.CLIENT_LATER
         if self.adapters is not None and not self.adapters.fits(request.adapter):
             return AdmissionResult.NO_SLOT
         cache = self.memory.cache
@@ -268,6 +269,9 @@ class Engine:
         extend_tokens = self.memory.claim(request)
         being_made = self._makers is not None and self._makers.work_for(request)
         refusal = None
+        if not self._rule_has_begun:  # not earlier: in many passes all requests have to wait
+            self._rule.begin([*self._prefilling, *self._batch])
+            self._rule_has_begun = True
         if being_made or extend_tokens > most_tokens:
             refusal = AdmissionResult.LATER
         elif not self._rule.fits(request, extend_tokens, self.memory.available):
@@ -294,10 +298,7 @@ class Engine:
     # Prefill
 
     def _start_prefill(
-        self,
-        now_s: float,
-        chunks: Chunks,
-        retracted: list[EngineRequest],
+        self, now_s: float, chunks: Chunks, retracted: list[EngineRequest]
     ) -> Iteration:
         batch = 0
         if self.config.mixed and self._batch:

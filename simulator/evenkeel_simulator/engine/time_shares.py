@@ -64,7 +64,7 @@ class TimeShares:
         if self.time is None:
             return
         if not iteration.chunks:
-            times = list(iteration.times(first, steps))
+            times = iteration.times(first, steps)
             if decoded and times:
                 self.time.decoded(times)
             else:

@@ -1,17 +1,19 @@
 """What each client was given over what it was owed (design §7).
 
 The run is divided into moments. A client waits in a moment if it has a request that is not admitted in all of that moment. The
-clients that wait are owed their shares (`tenancy.shares`) of what they were given together. A client that does not wait is owed
-what it was given. So the quotient is 1 for a client that got all it asked for, whatever the others got.
+clients that wait are owed their shares (`tenancy.shares`) of what they were given together, but no client more than it was given
+and its waiting requests cost; the others are owed the rest. A client that does not wait is owed what it was given. So the quotient
+is 1 for a client that got all it asked for, whatever the others got.
 
-`evenkeel top` computes its figures by the same rule, from the reports of replicas.
+`evenkeel top` computes its figures by the same rule from the reports of replicas. They do not have the cost of waiting requests,
+so a client with few of them may be owed more there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from math import ceil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from math import ceil, inf
 from typing import Final
 
 from evenkeel_fairshare.tenancy import shares
@@ -39,6 +41,7 @@ def owed_service(
         for begin_s, until_s in intervals:
             for moment in range(ceil(begin_s / moment_s), int(until_s / moment_s)):
                 waiting[moment].append(client)
+    asked = _asked(records, moment_s, moments)
     owed = {client: sum(amounts) for client, amounts in given.items()}
     known = [clients.get(name) or Client(name, tenant_of(name)) for name in given]
     identities = {  # a number instead of the name, which may have slashes
@@ -47,12 +50,47 @@ def owed_service(
     weights = {identities[client.name]: client.client_weight for client in known}
     tenants = {client.tenant: client.tenant_weight for client in known}
     for moment, names in enumerate(waiting):
+        most = {identities[name]: given[name][moment] + asked[name][moment] for name in names}
         together = sum([given[name][moment] for name in names])
-        waiting_now = [identities[name] for name in names]
-        parts = shares(waiting_now, weights.__getitem__, tenants.__getitem__)
-        for name, identity in zip(names, waiting_now, strict=True):
-            owed[name] += parts[identity] * together - given[name][moment]
+        parts = _divided(together, most, weights.__getitem__, tenants.__getitem__)
+        for name in names:
+            owed[name] += parts[identities[name]] - given[name][moment]
     return owed
+
+
+def _divided(
+    amount: float,
+    most: Mapping[str, float],
+    weight: Callable[[str], float],
+    tenant: Callable[[str], float],
+) -> dict[str, float]:
+    """`amount` in shares, none above its `most`; what some cannot take is divided among the others."""
+    found: dict[str, float] = {}
+    left = dict(most)
+    while left:
+        parts = shares(left, weight, tenant)
+        full = [name for name in left if parts[name] * amount >= left[name]]
+        if not full:
+            return found | {name: parts[name] * amount for name in left}
+        for name in full:
+            found[name] = left.pop(name)
+            amount -= found[name]
+    return found
+
+
+def _asked(records: Collection[Record], moment_s: float, moments: int) -> dict[str, list[float]]:
+    """By client and moment: the service of the requests that waited in the moment. Without limit, if some did not end."""
+    found: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * moments)
+    for record in records:
+        until_s = _waits_until_s(record)
+        if until_s is None:
+            continue
+        cost = service_of(record) if record.finished_s is not None else inf
+        for moment in range(
+            int(record.arrival_s / moment_s), min(moments, ceil(until_s / moment_s))
+        ):
+            found[record.client][moment] += cost
+    return found
 
 
 def service_of(record: Record) -> float:
@@ -72,14 +110,16 @@ def _service(records: Collection[Record]) -> Iterator[Span]:
         )
 
 
-def _waits(records: Collection[Record]) -> dict[str, list[tuple[float, float]]]:
-    """By client: the intervals in which it had a waiting request, apart from each other and ascending.
+def _waits_until_s(record: Record) -> float | None:
+    """The admission; where it is not known, the first token."""
+    return record.first_token_s if record.admitted_s is None else record.admitted_s
 
-    Where an admission is not known, a request waits until its first token.
-    """
+
+def _waits(records: Collection[Record]) -> dict[str, list[tuple[float, float]]]:
+    """By client: the intervals in which it had a waiting request, apart from each other and ascending."""
     single: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for record in records:
-        until_s = record.first_token_s if record.admitted_s is None else record.admitted_s
+        until_s = _waits_until_s(record)
         if until_s is not None:
             single[record.client].append((record.arrival_s, until_s))
     merged: dict[str, list[tuple[float, float]]] = {}

@@ -143,13 +143,13 @@ def find_profile(name: str) -> CostProfile:
 def engine_config(
     *,
     kv_tokens: int | None = None,
-    admission: str = "sglang",
+    admission: str = "history",
     max_running: int | None = None,
     share_in_batch: bool = True,
     isolation: float | None = ISOLATION,
     adapters_per_batch: int | None = None,
 ) -> EngineConfig:
-    """SGLang's defaults with the given replacements; raises `SetupError`."""
+    """An engine with the plug-in, with the given replacements; raises `SetupError`."""
     rules = {rule.value: rule for rule in AdmissionRule}
     try:
         default = EngineConfig(

@@ -69,6 +69,12 @@ class EngineMetrics:
             ("model_name", "reason"),
             registry=self.registry,
         )
+        Counter(
+            "evenkeel_engine_policy_bypassed_total",
+            "Requests that entered the batch although the policy did not propose them. Always 0 here.",
+            ("model_name",),
+            registry=self.registry,
+        ).labels(model)
         self._refused_questions = Counter(
             "evenkeel_engine_report_request_refused_total",
             "Messages on the reports port that were refused: invalid, or of an unknown version.",

@@ -165,7 +165,7 @@ def read_rerank(body: bytes, context_length: int) -> tuple[Ask, MakeFormat]:
     def answer(head: wire.Head, requests: Sequence[ServedRequest]) -> object:
         found: list[dict[str, Any]] = [
             {
-                "score": relevance(query, documents[one.index]),
+                "score": relevance(fields.query, fields.documents[one.index]),
                 **({"document": fields.documents[one.index]} if fields.return_documents else {}),
                 "index": one.index,
                 "meta_info": {
@@ -225,10 +225,10 @@ def embedding(prompt: Sequence[int], size: int) -> list[float]:
     return [place / length for place in places]
 
 
-def relevance(query: Sequence[int], document: Sequence[int]) -> float:
-    """From 0 to 1: how many of the query's tokens the document has."""
-    wanted = set(query)
-    return len(wanted & set(document)) / len(wanted)
+def relevance(query: str, document: str) -> float:
+    """From 0 to 1: how many of the query's words the document has. `query` has a word."""
+    wanted = set(query.lower().split())
+    return len(wanted & set(document.lower().split())) / len(wanted)
 
 
 def _base64(vector: Sequence[float]) -> str:

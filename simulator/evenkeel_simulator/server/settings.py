@@ -150,7 +150,7 @@ class Settings:
 
 def parse_arguments(arguments: Sequence[str]) -> Settings:
     """Settings from the command line; exits with status 2 and a message if an argument is invalid."""
-    parser = _parser()
+    parser = argument_parser()
     try:
         return _settings(parser, arguments)
     except ValueError as error:
@@ -162,7 +162,7 @@ def argument_faults(arguments: Sequence[str]) -> Iterator[tuple[int | None, str]
 
     The index is None if each argument is valid alone, but not all together.
     """
-    parser = _parser(_Checker, add_help=False)
+    parser = argument_parser(_Checker, add_help=False)
 
     def fault(some: Sequence[str]) -> str | None:
         try:
@@ -208,9 +208,10 @@ def _settings(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Sett
     return Settings(engine=engine, **flags)
 
 
-def _parser(
+def argument_parser(
     kind: type[argparse.ArgumentParser] = argparse.ArgumentParser, *, add_help: bool = True
 ) -> argparse.ArgumentParser:
+    """The parser of all flags, of the given class."""
     parser = kind(
         prog="python -m evenkeel_simulator.server",
         description="A simulated SGLang replica on the wall clock.",

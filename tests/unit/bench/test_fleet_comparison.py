@@ -40,7 +40,6 @@ from bench.fleet_comparison import (
         ("auto/1000", AutoD2lpm, Dlpm),
         ("patience=4", AutoD2lpm, Dlpm),
         ("printed", AutoD2lpm, PrintedDlpm),
-        ("least work first", AutoD2lpm, Dlpm),
     ],
 )
 def test_a_system_is_a_fleet(system: str, want_fleet: type | None, want_replica: type) -> None:

@@ -24,22 +24,26 @@ def served(client: str, arrival_s: float, admitted_s: float, tokens: int) -> Rec
     )
 
 
+LAST = 1000
+
+
 def backlog(client: str, tokens: int) -> list[Record]:
-    """Ten requests that arrive at once, of which one is admitted in each second: the client always waits."""
+    """Ten requests that arrive at once, of which one is admitted in each second, and one of `LAST` tokens after them: the
+    client always waits."""
     return [served(client, 0.0, float(n), tokens) for n in range(10)] + [
-        served(client, 0.0, 10.0, 0)
+        served(client, 0.0, 10.0, LAST)
     ]
 
 
 def test_clients_that_wait_are_owed_equal_parts_of_what_they_got_together() -> None:
     owed = owed_service([*backlog("a", 30), *backlog("b", 10)], {}, 11.0)
-    assert owed == pytest.approx({"a": 200, "b": 200})
+    assert owed == pytest.approx({"a": LAST + 200, "b": LAST + 200})
 
 
 def test_a_client_that_does_not_wait_is_owed_what_it_was_given() -> None:
     modest = [served("b", float(n), float(n), 10) for n in range(10)]
     owed = owed_service([*backlog("a", 30), *modest], {}, 11.0)
-    assert owed == pytest.approx({"a": 300, "b": 100})
+    assert owed == pytest.approx({"a": LAST + 300, "b": 100})
 
 
 def test_shares_follow_weights_first_of_tenants_then_of_clients() -> None:
@@ -50,15 +54,37 @@ def test_shares_follow_weights_first_of_tenants_then_of_clients() -> None:
     }
     records = [*backlog("ns/x/a", 10), *backlog("b", 10), *backlog("c", 10)]
     owed = owed_service(records, clients, 11.0)
-    assert owed == pytest.approx({"ns/x/a": 45, "b": 15, "c": 240})
+    assert owed == pytest.approx({"ns/x/a": LAST + 45, "b": LAST + 15, "c": LAST + 240})
 
 
 def test_overlapping_waits_are_one_wait_and_parts_of_a_second_do_not_count() -> None:
     short = [served("b", n + 0.1, n + 0.9, 10) for n in range(10)]
-    overlapping = [served("c", 0.0, 1.5, 0), served("c", 1.0, 3.0, 0)]
+    overlapping = [served("c", 0.0, 1.5, 0), served("c", 1.0, 3.0, LAST)]
     owed = owed_service([*backlog("a", 30), *short, *overlapping], {}, 11.0)
     assert owed["b"] == pytest.approx(100)
-    assert owed["c"] == pytest.approx(3 * 30 / 2)
+    assert owed["c"] == pytest.approx(LAST + 2 * 30 / 2)
+
+
+def test_a_client_is_owed_no_more_than_its_waiting_requests_cost() -> None:
+    light = [served("b", 0.0, 4.0, 5)]
+    owed = owed_service([*backlog("a", 30), *light], {}, 11.0)
+    assert owed["b"] == pytest.approx(5 + 4 * 5)
+    assert owed["a"] == pytest.approx(LAST + 300 - 4 * 5)
+
+
+def test_what_a_light_client_cannot_take_is_owed_to_the_others_by_weight() -> None:
+    clients = {"c": Client("c", "c", tenant_weight=2)}
+    records = [*backlog("a", 30), *backlog("c", 30), served("b", 0.0, 1.0, 3)]
+    owed = owed_service(records, clients, 11.0)
+    assert owed["b"] == pytest.approx(3 + 3)
+    assert owed["a"] == pytest.approx(LAST + 19 + 9 * 20)
+    assert owed["c"] == pytest.approx(LAST + 38 + 9 * 40)
+
+
+def test_the_cost_of_a_request_that_did_not_end_is_no_limit() -> None:
+    cut = Record("r", "", "b", -1, "unfinished", 0.0, 10.0, None, None, 0, 0, 0, 0, 0)
+    owed = owed_service([*backlog("a", 30), cut], {}, 11.0)
+    assert owed["b"] == pytest.approx(10 * 15)
 
 
 def test_without_a_known_admission_a_request_waits_until_its_first_token() -> None:

@@ -90,6 +90,16 @@ def test_a_new_member_is_light_down_to_its_last_token_of_credit():
     assert not account.is_light
 
 
+@pytest.mark.parametrize("told", [{"later": ("x0", "x1")}, {"held": ("x",)}], ids=["each", "once"])
+def test_requests_that_have_to_wait_bring_their_tenant_no_refill(told):
+    policy = dlpm(100)
+    arrive(policy, request("x0", "x"), request("x1", "x"), request("y0", "y"))
+    assert admit(policy, **told) == ["y0"]
+    assert policy.tenants.refills == 1, (
+        "the tenant is in debt, and all of its requests were refused"
+    )
+
+
 def test_among_light_clients_the_longest_match_goes_first():
     policy = dlpm(1000)
     arrive(policy, request("cold", "a"), request("warm", "b", matched=5))

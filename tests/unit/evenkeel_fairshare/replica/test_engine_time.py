@@ -220,7 +220,7 @@ def test_step_times_are_a_fixed_time_and_one_per_token():
     times = StepTimes()
     for requests in range(1, 200):
         context = requests * 600
-        times.observe(requests, context, 0.0145 + 1e-6 * (context + REQUEST_TOKENS * requests))
+        times.observe(requests, context, [0.0145 + 1e-6 * (context + REQUEST_TOKENS * requests)])
     want = 0.0145 + 1e-6 * (4000 + REQUEST_TOKENS * 7)
     assert times.predict(7, 4000) == pytest.approx(want, rel=1e-6)
 
@@ -229,5 +229,5 @@ def test_step_times_of_a_single_size_are_predicted_as_seen():
     times = StepTimes()
     assert times.predict(3, 100) == 0.0
     for _ in range(5):
-        times.observe(8, 4800, 0.02)
+        times.observe(8, 4800, [0.02])
     assert times.predict(1, 10) == times.predict(100, 100_000) == 0.02
