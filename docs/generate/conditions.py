@@ -1,0 +1,78 @@
+"""The page of conditions and reasons, from the operator's constants and the comments beside them."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import tokenize
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from evenkeel_contract.spec.resources import ServiceCondition, TenantCondition
+from evenkeel_operator.core import reasons
+
+from docs.generate.pages import bullets, code, page
+
+_TRUE: Final[Mapping[ServiceCondition | TenantCondition, str]] = {
+    ServiceCondition.READY: "A router and an engine are ready.",
+    ServiceCondition.ENGINES_READY: "All desired engine pods are ready.",
+    ServiceCondition.ROUTER_READY: "All desired router pods are ready.",
+    ServiceCondition.SCALING_ACTIVE: "The built-in scaler has measurements.",
+    ServiceCondition.PROGRESSING: "A rollout is in progress.",
+    ServiceCondition.DEGRADED: "A part of the spec is not fulfilled.",
+    ServiceCondition.SPEC_VALID: "The newest spec is valid. If False, the last valid spec is in use.",
+    TenantCondition.READY: "The routers of its services accept its API keys.",
+    TenantCondition.SPEC_VALID: "The newest spec is valid. If False, routers keep the last valid configuration.",
+}
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Path and text of the page."""
+    intro = (
+        "After this page you can read the conditions of a resource, its events, and `status.scaling`. "
+        "`kubectl describe fis NAME` shows them with a message. [Objects of a service](operator.md) has the background."
+    )
+    yield (
+        "reference/conditions.md",
+        page(
+            "Conditions and reasons",
+            intro,
+            "## Conditions of a FairInferenceService",
+            "A condition is True in this case:",
+            _conditions(ServiceCondition),
+            "## Conditions of an InferenceTenant",
+            _conditions(TenantCondition),
+            "## Reasons",
+            "The headings name the conditions in which a reason appears first.",
+            *_sections(),
+        ),
+    )
+
+
+def _conditions(kind: type[ServiceCondition | TenantCondition]) -> str:
+    return bullets(f"**{one.value}**: {_TRUE[one]}" for one in kind)
+
+
+def _sections() -> Iterator[str]:
+    for section, found in listed().items():
+        yield f"### {section}"
+        yield bullets(f"{code(name)}: {meaning}." for name, meaning in found)
+
+
+def listed() -> Mapping[str, list[tuple[str, str]]]:
+    """Heading → reasons with their meanings, in the order of the source. Every reason has a meaning."""
+    source = inspect.getsource(reasons)
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    found: dict[str, list[tuple[str, str]]] = {}
+    heading = ""
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.startswith("# "):
+            heading = comments[number]
+        elif ': Final = "' in line:
+            name = getattr(reasons, line.partition(":")[0])
+            found.setdefault(heading, []).append((name, comments.get(number, "")))
+    return found
