@@ -12,21 +12,36 @@ STAMP  := $(VENV)/.installed
 help:  ## Show this list
 	@grep -hE '^[a-zA-Z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
+# The part that `make up` needs. An installation for developers has it too.
+RUNTIME := $(VENV)/.installed-runtime
+
+# Installs an extra of this tree, with one line for each package that pip fetches.
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Evenkeel needs Python 3.11 or newer; set PYTHON=")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing evenkeel-llm[$(1)] into $(VENV) (once)"
+	@$(BIN)/python -m pip uninstall --quiet --disable-pip-version-check --yes evenkeel 2>/dev/null || true  # its name until 0.2
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '.[$(1)]' | \
+	  sed -u -n -e 's/^Collecting \([^ <>=!~;]*\).*/  \1/p' -e 's/^Installing collected packages.*/  writing files/p'
+endef
+
 .PHONY: env
 env: $(STAMP)  ## Create .venv with everything at the locked versions (quick when nothing changed)
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Evenkeel needs Python 3.11 or newer; set PYTHON=")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(call install,dev)
+	@touch $@ $(RUNTIME)
+
+$(RUNTIME): pyproject.toml constraints.txt
+	$(call install,cli)
 	@touch $@
 
 .PHONY: up
-up: env  ## Run a fair fleet on this machine (3 replicas, 4 tenants, router on 127.0.0.1:8080)
+up: $(RUNTIME)  ## Run a fair fleet on this machine (3 replicas, 4 tenants, router on 127.0.0.1:8080)
 	$(BIN)/evenkeel up examples/quickstart.yaml $(ARGS)
 
 .PHONY: demo
-demo: env  ## Flood a fleet: round robin + LPM against D2LPM + DLPM (about 3 minutes)
+demo: $(RUNTIME)  ## Flood a fleet: round robin + LPM against D2LPM + DLPM (about 3 minutes)
 	$(BIN)/evenkeel demo --out out/demo
 
 # The Rust router has its own environment, because Evenkeel does not depend on its packages.
@@ -49,17 +64,29 @@ mutation: env  ## Mutation tests of the algorithms (hours); surviving mutants: d
 bench-router: env $(RIVAL)/.installed  ## Compare the router with sglang-router on two cores (20 minutes; ARGS=--quick: 1 minute)
 	$(BIN)/python -m bench.router.run --venv $(RIVAL) $(ARGS)
 
-# Some tests need a Redis server, libfaketime or promtool, and are skipped without them.
+# Some tests need a Redis server, libfaketime, promtool, nginx or Chromium, and are skipped without them.
 .PHONY: tools
 tools:  ## Install programs that some tests need (as root on Debian; elsewhere only a message)
-	@if command -v redis-server >/dev/null && command -v promtool >/dev/null && ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then exit 0; fi; \
+	@if command -v redis-server >/dev/null && command -v promtool >/dev/null && command -v nginx >/dev/null && command -v chromium >/dev/null && ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends redis-server libfaketime prometheus >/dev/null; \
-	then :; else echo "not installed: redis-server, libfaketime, prometheus; tests that need them are skipped"; fi
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends redis-server libfaketime prometheus nginx-light chromium >/dev/null; \
+	then :; else echo "not installed: redis-server, libfaketime, prometheus, nginx, chromium; tests that need them are skipped"; fi
 
 .PHONY: test
 test: env lint  ## Lint, types, layers, and all tests except slow ones and those with the real engine
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not sglang" --durations 10 $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not sglang and not console" --durations 10 $(ARGS)
+
+console/node_modules/.installed: console/package-lock.json
+	cd console && npm ci --silent --no-audit --no-fund
+	@touch $@
+
+.PHONY: console
+console: console/node_modules/.installed  ## Build the console's page into the router's package (needs Node 20 and npm)
+	cd console && npm run --silent build
+
+.PHONY: test-console
+test-console: env tools console/node_modules/.installed  ## Test the console in Chromium (a minute; EVENKEEL_PICTURES=1 also takes the pictures of docs/console.md)
+	$(BIN)/python -m pytest tests/console $(ARGS)
 
 # Clients of others have an environment of their own (6 GB), with Node in it.
 CLIENTS      := .venv-clients
@@ -79,7 +106,7 @@ test-clients: env $(CLIENTS)/.installed  ## Run stock clients against the fleet,
 
 .PHONY: test-slow
 test-slow: env  ## Slow tests: long random sequences of replicas that join and leave
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not sglang" $(ARGS)
 
 # The engine has its own environment (6 GB), because Evenkeel does not depend on its packages.
 ENGINE      := .venv-sglang
@@ -91,6 +118,7 @@ $(ENGINE)/.installed: $(wildcard $(ENGINE_FROM)/*.txt $(ENGINE_FROM)/*.py $(ENGI
 	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
 	$(ENGINE_INSTALL) -r $(ENGINE_FROM)/requirements.txt
 	$(ENGINE_INSTALL) --no-deps -r $(ENGINE_FROM)/engine.txt $(ENGINE_FROM)/sgl_kernel_stub
+	@$(ENGINE)/bin/uv pip uninstall --quiet --python $(ENGINE)/bin/python evenkeel 2>/dev/null || true  # its name until 0.2
 	$(ENGINE_INSTALL) --no-deps --editable .
 	$(ENGINE_INSTALL) --no-deps --target $(ENGINE)/sglang-0.5.21 sglang==0.5.21
 	@# Three processes of each engine import all of it, and take twice the time without bytecode. Some files are templates that do not compile.
@@ -102,7 +130,7 @@ $(ENGINE)/.installed: $(wildcard $(ENGINE_FROM)/*.txt $(ENGINE_FROM)/*.py $(ENGI
 sglang: $(ENGINE)/.installed  ## Create .venv-sglang: the real engine for the CPU, and a tiny model (6 GB, minutes)
 
 .PHONY: up-sglang
-up-sglang: env sglang  ## Run a fair fleet with the real engine (2 replicas of SGLang, 2 tenants, a tiny model)
+up-sglang: $(RUNTIME) sglang  ## Run a fair fleet with the real engine (2 replicas of SGLang, 2 tenants, a tiny model)
 	$(BIN)/evenkeel up examples/sglang.yaml --sglang $(ENGINE) --model $(ENGINE)/model $(ARGS)
 
 .PHONY: test-sglang
@@ -141,13 +169,29 @@ crds: env  ## Generate crds/*.yaml from the contract (a test fails if they diffe
 monitoring: env  ## Generate the alerts and dashboards of chart and operator from monitoring/ (a test fails if they differ)
 	$(BIN)/python -m monitoring.generate
 
+.PHONY: reference
+reference: env  ## Generate the reference pages of docs/ from the code (a test fails if they differ)
+	$(BIN)/python -m docs.generate
+
+# The documentation has its own environment, because Evenkeel does not depend on its packages.
+DOCS := .venv-docs
+$(DOCS)/.installed: docs/requirements.txt
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCS)/.installed  ## Build the documentation site into site/ (strict; the pages make no request to third parties)
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "built: site/index.html; with search: $(PYTHON) -m http.server --directory site"
+
 .PHONY: lock
 lock: env  ## Generate constraints.txt from pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
 	$(BIN)/uv pip compile --quiet --extra dev --python-version 3.11 --universal --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --output-file constraints.txt pyproject.toml
 
 .PHONY: cluster
-cluster:  ## Create a two-node Kubernetes cluster on this machine (root; the first time about 10 minutes)
+cluster:  ## Create a two-node Kubernetes cluster on this machine (root; the first time builds its programs)
 	$(PYTHON) -m e2e.rig up
 
 .PHONY: e2e
@@ -166,6 +210,33 @@ e2e-core: env  ## The cluster tests for every change; skipped with a message if 
 cluster-down:  ## Remove the cluster
 	$(PYTHON) -m e2e.rig down
 
+# Programs that build a release have an environment of their own.
+RELEASE := .venv-release
+$(RELEASE)/.installed: release/requirements.txt
+	@test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+REGISTRY ?= localhost:5000/evenkeel
+KEYS     ?= $(HOME)/.config/evenkeel/release-keys
+DIST     ?= dist
+
+.PHONY: release
+release: $(RELEASE)/.installed  ## Build all artifacts of a release for REGISTRY into DIST, and sign them (docs/how-to/make-a-release.md)
+	$(RELEASE)/bin/python -m release build --registry $(REGISTRY) --keys $(KEYS) --out $(DIST) $(ARGS)
+
+.PHONY: release-keys
+release-keys:  ## Make the keys of a release in KEYS, where there are none
+	$(PYTHON) -m release keys --keys $(KEYS)
+
+.PHONY: verify
+verify:  ## Check signatures, provenance and every byte of DIST with the public key in KEYS
+	$(PYTHON) -m release.verify --key $(KEYS)/evenkeel.pub $(DIST)
+
+.PHONY: publish
+publish: $(RELEASE)/.installed verify  ## Push images and chart of DIST to the registry that they were built for
+	$(RELEASE)/bin/python -m release publish --out $(DIST) $(ARGS)
+
 .PHONY: clean
 clean:  ## Remove build results (not .venv)
-	rm -rf build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache mutants
+	rm -rf build dist out site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache mutants

@@ -8,35 +8,25 @@ through the API, and waits until it is valid.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import gc
 import logging
-import resource
-import signal
 import sys
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
-from typing import Any, Final, TypeVar
 
-import uvloop
 from evenkeel_contract.names import ROUTER_CONFIG_KEY
 from evenkeel_contract.routerconfig import RouterConfig
 
-from evenkeel_router.app import Router, background, running
-from evenkeel_router.cluster.config_watch import ConfigSource, FileSource, load
-from evenkeel_router.telemetry.logs import start_logging
-from evenkeel_router.transport.server import connections_for
+from evenkeel_router.app import background, running
+from evenkeel_router.cluster.config_watch import FileSource, load
+from evenkeel_router.process import first_of, run, serve, signals, until_signalled
 
 _log = logging.getLogger("evenkeel_router")
-_YOUNG_OBJECTS: Final = 50_000
-_OTHER_FILES: Final = 100  # ports, logs, probes, reports
 
 
 def main() -> int:
     """The exit code."""
-    arguments = _arguments()
+    arguments = argument_parser().parse_args()
     if arguments.config is None:
         serving = _serve_on_cluster(arguments)
     else:
@@ -46,25 +36,9 @@ def main() -> int:
                 sys.stderr.write(f"{arguments.config}: {fault}\n")
             return 2
         source = FileSource(arguments.config, data)
-        serving = _serve_from_file(config, source, log_requests=arguments.requests)
-    listener = start_logging(arguments.log_level)
-    try:
-        return uvloop.run(serving)
-    except OSError as error:  # a port that is taken, most likely
-        _log.error("cannot serve: %s", error)
-        return 1
-    finally:
-        listener.stop()
-
-
-async def _serve_from_file(
-    config: RouterConfig, source: ConfigSource, *, log_requests: bool
-) -> int:
-    output = sys.stderr if log_requests else None
-    signals = _signals()
-    async with running(config, source=source, log_output=output) as router:
-        await _until_signalled(router, signals)
-    return 0
+        output = sys.stderr if arguments.requests else None
+        serving = serve(config, source, log_output=output)
+    return run(serving, log_level=arguments.log_level)
 
 
 async def _serve_on_cluster(arguments: argparse.Namespace) -> int:
@@ -79,79 +53,23 @@ async def _serve_on_cluster(arguments: argparse.Namespace) -> int:
     except CredentialsError as error:
         _log.error("%s", error)
         return 2
-    signals = _signals()
+    arriving = signals()
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(connected(access))
         source = SecretSource(api, namespace, arguments.config_secret, rng=Random())
         await stack.enter_async_context(background(source.run()))
         # As process 1 of a container there is no default action: a signal must end the waiting, too.
-        config = await _first_of(source.first(), signals.get())
+        config = await first_of(source.first(), arriving.get())
         if isinstance(config, RouterConfig):
             router = await stack.enter_async_context(
                 running(config, source=source, api=api, log_output=output)
             )
-            await _until_signalled(router, signals)
+            await until_signalled(router, arriving)
     return 0
 
 
-_First = TypeVar("_First")
-_Second = TypeVar("_Second")
-
-
-async def _first_of(
-    one: Coroutine[Any, Any, _First], other: Coroutine[Any, Any, _Second]
-) -> _First | _Second:
-    """The result of the first to end; the other is cancelled."""
-    tasks: tuple[asyncio.Task[_First], asyncio.Task[_Second]] = (
-        asyncio.create_task(one),
-        asyncio.create_task(other),
-    )
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return tasks[1].result() if tasks[0].cancelled() else tasks[0].result()
-
-
-def _signals() -> asyncio.Queue[signal.Signals]:
-    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.put_nowait, number)
-    return signals
-
-
-async def _until_signalled(router: Router, signals: asyncio.Queue[signal.Signals]) -> None:
-    """The first signal drains, a second one ends at once."""
-    _relax_garbage_collection()
-    max_concurrent = router.rooms.settings.config.limits.max_concurrent
-    _allow_files(max_concurrent + connections_for(max_concurrent) + _OTHER_FILES)
-    await signals.get()
-    await _first_of(router.drain(), signals.get())
-
-
-def _allow_files(needed: int) -> None:
-    """As many open files as the system lets this process have: a request is two connections, others one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if most != resource.RLIM_INFINITY and most < needed:
-        _log.warning(
-            "only %d files may be open; limits.maxConcurrent needs %d of them", most, needed
-        )
-
-
-def _relax_garbage_collection() -> None:
-    """What is there now stays; requests leave hardly any cycles.
-
-    By default, some hundred streams at a time make the collector walk everything every few seconds: about
-    2 % of the CPU, and pauses of 10 ms. A young generation of this many objects is a few megabytes.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS)
-
-
-def _arguments() -> argparse.Namespace:
+def argument_parser() -> argparse.ArgumentParser:
+    """The parser of all flags."""
     parser = argparse.ArgumentParser(prog="evenkeel_router", description="The D2LPM router.")
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--config", type=Path, help="a RouterConfig in JSON")
@@ -169,7 +87,7 @@ def _arguments() -> argparse.Namespace:
         action="store_false",
         help="no line for each request",
     )
-    return parser.parse_args()
+    return parser
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.probe import HttpProber, Prober, prober_session
 from evenkeel_router.fleet.replicas import Discovery, StaticDiscovery
 from evenkeel_router.fleet.reports import Reports
+from evenkeel_router.gate.upkeep import GateUpkeep, http_load
 from evenkeel_router.ledger.contacts import Peer
 from evenkeel_router.ledger.limit_exchange import LimitExchange, http_transport
 from evenkeel_router.ledger.maintenance import LedgerMaintenance, demand, update_fairness
@@ -38,8 +39,10 @@ from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
 from evenkeel_router.request.pipeline import Pipeline, RequestSink
 from evenkeel_router.request.relocation import Relocation
+from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings, Timing
 from evenkeel_router.telemetry.admin import admin_app, probe_app
+from evenkeel_router.telemetry.console import Console
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
 from evenkeel_router.telemetry.rooms import Rooms
@@ -121,6 +124,7 @@ async def running(
         await tokenising.load()
 
         # 3. What runs beside the requests.
+        console = Console(rooms)
         log = RequestLog(log_output)
         peers = Peers(settings, service_ledger, session)
         limit_exchange = _limit_exchange(rooms, peers, session)
@@ -132,7 +136,9 @@ async def running(
             limit_exchange.run(),
             tokenising.run(),
             *_followers(rooms, health, tokenising),
+            GateUpkeep(settings, replicas, rooms.gates, http_load(session)).run(),
             *_ledger_work(rooms, peers),
+            console.run(),
         ):
             await stack.enter_async_context(background(work))
         if source is not None:
@@ -142,9 +148,17 @@ async def running(
 
         # 4. The ports.
         pipeline = _pipeline(
-            rooms, tokenising, upstream or connections, health, limit_exchange, log.add
+            rooms,
+            tokenising,
+            upstream or connections,
+            health,
+            limit_exchange,
+            log.add,
+            console=TenantConsole(
+                rooms.intake, rooms.totals, files=console.files, answer=console.of_tenant
+            ),
         )
-        await _open_ports(stack, router, pipeline, log)
+        await _open_ports(stack, router, pipeline, log, console)
         yield router
 
 
@@ -209,6 +223,8 @@ def _pipeline(
     health: HealthMonitor,
     limit_exchange: LimitExchange,
     log: RequestSink,
+    *,
+    console: TenantConsole,
 ) -> Pipeline:
     forwarder = Forwarder(
         rooms.settings,
@@ -229,6 +245,7 @@ def _pipeline(
         forwarder=forwarder,
         prefixes=rooms.prefixes,
         tokenising=tokenising,
+        console=console,
         log=log,
     )
 
@@ -255,7 +272,7 @@ async def _read_store(
 
 
 async def _open_ports(
-    stack: AsyncExitStack, router: Router, pipeline: Pipeline, log: RequestLog
+    stack: AsyncExitStack, router: Router, pipeline: Pipeline, log: RequestLog, console: Console
 ) -> None:
     """Probes first, so that they are answered while the rest opens."""
     rooms = router.rooms
@@ -267,7 +284,8 @@ async def _open_ports(
         )
     probes = probe_app(rooms, lambda: metrics(rooms, log))
     router.probe_port = await _serve(stack, probes, listen.host, listen.probe_port)
-    router.admin_port = await _serve(stack, admin_app(rooms), listen.host, listen.admin_port)
+    admin = admin_app(rooms, console)
+    router.admin_port = await _serve(stack, admin, listen.host, listen.admin_port)
     router.traffic_port = await _serve_traffic(stack, pipeline, rooms.settings)
     ports = {
         "traffic": router.traffic_port,

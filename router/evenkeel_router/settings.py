@@ -19,11 +19,15 @@ class Timing:
     backoff_s: float = 1.0
     """The first backoff of a replica that fails requests which another replica answers."""
     report_interval_s: float = 1.0
+    gate_interval_s: float = 0.5
+    """Between two readings of the queue of an engine that this router orders. A page of SGLang's metrics takes it some milliseconds."""
     settle_s: float = 30.0
     """Time after its start before a router closes an incarnation that no router reports as live."""
     return_s: float = 30.0
     """Time in which a replica that left the configuration may return as the same incarnation."""
     compact_interval_s: float = 10.0
+    console_tick_s: float = 2.0
+    """Between two readings for the console; five of them are the window of its figures."""
     body_timeout_s: float = BODY_TIMEOUT_S
     keep_alive_s: float = KEEP_ALIVE_S
     kv_check_interval_s: float = 2.0

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import httpx
 from evenkeel_operator.metrics import serving
 
+from docs.generate.metrics import OPERATOR, ROUTER, labels_of
 from monitoring.generate import HERE
 from tests.support.plain_words import sentence_faults
 from tests.support.routers import KEY, MODEL, fleet, until
@@ -19,6 +20,7 @@ _NAME = re.compile(r"\b(?:evenkeel_(?:router|engine|operator)_|sglang:)\w+")
 _HELP = re.compile(r"^# HELP ((?:evenkeel_|sglang:)\S+) ?(.*)$", re.MULTILINE)
 NOT_YET = ("sglang:",)
 """Prefixes of metrics whose help is not in plain words yet; each must still have such a metric."""
+_SERIES = re.compile(r"^evenkeel_(router|operator)_(\w+?)(?:\{(.*)\})? ", re.MULTILINE)
 _TYPE = re.compile(r"^# TYPE (\S+) (\w+)$", re.MULTILINE)
 
 
@@ -77,3 +79,31 @@ async def test_every_metric_has_help_in_short_sentences() -> None:
     assert [
         prefix for prefix in NOT_YET if not any(name.startswith(prefix) for name in faults)
     ] == []
+
+
+async def test_series_have_the_labels_that_the_reference_lists() -> None:
+    """Of routers and the operator; a simulated replica has one label more than an engine with the plug-in."""
+    text = await scrapes()
+    kinds = dict(_TYPE.findall(text))
+    tables = {"router": ROUTER, "operator": OPERATOR}
+    found = {
+        (
+            part,
+            _family(f"evenkeel_{part}_{name}", kinds),
+            frozenset(re.findall(r"(\w+)=\"", labels)) - {"le"},
+        )
+        for part, name, labels in _SERIES.findall(text)
+    }
+    assert len(found) > 50
+    wrong = [
+        (name, sorted(labels))
+        for part, name, labels in found
+        if labels
+        != frozenset(labels_of(name.removeprefix(f"evenkeel_{part}_"), tables[part]).names)
+    ]
+    assert wrong == []
+
+
+def _family(series: str, kinds: dict[str, str]) -> str:
+    """The name of the metric that a series belongs to."""
+    return series if series in kinds else series.rpartition("_")[0]

@@ -14,7 +14,7 @@ import httpx
 from evenkeel_operator.manifests.monitoring import alert_groups, pod_monitors
 
 from tests.support.build_contexts import sample_context, with_apis
-from tests.support.prometheus import prometheus, scraped
+from tests.support.prometheus import plainly_scraped, prometheus, scraped
 from tests.support.routers import KEY, MODEL, PATIENCE_S, fleet, simulated
 
 SUBJECT = with_apis(
@@ -32,11 +32,13 @@ async def asked(client: httpx.AsyncClient, path: str, **query: str) -> Mapping[s
     return answer["data"] if answer["status"] == "success" else {}
 
 
-async def until_each(client: httpx.AsyncClient, queries: set[str]) -> None:
+async def until_each(
+    client: httpx.AsyncClient, queries: set[str], *, patience_s: float = PATIENCE_S
+) -> None:
     """Wait until every query finds a series. Raises `AssertionError` with those that do not."""
     left = set(queries)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             while left:
                 for query in sorted(left):
                     found = await asked(client, "/query", query=query)
@@ -109,17 +111,34 @@ async def about_to_fire(client: httpx.AsyncClient) -> set[str]:
 async def test_a_real_prometheus_finds_every_series_that_alerts_ask_for(tmp_path: Path) -> None:
     engines, routers = pod_monitors(SUBJECT)
     rules = [rule for group in alert_groups(SUBJECT) for rule in group["rules"]]
-    selectors = {text for rule in rules for text in _SELECTOR.findall(rule["expr"])}
+    # Without a failure there is no series of it: any other outcome has the same labels.
+    selectors = {
+        re.sub(r'error_code=~"[^"]*"', 'error_code!=""', text)
+        for rule in rules
+        for text in _SELECTOR.findall(rule["expr"])
+    }
     assert len(selectors) > 10
     async with fleet(1, ttft_threshold_s=1.5) as (router, (server,)):
         async with httpx.AsyncClient(base_url=router.url) as client:
             body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 4}
             headers = {"Authorization": f"Bearer {KEY}"}
             assert (await client.post("/v1/completions", json=body, headers=headers)).is_success
-        scrapes = [
-            scraped(engines, urlsplit(server.url).netloc),
-            scraped(routers, f"127.0.0.1:{router.probe_port}"),
-        ]
-        async with prometheus(tmp_path, scrapes, alert_groups(SUBJECT)) as client:
-            await until_each(client, selectors)
-            await until_at_rest(client, {rule["alert"] for rule in rules})
+            headers = {"Authorization": "Bearer nobody's"}
+            assert (
+                await client.post("/v1/completions", json=body, headers=headers)
+            ).is_client_error
+        addresses = {
+            "engine": urlsplit(server.url).netloc,
+            "router": f"127.0.0.1:{router.probe_port}",
+        }
+        for folder, scrapes in {
+            "monitors": [
+                scraped(engines, addresses["engine"]),
+                scraped(routers, addresses["router"]),
+            ],
+            "plain": plainly_scraped(SUBJECT, addresses),
+        }.items():
+            (tmp_path / folder).mkdir()
+            async with prometheus(tmp_path / folder, scrapes, alert_groups(SUBJECT)) as client:
+                await until_each(client, selectors)
+                await until_at_rest(client, {rule["alert"] for rule in rules})

@@ -239,7 +239,7 @@ async def _served(running: Fleet) -> bool:
         (["top", "--once", "--url", "http://["], 1, "does not answer"),
         (
             ["top", "--once", "--url", "http://a:99999"],
-            1,
+            2,
             "is not an address like http://127.0.0.1:8082",
         ),
     ],

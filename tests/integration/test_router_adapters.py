@@ -65,10 +65,14 @@ async def test_adapters_are_listed_and_unknown_ones_are_not_found() -> None:
         for base in (router.url, server.url):  # the router, and a replica alone
             cards = (await client.get(f"{base}/v1/models")).json()["data"]
             assert [(card["id"], card.get("parent")) for card in cards] == want
+        for name in ("north", f"{MODEL}:north"):
+            card = (await client.get(f"/v1/models/{name}")).json()
+            assert (card["id"], card["parent"]) == ("north", MODEL)
         message = {"max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
         body = message | {"model": f"{MODEL}:east"}
         openai = await client.post("/v1/chat/completions", json=body)
         anthropic = await client.post("/v1/messages", json=body)
         assert (openai.status_code, openai.json()["error"]["code"]) == (404, "model_not_found")
+        assert f"The model '{MODEL}:east' does not exist" in openai.json()["error"]["message"]
         assert anthropic.status_code == 404
         assert anthropic.json()["error"]["type"] == "not_found_error"

@@ -721,3 +721,19 @@ async def test_models_are_listed_for_known_clients() -> None:
         assert (head.status_code, head.content) == (200, b"")
         assert (await client.delete("/v1/models")).status_code == 404
         assert (await client.get("/v1/completions")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/chat/completions", " Did you mean /v1/chat/completions? Check the client's base URL."),
+        ("/v1/v1/messages", " Did you mean /v1/messages? Check the client's base URL."),
+        ("/models", " Did you mean /v1/models? Check the client's base URL."),
+        ("/v1/images", ""),
+    ],
+)
+async def test_a_wrong_base_url_gets_a_hint(path: str, hint: str) -> None:
+    async with behind() as (router, _), http(router) as client:
+        answer = await client.post(path, json={})
+        assert answer.status_code == 404
+        assert f"Unknown URL: POST {path}.{hint}" in answer.text

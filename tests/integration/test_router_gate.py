@@ -12,107 +12,23 @@ from typing import Any
 import httpx
 import pytest
 from evenkeel_contract.adminstate import decode_state
-from evenkeel_contract.queueorder import QueueOwner
-from evenkeel_contract.routerconfig import (
-    ApiKeyConfig,
-    ClientConfig,
-    LimitsConfig,
-    SchedulingConfig,
-    TenancyConfig,
-    TenantConfig,
-)
+from evenkeel_contract.routerconfig import LimitsConfig, SchedulingConfig
 from evenkeel_router.app import Router
-from evenkeel_simulator.engine.config import EngineConfig
 from evenkeel_simulator.server.app import RunningServer
-from evenkeel_simulator.server.settings import Settings
 
-from tests.support.routers import MODEL, PATIENCE_S, fleet, sha256, simulated, until
-
-WEIGHTS = {"heavy": 1, "light": 4}
-IN_BATCH = 8
-FLOOD = 24
-"""Open requests of each client: three batches."""
-ORDERED = SchedulingConfig(queue=QueueOwner.AUTO, client_quantum=100)
-
-
-def tenant(name: str, weight: int) -> TenantConfig:
-    return TenantConfig(
-        namespace="ns",
-        name=name,
-        weight=weight,
-        clients=(ClientConfig(name="c"),),
-        api_keys=(ApiKeyConfig(name="k", client="c", sha256=sha256(name)),),
-    )
-
-
-TENANCY = TenancyConfig(tenants=tuple(tenant(name, weight) for name, weight in WEIGHTS.items()))
-
-
-def unfair(**changes: Any) -> Settings:
-    """A replica without reports, whose own queue has no order but that of arrival."""
-    given: dict[str, Any] = {
-        "replica_policy": "FCFS",
-        "reports_port": None,
-        "engine": EngineConfig(max_running=IN_BATCH),
-        "speed": 2.0,
-    }
-    return simulated(**(given | changes))
-
-
-@asynccontextmanager
-async def gated(
-    replicas: int = 1, *, settings: Settings | None = None, **changes: Any
-) -> AsyncIterator[tuple[Router, list[RunningServer], httpx.AsyncClient]]:
-    limits = httpx.Limits(max_connections=None)
-    given: dict[str, Any] = {"tenancy": TENANCY, "scheduling": ORDERED}
-    async with (
-        fleet(replicas, settings=settings or unfair(), **(given | changes)) as (router, servers),
-        httpx.AsyncClient(base_url=router.url, timeout=5 * PATIENCE_S, limits=limits) as client,
-    ):
-        yield router, servers, client
-
-
-async def ask(
-    client: httpx.AsyncClient, tenant_name: str, number: int, **changes: Any
-) -> httpx.Response:
-    body = {
-        "model": MODEL,
-        "prompt": f"{tenant_name} {number} " * 8,
-        "max_tokens": 32,
-        "stream": True,
-        "ignore_eos": True,
-    }
-    headers = {"Authorization": f"Bearer {tenant_name}"}
-    return await client.post("/v1/completions", json=body | changes, headers=headers)
-
-
-async def flood(client: httpx.AsyncClient, tenant_name: str, first: int, **changes: Any) -> None:
-    """One request after the other, until cancelled."""
-    number = first
-    while True:
-        response = await ask(client, tenant_name, number, **changes)
-        assert response.status_code == 200, response.text
-        number += FLOOD
-
-
-def served(server: RunningServer) -> dict[str, float]:
-    """Service by tenant, as the replica counts it."""
-    return {
-        client.split("/")[1]: totals.service
-        for client, totals in server.replica.engine.accounts.clients.items()
-    }
-
-
-def is_idle(router: Router) -> bool:
-    """Whether no request holds anything."""
-    rooms = router.rooms
-    gates = [rooms.gates.gate(member.name) for member in rooms.replicas.fleet]
-    return (
-        rooms.intake.admission.running == 0
-        and len(rooms.gates) == 0
-        and not any(rooms.replicas.fleet.load(member) for member in rooms.replicas.fleet)
-        and not any(gate.sent or gate.unanswered for gate in gates if gate is not None)
-    )
+from tests.support.gated import (
+    FLOOD,
+    IN_BATCH,
+    WEIGHTS,
+    ask,
+    cut_off,
+    flood,
+    gated,
+    is_idle,
+    served,
+    unfair,
+)
+from tests.support.routers import until
 
 
 async def share_under_flood(service: float, **changes: Any) -> tuple[float, float]:
@@ -179,19 +95,15 @@ async def blocked(
         running = len(list(server.replica.engine.running()))
         if gate is None or running < IN_BATCH or gate.has_work or not len(gate):
             return False
-        return len(gate.sent) == IN_BATCH + gate.unanswered
+        load = gate.engine.load  # once it shows the queue, no more is sent
+        shown = load is not None and load.waiting == gate.unanswered > 0
+        return shown and len(gate.sent) == IN_BATCH + gate.unanswered
 
     try:
         await until(is_full, "a full batch and requests that wait at the gate")
         yield tasks
     finally:
         await cut_off(tasks)
-
-
-async def cut_off(tasks: list[asyncio.Task[httpx.Response]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_waiting_request_shows_and_leaves_with_its_client() -> None:
@@ -206,6 +118,7 @@ async def test_a_waiting_request_shows_and_leaves_with_its_client() -> None:
         text = (await client.get(f"http://127.0.0.1:{router.probe_port}/metrics")).text
         labels = 'model_name="llama",replica="r0"'
         assert f"evenkeel_router_replica_gate_waiting{{{labels}}} {waiting}.0" in text
+        assert f"evenkeel_router_replica_gate_engine_limit{{{labels}}} 0.0" not in text
         await cut_off(tasks)
         await until(lambda: is_idle(router), "all requests to be over")
         totals = next(router.rooms.totals.clients())
@@ -251,7 +164,8 @@ async def test_requests_that_wait_for_a_lost_replica_go_to_another() -> None:
         at_lost = router.rooms.replicas.totals["r0"].requests
         lost = fleet_.member("r0")
         assert lost is not None
-        fleet_.unready(lost)  # as a probe that finds it draining does
+        lost.unschedulable = "draining"  # as discovery does when its pod is marked
+        fleet_.unready(lost)
         await until(lambda: not gates["r0"], "the gate of the lost replica to be empty")
         answers = await asyncio.gather(*tasks)
         assert {answer.status_code for answer in answers} == {200}

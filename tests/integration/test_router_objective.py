@@ -1,4 +1,4 @@
-"""What a service level objective counts: first tokens of clients within their share (docs/monitoring.md)."""
+"""What a service level objective counts: first tokens of clients within their share (docs/how-to/monitoring.md)."""
 
 from __future__ import annotations
 

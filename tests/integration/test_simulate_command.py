@@ -202,4 +202,4 @@ def test_a_missing_trace_of_a_workload_is_reported_with_the_option(
         in result.output
     )
     assert "--traces FOLDER or EVENKEEL_DATA" in result.output
-    assert "docs/experiments.md" in result.output
+    assert "bench/results/experiments.md" in result.output

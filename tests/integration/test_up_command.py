@@ -179,6 +179,9 @@ def test_the_quickstart_runs_and_its_curl_line_streams(
     tenants = {tenant.name: tenant.weight for tenant in up.state().tenants}
     assert tenants == {"ads": 4, "search": 2, "support": 2, "research": 1}
     assert len(up.state().replicas) == 3
+    for line in ("console", "tenants"):
+        page = httpx.get(up._found(rf"{line} (http://\S+)"), trust_env=False)
+        assert (page.status_code, "Evenkeel console" in page.text) == (200, True)
     pids = up.pids()
     assert sorted(pids) == ["replica-0", "replica-1", "replica-2", "router"]
     assert up.stop(signal.SIGINT) == 0

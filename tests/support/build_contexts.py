@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from evenkeel_contract.validate import parse_service
 from evenkeel_operator.core.objects import OPTIONAL_KINDS
-from evenkeel_operator.core.records import Defaults
+from evenkeel_operator.core.records import ANY_URL, Defaults
 from evenkeel_operator.manifests.context import BuildContext
 
 SAMPLES = Path(__file__).parents[2] / "crds" / "samples"
@@ -19,6 +19,7 @@ DEFAULTS = Defaults(
     router_image="evenkeel/router:1.0.0",
     sglang_image="evenkeel/engine:1.0.0",
     simulator_image="evenkeel/engine:1.0.0",
+    prometheus_urls=(ANY_URL,),
 )
 
 

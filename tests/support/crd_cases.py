@@ -49,7 +49,7 @@ SERVICE: Final[Document] = {
         "scheduling": {
             "replicaPolicy": "DLPM",
             "fleetPolicy": "D2LPM",
-            "queue": "Engine",
+            "queue": "Auto",
             "inputTokenWeight": 1,
             "outputTokenWeight": 2,
             "cost": {"kvTime": 0},
@@ -79,6 +79,10 @@ SERVICE: Final[Document] = {
         "exposure": {
             "ingress": {
                 "host": "llm.example.com",
+                "additionalHosts": ["*.llm.example.com"],
+                "paths": ["/v1"],
+                "annotations": {"a": "b"},
+                "labels": {"a": "b"},
                 "className": "nginx",
                 "tls": {"secretName": "tls"},
             }
@@ -129,7 +133,13 @@ _SCALED: Final[Changes] = {
     "spec.engine.replicas": GONE,
     "spec.autoscaling": _AUTOSCALING,
     "spec.exposure": {
-        "httpRoute": {"parentRefs": [_GATEWAY], "hostnames": ["*.example.com"]},
+        "httpRoute": {
+            "parentRefs": [_GATEWAY],
+            "hostnames": ["*.example.com"],
+            "paths": ["/v1"],
+            "annotations": {"a": "b"},
+            "labels": {"a": "b"},
+        },
         "cors": {"allowOrigins": ["https://app.example.com"]},
     },
     "spec.router.state": {
@@ -158,6 +168,14 @@ TENANT: Final[Document] = {
 }
 
 
+_EXTERNAL: Final = {
+    "selector": {"matchLabels": {"a": "b"}},
+    "port": 8000,
+    "apiKeySecretRef": {"name": "keys", "key": "token"},
+    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "theirs"},
+}
+
+
 def changed(document: Document, changes: Changes) -> Document:
     """A copy with the values at dotted paths (`spec.clients.0.name`) replaced, added or removed."""
     copy = deepcopy(document)
@@ -174,6 +192,18 @@ def changed(document: Document, changes: Changes) -> Document:
 
 
 SCALED: Final = changed(SERVICE, _SCALED)
+EXTERNAL: Final = changed(
+    SCALED,
+    {
+        "spec.engine": {"runtime": "External", "external": _EXTERNAL},
+        "spec.model.cache": GONE,
+    },
+)
+"""In front of engines that another owner made."""
+POOLED: Final = changed(
+    EXTERNAL, {"spec.engine.external": {"inferencePool": "pool"}, "spec.autoscaling": GONE}
+)
+"""The same, by the name of an InferencePool."""
 
 
 def faults_of(document: Document) -> Sequence[Fault]:
@@ -230,6 +260,68 @@ RULES: Final[Mapping[str, Pair]] = {
         },
         bad={"spec.model.cache.accessModes": ["ReadWriteOnce"]},
     ),
+    "external engines without their place": Pair(
+        path="spec.engine.external",
+        message="external is required with runtime External",
+        base=changed(EXTERNAL, {"spec.autoscaling": GONE}),
+        good={},
+        bad={"spec.engine.external": GONE},
+    ),
+    "a place of external engines with another runtime": Pair(
+        path="spec.engine.external",
+        message="external needs runtime: External",
+        base=SERVICE,
+        good={"spec.engine": {"runtime": "Simulator"}},
+        bad={"spec.engine": {"runtime": "Simulator", "external": _EXTERNAL}},
+    ),
+    "external engines by no label": Pair(
+        path="spec.engine.external.selector.matchLabels",
+        message="matchLabels must have at least one label",
+        base=EXTERNAL,
+        good={"spec.engine.external.selector.matchLabels": {"c": ""}},
+        bad={"spec.engine.external.selector.matchLabels": {}},
+    ),
+    **{
+        f"external engines without {name} and without a pool": Pair(
+            path=f"spec.engine.external.{name}",
+            message=f"{name} is required without inferencePool",
+            base=EXTERNAL,
+            good={},
+            bad={f"spec.engine.external.{name}": GONE},
+        )
+        for name in ("selector", "port")
+    },
+    "external engines by a port and by a pool": Pair(
+        path="spec.engine.external.inferencePool",
+        message="inferencePool is set together with",
+        base=POOLED,
+        good={},
+        bad={"spec.engine.external.port": 8000},
+    ),
+    **{
+        f"{name} of external engines": Pair(
+            path=f"spec.engine.{name}",
+            message=f"{name} has no effect with runtime External",
+            base=changed(EXTERNAL, {"spec.autoscaling": GONE}),
+            good={},
+            bad={f"spec.engine.{name}": value},
+        )
+        for name, value in (("image", "mine:1"), ("replicas", 2), ("args", ["--x"]))
+    },
+    "a cache of external engines": Pair(
+        path="spec.model.cache",
+        message="model.cache has no effect with runtime External",
+        base=EXTERNAL,
+        good={},
+        bad={"spec.model.cache": {"size": "1Gi"}},
+    ),
+    "autoscaling of external engines without a target": Pair(
+        path="spec.autoscaling",
+        message="autoscaling needs engine.external.scaleTargetRef",
+        base=EXTERNAL,
+        good={"spec.autoscaling": GONE, "spec.engine.external.scaleTargetRef": GONE},
+        bad={"spec.engine.external.scaleTargetRef": GONE},
+    ),
     "an adapter with the name of the model": Pair(
         path="spec.model.adapters",
         message="adapters: the name of an adapter must differ from servedName",
@@ -250,6 +342,13 @@ RULES: Final[Mapping[str, Pair]] = {
         base=SERVICE,
         good={"spec.engine.args": ["--schedule-conservativeness=1"]},
         bad={"spec.engine.args": ["--schedule-p=fcfs"]},
+    ),
+    "a flag that bypasses the policy": Pair(
+        path="spec.engine.args[0]",
+        message="--dp-size lets requests bypass the replica policy; remove it",
+        base=SERVICE,
+        good={"spec.engine.args": ["--stream-interval=1"]},
+        bad={"spec.engine.args": ["--dp-size=2"]},
     ),
     "an argument that is no flag": Pair(
         path="spec.engine.args[0]",
@@ -443,6 +542,13 @@ RULES: Final[Mapping[str, Pair]] = {
         good={"spec.apiKeys": _keys(500, of="c499")},
         bad={"spec.apiKeys": _keys(500, of="c500")},
     ),
+    "a name that begins with a digit": Pair(
+        path="metadata.name",
+        message="metadata.name in body should match '^[a-z]",
+        base=SERVICE,
+        good={"metadata.name": "a1"},
+        bad={"metadata.name": "1a"},
+    ),
     "a name that is too long for what is generated": Pair(
         path="metadata.name",
         message="may not be more than 40 bytes",
@@ -517,7 +623,8 @@ def _sides(node: Mapping[str, Any], value: Any) -> Iterator[tuple[str, object, o
     if node.get("type") == "integer":
         yield "integer", 1.5, GONE
     if "enum" in node:
-        yield "enum", "Nonsense", node["enum"][-1]
+        # Another runtime needs other fields.
+        yield "enum", "Nonsense", value if "External" in node["enum"] else node["enum"][-1]
     if "pattern" in node:
         yield "pattern", "\u0007", GONE
     if "minLength" in node:

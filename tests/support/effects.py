@@ -15,8 +15,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from evenkeel_contract.crd import definitions
+from evenkeel_contract.names import USE_LABEL
 
-from tests.support.crd_cases import GONE, SCALED, SERVICE, TENANT, Changes, Document, changed
+from tests.support.crd_cases import (
+    EXTERNAL,
+    GONE,
+    POOLED,
+    SCALED,
+    SERVICE,
+    TENANT,
+    Changes,
+    Document,
+    changed,
+)
 
 TABLE: Final = Path(__file__).parents[1] / "golden" / "effects.yaml"
 SCHEMAS: Final = {
@@ -36,6 +47,14 @@ OTHER: Final[Mapping[str, Any]] = {
     "model.adapters[].source": "pvc://adapters/support",
     "model.adaptersPerBatch": 4,
     "engine.runtime": "Simulator",
+    "engine.external.selector.matchLabels": {"c": "d"},
+    "engine.external.port": 9000,
+    "engine.external.inferencePool": "other",
+    "engine.external.apiKeySecretRef.name": "far",
+    "engine.external.apiKeySecretRef.key": "other",
+    "engine.external.scaleTargetRef.apiVersion": "apps/v1beta1",
+    "engine.external.scaleTargetRef.kind": "StatefulSet",
+    "engine.external.scaleTargetRef.name": "other",
     "engine.image": "mine:1",
     "engine.replicas": 7,
     "engine.gpu.resourceName": "amd.com/gpu",
@@ -46,7 +65,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "engine.template.metadata": {"annotations": {"c": "d"}},
     "engine.template.spec": {"nodeSelector": {"gpu": "h100"}},
     "scheduling.replicaPolicy": "VTC",
-    "scheduling.queue": "Auto",
+    "scheduling.queue": "Router",
     "scheduling.fleetPolicy": "LeastLoaded",
     "scheduling.inputTokenWeight": 3,
     "scheduling.outputTokenWeight": 4,
@@ -98,6 +117,10 @@ OTHER: Final[Mapping[str, Any]] = {
     "slo.fairness.maxShareErrorPercent": 5,
     "slo.alertLabels": {"c": "d"},
     "exposure.ingress.host": "other.example.com",
+    "exposure.ingress.additionalHosts": ["api.example.com"],
+    "exposure.ingress.paths": ["/v1/chat"],
+    "exposure.ingress.annotations": {"c": "d"},
+    "exposure.ingress.labels": {"c": "d"},
     "exposure.ingress.className": "traefik",
     "exposure.ingress.tls.secretName": "other",
     "exposure.httpRoute.parentRefs[].name": "other",
@@ -107,6 +130,9 @@ OTHER: Final[Mapping[str, Any]] = {
     "exposure.httpRoute.parentRefs[].sectionName": "http",
     "exposure.httpRoute.parentRefs[].port": 80,
     "exposure.httpRoute.hostnames": ["other.example.com"],
+    "exposure.httpRoute.paths": ["/v1/chat"],
+    "exposure.httpRoute.annotations": {"c": "d"},
+    "exposure.httpRoute.labels": {"c": "d"},
     "exposure.cors.allowOrigins": ["https://other.example.com"],
     "tenancy.selector.matchLabels": {"a": "none"},
     "tenancy.selector.matchExpressions[].key": "none",
@@ -115,7 +141,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "tenancy.anonymous": "Share",
     "tenancy.trustedProxies": ["192.168.0.0/16"],
 }  # fmt: skip
-"""Field of a FairInferenceService → another value than `SERVICE` or `SCALED` has, which together have every field."""
+"""Field of a FairInferenceService → another value than `SERVICE`, `SCALED`, `EXTERNAL` or `POOLED` has, which together have every field."""
 TENANTS: Final[Mapping[str, Any]] = {
     "weight": 9,
     "defaultClientWeight": 9,
@@ -163,13 +189,17 @@ def fields_of(kind: str) -> list[str]:
 
 def base_for(field: str) -> Document:
     """The service that has the field."""
-    place: Any = SERVICE["spec"]
+    return next(one for one in (SERVICE, SCALED, EXTERNAL, POOLED) if _has(one["spec"], field))
+
+
+def _has(spec: Any, field: str) -> bool:
+    place = spec
     for part in field.replace("[]", ".0").split("."):
         try:
             place = place[int(part)] if isinstance(place, list) else place[part]
         except KeyError:
-            return SCALED
-    return SERVICE
+            return False
+    return True
 
 
 def secret(name: str) -> Document:
@@ -177,7 +207,19 @@ def secret(name: str) -> Document:
     entries = ("url", "chat", "far", "token", "other")
     texts = {key: f"redis://{name}/{key}".encode() for key in entries}
     data = {key: b64encode(text).decode() for key, text in texts.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+    metadata = {"name": name, "labels": {USE_LABEL: "true"}}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+
+
+def pool(name: str) -> Document:
+    """An InferencePool."""
+    spec = {"selector": {"matchLabels": {"pool": name}}, "targetPorts": [{"number": len(name)}]}
+    return {
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
 
 
 LABELS: Final = {"a": "b", "c": "d"}

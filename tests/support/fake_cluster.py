@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from evenkeel_kube.client import KubeClient, Overloaded, Refused, Unreachable
@@ -28,6 +28,8 @@ class FakeCluster(KubeClient):
         self.fails_after: int | None = None
         """Writes until the connection breaks, right after the last of them was carried out."""
         self.refuses: Callable[[Object], str | None] = lambda _: None
+        self.scales: dict[tuple[str, str, str], int] = {}
+        """(apiVersion, kind, name) → replicas that were set through `/scale`."""
         self._versions = itertools.count(1)
         self._ours: dict[Where, Object] = {}
         """Annotations of pods that were applied: of what others made, an apply touches nothing else."""
@@ -44,12 +46,11 @@ class FakeCluster(KubeClient):
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def list_all(self, kind: str, namespace: str, *, selector: str = "") -> list[Object]:
-        wanted = dict(term.split("=") for term in selector.split(",") if term)
+        terms = [term.partition("=") for term in selector.split(",") if term]
         return [
             copy.deepcopy(item)
             for (k, n, _), item in self.objects.items()
-            if (k, n) == (kind, namespace)
-            and wanted.items() <= (item["metadata"].get("labels") or {}).items()
+            if (k, n) == (kind, namespace) and _matches(item, terms)
         ]
 
     async def apply(self, manifest: Object, *, dry_run: bool = False) -> Object:
@@ -93,6 +94,18 @@ class FakeCluster(KubeClient):
         self.objects.pop(_where(item), None)
         self._count(f"delete {item['kind']} {item['metadata']['name']}")
 
+    async def scale(self, api: str, kind: str, namespace: str, name: str) -> int:
+        return self.scales.get((api, kind, name), 0)
+
+    async def set_scale(
+        self, api: str, kind: str, namespace: str, name: str, *, replicas: int
+    ) -> None:
+        why = self.refuses({"kind": kind, "metadata": {"name": name}})
+        if why is not None:
+            raise Refused(403, why)
+        self.scales[api, kind, name] = replicas
+        self._count(f"scale {kind} {name}")
+
     async def kinds_of(self, api: str) -> frozenset[str]:
         return frozenset(kind for kind in self.optional if KINDS[kind].api == api)
 
@@ -117,6 +130,14 @@ class FakeCluster(KubeClient):
         self.writes.append(what)
         if self.fails_after is not None and len(self.writes) >= self.fails_after:
             raise Unreachable("the connection broke")
+
+
+def _matches(item: Object, terms: Iterable[tuple[str, str, str]]) -> bool:
+    """By labels: `name=value`, or `name` for any value."""
+    labels = item["metadata"].get("labels") or {}
+    return all(
+        name in labels and (not sign or labels[name] == value) for name, sign, value in terms
+    )
 
 
 def _where(item: Object) -> Where:

@@ -14,12 +14,18 @@ class FakeProber:
 
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     sizes: dict[str, EngineSize] = field(default_factory=dict)
+    started: dict[str, float] = field(default_factory=dict)
+    asked_start: int = 0
 
     async def probe(self, replica: ReplicaConfig) -> Verdict:
         return self.verdicts.get(replica.name, Verdict.READY)
 
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
         return self.sizes.get(replica.name)
+
+    async def started_s(self, replica: ReplicaConfig) -> float | None:
+        self.asked_start += 1
+        return self.started.get(replica.name)
 
 
 def replicas(count: int) -> tuple[ReplicaConfig, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.crd_cases import SERVICE, SHARED_SECRET, Document, changed, faults_of
+from tests.support.crd_cases import EXTERNAL, SERVICE, SHARED_SECRET, Document, changed, faults_of
 
 _TEMPLATE: Final = "spec.engine.template"
 
@@ -34,6 +34,14 @@ FOUND_BY_THE_OPERATOR: Final[dict[str, tuple[Document, str]]] = {
     "one key for two clients": (SHARED_SECRET, "spec.apiKeys[1].secretRef"),
     "an alert's label that is no name": (_alert_label("1st"), "spec.slo.alertLabels['1st']"),
     "an alert's label of ours": (_alert_label("severity"), "spec.slo.alertLabels['severity']"),
+    "an annotation of ours": (
+        changed(SERVICE, {"spec.exposure.ingress.annotations": {"evenkeel.dev/digest": "x"}}),
+        "spec.exposure.ingress.annotations['evenkeel.dev/digest']",
+    ),
+    "a label of all generated objects": (
+        changed(SERVICE, {"spec.exposure.ingress.labels": {"app.kubernetes.io/part-of": "x"}}),
+        "spec.exposure.ingress.labels['app.kubernetes.io/part-of']",
+    ),
     "arguments by the back door": (
         _container(args=["--tp=8"]),
         f"{_TEMPLATE}.spec.containers[0].args",
@@ -45,6 +53,10 @@ FOUND_BY_THE_OPERATOR: Final[dict[str, tuple[Document, str]]] = {
         f"{_TEMPLATE}.spec.env[0]",
     ),
     "a template that is nested too deeply": (_DEEP, faults_of(_DEEP)[0].path),
+    "a template of external engines": (
+        changed(EXTERNAL, {f"{_TEMPLATE}.spec": {"nodeSelector": {"g": "h"}}}),
+        _TEMPLATE,
+    ),
     "a label of ours": (
         changed(SERVICE, {f"{_TEMPLATE}.metadata": {"labels": {"evenkeel.dev/service": "x"}}}),
         f"{_TEMPLATE}.metadata.labels",

@@ -28,6 +28,8 @@ class Collection:
     """Status of every answer; 0: none is refused."""
     asked: list[str] = field(default_factory=list)
     """Resource version of every watch."""
+    selectors: set[str] = field(default_factory=set)
+    """Label selectors of all lists and watches."""
     watches: set[asyncio.Queue[Plain | None]] = field(default_factory=set)
     history: list[tuple[int, Plain]] = field(default_factory=list)
     """What every watch from an older version is told first."""
@@ -93,6 +95,7 @@ async def kube_api() -> AsyncIterator[KubeApi]:
     async def handle(request: web.Request) -> web.StreamResponse:
         assert request.headers["Authorization"] == "Bearer t0ken"
         collection = _collection(holder[0], request.path)
+        collection.selectors.add(request.query.get("labelSelector", ""))
         if collection.refuse:
             return web.json_response({"message": "not you"}, status=collection.refuse)
         if "watch" not in request.query:

@@ -16,7 +16,7 @@ from evenkeel_operator.cluster.prometheus import Prometheus
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core.objects import Object
-from evenkeel_operator.core.records import Defaults
+from evenkeel_operator.core.records import ANY_URL, Defaults
 from evenkeel_operator.reconcile import Dependencies, ServicePass
 from evenkeel_operator.tenant_pass import TenantPass
 
@@ -28,7 +28,11 @@ from tests.support.fake_routers import FakeRouters
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 KEY = Key(SERVICE, "team-ml", "simulated")
 DEFAULTS = Defaults(
-    version="1.0.0", router_image="router:1", sglang_image="sglang:1", simulator_image="sim:1"
+    version="1.0.0",
+    router_image="router:1",
+    sglang_image="sglang:1",
+    simulator_image="sim:1",
+    prometheus_urls=(ANY_URL,),
 )
 
 
@@ -44,7 +48,7 @@ class Operator:
         prometheus: Prometheus | None = None,
     ) -> None:
         self.store = Store()
-        observer = Observer(cluster, self.store)
+        observer = Observer(cluster, self.store, any_secret=defaults.any_secret)
         observer.apis = cluster.optional
         numbers = itertools.count(len(cluster.objects))
         self.now_s = 0.0

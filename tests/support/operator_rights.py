@@ -31,7 +31,12 @@ def cluster_rules() -> list[Manifest]:
         # To mark scale-down candidates, and to open readiness gates.
         _rule("", ["pods"], [*READ, "patch"]),
         _rule("", ["pods/status"], ["patch"]),
+        # To find the newest revision of a Deployment.
+        _rule("apps", ["replicasets"], ["get", "list"]),
         _rule("discovery.k8s.io", ["endpointslices"], READ),
+        # To scale engines that another owner made.
+        _rule("apps", ["deployments/scale", "statefulsets/scale"], ["get", "patch"]),
+        _rule("inference.networking.k8s.io", ["inferencepools"], READ),
         _rule("autoscaling", ["horizontalpodautoscalers"], READ),
         _rule("", ["events"], ["create"]),
         _rule("", ["nodes"], READ),

@@ -41,7 +41,7 @@ FORBIDDEN: Final = (
     r"the surprising thing", r"place in the (?:flow|pass)",
     # Persons in place of data.
     r"stands? back", r"standing back", r"(?:is|are) forgiven", r"victims?", r"wish(?:es)?",
-    # Homonyms; docs/reference/glossary.md has the terms.
+    # Homonyms; docs/design/plain-words.md has the terms.
     r"withheld", r"withholds?",
 )  # fmt: skip
 _FORBIDDEN: Final = re.compile(r"\b(?:" + "|".join(FORBIDDEN) + r")\b", re.IGNORECASE)
@@ -159,7 +159,7 @@ _FENCE: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _PATH: Final = re.compile(
     r"[\w.-]*/?(?:[\w.-]+/)*[\w.-]+\.(?:py|md|yaml|json|toml|cfg|tpl|png)|(?:[\w.-]+/){2,}"
 )
-_METRIC: Final = re.compile(r"(?:evenkeel_(?:router|operator|engine)_|sglang:)\w+")
+_METRIC: Final = re.compile(r"(?:evenkeel_(?:router|operator|engine)_|sglang:)(\w+)")
 _METRIC_PARTS: Final = re.compile(
     r"^evenkeel_(?:router|operator|engine)_|^sglang:|_(?:bucket|count|sum|total|seconds)$"
 )
@@ -191,7 +191,9 @@ class Tree:
     def knows(self, name: str, at: Path) -> bool:
         """Whether a name exists; text that is not a name counts as known."""
         if _METRIC.fullmatch(name):
-            return name in self.words or _METRIC_PARTS.sub("", name) in self.words
+            return not self.words.isdisjoint(
+                (name, _METRIC.sub(lambda found: found[1], name), _METRIC_PARTS.sub("", name))
+            )
         if _PATH.fullmatch(name):
             in_tree = (at.parent / name).exists() or any(f"/{name}" in f"/{f}" for f in self.files)
             return in_tree or name in self.words

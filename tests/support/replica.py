@@ -33,8 +33,10 @@ def admit(
     room: int | None = None,
     misfits: tuple[str, ...] = (),
     later: tuple[str, ...] = (),
+    held: tuple[str, ...] = (),
 ) -> list[str]:
-    """One pass; ids in order of admission. `room`: how many fit; `misfits`: ids that never do; `later`: those told so."""
+    """One pass; ids in order of admission. `room`: how many fit; `misfits`: ids that never do; `later`: those told so; `held`:
+    clients that are told so once."""
     admitted: list[str] = []
     conversation = policy.admissions(0.0)
     proposed = next(conversation, None)
@@ -43,6 +45,8 @@ def admit(
         outcome = AdmissionResult.ADMITTED if fits else AdmissionResult.NO_ROOM
         if proposed.id in later:
             outcome = AdmissionResult.LATER
+        if proposed.client in held:
+            outcome = AdmissionResult.CLIENT_LATER
         if outcome is AdmissionResult.ADMITTED:
             admitted.append(proposed.id)
         try:

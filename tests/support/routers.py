@@ -30,6 +30,7 @@ PATIENCE_S = 20.0  # a deadline for what should happen at once; never a measurem
 QUICK = Timing(
     probe_interval_s=0.05,
     report_interval_s=0.05,
+    gate_interval_s=0.05,
     kv_check_interval_s=0.05,
     kv_pages_interval_s=0.1,
 )
@@ -91,7 +92,11 @@ def replica_of(server: RunningServer, name: str = "r0", **changes: Any) -> Repli
 
 @asynccontextmanager
 async def fleet(
-    replicas: int = 2, *, settings: Settings | None = None, **changes: Any
+    replicas: int = 2,
+    *,
+    settings: Settings | None = None,
+    timing: Timing = QUICK,
+    **changes: Any,
 ) -> AsyncIterator[tuple[Router, list[RunningServer]]]:
     """A router in front of simulated replicas, all of them routable."""
     async with AsyncExitStack() as stack:
@@ -101,7 +106,7 @@ async def fleet(
         ]
         named = [replica_of(server, f"r{i}") for i, server in enumerate(servers)]
         router = await stack.enter_async_context(
-            running(config_for(*named, **changes), timing=QUICK)
+            running(config_for(*named, **changes), timing=timing)
         )
         await routable(router, replicas)
         yield router, servers

@@ -1,6 +1,6 @@
 """How a request can fail, and what the client receives: the error object of the API, so that its clients raise their own exceptions.
 
-That is Anthropic's on `/v1/messages`, and OpenAI's elsewhere. Each of ten outcomes has a status, an error type and a metric label. The `code` in the body is finer; docs/router.md lists
+That is Anthropic's on `/v1/messages`, and OpenAI's elsewhere. Each of ten outcomes has a status, an error type and a metric label. The `code` in the body is finer; docs/reference/errors.md lists
 the codes. A replica's 4xx gets the same format: SGLang has two of its own, and no code for a prompt that is too long, which
 is recognised by its message.
 """

@@ -119,8 +119,14 @@ class Directory:
             return self._by_header(*claims.named[0])
         if self._anonymous is not None:
             return self._anonymous
-        message = "The API key is missing. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
-        raise Refusal(Outcome.UNAUTHENTICATED, message, code="missing_api_key")
+        raise _missing_key()
+
+    def identify_named(self, claims: Claims) -> Client:
+        """As `identify`, but refuses a request that would be anonymous."""
+        client = self.identify(claims)
+        if client is self._anonymous:
+            raise _missing_key()
+        return client
 
     def declared(self, tenant: TenantConfig) -> list[Client]:
         """The clients that a tenant declares."""
@@ -262,6 +268,13 @@ def _bearer(authorization: str) -> str:
         message = "The Authorization header must have the form 'Bearer <key>'."
         raise Refusal(Outcome.UNAUTHENTICATED, message, code="invalid_api_key")
     return key.strip()
+
+
+def _missing_key() -> Refusal:
+    message = (
+        "The API key is missing. Send it as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
+    )
+    return Refusal(Outcome.UNAUTHENTICATED, message, code="missing_api_key")
 
 
 def _duplicate(header: str) -> Refusal:

@@ -41,6 +41,8 @@ class Limits:
     max_output_tokens: int
     adapters: frozenset[str] = frozenset()
     """Names of the LoRA adapters."""
+    aliases: frozenset[str] = frozenset()
+    """Other names of the model."""
 
 
 class Inference(NamedTuple):
@@ -140,7 +142,7 @@ def adapter_of(
 
     None: the model itself. Raises `Refusal` for a model or an adapter that the service does not have.
     """
-    if model is not None and model != limits.model:
+    if model is not None and model != limits.model and model not in limits.aliases:
         name = model.removeprefix(f"{limits.model}:")
     else:
         if not lora_path:
@@ -154,7 +156,8 @@ def adapter_of(
     served = repr(limits.model)
     if limits.adapters:
         served += f" with {len(limits.adapters)} adapters (GET /v1/models lists them)"
-    message = f"The model {name[:200]!r} does not exist; this service serves {served}."
+    asked = name if model in (None, limits.model) else model or ""
+    message = f"The model {asked[:200]!r} does not exist; this service serves {served}."
     raise Refusal(Outcome.NOT_FOUND, message, code="model_not_found", param="model")
 
 

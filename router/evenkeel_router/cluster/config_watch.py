@@ -31,13 +31,19 @@ class ConfigSource(Protocol):
         """Pass on changes until cancelled; no faults if the newest configuration is valid."""
 
 
-def load(path: Path) -> tuple[RouterConfig | None, tuple[Fault, ...], bytes]:
+Parse = Callable[[bytes], Loaded]
+"""Reads a document. Never raises."""
+
+
+def load(
+    path: Path, parse: Parse = parse_router_config
+) -> tuple[RouterConfig | None, tuple[Fault, ...], bytes]:
     """Read a configuration: it or None, its faults, and the bytes that were read. Never raises."""
     try:
         data = path.read_bytes()
     except OSError as error:
         return None, (Fault("", f"cannot be read: {error.strerror}"),), b""
-    config, faults = parse_router_config(data)
+    config, faults = parse(data)
     return config, faults, data
 
 
@@ -51,10 +57,18 @@ def _content(path: Path) -> bytes:
 class FileSource:
     """A file, checked at intervals."""
 
-    def __init__(self, path: Path, last: bytes, *, interval_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        last: bytes,
+        *,
+        parse: Parse = parse_router_config,
+        interval_s: float = 1.0,
+    ) -> None:
         """`last` is the content in use."""
         self._path = path
         self._last = last
+        self._parse = parse
         self._interval_s = interval_s
 
     async def watch(self, apply: Apply, complain: Complain) -> None:
@@ -62,7 +76,7 @@ class FileSource:
             await asyncio.sleep(self._interval_s)
             if await asyncio.to_thread(_content, self._path) == self._last:
                 continue  # reading takes microseconds, parsing milliseconds
-            config, faults, data = await asyncio.to_thread(load, self._path)
+            config, faults, data = await asyncio.to_thread(load, self._path, self._parse)
             if data != self._last:
                 self._last = data
                 hand_over((config, faults), apply, complain)

@@ -48,7 +48,7 @@ class KubernetesDiscovery:
         self._changed = asyncio.Event()
         changed = self._changed.set
         self._slices = Watcher(client, _slices_of(config.namespace, cluster), changed, rng=rng)
-        self._pods = Watcher(client, _pods_of(config), changed, rng=rng)
+        self._pods = Watcher(client, _pods_of(config, cluster), changed, rng=rng)
 
     async def run(self) -> None:
         """Run both watches until cancelled."""
@@ -57,9 +57,9 @@ class KubernetesDiscovery:
             group.create_task(self._pods.run())
 
     def update(self, config: RouterConfig) -> None:
-        """Use changed keys of the replicas. The Services must not change, since they identify the fleet."""
+        """Use changed keys of the replicas. Services and labels must not change, since they identify the fleet."""
         cluster = config.cluster
-        if cluster is None or _services(cluster) != _services(self._cluster):
+        if cluster is None or _place(cluster) != _place(self._cluster):
             _log.warning("a changed `cluster` takes effect when the router restarts")
         else:
             self._cluster = cluster
@@ -91,6 +91,10 @@ class KubernetesDiscovery:
             self._found_peers(peers)
 
 
+def _place(cluster: ClusterConfig) -> tuple[object, ...]:
+    return cluster.engines, cluster.peers, cluster.pod_labels
+
+
 def _services(cluster: ClusterConfig) -> tuple[str, ...]:
     return (cluster.engines,) if cluster.peers is None else (cluster.engines, cluster.peers)
 
@@ -104,6 +108,7 @@ def _slices_of(namespace: str, cluster: ClusterConfig) -> Selection[EndpointSlic
     )
 
 
-def _pods_of(config: RouterConfig) -> Selection[Pod]:
-    labels = f"{SERVICE_LABEL}={config.service},{COMPONENT_LABEL}={ENGINE_COMPONENT}"
+def _pods_of(config: RouterConfig, cluster: ClusterConfig) -> Selection[Pod]:
+    own = {SERVICE_LABEL: config.service, COMPONENT_LABEL: ENGINE_COMPONENT}
+    labels = ",".join(f"{name}={value}" for name, value in (cluster.pod_labels or own).items())
     return Selection(Pod, f"/api/v1/namespaces/{config.namespace}/pods", {"labelSelector": labels})

@@ -2,19 +2,19 @@
 
 | seen                                  | the replica is                                                        |
 |---------------------------------------|-----------------------------------------------------------------------|
-| `/ready` answers 200                  | routable; it joins the fleet if its process is new                    |
-| `/ready` answers anything else        | not routable (starting, draining); its cache still counts             |
-| `/ready` times out three times        | the same: one time-out may be a busy moment                           |
+| a probe is answered with 200          | routable; it joins the fleet if its process is new                    |
+| it is answered with anything else     | not routable (starting, draining); its cache still counts             |
+| it times out three times              | the same: one time-out may be a busy moment                           |
 | no connection, by probe or request    | lost: cache and credit are gone with the process (R6)                 |
 | a probe or a request broke off        | not routable until its next good probe, which follows at once         |
 | it fails requests that another answers| not routable for a while (`fleet.backoff`), unless it is the last one |
 | another incarnation reports           | lost, and joins again at its next good probe                          |
+| `/metrics` has another start time     | the same; read when a replica without reports takes requests again    |
 | discovery marks it unschedulable      | not routable, at once and whatever probes show; its cache counts      |
 
 A replica that sends reports does not join before its first report: only a report names the process, and so the state
-from which clients start there (R5). A replica that stays silent for `REPORT_PATIENCE_S` joins without; its service
-until then is in no ledger but its own. The monitor never asks `/health`: SGLang answers it by generating a token, which
-takes a second.
+from which clients start there (R5). A replica that stays silent for `REPORT_PATIENCE_S` joins without. If no gate orders its queue (R12), its
+service until then is in no ledger but its own. `probe` lists the paths that are probed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
+from evenkeel_contract.queueorder import QueueOwner
 from evenkeel_contract.routerconfig import AtZero, ReplicaConfig
 
 from evenkeel_router.fleet.probe import Prober, Verdict, wait_for
@@ -57,7 +58,7 @@ class _Watch:
     """One replica under watch."""
 
     __slots__ = (
-        "kick", "probed", "replica", "reported", "silent", "sized", "task",
+        "kick", "probed", "replica", "reported", "silent", "sized", "started_s", "task",
         "unknown_since_s",
     )  # fmt: skip
 
@@ -71,6 +72,8 @@ class _Watch:
         """Whether a report named the process that is there now."""
         self.sized = False
         """Whether the process was asked how large it is."""
+        self.started_s: float | None = None
+        """Of a replica without reports: when its process started, if it reports that."""
         self.unknown_since_s: float | None = None
         """Ready since then, and not joined because no report came."""
         self.task: asyncio.Task[None] | None = None
@@ -154,14 +157,25 @@ class HealthMonitor:
         while True:
             verdict = await self._prober.probe(watch.replica)
             member = self._replicas.fleet.member(watch.replica.name)
+            if member is not None and verdict is Verdict.READY:
+                await self._look_for_restart(watch, member)
             if member is not None and not watch.kick.is_set():  # else it is older than the news
                 self._apply(verdict, watch, member)
                 if member.joined and not watch.sized:
                     await self._measure(watch)
             await wait_for(watch.kick, self._settings.timing.probe_interval_s)
 
+    async def _look_for_restart(self, watch: _Watch, member: Member) -> None:
+        """A replica without reports takes requests again: it may be another process, started between two probes."""
+        if watch.replica.reports is None and member.joined and not member.routable:
+            started_s = await self._prober.started_s(watch.replica)
+            if watch.started_s is not None and started_s not in (None, watch.started_s):
+                self.replaced(member.name)
+
     async def _measure(self, watch: _Watch) -> None:
-        """How far deficits can fall there, which bounds what its clients can owe (R5)."""
+        """How far deficits can fall there, which bounds what its clients can owe (R5). And when the process started."""
+        if watch.replica.reports is None:
+            watch.started_s = await self._prober.started_s(watch.replica)
         size = await self._prober.size(watch.replica)
         watch.sized = True  # a process that does not answer once will not answer later
         if size is not None:
@@ -243,8 +257,12 @@ class HealthMonitor:
             watch.unknown_since_s = now_s
         if now_s - watch.unknown_since_s < REPORT_PATIENCE_S:
             return False
-        _log.warning("replica %s sends no reports: its service is not in the ledger", name)
-        books.leaves(name, now_s)
+        if self._settings.config.scheduling.queue is QueueOwner.ENGINE:
+            _log.warning("replica %s sends no reports: its service is not in the ledger", name)
+            books.leaves(name, now_s)
+        elif not member.joined:  # it joins, and its gate counts
+            _log.warning("replica %s sends no reports: this router orders its queue", name)
+            books.meets_unreported(name, now_s)
         return True
 
     def _end_life(self, watch: _Watch, member: Member) -> None:
@@ -269,7 +287,7 @@ class HealthMonitor:
         self._lose(name, why)
 
     def replaced(self, name: str) -> None:
-        """Its reports come from another process than before."""
+        """Its reports or its metrics come from another process than before."""
         self._lose(name, "a new process answers in its place")
 
     def broken(self, name: str, why: str) -> None:

@@ -1,8 +1,13 @@
-"""Asking a replica whether it takes requests, and how low its deficits can fall."""
+"""Asks a replica if it takes requests, when its process started, and how low its deficits can fall.
+
+Engines report readiness at different paths. SGLang's `/ready` is cheap and changes when a drain begins; its `/health` generates a
+token. vLLM has `/health` alone. Other servers have only OpenAI's `/v1/models`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import Annotated, Final, Protocol
@@ -12,6 +17,15 @@ import msgspec
 from evenkeel_contract.routerconfig import ReplicaConfig
 
 PROBE_TIMEOUT_S: Final = 2.0
+READINESS_PATHS: Final = ("/ready", "/health", "/v1/models")
+"""In this order: the first path that the engine has."""
+NO_SUCH_PATH: Final = frozenset({404, 405, 501})
+MOST_PATHS: Final = 4096
+"""Replicas whose path is remembered: more than run at a time."""
+STARTED: Final = re.compile(
+    rb"^process_start_time_seconds(?:\{[^}\n]*\})? ([0-9.e+]+)", re.MULTILINE
+)
+"""In `/metrics`: the standard metric of Prometheus clients for the start of the process, seconds since the epoch."""
 
 
 class Verdict(Enum):
@@ -48,39 +62,67 @@ class Prober(Protocol):
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
         """How large it is; None where it does not answer."""
 
+    async def started_s(self, replica: ReplicaConfig) -> float | None:
+        """When its process started, seconds since the epoch; None if it does not report that."""
+
 
 class HttpProber:
-    """`GET /ready`, `GET /server_info`."""
+    """Asks over HTTP: `READINESS_PATHS`, `/server_info`, `/metrics`."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
+        self._paths: dict[str, int] = {}
+        """URL of a replica without `/ready` → the index of the path that it has."""
 
     async def probe(self, replica: ReplicaConfig) -> Verdict:
         try:
-            async with self._get(replica, "/ready") as response:
-                return Verdict.READY if response.status == 200 else Verdict.NOT_READY
+            return Verdict.READY if await self._readiness(replica) == 200 else Verdict.NOT_READY
         except TimeoutError:
             return Verdict.SILENT
         except aiohttp.ClientConnectorError:
+            self._paths.pop(replica.url, None)  # another engine may come in its place
             return Verdict.GONE
         except (aiohttp.ClientError, OSError):
             return Verdict.BROKEN
 
     async def size(self, replica: ReplicaConfig) -> EngineSize | None:
         try:
-            async with self._get(replica, "/server_info") as response:
+            async with ask(self._session, replica, "/server_info") as response:
                 return _SIZE.decode(await response.read()) if response.status == 200 else None
         except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError, ValueError):
             return None
 
-    def _get(
-        self, replica: ReplicaConfig, path: str
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        headers = {}
-        if replica.api_key is not None:
-            headers["Authorization"] = f"Bearer {replica.api_key}"
-        timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
-        return self._session.get(replica.url.rstrip("/") + path, headers=headers, timeout=timeout)
+    async def started_s(self, replica: ReplicaConfig) -> float | None:
+        try:
+            async with ask(self._session, replica, "/metrics") as response:
+                found = STARTED.search(await response.read()) if response.status == 200 else None
+                return None if found is None else float(found[1])
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return None
+
+    async def _readiness(self, replica: ReplicaConfig) -> int:
+        """The status at the first readiness path that the engine has."""
+        index = self._paths.get(replica.url, 0)
+        while True:
+            async with ask(self._session, replica, READINESS_PATHS[index]) as response:
+                status = response.status
+            if status not in NO_SUCH_PATH or index + 1 == len(READINESS_PATHS):
+                return status
+            index += 1
+            if len(self._paths) >= MOST_PATHS:
+                self._paths.clear()
+            self._paths[replica.url] = index
+
+
+def ask(
+    session: aiohttp.ClientSession, replica: ReplicaConfig, path: str
+) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    """`GET` of a replica's path, with its key; for at most `PROBE_TIMEOUT_S`."""
+    headers = {}
+    if replica.api_key is not None:
+        headers["Authorization"] = f"Bearer {replica.api_key}"
+    timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+    return session.get(replica.url.rstrip("/") + path, headers=headers, timeout=timeout)
 
 
 _SIZE: Final = msgspec.json.Decoder(EngineSize)

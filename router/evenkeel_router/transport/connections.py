@@ -1,4 +1,4 @@
-"""The pool of connections to replicas over HTTP/1.1. docs/router.md explains why it is not `aiohttp.ClientSession`.
+"""The pool of connections to replicas over HTTP/1.1. docs/design/http.md explains why it is not `aiohttp.ClientSession`.
 
 The pool opens at most as many connections, idle ones included, as requests may be in flight. To make room it closes the
 one that was idle for longest. A process without free files raises `ConnectionLimitError`, and no replica counts as lost.

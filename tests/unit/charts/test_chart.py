@@ -6,14 +6,17 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from evenkeel_operator.core.records import ROUTER_RESOURCES
 from evenkeel_operator.settings import parse_arguments
 
 from tests.support.helm import CHART, REGISTRY, only, rendered, template
 from tests.support.operator_rights import cluster_rules, lease_rules
+from tests.support.promtool import promtool
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -193,6 +196,18 @@ def test_the_built_in_roles_do_not_allow_changes_of_tenants() -> None:
     assert all("inferencetenants" not in rule["resources"] for rule in edit)
 
 
+def test_only_roles_that_may_create_pods_may_create_services() -> None:
+    """Which of the built-in roles may create pods: edit and admin, and not view."""
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    writers = set()
+    for role in (one for one in rendered() if one["kind"] == "ClusterRole"):
+        verbs = {verb for rule in role["rules"] for verb in rule["verbs"]}
+        for label in role["metadata"]["labels"]:
+            if label.startswith(aggregate) and not verbs <= {"get", "list", "watch"}:
+                writers.add(label.removeprefix(aggregate))
+    assert writers == {"edit", "admin"}
+
+
 def test_everything_that_may_be_left_out_can_be() -> None:
     objects = rendered(
         replicas=1,
@@ -205,6 +220,17 @@ def test_everything_that_may_be_left_out_can_be() -> None:
     }
     pod = only(objects, "Deployment")["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == "mine"
+
+
+def test_an_upgrade_that_keeps_the_values_of_the_previous_chart_gets_the_defaults() -> None:
+    """`helm upgrade --reuse-values` has none of the values that are new."""
+    new = {"router": None, "secrets": None, "allowPrometheusNamespaces": None}
+    found = parse_arguments(arguments(**new, metrics={"plain": None}), ENVIRONMENT).defaults
+    assert found.router_resources == ROUTER_RESOURCES
+    assert not found.any_secret
+    assert parse_arguments(
+        arguments(secrets={"requireLabel": False}), ENVIRONMENT
+    ).defaults.any_secret
 
 
 def test_dashboards_come_where_grafanas_sidecar_looks_for_them() -> None:
@@ -229,6 +255,21 @@ def test_dashboards_come_where_grafanas_sidecar_looks_for_them() -> None:
         assert one["metadata"]["annotations"] == {"grafana_folder": "Evenkeel"}
         (text,) = one["data"].values()
         assert json.loads(text)["panels"]
+
+
+def test_a_prometheus_without_its_operator_gets_files(tmp_path: Path) -> None:
+    objects = rendered(metrics={"plain": {"enabled": True, "namespace": "monitoring"}})
+    found = only(objects, "ConfigMap", "evenkeel-prometheus")
+    assert found["metadata"]["namespace"] == "monitoring"
+    assert "--plain-rules" in arguments(metrics={"plain": {"enabled": True}})
+    scrapes = yaml.safe_load(found["data"]["scrape.yaml"])["scrape_configs"]
+    operator = scrapes[-1]["relabel_configs"]
+    assert operator[-1] == {"target_label": "job", "replacement": "evenkeel-system/evenkeel"}
+    assert "@{" not in str(found["data"])
+    path = tmp_path / "rules.yaml"
+    path.write_text(found["data"]["rules.yaml"])
+    code, said = promtool("check", "rules", path)
+    assert code == 0, said
 
 
 MONITORED = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}

@@ -35,13 +35,16 @@ class Server:
     port: int = 0
     status: int = 200
     answer: bytes = b"{}"
+    answers: dict[str, bytes] = field(default_factory=dict)
+    """By path, in place of `answer`."""
     asked: list[tuple[str, str, dict[str, str], str, Any]] = field(default_factory=list)
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.read()
         head = (request.method, request.path, dict(request.query), request.content_type)
         self.asked.append((*head, json.loads(body) if body else None))
-        return web.Response(status=self.status, body=self.answer)
+        body = self.answers.get(request.path, self.answer)
+        return web.Response(status=self.status, body=body)
 
 
 @pytest.fixture
@@ -102,6 +105,34 @@ async def test_a_list_selects_by_label_and_its_items_name_their_kind(
     assert (method, path, body) == ("GET", "/api/v1/namespaces/ns/pods", None)
     assert query == {"labelSelector": "a=b,c in (d, e)"}
     assert writes == []
+
+
+async def test_the_scale_of_any_kind_is_read_and_written_by_its_subresource(
+    server: Server, client: KubeClient, writes: list[str]
+) -> None:
+    listed = [
+        {"name": "workers", "kind": "Worker"},
+        {"name": "workers/scale", "kind": "Scale"},
+        {"name": "jobs", "kind": "Job"},
+    ]
+    server.answers["/apis/example.com/v1"] = json.dumps({"resources": listed}).encode()
+    path = "/apis/example.com/v1/namespaces/ns/workers/w/scale"
+    server.answers[path] = b'{"spec": {"replicas": 3}}'
+    assert await client.scale("example.com/v1", "Worker", "ns", "w") == 3
+    assert [(method, where) for method, where, *_ in server.asked] == [
+        ("GET", "/apis/example.com/v1"),
+        ("GET", path),
+    ]
+    await client.set_scale("example.com/v1", "Worker", "ns", "w", replicas=5)
+    assert server.asked[2:] == [  # where the kind is found is known by now
+        ("PATCH", path, {"fieldManager": "me"}, "application/merge-patch+json", {"spec": {"replicas": 5}})
+    ]  # fmt: skip
+    assert writes == ["patch"]
+    server.answers[path] = b'{"spec": {}}'  # zero is left out
+    assert await client.scale("example.com/v1", "Worker", "ns", "w") == 0
+    for kind in ("Job", "Nothing"):
+        with pytest.raises(Refused, match=f"has no kind {kind} with the subresource scale"):
+            await client.scale("example.com/v1", kind, "ns", "w")
 
 
 async def test_an_object_or_an_api_that_is_missing_is_no_error(

@@ -43,6 +43,16 @@ def test_an_adapter_is_named_alone_or_after_the_model(
     assert found._replace(adapter=None, body=b"", text=b"") == plain._replace(body=b"", text=b"")
 
 
+def test_another_name_of_the_model_is_the_model_and_is_passed_on() -> None:
+    limits = Limits(model="m", max_output_tokens=1000, aliases=frozenset({"short"}))
+    body = {"model": "short", "prompt": "Hi"}
+    found = parse(Endpoint.COMPLETIONS, json.dumps(body).encode(), limits)
+    assert (found.adapter, json.loads(found.body)["model"]) == (None, "short")
+    config = RouterConfig(namespace="ns", service="svc", model="m", model_aliases=("short",))
+    listed = json.loads(models("", config, started_unix=0.0))["data"]
+    assert [card["id"] for card in listed] == ["m", "short"]
+
+
 @pytest.mark.parametrize("endpoint", BODIES)
 def test_no_block_of_a_prompt_is_the_same_under_two_adapters(endpoint: Endpoint) -> None:
     texts = [

@@ -40,7 +40,10 @@ def test_a_burst_may_come_at_once_and_then_one_at_a_time() -> None:
     refusal = refused(gate, who, 0.0)
     assert (refusal.outcome, refusal.code) == (Outcome.RATE_LIMITED, "requests_per_minute")
     assert refusal.retry_after == "1"
-    assert refusal.message == "The tenant used up its limit of 60 requests per minute."
+    assert (
+        refusal.message
+        == "The tenant used up its limit of 60 requests per minute (at most 7 at once)."
+    )
     gate.enter(who, 1, 1.0)
     assert refused(gate, who, 1.5).retry_after_s == pytest.approx(0.5)
 

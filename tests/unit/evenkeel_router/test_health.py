@@ -18,6 +18,7 @@ from evenkeel_simulator.server.app import running_server
 
 from tests.support.fakes import FakeProber, replicas
 from tests.support.nasty import fine, nasty
+from tests.support.plain_engine import plain_engine
 from tests.support.routers import (
     QUICK,
     config_for,
@@ -103,6 +104,58 @@ async def test_probes_tell_ready_not_ready_and_gone_apart() -> None:
         replica.ready = False
         assert await prober.probe(config) is Verdict.NOT_READY
         assert await prober.probe(replicas(1)[0]) is Verdict.GONE
+
+
+@pytest.mark.parametrize("missing", [(), ("/ready",), ("/ready", "/health")])
+async def test_readiness_is_asked_at_the_first_path_that_an_engine_has(
+    missing: tuple[str, ...],
+) -> None:
+    settings = simulated(reports_port=None)
+    async with prober_session() as session, plain_engine(settings, missing=missing) as engine:
+        prober, replica = HttpProber(session), engine.config("r0")
+        assert await prober.probe(replica) is Verdict.READY
+        asked = engine.asked.copy()
+        assert await prober.probe(replica) is Verdict.READY
+        assert engine.asked[len(asked) :] == asked[-1:]  # it is remembered
+        engine.failing = True
+        assert await prober.probe(replica) is Verdict.NOT_READY
+
+
+async def test_an_engine_without_any_readiness_path_is_not_ready() -> None:
+    missing = ("/ready", "/health", "/v1/models")
+    settings = simulated(reports_port=None)
+    async with prober_session() as session, plain_engine(settings, missing=missing) as engine:
+        assert await HttpProber(session).probe(engine.config("r0")) is Verdict.NOT_READY
+
+
+async def test_the_start_time_of_a_process_is_read_from_its_metrics() -> None:
+    settings = simulated(reports_port=None)
+    async with prober_session() as session:
+        prober = HttpProber(session)
+        async with plain_engine(settings) as engine:
+            replica = engine.config("r0")
+            assert await prober.started_s(replica) is None  # as with SGLang
+            engine.started_s = 1763881478.25
+            assert await prober.started_s(replica) == 1763881478.25
+        assert await prober.started_s(replica) is None
+
+
+@pytest.mark.parametrize(("started_s", "want_lives"), [(2000.0, 2), (1000.0, 1), (None, 1)])
+async def test_a_replica_without_reports_that_comes_back_with_another_start_time_is_another_process(
+    started_s: float | None, want_lives: int
+) -> None:
+    prober = FakeProber(started={"r0": 1000.0})
+    async with watched(prober) as router:
+        await routable(router, 1)
+        await until(lambda: prober.asked_start == 1, "its start time to be asked")
+        prober.verdicts["r0"] = Verdict.NOT_READY
+        await routable(router, 0)
+        prober.started = {} if started_s is None else {"r0": started_s}
+        prober.verdicts["r0"] = Verdict.READY
+        await routable(router, 1)
+        member = router.rooms.replicas.fleet.member("r0")
+        assert member is not None
+        assert member.lives == want_lives
 
 
 async def test_reports_of_an_unknown_replica_are_ignored(

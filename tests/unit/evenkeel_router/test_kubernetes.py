@@ -67,6 +67,28 @@ async def found(server: KubeApi, prober: FakeProber | None = None) -> AsyncItera
         yield router
 
 
+async def test_external_engines_are_found_by_the_labels_of_their_owner(server: KubeApi) -> None:
+    ports = [{"name": "http", "port": 8000}]
+    server.slices.put(slice_of("engines", "a", ports=ports))
+    server.pods.put(pod("a"))
+    cluster = ClusterConfig(engines="engines", pod_labels={"app": "vllm", "tier": "gpu"})
+    async with running(
+        config_for(cluster=cluster),
+        api=server.api,
+        upstream=FakeUpstream(lambda *_: FakeReply([])),
+        prober=FakeProber(),
+        timing=QUICK,
+    ) as router:
+        await routable(router, 1)
+        replica = router.rooms.replicas.configured["a"]
+        assert (replica.url, replica.reports, replica.api_key) == (
+            "http://10.0.0.1:8000",
+            None,
+            None,
+        )
+    assert server.pods.selectors == {"app=vllm,tier=gpu"}
+
+
 async def test_events_reach_the_cache_and_a_watch_goes_on_where_it_stood(server: KubeApi) -> None:
     async with watching(server) as watcher:
         server.pods.put(pod("a"))

@@ -11,7 +11,9 @@ import tomllib
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 
-from e2e.rig.images import PRODUCTS
+import pytest
+
+from e2e.rig.images import ARCHITECTURE, PRODUCTS
 
 ROOT = Path(__file__).parents[3]
 SGLANG = (ROOT / "images" / "sglang.Dockerfile").read_text()
@@ -26,7 +28,7 @@ def entry_points_of(folder: Path) -> list[EntryPoint]:
 def stage(name: str) -> str:
     """The lines of one stage."""
     found = re.search(
-        rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL
+        rf"^FROM .*\S AS {name}\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL
     )
     assert found is not None, name
     return found[1]
@@ -86,12 +88,52 @@ def test_no_image_runs_as_root_and_each_starts_its_own_part() -> None:
         assert f'ENTRYPOINT ["python3", "-m", "evenkeel_{target}' in stage(target)
 
 
-def test_an_image_installs_the_dependencies_of_its_extra_without_the_project() -> None:
-    script = [sys.executable, ROOT / "images" / "project.py", "requirements", "operator"]
+@pytest.mark.parametrize(
+    ("extras", "want", "not_wanted"),
+    [
+        (["operator"], {"kopf", "msgspec", "xxhash"}, {"pytest", "uvloop"}),
+        (["router", "kubernetes"], {"kubernetes", "uvloop", "xxhash"}, {"kopf", "typer"}),
+    ],
+)
+def test_an_image_installs_the_dependencies_of_its_extras_without_the_project(
+    extras: list[str], want: set[str], not_wanted: set[str]
+) -> None:
+    script = [sys.executable, ROOT / "images" / "project.py", "requirements", *extras]
     said = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
     names = {re.split(r"[^\w-]", line)[0] for line in said.stdout.splitlines()}
-    assert {"kopf", "msgspec", "xxhash"} <= names
-    assert not {"evenkeel", "pytest", "uvloop"} & names
+    assert want <= names
+    assert not {"evenkeel", *not_wanted} & names
+
+
+def test_the_router_of_an_image_has_the_kubernetes_client() -> None:
+    extras = re.search(r"requirements (.+) > router.txt", DOCKERFILE)
+    assert extras is not None
+    script = [sys.executable, ROOT / "images" / "project.py", "requirements", *extras[1].split()]
+    said = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
+    names = {re.split(r"[^\w-]", line)[0] for line in said.stdout.splitlines()}
+    assert {"aiohttp", "kubernetes", "msgspec", "uvloop"} <= names
+    assert not [name for name in names if name.startswith("evenkeel")]
+
+
+def platform_options(architecture: str) -> str:
+    script = [sys.executable, ROOT / "images" / "project.py", "platform", architecture]
+    return subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_pip_takes_the_wheels_of_another_architecture_and_builds_none() -> None:
+    assert platform_options("").split() == platform_options(ARCHITECTURE).split() == []
+    other, machine = {"amd64": ("arm64", "aarch64"), "arm64": ("amd64", "x86_64")}[ARCHITECTURE]
+    options = platform_options(other).split()
+    assert options[0] == "--only-binary=:all:"
+    assert f"--platform=manylinux_2_28_{machine}" in options
+    assert all(option.endswith(f"_{machine}") for option in options[1:])
+
+
+def test_nothing_runs_in_a_stage_of_another_architecture() -> None:
+    assert "FROM --platform=${BUILDPLATFORM" in DOCKERFILE
+    for target in PRODUCTS:
+        assert "RUN" not in stage(target)
+    assert "RUN" not in stage("runtime")
 
 
 def test_programs_in_an_image_know_their_version(tmp_path: Path) -> None:
