@@ -22,8 +22,11 @@ from tests.support.prometheus import prometheus, scraped
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("source_path")]
 DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))
-SECOND = FILE.replace("name: sample", "name: second").replace(
-    "scheduling:", "router: {state: {store: File}}\n  scheduling:"
+SECOND = FILE.replace(
+    "name: sample", "name: second"
+).replace(
+    "scheduling:",
+    "router: {limits: {firstTokenTimeout: 300ms}, state: {store: File}}\n  scheduling:",  # some requests fail
 )
 FIRST = FILE.replace("scheduling:", "router: {replicas: 2}\n  scheduling:")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -18,6 +17,8 @@ from evenkeel_cli.manifest import parse_manifest
 from evenkeel_cli.up.fleet import Fleet, running_fleet
 from evenkeel_contract.adminstate import STATE_PATH, decode_state
 from evenkeel_contract.routerconfig import ListenConfig
+
+from tests.support.ports import consecutive_ports
 
 DEADLINE_S = 60.0
 FILE = b"""\
@@ -54,24 +55,13 @@ pytestmark = pytest.mark.usefixtures("source_path")
 
 @asynccontextmanager
 async def fleet(folder: Path) -> AsyncIterator[Fleet]:
-    first = three_free_ports()
+    first = consecutive_ports(3)
     listen = ListenConfig(traffic_port=first, probe_port=first + 1, admin_port=first + 2)
     manifest = parse_manifest(FILE, "f.yaml")
     async with running_fleet(
         manifest, listen=listen, state_root=folder, report=lambda _: None
     ) as running:
         yield running
-
-
-def three_free_ports() -> int:
-    """The first of three consecutive free ports, as `up --port` uses them."""
-    while True:
-        with ExitStack() as stack:
-            first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            with suppress(OSError, OverflowError):
-                for port in (first + 1, first + 2):
-                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
-                return int(first)
 
 
 async def evenkeel(*arguments: object, folder: Path) -> tuple[int, str, str]:

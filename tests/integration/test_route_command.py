@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -152,14 +152,12 @@ async def test_weights_hold_in_front_of_engines_that_serve_first_come_first_serv
 
 
 async def test_an_engine_that_dies_leaves_and_comes_back_and_no_request_is_lost() -> None:
-    (port,) = free_ports(1)
-    async with (
-        plain_engine(unfair()) as first,
-        routed(
-            f"--replica={first.url}", f"--replica=http://127.0.0.1:{port}", "--key=ads=sk-1"
-        ) as route,
-        caller(route) as client,
-    ):
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(plain_engine(unfair()))
+        (port,) = free_ports(1)  # after the first engine has its own
+        replicas = f"--replica={first.url}", f"--replica=http://127.0.0.1:{port}"
+        route = await stack.enter_async_context(routed(*replicas, "--key=ads=sk-1"))
+        client = await stack.enter_async_context(caller(route))
         await route.until(routable=1)
         async with plain_engine(unfair(), port=port):
             await route.until(routable=2)

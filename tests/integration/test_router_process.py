@@ -146,6 +146,17 @@ async def test_kill_9_of_a_replica_under_load_loses_only_streams_that_had_begun(
 ) -> None:
     """What has no first byte finishes elsewhere; every other stream ends with one error event."""
     flags = ("--profile", "a100-llama3.1-8b", "--speed", "2")
+    begun: set[int] = set()
+    bodies = [b""] * 40
+
+    async def read(number: int) -> None:
+        body = {"model": MODEL, "prompt": f"{number} " * 400, "max_tokens": 300, "stream": True}
+        async with client.stream("POST", f"{running.url}/v1/completions", json=body) as response:
+            assert response.status_code == 200
+            async for chunk in response.aiter_bytes():
+                begun.add(number)
+                bodies[number] += chunk
+
     async with (
         simulator(*flags) as (victim, first),
         simulator(*flags) as (_, second),
@@ -153,25 +164,21 @@ async def test_kill_9_of_a_replica_under_load_loses_only_streams_that_had_begun(
         httpx.AsyncClient(timeout=PATIENCE_S, limits=httpx.Limits(), headers=AUTH) as client,
     ):
         await running.routable(client, 2)
-        load = [
-            asyncio.create_task(
-                stream_of(client, running.url, prompt=f"{n} " * 400, max_tokens=150)
-            )
-            for n in range(40)
-        ]
+        load = [asyncio.create_task(read(number)) for number in range(40)]
         async with asyncio.timeout(PATIENCE_S):
-            while not _both_have_begun(await running.state(client)):  # noqa: ASYNC110
+            # until at least three of the victim's have begun
+            while len(begun) < 3 + _requests_of(await running.state(client), second.name):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         victim.kill()
-        bodies = await asyncio.gather(*load)
+        await asyncio.gather(*load)
         whole = [body for body in bodies if body.endswith(b"data: [DONE]\n\n")]
         broken = [body for body in bodies if body not in whole]
         for body in broken:
             assert body.count(b'data: {"error"') == 1
             assert json.loads(body.split(b"\n\n")[-2][6:])["error"]["code"] == "replica_failed"
         assert len(whole) + len(broken) == 40
-        assert broken
-        assert len(whole) >= 20
+        assert len(broken) >= 3
+        assert len(whole) >= 10
         await running.routable(client, 1)
         after = await asyncio.gather(
             *(stream_of(client, running.url, prompt=str(n), max_tokens=2) for n in range(10))
@@ -184,8 +191,10 @@ async def test_kill_9_of_a_replica_under_load_loses_only_streams_that_had_begun(
         assert chat.errors == len(broken)
 
 
-def _both_have_begun(state: RouterState) -> bool:
-    return all(replica.requests >= 10 and replica.running >= 3 for replica in state.replicas)
+def _requests_of(state: RouterState, name: str) -> int:
+    """More than all, until the replica has its part of the 40."""
+    (requests,) = (one.requests for one in state.replicas if one.name == name)
+    return requests if requests >= 10 else 40
 
 
 async def test_a_replica_that_comes_back_is_used_again(tmp_path: Path) -> None:
