@@ -74,6 +74,7 @@ async def load(up: Up, client: httpx.AsyncClient) -> None:
         "routing_key": "stripped",
     }
     long = body | {"max_tokens": 2000}
+    queued = body | {"stream": True}  # the second fleet does not wait as long for a first token
     headers = {"Authorization": "Bearer sk-chat"}
     engine = configs(up)[0].replicas[0].url
     while True:
@@ -83,6 +84,14 @@ async def load(up: Up, client: httpx.AsyncClient) -> None:
             *(
                 client.post(f"{up.url}/v1/completions", json=body, headers=headers)
                 for _ in range(24)
+            ),
+            *(
+                client.post(
+                    f"{up.url}/v1/completions",
+                    json=queued | {"prompt": f"{number} " + "word " * 4000},
+                    headers=headers,
+                )
+                for number in range(24)
             ),
             client.post(f"{up.url}/v1/completions", json=body),
             return_exceptions=True,
