@@ -43,7 +43,16 @@ GUARDED_FIELDS: Final = (
 )
 ADAPTER_HEADER: Final = "x-evenkeel-adapter"
 """The LoRA adapter of a request to `/v1/responses`, where SGLang reads none of the body: the plug-in reads it."""
-GUARDED_HEADERS: Final = (CLIENT_KEY_HEADER, ADAPTER_HEADER, "x-custom-labels")
+CACHE_SALT_FIELD: Final = "cache_salt"
+"""In bodies of SGLang and vLLM: requests with different salts share no cached prefix."""
+CACHE_SALT_HEADER: Final = "x-evenkeel-cache-salt"
+"""The same for requests whose body has no such field: the plug-in reads it."""
+GUARDED_HEADERS: Final = (
+    CLIENT_KEY_HEADER,
+    ADAPTER_HEADER,
+    CACHE_SALT_HEADER,
+    "x-custom-labels",
+)
 
 # Names of the objects that the operator creates for a service and that routers read.
 SERVICE_LABEL: Final = f"{GROUP}/service"

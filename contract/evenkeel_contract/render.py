@@ -87,6 +87,7 @@ def router_config(
         tenancy=TenancyConfig(
             anonymous=spec.tenancy.anonymous,
             trusted_proxies=spec.tenancy.trusted_proxies,
+            cache_sharing=spec.tenancy.cache_sharing,
             tenants=tuple(
                 _tenant(tenant, key_hashes)
                 for tenant in sorted(selected, key=lambda tenant: tenant.metadata.name)

@@ -88,6 +88,14 @@ class Anonymous(Enum):
     SHARE = "Share"  # all of them are one client
 
 
+class CacheSharing(Enum):
+    """Who shares cached prefixes: within this border a prompt is computed once."""
+
+    SERVICE = "Service"
+    TENANT = "Tenant"
+    CLIENT = "Client"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenConfig:
     """Addresses that the router listens on. Port 0 lets the system choose a port."""
@@ -210,6 +218,9 @@ class TenancyConfig:
     anonymous: Anonymous = Anonymous.REJECT
     trusted_proxies: tuple[Annotated[str, Cidr()], ...] = ()
     """Networks (CIDR) whose identity headers the router accepts."""
+    cache_sharing: CacheSharing = CacheSharing.TENANT
+    """Who shares cached prefixes. The router sends engines a salt for each tenant or client, derived from the hash of the admin
+    token."""
     tenants: Annotated[tuple[TenantConfig, ...], UniqueBy(("namespace", "name"))] = ()
 
 

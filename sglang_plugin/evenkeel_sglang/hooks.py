@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from evenkeel_contract.enginesettings import EngineSettings, schedule_policy_flag
 from evenkeel_contract.heldpages import HeldPages
-from evenkeel_contract.names import ADAPTER_HEADER, CLIENT_KEY_HEADER
+from evenkeel_contract.names import ADAPTER_HEADER, CACHE_SALT_HEADER, CLIENT_KEY_HEADER
 from evenkeel_contract.reportbook import Accounts, ReportBook
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
@@ -78,10 +78,10 @@ def batch_item(item: Any, batch: Any, i: int) -> None:
 
 
 def generate_request(manager: Any, obj: Any, request: Any = None) -> None:
-    """Before `TokenizerManager.generate_request`: the client key and the adapter of the HTTP request.
+    """Before `TokenizerManager.generate_request`: the client key, the adapter and the salt of the HTTP request.
 
     SGLang takes the key from the header for completions, chats and transcriptions only, not for responses, scores and rankings. Of
-    responses it ignores the adapter too.
+    responses it ignores the adapter too, and of messages the salt of the cache.
     """
     if request is None:
         return
@@ -90,6 +90,9 @@ def generate_request(manager: Any, obj: Any, request: Any = None) -> None:
     adapter = request.headers.get(ADAPTER_HEADER)
     if adapter is not None:
         obj.lora_path = adapter
+    cache_salt = request.headers.get(CACHE_SALT_HEADER)
+    if cache_salt is not None:
+        obj.cache_salt = cache_salt
 
 
 def init_policy(original: Callable[[Any], None], scheduler: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from evenkeel_contract.render import kv_events_flag
-from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
+from evenkeel_contract.routerconfig import CacheSharing, PrefixConfig, PrefixMode, ReplicaConfig
 from evenkeel_fairshare.fleet.contract import ReplicaSet
 from evenkeel_fairshare.prefix.blocks import sglang_blocks
 from evenkeel_router.app import Router
@@ -23,7 +23,15 @@ from evenkeel_router.prefix.kv_follower import SyncState
 
 from tests.sglang.engine import Engine, ask, engine_environment, tokens, unused_port
 from tests.support.leaks import Leak, leaky
-from tests.support.routers import KEY, PATIENCE_S, QUICK, config_for, router_of, until
+from tests.support.routers import (
+    KEY,
+    PATIENCE_S,
+    QUICK,
+    config_for,
+    router_of,
+    tenancy,
+    until,
+)
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(900)]
 
@@ -33,6 +41,8 @@ POOL_TOKENS = 2048  # a handful of the prompts below
 SEED = 5
 KEPT_BATCHES = 12
 """For replay, in place of SGLang's 10 000: those of a handful of requests."""
+shared = partial(config_for, tenancy=tenancy(cache_sharing=CacheSharing.SERVICE))
+"""A router that finds what the tests send to the engine past it."""
 
 
 def prompts(rng: random.Random) -> Iterator[list[int]]:
@@ -118,7 +128,7 @@ async def test_the_real_engines_cache_is_seen_exactly(start: Callable[..., Engin
     prefix = prefix_config()
     some = prompts(random.Random(SEED))
     async with leaky(replica.kv_events or "") as leak:
-        config = config_for(replace(replica, kv_events=leak.address), prefix=prefix)
+        config = shared(replace(replica, kv_events=leak.address), prefix=prefix)
         async with router_of(config) as router:
             await until(lambda: "r0" in router.rooms.prefixes.followers, "it to be followed")
             follower = router.rooms.prefixes.followers["r0"]
@@ -135,7 +145,7 @@ async def test_the_real_engines_cache_is_seen_exactly(start: Callable[..., Engin
             assert leak.lost and not follower.counts.overruns
 
             # From the beginning, late.
-            async with router_of(config_for(replica, prefix=prefix)) as late:
+            async with router_of(shared(replica, prefix=prefix)) as late:
                 await until(lambda: "r0" in late.rooms.prefixes.followers, "it to be followed")
                 second = late.rooms.prefixes.followers["r0"]
                 await until(lambda: second.sequence >= follower.sequence, "its replay")
@@ -226,9 +236,7 @@ async def test_lost_batches_are_replayed_and_missing_ones_replaced_by_pages(
     for _ in range(20):
         await alone(running, next(some))
     async with leaky(replica.kv_events or "") as leak:
-        config = config_for(
-            replace(replica, kv_events=leak.address), prefix=prefix_config(page_tokens)
-        )
+        config = shared(replace(replica, kv_events=leak.address), prefix=prefix_config(page_tokens))
         async with router_of(config, timing=patient) as router:
             # Too late for a replay.
             await until(lambda: "r0" in router.rooms.prefixes.followers, "it to be followed")
@@ -306,7 +314,7 @@ async def test_routers_that_come_in_the_middle_of_a_load_are_exact(
         clients = [asyncio.create_task(load(http)) for _ in range(12)]
         stack.callback(enough.set)
         await until(lambda: done > 3 * KEPT_BATCHES, "more batches than are kept")
-        config = config_for(replica, prefix=prefix_config())
+        config = shared(replica, prefix=prefix_config())
         routers = []
         for _ in range(5):
             routers.append(await stack.enter_async_context(router_of(config)))

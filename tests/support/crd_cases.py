@@ -94,6 +94,7 @@ SERVICE: Final[Document] = {
             },
             "anonymous": "Reject",
             "trustedProxies": ["10.0.0.0/8"],
+            "cacheSharing": "Tenant",
         },
     },
 }

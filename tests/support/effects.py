@@ -140,6 +140,7 @@ OTHER: Final[Mapping[str, Any]] = {
     "tenancy.selector.matchExpressions[].values": ["none"],
     "tenancy.anonymous": "Share",
     "tenancy.trustedProxies": ["192.168.0.0/16"],
+    "tenancy.cacheSharing": "Client",
 }  # fmt: skip
 """Field of a FairInferenceService → another value than `SERVICE`, `SCALED`, `EXTERNAL` or `POOLED` has, which together have every field."""
 TENANTS: Final[Mapping[str, Any]] = {

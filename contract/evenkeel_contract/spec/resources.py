@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from evenkeel_contract.enginesettings import ISOLATION
 from evenkeel_contract.queueorder import QueueOwner, Rejoin, ReplicaPolicyName
-from evenkeel_contract.routerconfig import Anonymous, FleetPolicyName
+from evenkeel_contract.routerconfig import Anonymous, CacheSharing, FleetPolicyName
 from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
 from evenkeel_contract.spec.parts import (
@@ -134,6 +134,10 @@ class Tenancy:
         tuple[Annotated[str, Cidr(), Length(1, 64)], ...], Length(0, 64)
     ] = ()
     """Networks (CIDR) of trusted proxies. The router accepts identity headers from these networks only."""
+    cache_sharing: CacheSharing = CacheSharing.TENANT
+    """Who shares cached prefixes. A shared prefix answers sooner, so that response times show whether another request had the
+    same prompt. Tenant hides prompts from other tenants. Client hides them from all other clients. Service shares all
+    prefixes: choose it if all tenants may know each other's prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

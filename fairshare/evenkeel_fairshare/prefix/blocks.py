@@ -47,13 +47,18 @@ def token_blocks(tokens: Sequence[int], *, block_tokens: int, seed: int = 0) -> 
     return text_blocks(data.tobytes(), block_bytes=block_tokens * data.itemsize, seed=seed)
 
 
-def sglang_blocks(tokens: Sequence[int], *, page_tokens: int) -> list[int]:
+def namespace_seed(name: str) -> int:
+    """The seed of `text_blocks` for a namespace of the cache: an adapter, a salt; 0 for none."""
+    return xxh3_64_intdigest(name.encode()) if name else 0
+
+
+def sglang_blocks(tokens: Sequence[int], *, page_tokens: int, cache_salt: str = "") -> list[int]:
     """The hashes of the whole pages of a prompt in SGLang's KV events, unsigned, shortest prefix first.
 
     Each is the first 8 bytes, big endian, of SHA-256 over the digest of the page before and the page's token
-    ids. The first page has no digest before it, and ids have 32 bits, little endian (SGLang 0.5.21–0.5.23,
-    `mem_cache/utils.py`: `get_hash_str`, `hash_str_to_int64`). That is the chain of requests without `extra_key`, `cache_salt`
-    and adapter, and of engines without EAGLE, whose pages are of pairs of tokens.
+    ids. Before the first page there is the digest of the salt, or nothing without one; ids have 32 bits, little endian
+    (SGLang 0.5.21–0.5.23, `mem_cache/utils.py`: `get_hash_str`, `hash_str_to_int64`, `compute_node_event_hash_values`). That is
+    the chain of requests without `extra_key` and adapter, and of engines without EAGLE, whose pages are of pairs of tokens.
     """
     if page_tokens < 1:
         raise ValueError(f"page_tokens is {page_tokens}; it must be at least 1")
@@ -61,7 +66,7 @@ def sglang_blocks(tokens: Sequence[int], *, page_tokens: int) -> list[int]:
     if sys.byteorder == "big":
         ids.byteswap()
     data, page_bytes = ids.tobytes(), page_tokens * ids.itemsize
-    digest = b""
+    digest = sha256(b"sglang-cache-salt-v1\0" + cache_salt.encode()).digest() if cache_salt else b""
     hashes = []
     for end in range(page_bytes, len(data) + 1, page_bytes):
         digest = sha256(digest + data[end - page_bytes : end]).digest()

@@ -30,6 +30,8 @@ class Api(NamedTuple):
     """Whether the model runs. If not, the request costs no service: it counts in the tenant's limits only."""
     key_in_body: bool = False
     """Whether the client key travels in the body; otherwise in a header."""
+    salt_in_body: bool = False
+    """Whether engines read a salt of their cache from the body, without the plug-in."""
 
     @property
     def form(self) -> bool:
@@ -37,16 +39,16 @@ class Api(NamedTuple):
         return self.parser is None
 
 
-def _openai(parser: Parser, *, computes: bool = True) -> Api:
-    return Api(Dialect.OPENAI, parser, computes)
+def _openai(parser: Parser, *, computes: bool = True, salt_in_body: bool = False) -> Api:
+    return Api(Dialect.OPENAI, parser, computes, salt_in_body=salt_in_body)
 
 
 class Endpoint(Enum):
     """The table: the value is the path."""
 
-    COMPLETIONS = ("/v1/completions", _openai(openai.completions))
-    CHAT = ("/v1/chat/completions", _openai(openai.chat))
-    RESPONSES = ("/v1/responses", Api(Dialect.RESPONSES, responses.responses))
+    COMPLETIONS = ("/v1/completions", _openai(openai.completions, salt_in_body=True))
+    CHAT = ("/v1/chat/completions", _openai(openai.chat, salt_in_body=True))
+    RESPONSES = ("/v1/responses", Api(Dialect.RESPONSES, responses.responses, salt_in_body=True))
     MESSAGES = ("/v1/messages", Api(Dialect.ANTHROPIC, messages.messages))
     COUNT_TOKENS = (
         "/v1/messages/count_tokens",
@@ -61,7 +63,10 @@ class Endpoint(Enum):
     V1_TOKENIZE = ("/v1/tokenize", _openai(scoring.tokenize, computes=False))
     DETOKENIZE = ("/detokenize", _openai(scoring.detokenize, computes=False))
     V1_DETOKENIZE = ("/v1/detokenize", _openai(scoring.detokenize, computes=False))
-    GENERATE = ("/generate", Api(Dialect.SGLANG, generate.generate, key_in_body=True))
+    GENERATE = (
+        "/generate",
+        Api(Dialect.SGLANG, generate.generate, key_in_body=True, salt_in_body=True),
+    )
 
     api: Api
     __hash__ = object.__hash__  # Enum's own is Python code; it is looked up for every request

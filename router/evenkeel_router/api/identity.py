@@ -9,6 +9,7 @@ choose it.
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,13 @@ from urllib.parse import unquote
 from evenkeel_contract.key import MAX_SEED, ClientKey, ClientKeyError
 from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.reportbook import OTHERS
-from evenkeel_contract.routerconfig import Anonymous, TenancyConfig, TenantConfig, TenantLimits
+from evenkeel_contract.routerconfig import (
+    Anonymous,
+    CacheSharing,
+    TenancyConfig,
+    TenantConfig,
+    TenantLimits,
+)
 from evenkeel_fairshare.ledger import Seed
 from evenkeel_fairshare.tenancy import Weights
 
@@ -65,6 +72,8 @@ class Client:
     key: str
     """The client key, as replicas receive it."""
     limits: TenantLimits
+    cache_salt: str = ""
+    """Requests with different salts share no cached prefix (`tenancy.cacheSharing`); empty: there is no border."""
 
     def keyed(self, seed: Seed, paid: Paid) -> str:
         """The client key with the seeds for a replica that does not know the client (R5), and what was charged (R11)."""
@@ -95,11 +104,14 @@ class Claims(NamedTuple):
 class Directory:
     """All clients that may use the service. Immutable, but for caches."""
 
-    def __init__(self, tenancy: TenancyConfig, *, namespace: str) -> None:
+    def __init__(self, tenancy: TenancyConfig, *, namespace: str, salt_key: str = "") -> None:
+        """`salt_key`: a secret of the service's routers, which the salts of the engines' caches are derived from."""
         self._namespace = namespace
+        self._sharing = tenancy.cache_sharing
+        self._salt_key = salt_key.encode()
         self._tenants = {(tenant.namespace, tenant.name): tenant for tenant in tenancy.tenants}
         self._by_key: Mapping[bytes, Client] = {
-            bytes.fromhex(key.sha256): client_of(tenant, key.client)
+            bytes.fromhex(key.sha256): self._client(tenant, key.client)
             for tenant in tenancy.tenants
             for key in tenant.api_keys
         }
@@ -175,16 +187,28 @@ class Directory:
             message = f"Tenant {parts[0]!r} does not exist in namespace {namespace!r}."
             raise Refusal(Outcome.FORBIDDEN, message, code="unknown_tenant", param=header)
         try:
-            return client_of(tenant, name)
+            return self._client(tenant, name)
         except ClientKeyError as error:
             message = f"The header {header}: {error}."
             raise invalid(message, code="invalid_header", param=header) from error
 
     def _shared(self) -> Client:
         tenant = self._tenants.get((self._namespace, ANONYMOUS))
-        return client_of(
+        return self._client(
             tenant or TenantConfig(namespace=self._namespace, name=ANONYMOUS), ANONYMOUS
         )
+
+    def _client(self, tenant: TenantConfig, name: str) -> Client:
+        client = client_of(tenant, name)
+        border = {
+            CacheSharing.SERVICE: "",
+            CacheSharing.TENANT: client.tenant_identity,
+            CacheSharing.CLIENT: client.identity,
+        }[self._sharing]
+        if not border:
+            return client
+        salt = hmac.digest(self._salt_key, border.encode(), "sha256").hex()[:32]
+        return replace(client, cache_salt=salt)
 
 
 class Proxies:

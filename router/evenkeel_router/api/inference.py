@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
-from evenkeel_contract.names import CLIENT_KEY_FIELD, GUARDED_FIELDS
+from evenkeel_contract.names import CACHE_SALT_FIELD, CLIENT_KEY_FIELD, GUARDED_FIELDS
 from msgspec import UNSET, Raw, UnsetType
 
 from evenkeel_router.api.errors import Outcome, Refusal, invalid
@@ -237,6 +237,11 @@ def splice(body: bytes, member: bytes) -> bytes:
 def with_client_key(body: bytes, key: str) -> bytes:
     """A `/generate` body that names the client. `body` has no such member, because parsing removed it."""
     return splice(body, b'"%b":"%b"' % (CLIENT_KEY_FIELD.encode(), key.encode("ascii")))
+
+
+def with_cache_salt(body: bytes, cache_salt: str) -> bytes:
+    """A body whose prefixes are shared with those of the same salt only; it has no such member, because parsing removed it."""
+    return splice(body, b'"%b":"%b"' % (CACHE_SALT_FIELD.encode(), cache_salt.encode("ascii")))
 
 
 def prompt_of_messages(messages: list[Message], tools: bytes) -> Prompt:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.adapters import AdapterPlaces
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
-from evenkeel_fairshare.prefix.blocks import text_blocks
+from evenkeel_fairshare.prefix.blocks import namespace_seed, text_blocks
 from evenkeel_fairshare.prefix.exact import ExactIndex
 from evenkeel_fairshare.prefix.index import PrefixIndex
 
@@ -279,8 +279,12 @@ class Fleet:
         input_tokens: int,
         pages: Pages | None = None,
         adapter: str | None = None,
+        cache_salt: str = "",
     ) -> Match:
-        """Match a prompt against what routable replicas hold: by its `pages`, else by its text."""
+        """Match a prompt against what routable replicas hold: by its `pages`, else by its text.
+
+        Prompts with different salts share no prefix; `pages` has its own.
+        """
         if not self.policy.matches_prefix:
             return Match(Dispatch(client=client, input_tokens=input_tokens, weight=weight), 0)
         blocks: Sequence[int]
@@ -289,7 +293,8 @@ class Fleet:
             depth, holders = self.index.match(blocks, self.routable)
             matched_tokens = pages.cached(depth)
         else:
-            blocks = text_blocks(text, block_bytes=self._block_bytes)
+            seed = namespace_seed(cache_salt)
+            blocks = text_blocks(text, block_bytes=self._block_bytes, seed=seed)
             depth, holders = self.index.match(blocks, self.routable)
             matched_tokens = input_tokens * depth * self._block_bytes // max(1, len(text))
         holders, adapter_tokens = self.adapters.nearest(adapter, holders, self.routable)

@@ -126,12 +126,14 @@ class Tokenisation:
         if trouble:
             _log.warning("no tokenizer, prompts are matched by their text: %s", trouble)
 
-    async def of(self, endpoint: Endpoint, inference: Inference) -> Tokenised | None:
+    async def of(
+        self, endpoint: Endpoint, inference: Inference, *, cache_salt: str = ""
+    ) -> Tokenised | None:
         """The request's tokens; None: its text has to do, and why is counted."""
         if not self.wanted or not endpoint.api.computes:
             return None
         try:
-            return await self._of(endpoint, inference)
+            return await self._of(endpoint, inference, cache_salt)
         except UntokenisedError as error:
             if self.untokenised.count(error.reason):
                 detail = error.detail or self.untokenised.trouble
@@ -142,7 +144,7 @@ class Tokenisation:
                 )
             return None
 
-    async def _of(self, endpoint: Endpoint, inference: Inference) -> Tokenised:
+    async def _of(self, endpoint: Endpoint, inference: Inference, cache_salt: str) -> Tokenised:
         tokenizer, size_bytes = self.tokenizer, inference.prompt_bytes
         if not is_read(endpoint):
             raise UntokenisedError(Reason.EMBEDDINGS)
@@ -151,14 +153,14 @@ class Tokenisation:
         if tokenizer is None:
             raise UntokenisedError(Reason.NO_TOKENIZER)
         if len(inference.body) <= INLINE_BYTES:
-            return self._tokenise(tokenizer, endpoint, inference.body)
+            return self._tokenise(tokenizer, endpoint, inference.body, cache_salt)
         if size_bytes > LONGEST_BYTES:
             raise UntokenisedError(Reason.TOO_LONG)
         if self.busy_bytes + size_bytes > WAITING_BYTES:
             raise UntokenisedError(Reason.BUSY)
         self.busy_bytes += size_bytes
         loop = asyncio.get_running_loop()
-        work = self._threads.submit(self._tokenise, tokenizer, endpoint, inference.body)
+        work = self._threads.submit(self._tokenise, tokenizer, endpoint, inference.body, cache_salt)
 
         def done(_: object) -> None:  # also after its client left
             with suppress(RuntimeError):  # the loop is closed
@@ -170,7 +172,9 @@ class Tokenisation:
     def _give_back(self, size_bytes: int) -> None:
         self.busy_bytes -= size_bytes
 
-    def _tokenise(self, tokenizer: AnyTokenizer, endpoint: Endpoint, body: bytes) -> Tokenised:
+    def _tokenise(
+        self, tokenizer: AnyTokenizer, endpoint: Endpoint, body: bytes, cache_salt: str
+    ) -> Tokenised:
         asked = read(endpoint, body)
         kind = asked.kind if isinstance(asked, Chat) else "prompt"
         if self.untokenised.distrusts(kind):
@@ -179,7 +183,7 @@ class Tokenisation:
         page_tokens = self.page_tokens
         return Tokenised(
             tokens=sum(map(len, prompts)),
-            hashes=_hashes(prompts[0], page_tokens),
+            hashes=_hashes(prompts[0], page_tokens, cache_salt),
             page_tokens=page_tokens,
             first_tokens=len(prompts[0]),
             kind=kind,
@@ -195,9 +199,9 @@ def _ids(tokenizer: AnyTokenizer, asked: Prompts | Chat) -> list[list[int]]:
         raise UntokenisedError(Reason.TEMPLATE) from error
 
 
-def _hashes(ids: list[int], page_tokens: int) -> list[int]:
+def _hashes(ids: list[int], page_tokens: int, cache_salt: str) -> list[int]:
     try:
-        return sglang_blocks(ids, page_tokens=page_tokens)
+        return sglang_blocks(ids, page_tokens=page_tokens, cache_salt=cache_salt)
     except OverflowError as error:  # no token has such an id: the engine answers with an error
         raise UntokenisedError(Reason.TEMPLATE) from error
 

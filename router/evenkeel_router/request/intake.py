@@ -21,7 +21,7 @@ class Intake:
     """One router's intake. A changed configuration does not touch requests in flight."""
 
     def __init__(self, config: RouterConfig, limit_parts: LimitParts) -> None:
-        self.directory = Directory(config.tenancy, namespace=config.namespace)
+        self.directory = _directory(config)
         self.limits = _limits(config)
         self.cors = _cors(config)
         self.limit_parts = limit_parts
@@ -34,10 +34,17 @@ class Intake:
 
     def apply(self, config: RouterConfig) -> None:
         """Use a changed configuration."""
-        self.directory = Directory(config.tenancy, namespace=config.namespace)
+        self.directory = _directory(config)
         self.limits = _limits(config)
         self.cors = _cors(config)
         self.admission.limits = config.limits
+
+
+def _directory(config: RouterConfig) -> Directory:
+    """All routers of a service have the same admin token, so they derive the same salts."""
+    return Directory(
+        config.tenancy, namespace=config.namespace, salt_key=config.admin_token_sha256 or ""
+    )
 
 
 def _cors(config: RouterConfig) -> Cors | None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from evenkeel_contract.names import ADAPTER_HEADER, CLIENT_KEY_HEADER, REQUEST_ID_HEADER
+from evenkeel_contract.names import (
+    ADAPTER_HEADER,
+    CACHE_SALT_HEADER,
+    CLIENT_KEY_HEADER,
+    REQUEST_ID_HEADER,
+)
 from multidict import istr
 
-from evenkeel_router.api.inference import with_client_key
+from evenkeel_router.api.inference import with_cache_salt, with_client_key
 from evenkeel_router.request.request_state import AdmittedRequest, RequestState
 from evenkeel_router.transport.client_request import Request
 from evenkeel_router.transport.upstream import Outgoing
@@ -18,14 +23,18 @@ _TRACE_HEADERS: Final = (istr("traceparent"), istr("tracestate"))
 def outgoing_of(
     request_state: RequestState, admitted: AdmittedRequest, request: Request, key: str
 ) -> Outgoing:
-    """What is sent: the client's body, the client key, and the request's origin."""
+    """What is sent: the client's body, the client key, the salt of the engine's cache, and the request's origin."""
     inference = admitted.inference
     headers = [(REQUEST_ID_HEADER, request_state.request_id)]
+    body = inference.body
     if admitted.endpoint.api.key_in_body:
-        body = with_client_key(inference.body, key)
+        body = with_client_key(body, key)
     else:
-        body = inference.body
         headers.append((CLIENT_KEY_HEADER, key))
+    if cache_salt := admitted.client.cache_salt:
+        headers.append((CACHE_SALT_HEADER, cache_salt))
+        if admitted.endpoint.api.salt_in_body:
+            body = with_cache_salt(body, cache_salt)
     if inference.adapter is not None:
         headers.append((ADAPTER_HEADER, inference.adapter))
     for name in _TRACE_HEADERS:

@@ -237,7 +237,9 @@ class Pipeline:
         self, request_state: RequestState, client: Client, endpoint: Endpoint, inference: Inference
     ) -> Pages | None:
         """Its tokens replace the estimate. A client that sends too much was refused before."""
-        tokenised = request_state.tokenised = await self._tokenising.of(endpoint, inference)
+        tokenised = request_state.tokenised = await self._tokenising.of(
+            endpoint, inference, cache_salt=client.cache_salt
+        )
         if tokenised is None:
             return None
         beyond = tokenised.tokens - request_state.estimate_tokens
@@ -268,6 +270,7 @@ class Pipeline:
                 input_tokens=request_state.estimate_tokens if endpoint.api.computes else 0,
                 pages=pages,
                 adapter=inference.adapter,
+                cache_salt=client.cache_salt,
             )
             return await self._forwarder.forward(
                 request_state, AdmittedRequest(client, totals, endpoint, inference, match), request

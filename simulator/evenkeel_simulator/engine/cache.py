@@ -21,8 +21,10 @@ class Segment(NamedTuple):
     tokens: int
 
 
-def namespace(adapter: str | None) -> tuple[Segment, ...]:
-    """What goes before a prompt for an adapter: a segment without tokens. So no prefix is shared across adapters."""
+def namespace(adapter: str | None, cache_salt: str = "") -> tuple[Segment, ...]:
+    """What goes before a prompt: a segment without tokens. So no prefix is shared across adapters and salts."""
+    if cache_salt:
+        return (Segment((adapter, cache_salt), 0),)
     return () if adapter is None else (Segment(adapter, 0),)
 
 

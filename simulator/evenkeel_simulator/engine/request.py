@@ -40,6 +40,8 @@ class EngineRequest(Request):
     """The request produces exactly `max_output_tokens` (`ignore_eos`), so SGLang expects no early end."""
     adapter: str | None = None
     """Name of its LoRA adapter; None: the model without an adapter."""
+    cache_salt: str = ""
+    """Requests with different salts share no prefix."""
     output_key: Hashable = None
     """Key under which the output is cached below the prompt as one segment; None: it is not cached."""
 
@@ -70,8 +72,8 @@ class EngineRequest(Request):
 
     def __post_init__(self) -> None:
         Request.__post_init__(self)
-        if self.adapter is not None:
-            self.prompt = (*namespace(self.adapter), *self.prompt)
+        if self.adapter is not None or self.cache_salt:
+            self.prompt = (*namespace(self.adapter, self.cache_salt), *self.prompt)
 
     @property
     def context_tokens(self) -> int:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from aiohttp import web
-from evenkeel_contract.names import CLIENT_KEY_HEADER
+from evenkeel_contract.names import CACHE_SALT_HEADER, CLIENT_KEY_HEADER
 
 from evenkeel_simulator.server import messages, pooled, wire
 from evenkeel_simulator.server.answers import AnswerFormat, MakeFormat, Read, StreamFormat
@@ -45,7 +45,7 @@ def _generating(read: Read, error_body: ErrorBody = wire.openai_error) -> Handle
         received_s = time.monotonic()
         try:
             ask, make = read(await _json_body(http), _context_length(http))
-            owner = owner_of(http.headers.getall(CLIENT_KEY_HEADER, []))
+            owner = _owner(http, http.headers.getall(CLIENT_KEY_HEADER, []))
             return await _answer(http, ask, owner, make(_head(http, ask)), received_s=received_s)
         except BadRequest as error:
             return _json(error_body(error, 400), status=400)
@@ -53,6 +53,10 @@ def _generating(read: Read, error_body: ErrorBody = wire.openai_error) -> Handle
             return _json(error_body(error, 503), status=503)
 
     return handle
+
+
+def _owner(http: web.Request, keys: Sequence[str]) -> Owner:
+    return owner_of(keys, cache_salt=http.headers.get(CACHE_SALT_HEADER, ""))
 
 
 def _with(parse: Callable[..., Ask], make: Callable[[Ask, wire.Head], AnswerFormat]) -> Read:
@@ -98,7 +102,7 @@ async def generate(http: web.Request) -> web.StreamResponse:
         ask = parse_generate(await read_body(http), context_length=_context_length(http))
     except BadRequest as error:
         return native_refusal(error)
-    owner = owner_of([] if ask.routing_key is None else [ask.routing_key])
+    owner = _owner(http, [] if ask.routing_key is None else [ask.routing_key])
     answer = Native(ask, _head(http, ask))
     try:
         return await _answer(http, ask, owner, answer, received_s=received_s)

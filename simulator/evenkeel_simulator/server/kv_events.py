@@ -7,7 +7,6 @@ have gaps: its socket drops what a subscriber reads too slowly, as SGLang's does
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -30,7 +29,13 @@ from evenkeel_contract.kvevents import (
 )
 
 from evenkeel_simulator.engine.cache import Node
-from evenkeel_simulator.server.pages import block_hash, page_bytes, page_digest, page_tokens
+from evenkeel_simulator.server.pages import (
+    block_hash,
+    namespace_digest,
+    page_bytes,
+    page_digest,
+    page_tokens,
+)
 
 _HIGH_WATER_MARK: Final = (
     100_000  # and its `hwm`: batches queued for a subscriber before some are lost
@@ -49,9 +54,8 @@ class KvRecorder:
         """A chain of pages, top down."""
         parent = nodes[0].parent
         digest = self._digests.get(parent) if parent is not None else None
-        if not nodes[0].segment.tokens:  # the namespace of an adapter
-            name = str(nodes[0].segment.key).encode()
-            digest = self._digests[nodes[0]] = hashlib.sha256(name).digest()
+        if not nodes[0].segment.tokens:  # a namespace
+            digest = self._digests[nodes[0]] = namespace_digest(nodes[0].segment)
             parent, nodes = nodes[0], nodes[1:]
         if not nodes:
             return
@@ -74,7 +78,7 @@ class KvRecorder:
     def removed(self, node: Node) -> None:
         """One page; neighbours in time share an event, as in SGLang."""
         hashed = block_hash(self._digests.pop(node))
-        if not node.segment.tokens:  # the namespace of an adapter
+        if not node.segment.tokens:  # a namespace
             return
         last = self._events[-1] if self._events else None
         if isinstance(last, BlockRemoved):

@@ -175,6 +175,7 @@ class Replica:
             paid_output_tokens=owner.key.paid_output_tokens + (not ask.generates),
             prompt=pages_of(prompt, page_size),
             adapter=self.settings.adapter_of(ask.model, ask.lora_path),
+            cache_salt=owner.cache_salt,
             target_output_tokens=speech.tokens,
             prompt_ids=prompt,
             speech=speech,

@@ -28,16 +28,18 @@ class Owner:
     key: ClientKey
     refused: str | None
     """Why the key sent was not taken: `missing`, `malformed` or `repeated`. None: it was."""
+    cache_salt: str = ""
+    """Its requests share cached prefixes with those of the same salt only."""
 
 
-def owner_of(keys: Sequence[str]) -> Owner:
+def owner_of(keys: Sequence[str], *, cache_salt: str = "") -> Owner:
     """The owner of a request that carries these client keys (one, unless something is wrong)."""
     if len(keys) != 1:
-        return Owner(UNKNOWN, "repeated" if keys else "missing")
+        return Owner(UNKNOWN, "repeated" if keys else "missing", cache_salt)
     try:
-        return Owner(decode(keys[0]), None)
+        return Owner(decode(keys[0]), None, cache_salt)
     except ClientKeyError:
-        return Owner(UNKNOWN, "malformed")
+        return Owner(UNKNOWN, "malformed", cache_salt)
 
 
 class FinishType(Enum):
@@ -107,4 +109,4 @@ class ServedRequest(EngineRequest):
     def retained(self) -> Sequence[Segment]:
         """Prompt and output in whole pages. The last token's keys and values are never computed."""
         ids = self.prompt_ids + array("I", self.speech.ids(0, max(0, self.output_tokens - 1)))
-        return (*namespace(self.adapter), *pages_of(ids, self.page_size))
+        return (*namespace(self.adapter, self.cache_salt), *pages_of(ids, self.page_size))

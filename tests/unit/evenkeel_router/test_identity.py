@@ -7,6 +7,7 @@ from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import (
     Anonymous,
     ApiKeyConfig,
+    CacheSharing,
     ClientConfig,
     TenancyConfig,
     TenantConfig,
@@ -27,7 +28,13 @@ HEADER = "x-evenkeel-client"
 TRUSTED, STRANGER = "10.0.0.7", "203.0.113.9"
 
 
-def directory(*, keys: bool = True, anonymous: Anonymous = Anonymous.REJECT) -> Directory:
+def directory(
+    *,
+    keys: bool = True,
+    anonymous: Anonymous = Anonymous.REJECT,
+    sharing: CacheSharing = CacheSharing.TENANT,
+    salt_key: str = "secret",
+) -> Directory:
     digest = hashlib.sha256(b"sk-1").hexdigest()
     acme = TenantConfig(
         namespace="ns",
@@ -39,9 +46,12 @@ def directory(*, keys: bool = True, anonymous: Anonymous = Anonymous.REJECT) -> 
     )
     elsewhere = TenantConfig(namespace="far", name="other")
     tenancy = TenancyConfig(
-        anonymous=anonymous, trusted_proxies=("10.0.0.0/8",), tenants=(acme, elsewhere)
+        anonymous=anonymous,
+        trusted_proxies=("10.0.0.0/8",),
+        tenants=(acme, elsewhere),
+        cache_sharing=sharing,
     )
-    return Directory(tenancy, namespace="ns")
+    return Directory(tenancy, namespace="ns", salt_key=salt_key)
 
 
 def claims(
@@ -204,3 +214,28 @@ def test_declared_clients_are_listed_with_their_tenant() -> None:
     acme = TenantConfig(namespace="n s", name="a/b", clients=(ClientConfig(name="c"),))
     assert tenant_identity(acme) == "n%20s/a%2Fb"
     assert [client.name for client in directory().declared(acme)] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("sharing", "salts"),
+    [(CacheSharing.SERVICE, 1), (CacheSharing.TENANT, 2), (CacheSharing.CLIENT, 3)],
+)
+def test_clients_within_the_border_share_a_salt(sharing: CacheSharing, salts: int) -> None:
+    """By key, by header, declared or not: the border alone decides."""
+    there = directory(sharing=sharing)
+    named = [
+        identified(claims(named=(name,), peer=TRUSTED), there).cache_salt
+        for name in ("acme/chat", "acme/batch", "far/other/chat")
+    ]
+    assert identified(claims("Bearer sk-1"), there).cache_salt == named[0]
+    assert len(set(named)) == salts
+    assert all(named) is (sharing is not CacheSharing.SERVICE)
+
+
+def test_a_salt_needs_the_secret_and_is_the_same_at_every_router() -> None:
+    one, same, other = (
+        identified(claims("Bearer sk-1"), directory(salt_key=key)).cache_salt
+        for key in ("secret", "secret", "another")
+    )
+    assert one == same != other
+    assert "acme" not in one

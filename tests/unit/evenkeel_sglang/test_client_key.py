@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from evenkeel_contract.names import CLIENT_KEY_HEADER
+from evenkeel_contract.names import CACHE_SALT_HEADER, CLIENT_KEY_HEADER
 from evenkeel_sglang.hooks import generate_request
 
 
 @dataclass
 class Generated:
     routing_key: str | None = None
+    cache_salt: str | None = None
 
 
 @dataclass
@@ -35,3 +36,12 @@ def test_a_request_without_a_key_gets_that_of_its_header(
     obj = Generated(given)
     generate_request(None, obj, request_)
     assert obj.routing_key == want
+
+
+@pytest.mark.parametrize(
+    ("headers", "want"), [({CACHE_SALT_HEADER: "5a17"}, "5a17"), ({}, "of the body")]
+)
+def test_the_salt_of_the_header_goes_first(headers: dict[str, str], want: str) -> None:
+    obj = Generated(cache_salt="of the body")
+    generate_request(None, obj, Http(headers))
+    assert obj.cache_salt == want

@@ -3,6 +3,7 @@
 import pytest
 from evenkeel_fairshare.prefix.blocks import (
     chained_blocks,
+    namespace_seed,
     sglang_blocks,
     text_blocks,
     token_blocks,
@@ -111,3 +112,12 @@ def test_a_page_of_no_tokens_and_an_id_beyond_32_bits_are_refused() -> None:
         sglang_blocks([1], page_tokens=0)
     with pytest.raises(OverflowError):
         sglang_blocks([2**32], page_tokens=1)
+
+
+def test_a_salt_changes_every_page() -> None:
+    plain, one, other = (
+        sglang_blocks([1, 2, 3, 4], page_tokens=2, cache_salt=salt) for salt in ("", "a", "b")
+    )
+    assert len({*plain, *one, *other}) == 6
+    assert namespace_seed("") == 0
+    assert namespace_seed("a") != namespace_seed("b")
