@@ -15,8 +15,8 @@ import evenkeel_simulator
 import msgspec
 import typer
 from evenkeel_contract.enginesettings import WARMUP_S
+from evenkeel_contract.queueorder import IsolationSetting
 from evenkeel_contract.spec.resources import Scheduling
-from evenkeel_contract.words_or_numbers import IsolationSetting
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.verdict import verdict
 from evenkeel_simulator.engine.config import AdmissionRule

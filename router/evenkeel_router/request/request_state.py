@@ -17,22 +17,26 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from evenkeel_contract.names import REQUEST_ID_HEADER
+from evenkeel_contract.names import ADAPTER_HEADER, CLIENT_KEY_HEADER, REQUEST_ID_HEADER
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
+from multidict import istr
 
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client, Paid
-from evenkeel_router.api.inference import Inference
+from evenkeel_router.api.inference import Inference, with_client_key
 from evenkeel_router.fleet.selection import Fleet, Match, Ticket
 from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking, RelocationVerdict
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
-from evenkeel_router.transport.upstream import Exchange, Upstream
+from evenkeel_router.transport.client_request import Request
+from evenkeel_router.transport.upstream import Exchange, Outgoing, Upstream
+
+_TRACE_HEADERS: Final = (istr("traceparent"), istr("tracestate"))
 
 
 class State(Enum):
@@ -230,3 +234,20 @@ class AdmittedRequest(NamedTuple):
     endpoint: Endpoint
     inference: Inference
     match: Match
+
+    def outgoing(self, request_state: RequestState, request: Request, key: str) -> Outgoing:
+        """What a replica is sent: the client's body, the client key, and the request's origin."""
+        inference = self.inference
+        headers = [(REQUEST_ID_HEADER, request_state.request_id)]
+        if self.endpoint.api.key_in_body:
+            body = with_client_key(inference.body, key)
+        else:
+            body = inference.body
+            headers.append((CLIENT_KEY_HEADER, key))
+        if inference.adapter is not None:
+            headers.append((ADAPTER_HEADER, inference.adapter))
+        for name in _TRACE_HEADERS:
+            value = request.headers.get(name)
+            if value is not None and value.isascii() and value.isprintable():
+                headers.append((name, value))
+        return Outgoing(request_state.path, headers, body, inference.content_type)

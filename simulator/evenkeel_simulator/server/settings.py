@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from evenkeel_contract.enginesettings import AUTO, ISOLATION, WARMUP_S
 from evenkeel_contract.kvevents import KEPT_BATCHES
 from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
-from evenkeel_contract.words_or_numbers import IsolationSetting
+from evenkeel_contract.queueorder import IsolationSetting
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin

@@ -16,7 +16,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 import pytest
-from evenkeel_contract import decode, validate, values, words_or_numbers
+from evenkeel_contract import decode, queueorder, validate, values
 from evenkeel_contract.crd import definitions
 from evenkeel_contract.values import Fault
 from evenkeel_operator.core import records
@@ -99,8 +99,8 @@ def made_at(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
         values.Duration,
         values.Quantity,
         values.CountOrPercent,
-        words_or_numbers.QuantumSetting,
-        words_or_numbers.IsolationSetting,
+        queueorder.QuantumSetting,
+        queueorder.IsolationSetting,
     ):
         monkeypatch.setattr(scalar, "from_plain", _noting(scalar.from_plain, found))
     return found
