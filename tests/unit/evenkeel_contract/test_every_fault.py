@@ -22,16 +22,16 @@ from evenkeel_contract.values import Fault
 from evenkeel_operator.core import records
 from evenkeel_operator.core.records import choose_spec
 
-from tests.support.crd_cases import (
+from tests.support.crd_boundaries import boundaries
+from tests.support.crd_cases import RULES
+from tests.support.crd_documents import (
     EXTERNAL,
     POOLED,
-    RULES,
     SCALED,
     SERVICE,
     SHARED_SECRET,
     TENANT,
     Document,
-    boundaries,
     changed,
     faults_of,
 )
