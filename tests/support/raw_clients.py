@@ -79,3 +79,15 @@ def counted(router: Router) -> dict[Outcome, int]:
     for totals in router.rooms.totals.clients():
         total += totals.errors
     return dict(total)
+
+
+async def answer_to_chat(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bytes:
+    """The streamed answer to a chat request, chunks and all; the connection stays open."""
+    reader, writer = connection
+    messages = [{"role": "user", "content": "Once upon a time. " * 60}]
+    chat = {"model": MODEL, "messages": messages, "max_tokens": 8, "stream": True}
+    body = json.dumps(chat).encode()
+    head = "POST /v1/chat/completions HTTP/1.1", "Host: x", AUTH, f"Content-Length: {len(body)}"
+    writer.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+    async with asyncio.timeout(PATIENCE_S):
+        return await reader.readuntil(b"\r\n0\r\n\r\n")
