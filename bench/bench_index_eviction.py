@@ -13,8 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from evenkeel_fairshare.fleet.contract import replica_set
-from evenkeel_fairshare.prefix.blocks import chained_blocks
-from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_fairshare.prefix.index import PrefixIndex, chained_blocks
 
 DOCUMENTS = 3000
 SHARED_BLOCKS = 5

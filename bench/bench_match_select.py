@@ -21,8 +21,7 @@ from statistics import median, quantiles
 
 from evenkeel_fairshare.fleet.contract import Dispatch, ReplicaSet, replica_set
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
-from evenkeel_fairshare.prefix.blocks import DEFAULT_BLOCK_BYTES, text_blocks
-from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_fairshare.prefix.index import DEFAULT_BLOCK_BYTES, PrefixIndex, text_blocks
 
 PROMPT_BYTES = 32 * 1024  # 8k tokens at 4 bytes each
 SYSTEM_BYTES = 4 * 1024

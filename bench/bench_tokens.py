@@ -24,8 +24,8 @@ from evenkeel_contract.heldpages import HeldPages, answer
 from evenkeel_contract.kvevents import BlockStored
 from evenkeel_fairshare.fleet.contract import Dispatch, replica_set
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
-from evenkeel_fairshare.prefix.blocks import sglang_blocks
 from evenkeel_fairshare.prefix.exact import ExactIndex
+from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.prefix.model_tokenizers import ModelTokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 

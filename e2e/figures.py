@@ -20,7 +20,7 @@ from evenkeel_contract.validate import parse_service
 from evenkeel_operator.core.recommendation import Answers, Sample, queries
 
 from e2e.scraping import host
-from tests.support.crd_cases import SCALED
+from tests.support.crd_documents import SCALED
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from evenkeel_operator.core.objects import KINDS
 
 from e2e.installed import Namespace
 from e2e.operators import wait_until
-from tests.support.crd_cases import GONE, Document, changed
+from tests.support.crd_documents import GONE, Document, changed
 from tests.support.effects import LABELS, SECRETS, Place, secret, values
 
 SETTLED_S = 60.0

@@ -15,24 +15,20 @@ from evenkeel_contract.crd import definitions
 from evenkeel_contract.validate import parse_service
 
 from e2e.kubectl import Kubectl, KubectlError
-from tests.support.crd_cases import (
+from tests.support.crd_boundaries import NASTY, Boundary, boundaries, texts
+from tests.support.crd_cases import RULES, Pair
+from tests.support.crd_documents import (
     EXTERNAL,
     GONE,
-    NASTY,
     POOLED,
-    RULES,
     SCALED,
     SERVICE,
     SHARED_SECRET,
     TENANT,
-    Boundary,
     Changes,
     Document,
-    Pair,
-    boundaries,
     changed,
     faults_of,
-    texts,
 )
 
 CRDS: Final = Path(__file__).parents[1] / "crds"

@@ -20,11 +20,10 @@ from evenkeel_kube.client import KubeClient, connected, in_pod
 from evenkeel_router.app import Router, background, running
 from evenkeel_router.cluster.endpoints import Pod
 from evenkeel_router.cluster.secret_watch import SecretSource
-from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 from kubernetes.aio.client import Configuration
 
 from e2e.kubectl import Kubectl
-from tests.support.fakes import FakeProber
+from tests.support.fakes import FakeProber, FakeReply, FakeUpstream
 from tests.support.routers import QUICK, config_for, routable, until
 
 pytestmark = pytest.mark.core

@@ -28,7 +28,7 @@ from e2e.operators import wait_until
 from e2e.optionalapis import are_there, optional_apis
 from e2e.rig.definitions import definitions
 from e2e.rig.errors import NotHereError
-from tests.support.crd_cases import SCALED, SERVICE, TENANT, Changes, Document, changed
+from tests.support.crd_documents import SCALED, SERVICE, TENANT, Changes, Document, changed
 from tests.support.effects import CASES, TABLE, Case, Place, fields_of, summary
 from tests.support.fake_prometheus import answers
 

@@ -42,7 +42,7 @@ from e2e.operators import (
 )
 from e2e.rig.layout import AUDIT_LOG
 from e2e.scraping import host
-from tests.support.crd_cases import SCALED, changed
+from tests.support.crd_documents import SCALED, changed
 from tests.support.fault_cases import FOUND_BY_THE_OPERATOR
 
 _log = logging.getLogger(__name__)

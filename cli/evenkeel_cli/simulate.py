@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import evenkeel_simulator
 import msgspec
 import typer
-from evenkeel_contract.enginesettings import WARMUP_S
-from evenkeel_contract.spec.resources import Scheduling
-from evenkeel_contract.words_or_numbers import IsolationSetting
+from evenkeel_contract.queueorder import IsolationSetting
 from evenkeel_fairshare.cost import LinearCost
 from evenkeel_fairshare.verdict import verdict
-from evenkeel_simulator.engine.config import AdmissionRule
 from evenkeel_simulator.experiments.fleet import Fleet
 from evenkeel_simulator.experiments.plots import plot_run, remove_plots
 from evenkeel_simulator.experiments.records import Record, write_csv
@@ -34,14 +30,11 @@ from evenkeel_simulator.experiments.workload_file import (
     read_spec,
     workload_files,
 )
-from evenkeel_simulator.laboratory.policies import FLEET_POLICIES, REPLICA_POLICIES
-from evenkeel_simulator.laboratory.round_robin import TURN_TOKENS
-from evenkeel_simulator.laboratory.rpm import REQUESTS_PER_MINUTE
-from evenkeel_simulator.laboratory.vtc_preempt import PREEMPTION_LEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from evenkeel_cli.commands import command_of
 from evenkeel_cli.exitcode import ExitCode
 from evenkeel_cli.narrow import FittedTable
 from evenkeel_cli.output import (
@@ -51,179 +44,32 @@ from evenkeel_cli.output import (
     report_console,
     working,
 )
-from evenkeel_cli.trace_options import Speed, UsageError, option, read_programs
+from evenkeel_cli.simulate_options import DEFAULT_PROFILE, Options
+from evenkeel_cli.trace_options import UsageError, read_programs
 
-DEFAULT_PROFILE = "a100-llama3.1-8b"
-DEFAULT_ISOLATION = Scheduling().isolation.spelling
 _BATCH = 256  # requests between two updates of the progress bar
 
 
 _Advance = Callable[[int], None]
 
 
-TraceFile = Annotated[Path | None, option("Trace file: CSV or Mooncake JSONL, plain or gzip.")]
-WorkloadName = Annotated[str | None, option("Name of a workload, or a YAML file.")]
-Replicas = Annotated[int | None, option("Number of replicas. Default: that of the workload, or 1.")]
-ReplicaPolicyName = Annotated[str, typer.Option(help=f"One of {', '.join(REPLICA_POLICIES)}.")]
-FleetPolicyName = Annotated[str, typer.Option(help=f"One of {', '.join(FLEET_POLICIES)}.")]
-ProfileName = Annotated[
-    str | None,
-    option(
-        f"Name of a profile, or a JSON file. Default: that of the workload, or {DEFAULT_PROFILE}."
-    ),
-]
-Out = Annotated[Path, typer.Option(help="Folder for the results.")]
-Seed = Annotated[
-    int, typer.Option(help="Random seed of a workload, of hash:N and of prediction errors.")
-]
-Clients = Annotated[
-    str | None, option("hash:N assigns the sessions of a trace to N clients by a hash.")
-]
-KvTokens = Annotated[
-    int | None, option("Size of the KV pool. Default: that of the workload or profile.")
-]
-AdmissionName = Annotated[
-    str, typer.Option(help="Admission rule: history as in replicas, sglang or reservation.")
-]
-MaxRunning = Annotated[int | None, option("Maximum number of running requests. Default: no limit.")]
-ShareInBatch = Annotated[
-    bool, typer.Option(help="Let requests wait for a running one that computes their prefix.")
-]
-Quantum = Annotated[
-    str, typer.Option(help="Quantum of DLPM (Q^u), in weighted tokens, or Auto.", metavar="TOKENS")
-]
-WorkerQuantum = Annotated[
-    str, typer.Option(help="Quantum of D2LPM (Q^w), in weighted tokens, or Auto.", metavar="TOKENS")
-]
-Isolation = Annotated[
-    str,
-    typer.Option(
-        help="spec.scheduling.isolation: part of its share of its speed alone that a client keeps, or Off.",
-        metavar="PERCENT",
-    ),
-]
-InputWeight = Annotated[float, typer.Option(help="Weight of an input token.")]
-OutputWeight = Annotated[float, typer.Option(help="Weight of an output token.")]
-KvTime = Annotated[
-    float, typer.Option(help="Cost of 1000 KV tokens held while one output token is made.")
-]
-Warmup = Annotated[
-    float, typer.Option(help="Time for which a new replica with DLPM defers refills, in seconds.")
-]
-RequestsPerMinute = Annotated[int, typer.Option(help="Limit of RPM and RPMDefer for each client.")]
-PreemptionLead = Annotated[
-    float,
-    typer.Option(
-        help="VTCPreempt preempts a client that is ahead by more weighted tokens.", metavar="TOKENS"
-    ),
-]
-TurnTokens = Annotated[
-    int, typer.Option(help="Output tokens of a turn of PreemptiveRoundRobin.", metavar="TOKENS")
-]
-PredictionError = Annotated[
-    float, typer.Option(help="Largest error of VTCOracle: 0.5 for the paper's ±50 %.")
-]
-Weight = Annotated[
-    list[str] | None,
-    option("NAME=WEIGHT of a client or a tenant (namespace/tenant) of a trace; repeatable."),
-]
-Printed = Annotated[
-    bool,
-    typer.Option(
-        "--printed", help="Run DLPM in the order that the paper prints, not as replicas do."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
-NoPlots = Annotated[bool, typer.Option("--no-plots", help="Write no plots.")]
-ArtifactRules = Annotated[
-    bool, typer.Option("--artifact-rules", help="Use engine and accounts of the VTC authors' code.")
-]
-Workloads = Annotated[Path | None, option("Folder with workload files.")]
-Traces = Annotated[
-    Path, typer.Option(help="Folder with the traces of workloads.", envvar="EVENKEEL_DATA")
-]
-
-
-def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
-    trace: TraceFile = None,
-    workload: WorkloadName = None,
-    replicas: Replicas = None,
-    replica_policy: ReplicaPolicyName = "DLPM",
-    fleet_policy: FleetPolicyName = "D2LPM",
-    profile: ProfileName = None,
-    out: Out = Path("simulation"),
-    seed: Seed = 0,
-    clients: Clients = None,
-    speed: Speed = 1.0,
-    kv_tokens: KvTokens = None,
-    admission: AdmissionName = AdmissionRule.HISTORY.value,
-    max_running: MaxRunning = None,
-    share_in_batch: ShareInBatch = True,
-    quantum: Quantum = "Auto",
-    worker_quantum: WorkerQuantum = "Auto",
-    isolation: Isolation = DEFAULT_ISOLATION,
-    input_weight: InputWeight = 1.0,
-    output_weight: OutputWeight = 2.0,
-    kv_time: KvTime = 0.0,
-    warmup: Warmup = WARMUP_S,
-    requests_per_minute: RequestsPerMinute = REQUESTS_PER_MINUTE,
-    preemption_lead: PreemptionLead = PREEMPTION_LEAD,
-    turn_tokens: TurnTokens = TURN_TOKENS,
-    prediction_error: PredictionError = 0.0,
-    weight: Weight = None,
-    printed: Printed = False,
-    artifact_rules: ArtifactRules = False,
-    workloads: Workloads = None,
-    traces: Traces = Path(),
-    no_plots: NoPlots = False,
-    json: Json = False,
-) -> None:
+def _simulate(options: Options) -> None:
     """Simulate a fleet under a trace or a workload, in virtual time."""
+    out = options.out
     try:
-        spec = _find_spec(workload, trace, workloads)
-        setup = Setup(
-            profile=find_profile(profile or (spec.profile if spec else DEFAULT_PROFILE)),
-            replicas=replicas if replicas is not None else (spec.replicas if spec else 1),
-            replica_policy=replica_policy,
-            fleet_policy=fleet_policy,
-            quantum=_quantum("quantum", quantum),
-            worker_quantum=_quantum("worker_quantum", worker_quantum),
-            cost=LinearCost(input_weight, output_weight, kv_time),
-            engine=engine_config(
-                kv_tokens=kv_tokens if spec is None or kv_tokens is not None else spec.kv_tokens,
-                admission=admission,
-                max_running=max_running,
-                share_in_batch=share_in_batch,
-                adapters_per_batch=spec.adapters_per_batch if spec else None,
-                isolation=_isolation(isolation),
-            ),
-            warmup_s=warmup,
-            requests_per_minute=requests_per_minute,
-            preemption_lead=preemption_lead,
-            turn_tokens=turn_tokens,
-            prediction_error=prediction_error,
-            seed=seed,
-            printed=printed,
-            artifact_rules=artifact_rules,
-        ).named()
-        if spec is not None:
-            _refuse_for_workloads(clients, speed, weight)
-            _find_its_files(spec, traces)
-            with working("preparing the workload"):
-                work = make_workload(str(workload), spec, seed=seed, traces=traces)
-        else:
-            with working("reading the trace"):
-                work = _of_trace(trace, clients=clients, speed=speed, seed=seed, weight=weight)
+        spec = _find_spec(options.workload, options.trace, options.workloads)
+        setup = _setup(options, spec)
+        work = _of_trace(options) if spec is None else _of_workload(options, spec)
         _open(out)
         records, makespan_s = _run(setup, work)
         summary = summarise(records, makespan_s, duration_s=work.duration_s, clients=work.clients)
         title = f"{work.name}: {setup.fleet_policy} + {setup.replica_policy}"
         with working("writing the results"):
-            _write(records, summary, out, None if no_plots else title)
+            _write(records, summary, out, None if options.no_plots else title)
     except (UsageError, TraceError, WorkloadError, SetupError) as error:
         print_error(error)
         raise typer.Exit(ExitCode.INVALID) from error
-    if json:
+    if options.json:
         print_json(summary)
     else:
         _report(summary, out)
@@ -231,13 +77,58 @@ def simulate(  # noqa: PLR0913, PLR0917  (one parameter per option)
         raise typer.Exit(ExitCode.FAILED)  # a script must not use this as a result
 
 
-def _of_trace(
-    trace: Path | None, *, clients: str | None, speed: float, seed: int, weight: list[str] | None
-) -> Workload:
+simulate = command_of(_simulate, Options)
+
+
+def _setup(options: Options, spec: WorkloadSpec | None) -> Setup:
+    """The fleet. What no option sets is as in the workload."""
+    replicas, profile, kv_tokens = options.replicas, options.profile, options.kv_tokens
+    if spec is not None:
+        replicas = spec.replicas if replicas is None else replicas
+        kv_tokens = spec.kv_tokens if kv_tokens is None else kv_tokens
+        profile = profile or spec.profile
+    return Setup(
+        profile=find_profile(profile or DEFAULT_PROFILE),
+        replicas=1 if replicas is None else replicas,
+        replica_policy=options.replica_policy,
+        fleet_policy=options.fleet_policy,
+        quantum=_quantum("quantum", options.quantum),
+        worker_quantum=_quantum("worker_quantum", options.worker_quantum),
+        cost=LinearCost(options.input_weight, options.output_weight, options.kv_time),
+        engine=engine_config(
+            kv_tokens=kv_tokens,
+            admission=options.admission,
+            max_running=options.max_running,
+            share_in_batch=options.share_in_batch,
+            adapters_per_batch=spec.adapters_per_batch if spec else None,
+            isolation=_isolation(options.isolation),
+        ),
+        warmup_s=options.warmup,
+        requests_per_minute=options.requests_per_minute,
+        preemption_lead=options.preemption_lead,
+        turn_tokens=options.turn_tokens,
+        prediction_error=options.prediction_error,
+        seed=options.seed,
+        printed=options.printed,
+        artifact_rules=options.artifact_rules,
+    ).named()
+
+
+def _of_workload(options: Options, spec: WorkloadSpec) -> Workload:
+    """The work of a workload file."""
+    _refuse_for_workloads(options)
+    _find_its_files(spec, options.traces)
+    with working("preparing the workload"):
+        return make_workload(str(options.workload), spec, seed=options.seed, traces=options.traces)
+
+
+def _of_trace(options: Options) -> Workload:
     """The work of a trace; `_find_spec` has checked that there is one."""
+    trace = options.trace
     assert trace is not None
-    read = read_programs(trace, clients=clients, speed=speed, seed=seed)
-    return Workload(trace.name, read, _weighted(read, weight), size=len(read))
+    with working("reading the trace"):
+        read = read_programs(trace, clients=options.clients, speed=options.speed, seed=options.seed)
+        return Workload(trace.name, read, _weighted(read, options.weight), size=len(read))
 
 
 def workloads_folder() -> Path:
@@ -280,8 +171,12 @@ def _find_spec(
     return read_spec(known[workload])
 
 
-def _refuse_for_workloads(clients: str | None, speed: float, weight: list[str] | None) -> None:
-    given = {"--clients": clients is not None, "--speed": speed != 1.0, "--weight": bool(weight)}
+def _refuse_for_workloads(options: Options) -> None:
+    given = {
+        "--clients": options.clients is not None,
+        "--speed": options.speed != 1.0,
+        "--weight": bool(options.weight),
+    }
     for name, is_given in given.items():
         if is_given:
             raise UsageError(f"{name} is for --trace only; a workload file has its own")

@@ -1,8 +1,16 @@
-"""How and where the waiting requests of a replica are ordered: names that the spec and the RouterConfig share."""
+"""How and where the waiting requests of a replica are ordered: names and settings that the spec and the RouterConfig share.
+
+A setting is a number or a word: `Auto`, `Off`.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar, Self
+
+from evenkeel_contract.values import show
 
 
 class ReplicaPolicyName(Enum):
@@ -31,3 +39,49 @@ class QueueOwner(Enum):
     ENGINE = "Engine"  # in the engine
     ROUTER = "Router"  # in the router, which sends the engine little more than its batch takes
     AUTO = "Auto"  # in the router for replicas that send no reports, in the engine for others
+
+
+@dataclass(frozen=True, slots=True)
+class QuantumSetting:
+    """A positive whole number of weighted tokens (`8000`), or `Auto`."""
+
+    EXAMPLE: ClassVar[str] = "Auto"
+    PATTERN: ClassVar[str] = "Auto"
+    tokens: int | None
+    """None for `Auto`."""
+
+    @classmethod
+    def from_plain(cls, data: object) -> Self:
+        """Read one; raises `ValueError`."""
+        if data == cls.PATTERN:
+            return cls(None)
+        if isinstance(data, int) and not isinstance(data, bool) and 1 <= data < 2**31:
+            return cls(data)
+        raise ValueError(f"must be Auto or a whole number from 1 to {2**31 - 1}, not {show(data)}")
+
+    def to_plain(self) -> str | int:
+        """The text or the number that was read."""
+        return self.PATTERN if self.tokens is None else self.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationSetting:
+    """A percentage from 0% to 200%, or `Off`."""
+
+    EXAMPLE: ClassVar[str] = "50%"
+    PATTERN: ClassVar[str] = r"(200|1[0-9][0-9]|[1-9]?[0-9])%|Off"
+    spelling: str
+    share: float | None
+    """50% is 0.5; None for `Off`."""
+
+    @classmethod
+    def from_plain(cls, data: object) -> Self:
+        """Read one; raises `ValueError`."""
+        match = re.fullmatch(cls.PATTERN, data) if isinstance(data, str) else None
+        if match is None:
+            raise ValueError(f"must be Off or a percentage from 0% to 200%, not {show(data)}")
+        return cls(match[0], int(match[1]) / 100 if match[1] else None)
+
+    def to_plain(self) -> str:
+        """The text that was read."""
+        return self.spelling

@@ -34,8 +34,7 @@ from evenkeel_operator.cluster.observe import Observed, Observer
 from evenkeel_operator.cluster.routers import Routers
 from evenkeel_operator.cluster.store import SERVICE, Key, Store
 from evenkeel_operator.core import reasons
-from evenkeel_operator.core.external import missing_pool, with_pods
-from evenkeel_operator.core.hosts import host_taken
+from evenkeel_operator.core.neighbours import host_taken, missing_pool, with_pods
 from evenkeel_operator.core.objects import Object, Ref, annotations_of, make_plan
 from evenkeel_operator.core.reasons import Note
 from evenkeel_operator.core.records import (

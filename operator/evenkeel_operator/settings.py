@@ -94,6 +94,25 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="NAMESPACE",
         help="serve this namespace only; may be given several times; default: all",
     )
+    _add_images(parser)
+    parser.add_argument(
+        "--router-resources",
+        type=_resources,
+        default=ROUTER_RESOURCES,
+        metavar="JSON",
+        help='requests and limits of a router, such as {"requests": {"cpu": "50m"}}',
+    )
+    _add_monitoring(parser)
+    _add_rights(parser)
+    parser.add_argument("--probe-host", default="0.0.0.0", metavar="ADDRESS")
+    parser.add_argument("--probe-port", type=int, default=8081)
+    parser.add_argument("--workers", type=_positive, default=4, help="passes at a time")
+    levels = ("debug", "info", "warning", "error")
+    parser.add_argument("--log-level", choices=levels, default="info")
+    return parser
+
+
+def _add_images(parser: argparse.ArgumentParser) -> None:
     images = parser.add_argument_group("images")
     images.add_argument("--router-image", required=True)
     images.add_argument("--sglang-image", required=True, help="default of runtime SGLang")
@@ -102,13 +121,9 @@ def argument_parser() -> argparse.ArgumentParser:
     images.add_argument(
         "--image-pull-secret", action="append", default=[], metavar="NAME", help="may be repeated"
     )
-    parser.add_argument(
-        "--router-resources",
-        type=_resources,
-        default=ROUTER_RESOURCES,
-        metavar="JSON",
-        help='requests and limits of a router, such as {"requests": {"cpu": "50m"}}',
-    )
+
+
+def _add_monitoring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scraper-namespace-label",
         action="append",
@@ -135,6 +150,10 @@ def argument_parser() -> argparse.ArgumentParser:
         metavar="URL",
         help="where alerts send people: the folder of the pages docs/runbooks/*.md",
     )
+
+
+def _add_rights(parser: argparse.ArgumentParser) -> None:
+    """What services may use beyond their own objects."""
     parser.add_argument(
         "--allow-prometheus",
         action="append",
@@ -154,12 +173,6 @@ def argument_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="use Secrets without the label evenkeel.dev/use=true, too",
     )
-    parser.add_argument("--probe-host", default="0.0.0.0", metavar="ADDRESS")
-    parser.add_argument("--probe-port", type=int, default=8081)
-    parser.add_argument("--workers", type=_positive, default=4, help="passes at a time")
-    levels = ("debug", "info", "warning", "error")
-    parser.add_argument("--log-level", choices=levels, default="info")
-    return parser
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -37,7 +37,7 @@ from evenkeel_router.prefix.prompt_facts import PromptFactsClient
 from evenkeel_router.prefix.tokenisation import Tokenisation
 from evenkeel_router.request.forward import Forwarder
 from evenkeel_router.request.intake import Intake
-from evenkeel_router.request.pipeline import Pipeline, RequestSink
+from evenkeel_router.request.pipeline import Pipeline
 from evenkeel_router.request.relocation import Relocation
 from evenkeel_router.request.tenant_console import TenantConsole
 from evenkeel_router.settings import Settings, Timing
@@ -102,9 +102,8 @@ async def running(
 ) -> AsyncIterator[Router]:
     """A router that serves while the context is open. Leaving it does not drain: call `drain` before.
 
-    `source` is where a changed configuration comes from; `api` is needed where the fleet is found on a
-    cluster; `upstream` and `prober` stand in for the network; `store` is used in place of the configured one;
-    `log_output` takes one line for each request (None: none).
+    `source` is where a changed configuration comes from; `api` finds a fleet on a cluster; `upstream` and `prober` stand in
+    for the network, `store` for the configured one; `log_output` takes one line for each request (None: none).
     """
     rooms = Rooms.make(config, timing=timing)
     settings, replicas, service_ledger = rooms.settings, rooms.replicas, rooms.service_ledger
@@ -124,40 +123,22 @@ async def running(
         await tokenising.load()
 
         # 3. What runs beside the requests.
-        console = Console(rooms)
-        log = RequestLog(log_output)
+        console, log = Console(rooms), RequestLog(log_output)
         peers = Peers(settings, service_ledger, session)
-        limit_exchange = _limit_exchange(rooms, peers, session)
+        limits = _limit_exchange(rooms, peers, session)
         for work in (
-            log.run(),
-            discovery.run(),
+            *(part.run() for part in (log, discovery, peers, limits, tokenising, console)),
             health.run(discovery),
-            peers.run(),
-            limit_exchange.run(),
-            tokenising.run(),
-            *_followers(rooms, health, tokenising),
-            GateUpkeep(settings, replicas, rooms.gates, http_load(session)).run(),
+            *_followers(rooms, health, tokenising, session),
             *_ledger_work(rooms, peers),
-            console.run(),
+            _watch_config(rooms, discovery, source, tokenising),
         ):
             await stack.enter_async_context(background(work))
-        if source is not None:
-            watching = _watch_config(rooms, discovery, source, tokenising)
-            await stack.enter_async_context(background(watching))
-        await _wait_for_peers(config, peers, limit_exchange)
+        await _wait_for_peers(config, peers, limits)
 
         # 4. The ports.
-        pipeline = _pipeline(
-            rooms,
-            tokenising,
-            upstream or connections,
-            health,
-            limit_exchange,
-            log.add,
-            console=TenantConsole(
-                rooms.intake, rooms.totals, files=console.files, answer=console.of_tenant
-            ),
-        )
+        sending = upstream or connections
+        pipeline = _pipeline(rooms, tokenising, sending, health, limits, log, console)
         await _open_ports(stack, router, pipeline, log, console)
         yield router
 
@@ -198,9 +179,9 @@ def _ledger_work(rooms: Rooms, peers: Peers) -> Sequence[Coroutine[Any, Any, Non
 
 
 def _followers(
-    rooms: Rooms, health: HealthMonitor, tokenising: Tokenisation
+    rooms: Rooms, health: HealthMonitor, tokenising: Tokenisation, session: ClientSession
 ) -> Sequence[Coroutine[Any, Any, None]]:
-    """What asks replicas about themselves: reports, KV events, what they make tokens with."""
+    """What asks replicas about themselves: reports, KV events, what they make tokens with, their queues."""
     settings, replicas, prefixes = rooms.settings, rooms.replicas, rooms.prefixes
     accounting = rooms.service_ledger.accounting
     relocation = Relocation(replicas.fleet, accounting, rooms.intake.active_requests)
@@ -213,7 +194,8 @@ def _followers(
     )
     kv_events = KvEvents(settings, replicas, prefixes, health_monitor=health, tokenising=tokenising)
     facts = PromptFactsClient(settings, replicas, prefixes, tokenising)
-    return reports.run(), kv_events.run(), facts.run()
+    gates = GateUpkeep(settings, replicas, rooms.gates, http_load(session))
+    return reports.run(), kv_events.run(), facts.run(), gates.run()
 
 
 def _pipeline(
@@ -222,9 +204,8 @@ def _pipeline(
     upstream: Upstream,
     health: HealthMonitor,
     limit_exchange: LimitExchange,
-    log: RequestSink,
-    *,
-    console: TenantConsole,
+    log: RequestLog,
+    console: Console,
 ) -> Pipeline:
     forwarder = Forwarder(
         rooms.settings,
@@ -245,8 +226,10 @@ def _pipeline(
         forwarder=forwarder,
         prefixes=rooms.prefixes,
         tokenising=tokenising,
-        console=console,
-        log=log,
+        console=TenantConsole(
+            rooms.intake, rooms.totals, files=console.files, answer=console.of_tenant
+        ),
+        log=log.add,
     )
 
 
@@ -352,8 +335,10 @@ def _place(config: RouterConfig) -> tuple[object, ...]:
 
 
 async def _watch_config(
-    rooms: Rooms, discovery: Discovery, source: ConfigSource, tokenising: Tokenisation
+    rooms: Rooms, discovery: Discovery, source: ConfigSource | None, tokenising: Tokenisation
 ) -> None:
+    if source is None:
+        return
     settings = rooms.settings
 
     def apply(config: RouterConfig) -> None:

@@ -1,4 +1,4 @@
-"""How much of each waiting request is cached, without a match of all of them before every pass.
+"""What the engine has of each waiting request: how much is cached, without a match of all of them before every pass; and its LoRA adapter.
 
 Upstream matches every waiting request before each pass, and therefore gives up its order beyond 128 of them. Here a pass
 costs only what changed:
@@ -10,16 +10,20 @@ costs only what changed:
   match changed, the rest of its group is matched too. A match also counts as a use, so these prefixes are evicted last.
 
 A stale match costs locality only: admission matches again, and that match is charged.
+
+The papers charge a request for the tokens that are computed for it. A load of an adapter is such work: it takes time of the engine, the request
+that needs it causes it, and later requests with the adapter get it free, like a cached prefix (design R10). So it is charged as
+input, by a fixed number of tokens: times differ between tensor-parallel ranks, and their batches would too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from evenkeel_fairshare.prefix.blocks import token_blocks
+from evenkeel_fairshare.prefix.index import token_blocks
 from xxhash import xxh3_64_intdigest
 
 from evenkeel_sglang.engine import EngineRequest, cache_namespace
@@ -174,3 +178,28 @@ def _namespace(request: EngineRequest) -> int:
 def _blocks(request: EngineRequest) -> tuple[int, ...]:
     tokens = [*request.origin_input_ids, *request.output_ids]
     return tuple(token_blocks(tokens, block_tokens=BLOCK_TOKENS, seed=_namespace(request)))
+
+
+LOAD_TOKENS: Final = 256
+"""Extend tokens that a load counts as: a GPU of 80 GB computes as many, for a model of 8 billion parameters, in the 16 ms of a load."""
+
+
+class AdapterLoads:
+    """The loads of one scheduler."""
+
+    def __init__(self, loaded: Callable[[], Container[str]] = lambda: ()) -> None:
+        """`loaded` returns the ids of the adapters in the engine's slots."""
+        self._loaded = loaded
+        self._coming: set[str] = set()
+
+    def begin_pass(self) -> None:
+        """The engine has loaded the adapters of the last batch."""
+        self._coming.clear()
+
+    def tokens(self, request: Any) -> int:
+        """Tokens to charge for the load that an admitted request causes."""
+        adapter = getattr(request, "lora_id", None)
+        if adapter is None or adapter in self._coming or adapter in self._loaded():
+            return 0
+        self._coming.add(adapter)
+        return LOAD_TOKENS

@@ -24,7 +24,6 @@ from evenkeel_contract.reports import ClientReport
 from evenkeel_fairshare.replica.contract import AdmissionResult, ClientState, ReplicaPolicy, Request
 from evenkeel_fairshare.replica.engine_time import EngineTime, PassTurns
 
-from evenkeel_sglang.adapters import AdapterLoads
 from evenkeel_sglang.engine import (
     EngineRequest,
     context_tokens,
@@ -32,7 +31,7 @@ from evenkeel_sglang.engine import (
     prefix_tokens,
     was_aborted,
 )
-from evenkeel_sglang.matching import Matching
+from evenkeel_sglang.matching import AdapterLoads, Matching
 from evenkeel_sglang.reservations import Reservations
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from evenkeel_operator.cluster.store import SERVICE as KIND
 from evenkeel_operator.cluster.store import Key
 from evenkeel_operator.core.objects import OPTIONAL_KINDS
 
-from tests.support.crd_cases import Document
+from tests.support.crd_documents import Document
 from tests.support.effects import (
     CASES,
     LABELS,

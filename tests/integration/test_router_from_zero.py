@@ -12,10 +12,10 @@ from evenkeel_contract.adminstate import decode_activation
 from evenkeel_contract.key import decode
 from evenkeel_contract.routerconfig import AtZero, LimitsConfig, ReplicaConfig
 from evenkeel_router.app import Router, running
-from evenkeel_router.transport.upstream import FakeReply, FakeUpstream, Outgoing
+from evenkeel_router.transport.upstream import Outgoing
 from evenkeel_simulator.server.app import running_server
 
-from tests.support.fakes import FakeProber, replicas
+from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import OK
 from tests.support.routers import (
     KEY,

@@ -11,9 +11,8 @@ from evenkeel_contract.reports import (
 )
 from evenkeel_router.app import running
 from evenkeel_router.telemetry.snapshot import router_state
-from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 
-from tests.support.fakes import FakeProber, replicas
+from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.reporting import report, reporter
 from tests.support.routers import QUICK, config_for, routable, until
 from tests.support.steps import result_of

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from evenkeel_fairshare.fleet.contract import ReplicaSet, replica_set, slots_of
-from evenkeel_fairshare.prefix.blocks import chained_blocks
-from evenkeel_fairshare.prefix.index import Match, PrefixIndex
+from evenkeel_fairshare.prefix.index import Match, PrefixIndex, chained_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from evenkeel_fairshare.prefix.blocks import sglang_blocks
+from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.api.endpoints import Endpoint, parse
 from evenkeel_router.api.errors import Dialect, Refusal
 from evenkeel_router.api.inference import Limits

@@ -15,8 +15,6 @@ from evenkeel_router.transport.upstream import (
     BrokenError,
     ConnectError,
     Exchange,
-    FakeReply,
-    FakeUpstream,
     Outgoing,
     SilenceError,
     UpstreamError,
@@ -24,7 +22,7 @@ from evenkeel_router.transport.upstream import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.fakes import FakeProber, replicas
+from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import DONE, EVENT, OK, USAGE
 from tests.support.routers import MODEL, QUICK, config_for, routable, until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from evenkeel_contract.routerconfig import PrefixConfig, PrefixMode, ReplicaConfig
-from evenkeel_fairshare.prefix.blocks import sglang_blocks
+from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.fleet.health import HealthMonitor
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.prefix.kv_events import KvEvents

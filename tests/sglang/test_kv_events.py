@@ -16,7 +16,7 @@ import pytest
 from evenkeel_contract.render import kv_events_flag
 from evenkeel_contract.routerconfig import CacheSharing, PrefixConfig, PrefixMode, ReplicaConfig
 from evenkeel_fairshare.fleet.contract import ReplicaSet
-from evenkeel_fairshare.prefix.blocks import sglang_blocks
+from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.app import Router
 from evenkeel_router.fleet.selection import Member
 from evenkeel_router.prefix.kv_follower import SyncState

@@ -18,8 +18,7 @@ from evenkeel_fairshare.fleet.contract import (
     Usage,
     replica_set,
 )
-from evenkeel_fairshare.prefix.blocks import chained_blocks
-from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_fairshare.prefix.index import PrefixIndex, chained_blocks
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 
 from tests.support.abstract_engine import AbstractEngine, Job

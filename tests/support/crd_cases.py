@@ -1,216 +1,24 @@
-"""Objects that the API server and the contract must judge alike: one table, read by unit tests and by e2e.
-
-`RULES` is written by hand: a good and a bad object for every CEL rule. `boundaries` is derived from the schema:
-for every constraint of every field, a value just inside and one just outside.
-"""
+"""Objects that the API server and the contract must judge alike: a good and a bad one for every CEL rule, read by unit tests and by e2e."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from evenkeel_contract.validate import parse_service, parse_tenant
-from evenkeel_contract.values import Fault
-
-GONE: Final = object()
-"""As a change: the field is removed."""
-
-Document = dict[str, Any]
-Changes = Mapping[str, object]
-
-SERVICE: Final[Document] = {
-    "apiVersion": "evenkeel.dev/v1alpha1",
-    "kind": "FairInferenceService",
-    "metadata": {"name": "llama"},
-    "spec": {
-        "model": {
-            "source": "hf://meta-llama/Llama-3.1-8B-Instruct",
-            "servedName": "llama-3.1-8b",
-            "tokenSecretRef": {"name": "hf", "key": "token"},
-            "cache": {
-                "storageClassName": "fast",
-                "size": "100Gi",
-                "accessModes": ["ReadWriteMany"],
-            },
-            "adapters": [{"name": "support", "source": "hf://acme/support-lora"}],
-            "adaptersPerBatch": 8,
-        },
-        "engine": {
-            "runtime": "SGLang",
-            "image": "lmsysorg/sglang:latest",
-            "replicas": 2,
-            "gpu": {"resourceName": "nvidia.com/gpu", "count": 1},
-            "args": ["--mem-fraction-static=0.88"],
-            "rollout": {"maxSurge": 1, "maxUnavailable": "25%"},
-            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"nodeSelector": {"g": "h"}}},
-        },
-        "scheduling": {
-            "replicaPolicy": "DLPM",
-            "fleetPolicy": "D2LPM",
-            "queue": "Auto",
-            "inputTokenWeight": 1,
-            "outputTokenWeight": 2,
-            "cost": {"kvTime": 0},
-            "clientQuantum": 8000,
-            "workerQuantum": 20000,
-            "isolation": "50%",
-            "rejoin": "KeepDebt",
-        },
-        "router": {
-            "replicas": 1,
-            "template": {"metadata": {}, "spec": {}},
-            "prefix": {"mode": "Text", "textBlockBytes": 256},
-            "state": {"store": "File", "file": {"size": "1Gi"}},
-            "limits": {
-                "maxBodySize": "16Mi",
-                "queueTimeout": "120s",
-                "firstTokenTimeout": "1h30m",
-                "activationTimeout": "1500ms",
-                "maxConcurrentPerClient": 0,
-            },
-        },
-        "slo": {
-            "ttft": {"threshold": "2s", "objectivePercent": 99, "window": "720h"},
-            "fairness": {"maxLead": "60s", "maxShareErrorPercent": 15},
-            "alertLabels": {"a": "b"},
-        },
-        "exposure": {
-            "ingress": {
-                "host": "llm.example.com",
-                "additionalHosts": ["*.llm.example.com"],
-                "paths": ["/v1"],
-                "annotations": {"a": "b"},
-                "labels": {"a": "b"},
-                "className": "nginx",
-                "tls": {"secretName": "tls"},
-            }
-        },
-        "tenancy": {
-            "selector": {
-                "matchLabels": {"a": "b"},
-                "matchExpressions": [{"key": "c", "operator": "In", "values": ["d"]}],
-            },
-            "anonymous": "Reject",
-            "trustedProxies": ["10.0.0.0/8"],
-            "cacheSharing": "Tenant",
-        },
-    },
-}
-"""Every field, with SCALED together; no fault."""
-
-_SCALE_RULES: Final = {
-    "stabilizationWindowSeconds": 300,
-    "selectPolicy": "Max",
-    "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
-}
-_AUTOSCALING: Final = {
-    "minReplicas": 1,
-    "maxReplicas": 16,
-    "maxReplicasPerClient": "50%",
-    "prometheus": {
-        "url": "http://prometheus.monitoring:9090",
-        "tokenSecretRef": {"name": "prometheus", "key": "token"},
-    },
-    "targets": {
-        "utilizationPercent": 75,
-        "queueTime": "2s",
-        "ttftP95": "1500ms",
-        "servicePerReplica": "20k",
-    },
-    "behavior": {"scaleUp": _SCALE_RULES, "scaleDown": _SCALE_RULES},
-    "drainTimeout": "300s",
-}
-_GATEWAY: Final = {
-    "name": "gw",
-    "namespace": "infra",
-    "group": "gateway.networking.k8s.io",
-    "kind": "Gateway",
-    "sectionName": "https",
-    "port": 443,
-}
-_SCALED: Final[Changes] = {
-    "spec.engine.replicas": GONE,
-    "spec.autoscaling": _AUTOSCALING,
-    "spec.exposure": {
-        "httpRoute": {
-            "parentRefs": [_GATEWAY],
-            "hostnames": ["*.example.com"],
-            "paths": ["/v1"],
-            "annotations": {"a": "b"},
-            "labels": {"a": "b"},
-        },
-        "cors": {"allowOrigins": ["https://app.example.com"]},
-    },
-    "spec.router.state": {
-        "store": "Redis",
-        "redis": {"urlSecretRef": {"name": "redis", "key": "url"}},
-    },
-}
-TENANT: Final[Document] = {
-    "apiVersion": "evenkeel.dev/v1alpha1",
-    "kind": "InferenceTenant",
-    "metadata": {"name": "ads"},
-    "spec": {
-        "weight": 4,
-        "defaultClientWeight": 1,
-        "clients": [{"name": "chat", "weight": 3}, {"name": "batch", "weight": 1}],
-        "apiKeys": [
-            {"name": "chat-1", "client": "chat", "secretRef": {"name": "keys", "key": "chat"}}
-        ],
-        "limits": {
-            "requestsPerMinute": 60,
-            "tokensPerMinute": 100,
-            "maxConcurrent": 5,
-            "burst": "10%",
-        },
-    },
-}
-
-
-_EXTERNAL: Final = {
-    "selector": {"matchLabels": {"a": "b"}},
-    "port": 8000,
-    "apiKeySecretRef": {"name": "keys", "key": "token"},
-    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "theirs"},
-}
-
-
-def changed(document: Document, changes: Changes) -> Document:
-    """A copy with the values at dotted paths (`spec.clients.0.name`) replaced, added or removed."""
-    copy = deepcopy(document)
-    for path, value in changes.items():
-        *parents, last = path.split(".")
-        place: Any = copy
-        for part in parents:
-            place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
-        if value is GONE:
-            del place[last]
-        else:
-            place[int(last) if isinstance(place, list) else last] = deepcopy(value)
-    return copy
-
-
-SCALED: Final = changed(SERVICE, _SCALED)
-EXTERNAL: Final = changed(
+from tests.support.crd_documents import (
+    AUTOSCALING,
+    EXTERNAL,
+    EXTERNAL_ENGINES,
+    GONE,
+    POOLED,
     SCALED,
-    {
-        "spec.engine": {"runtime": "External", "external": _EXTERNAL},
-        "spec.model.cache": GONE,
-    },
+    SERVICE,
+    TENANT,
+    Changes,
+    Document,
+    changed,
 )
-"""In front of engines that another owner made."""
-POOLED: Final = changed(
-    EXTERNAL, {"spec.engine.external": {"inferencePool": "pool"}, "spec.autoscaling": GONE}
-)
-"""The same, by the name of an InferencePool."""
-
-
-def faults_of(document: Document) -> Sequence[Fault]:
-    """The contract's own verdict."""
-    parse = parse_service if document["kind"] == "FairInferenceService" else parse_tenant
-    return parse(document)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +50,7 @@ RULES: Final[Mapping[str, Pair]] = {
         message="engine.replicas is set together with autoscaling",
         base=SERVICE,
         good={"spec.engine.replicas": 0},
-        bad={"spec.autoscaling": _AUTOSCALING},
+        bad={"spec.autoscaling": AUTOSCALING},
     ),
     "a volume for one node and several replicas": Pair(
         path="spec.model.cache.accessModes",
@@ -273,7 +81,7 @@ RULES: Final[Mapping[str, Pair]] = {
         message="external needs runtime: External",
         base=SERVICE,
         good={"spec.engine": {"runtime": "Simulator"}},
-        bad={"spec.engine": {"runtime": "Simulator", "external": _EXTERNAL}},
+        bad={"spec.engine": {"runtime": "Simulator", "external": EXTERNAL_ENGINES}},
     ),
     "external engines by no label": Pair(
         path="spec.engine.external.selector.matchLabels",
@@ -559,173 +367,3 @@ RULES: Final[Mapping[str, Pair]] = {
     ),
 }
 """Named by what is wrong with the bad one."""
-
-
-SHARED_SECRET: Final = changed(
-    TENANT,
-    {
-        "spec.apiKeys": [
-            {"name": name, "client": "chat", "secretRef": {"name": "keys", "key": "chat"}}
-            for name in ("one", "two")
-        ]
-    },
-)
-"""What CEL cannot afford to find (`LEFT_TO_SPEC_VALID`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary:
-    """Objects on both sides of one constraint of the schema."""
-
-    path: str
-    """As Kubernetes writes it."""
-    constraint: str
-    outside: Document
-    inside: Document | None
-    """None where any good object is inside."""
-
-
-def boundaries(document: Document, schema: Mapping[str, Any]) -> Iterator[Boundary]:
-    """Of every constraint of every field that `document` has."""
-    yield from _boundaries(document, schema["properties"]["spec"], "spec")
-
-
-def _boundaries(document: Document, node: Mapping[str, Any], path: str) -> Iterator[Boundary]:
-    value = _at(document, path)
-    for constraint, outside, inside in _sides(node, value):
-        yield Boundary(
-            path=_kubernetes(path),
-            constraint=constraint,
-            outside=changed(document, {path: outside}),
-            inside=None if inside is GONE else changed(document, {path: inside}),
-        )
-    for name in node.get("required", ()):
-        child = f"{path}.{name}"
-        gone = changed(document, {child: GONE})
-        yield Boundary(path=_kubernetes(child), constraint="required", outside=gone, inside=None)
-    if "properties" in node:
-        child = f"{path}.nonsense"
-        odd = changed(document, {child: 1})
-        yield Boundary(path=_kubernetes(child), constraint="unknown", outside=odd, inside=None)
-    for name, part in node.get("properties", {}).items():
-        if name in value:
-            yield from _boundaries(document, part, f"{path}.{name}")
-    if node.get("type") == "array":
-        yield from _boundaries(document, node["items"], f"{path}.0")
-
-
-def _sides(node: Mapping[str, Any], value: Any) -> Iterator[tuple[str, object, object]]:
-    """(constraint, a value outside, a value inside or GONE)."""
-    wrong = {"string": 5, "integer": "x", "object": "x", "array": "x", "boolean": "x"}
-    yield "type", wrong.get(node.get("type", ""), True), GONE
-    if "minimum" in node:
-        yield "minimum", node["minimum"] - 1, node["minimum"]
-        yield "maximum", node["maximum"] + 1, node["maximum"]
-    if node.get("type") == "integer":
-        yield "integer", 1.5, GONE
-    if "enum" in node:
-        # Another runtime needs other fields.
-        yield "enum", "Nonsense", value if "External" in node["enum"] else node["enum"][-1]
-    if "pattern" in node:
-        yield "pattern", "\u0007", GONE
-    if "minLength" in node:
-        yield "minLength", "", "a"
-    if "maxLength" in node:
-        yield "maxLength", "a" * (node["maxLength"] + 1), "a" * node["maxLength"]
-    if "minItems" in node:
-        yield "minItems", [], GONE
-    keys = node.get("x-kubernetes-list-map-keys", ())
-    if keys:
-        yield "unique", [value[0], value[0]], GONE
-    if "maxItems" in node:
-        entries = [_renamed(value[0], keys, i) for i in range(node["maxItems"] + 1)]
-        yield "maxItems", entries, entries[:-1]
-
-
-def _renamed(entry: Any, keys: Sequence[str], number: int) -> Any:
-    if not keys:
-        return entry
-    names: Document = {key: f"n{number}" for key in keys}
-    if "secretRef" in entry:  # no two keys may share one
-        names["secretRef"] = {"name": "keys", "key": f"n{number}"}
-    return {**entry, **names}
-
-
-NASTY: Final = (
-    # Blanks, ends of lines, letters and digits of other scripts.
-    *("", " ", "a\n", "\n", "ü", "a\u00a0b", "a\u2028", "\ufeffa", "٣s", "１s", "1٣Gi", "\u007f"),
-    # Numbers as some read them.
-    *("1", "+1", "-1", "1.5", "1.", ".5", "0x10", "1_0", "007", "1e3", "1E", "1E3", "1e+3", "1e-3"),
-    *("1e99", "1E99", "0.0000000001", "999999999999999999", "9223372036854775807", "9Ei", "1e"),
-    # Durations, quantities, percentages.
-    *("1.5h", "1.s", ".5s", "1h1h", "1us", "1ns", "1d", "1H", "0.0001ms", "2540400h10m10.1s", "0s"),
-    *("0.000000001ms", "1 s", "1s ", "1Ki", "1ki", "1gi", "1GiB", "1 Gi", "1u", "1n", "0.1m", "0m"),
-    *("5%", "05%", "0%", "100%", "101%", "-1%", "1.5%", "%", "5 %"),
-    # Addresses.
-    *("http://", "http://a:b", "http://a b", "HTTP://a", "http://a:", "http://a:0", "http://a:080"),
-    *("http://[::1", "http://[::1]:1", "http://u:p@a", "http://ü", "http://a/\u0007", "http:/a"),
-    *("//a", "http:a", "http://a?b#c", "http://a%zz", "http://a/%zz", "http://:80", "http://a:-1"),
-    *(
-        "https://a.b/c#d",
-        "https://a.b/c",
-        "http://a:99999999999999999999",
-        "http://[a]",
-        "http://a\\b",
-        "http://a,b",
-        "http://a#c",
-    ),
-    # Networks.
-    *("10.0.0.0/33", "10.0.0.0/8", "10.0.0.0/08", "010.0.0.1", "1.2.3", "::ffff:10.0.0.0/104"),
-    *("::ffff:10.0.0.1", "fe80::1%eth0", "::/0", "::1/0", "1::/129", "10.0.0.0/", "/8", "1:2"),
-    *("0::0/0", "FD00::/8", "1.2.3.4/32", "::1.2.3.4", "::1.2.3.4/128", "1::2::3"),
-    # Names and sources.
-    *("A", "a..b", "-a", "a-", "a.b", "a.", "*.a", "*", "*.*.a", "x" * 63, "x" * 64, "a_b", "a/b"),
-    *("hf://a/b", "hf://a/b@", "hf://a/b@c", "hf://ü/b", "hf://a/b/c", "hf:/a/b", "hf://a"),
-    *("pvc://a", "pvc://a/ b", "pvc://a/ü", "pvc://A", "file:///", "file://a", "file:///a\nb"),
-    # What YAML may have meant otherwise.
-    *(
-        "true",
-        "null",
-        "~",
-        "In",
-        "SGLang",
-        "--x",
-        "--x=1\n2",
-        "--",
-        "-",
-        "--=",
-        "--t",
-        "--tp",
-        "--tp ",
-    ),
-)
-"""Texts that two readers may take differently; in every field that takes a text."""
-
-
-def texts(document: Document, schema: Mapping[str, Any]) -> Iterator[str]:
-    """The paths of every field of `document` that takes a text."""
-    yield from _texts(document["spec"], schema["properties"]["spec"], "spec")
-
-
-def _texts(value: Any, node: Mapping[str, Any], path: str) -> Iterator[str]:
-    if node.get("type") == "string" or node.get("x-kubernetes-int-or-string"):
-        yield path
-    for name, part in node.get("properties", {}).items():
-        if name in value:
-            yield from _texts(value[name], part, f"{path}.{name}")
-    if node.get("type") == "array":
-        yield from _texts(value[0], node["items"], f"{path}.0")
-    if isinstance(node.get("additionalProperties"), Mapping):
-        yield from _texts(value["a"], node["additionalProperties"], f"{path}.a")
-
-
-def _at(document: Document, path: str) -> Any:
-    place: Any = document
-    for part in path.split("."):
-        place = place[int(part)] if isinstance(place, list) else place[part]
-    return place
-
-
-def _kubernetes(path: str) -> str:
-    """`spec.clients.0.name` → `spec.clients[0].name`."""
-    return "".join(f"[{p}]" if p.isdigit() else f".{p}" for p in path.split(".")).removeprefix(".")

@@ -17,7 +17,7 @@ from typing import Any, Final
 from evenkeel_contract.crd import definitions
 from evenkeel_contract.names import USE_LABEL
 
-from tests.support.crd_cases import (
+from tests.support.crd_documents import (
     EXTERNAL,
     GONE,
     POOLED,

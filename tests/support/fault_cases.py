@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.support.crd_cases import EXTERNAL, SERVICE, SHARED_SECRET, Document, changed, faults_of
+from tests.support.crd_documents import (
+    EXTERNAL,
+    SERVICE,
+    SHARED_SECRET,
+    Document,
+    changed,
+    faults_of,
+)
 
 _TEMPLATE: Final = "spec.engine.template"
 

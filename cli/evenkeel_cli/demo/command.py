@@ -11,8 +11,8 @@ from typing import Annotated
 
 import msgspec
 import typer
+from evenkeel_contract.queueorder import QuantumSetting
 from evenkeel_contract.spec.resources import Scheduling
-from evenkeel_contract.words_or_numbers import QuantumSetting
 from evenkeel_fairshare.verdict import verdict
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

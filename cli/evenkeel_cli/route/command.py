@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from evenkeel_router.process import run, serve
 from rich.console import Console
 from rich.markup import escape
 
+from evenkeel_cli.commands import command_of
 from evenkeel_cli.output import print_error
 from evenkeel_cli.route.models import ModelNames, ModelsError, ask_models
 from evenkeel_cli.route.options import Options, route_of_options
@@ -44,15 +46,18 @@ def _port(text: str) -> Any:
     return typer.Option(min=1, max=65535, help=text)
 
 
-def route(  # noqa: PLR0913, PLR0917  (one parameter per option)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """One field for each option of the command."""
+
     file: Annotated[
         Path | None,
         typer.Argument(help="YAML file with replicas, tenants and settings, instead of options."),
-    ] = None,
+    ] = None
     replica: Annotated[
         list[str] | None,
         typer.Option(metavar="URL", help="Address of an engine; once for each engine."),
-    ] = None,
+    ] = None
     replica_key: Annotated[
         str | None,
         typer.Option(
@@ -60,41 +65,41 @@ def route(  # noqa: PLR0913, PLR0917  (one parameter per option)
             envvar="EVENKEEL_REPLICA_KEY",
             help="Bearer key that the engines require, unless the file has one for them.",
         ),
-    ] = None,
+    ] = None
     key: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=KEY",
             help="API key of a tenant, or of tenant/client; once for each key.",
         ),
-    ] = None,
+    ] = None
     weight: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=N", help="Weight of a tenant, or of tenant/client. Default: 1."),
-    ] = None,
+    ] = None
     anonymous: Annotated[
         Anonymous | None,
         typer.Option(help="Requests without a key: 401, or all are one client. Default: Reject."),
-    ] = None,
+    ] = None
     model: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Model name. Default: the engines are asked."),
-    ] = None,
+    ] = None
     queue: Annotated[
         QueueOwner | None,
         typer.Option(
             help="Where waiting requests are ordered. Auto, the default: in the router for engines "
             "without the plug-in."
         ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, _port("Port for requests of clients.")] = TRAFFIC_PORT,
+    ] = None
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, _port("Port for requests of clients.")] = TRAFFIC_PORT
     probe_port: Annotated[
         int | None, _port(f"Port for probes and metrics. Default: --port + 1 ({PROBE_PORT}).")
-    ] = None,
+    ] = None
     admin_port: Annotated[
         int | None, _port(f"Port for `evenkeel top`. Default: --probe-port + 1 ({ADMIN_PORT}).")
-    ] = None,
+    ] = None
     admin_token: Annotated[
         str | None,
         typer.Option(
@@ -102,31 +107,39 @@ def route(  # noqa: PLR0913, PLR0917  (one parameter per option)
             envvar="EVENKEEL_ADMIN_TOKEN",
             help="Bearer token of the admin port; required if --host is not a loopback address.",
         ),
-    ] = None,
+    ] = None
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="Log one line for each request.")
-    ] = False,
-) -> None:
+    ] = False
+
+
+def _command(given: Given) -> None:
     """Run a fair router in front of engines that run already.
 
     The first signal (Ctrl-C) finishes the requests in flight; a second one ends at once. Edits of FILE are applied when it is saved.
     """
     options = Options(
-        replicas=tuple(replica or ()),
-        keys=tuple(key or ()),
-        weights=tuple(weight or ()),
-        anonymous=anonymous,
-        model=model,
-        queue=queue,
+        replicas=tuple(given.replica or ()),
+        keys=tuple(given.key or ()),
+        weights=tuple(given.weight or ()),
+        anonymous=given.anonymous,
+        model=given.model,
+        queue=given.queue,
     )
-    probe = port + 1 if probe_port is None else probe_port
-    admin = probe + 1 if admin_port is None else admin_port
-    listen = ListenConfig(host=host, traffic_port=port, probe_port=probe, admin_port=admin)
-    token = None if admin_token is None else sha256(admin_token)
+    probe = given.port + 1 if given.probe_port is None else given.probe_port
+    admin = probe + 1 if given.admin_port is None else given.admin_port
     render = partial(
-        router_config_of, listen=listen, replica_key=replica_key, admin_token_sha256=token
+        router_config_of,
+        listen=ListenConfig(
+            host=given.host, traffic_port=given.port, probe_port=probe, admin_port=admin
+        ),
+        replica_key=given.replica_key,
+        admin_token_sha256=None if given.admin_token is None else sha256(given.admin_token),
     )
-    raise typer.Exit(_route(file, options, render, log_requests=log_requests))
+    raise typer.Exit(_route(given.file, options, render, log_requests=given.log_requests))
+
+
+route = command_of(_command, Given)
 
 
 Render = Callable[[RouteFile, ModelNames], RouterConfig]

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from evenkeel_contract.crd.rules import ITEM_RULES, OBJECT_RULES, SCALAR_RULES, Rule
 from evenkeel_contract.decode import Field, Shape, fields_of, shape_of, to_camel, to_plain
+from evenkeel_contract.queueorder import IsolationSetting, QuantumSetting
 from evenkeel_contract.values import (
     MAX_TEXT,
     Cidr,
@@ -30,7 +31,6 @@ from evenkeel_contract.values import (
     UniqueBy,
     Url,
 )
-from evenkeel_contract.words_or_numbers import IsolationSetting, QuantumSetting
 
 Schema = dict[str, Any]
 

@@ -12,7 +12,13 @@ from enum import Enum
 from typing import Annotated, Final
 
 from evenkeel_contract.enginesettings import ISOLATION
-from evenkeel_contract.queueorder import QueueOwner, Rejoin, ReplicaPolicyName
+from evenkeel_contract.queueorder import (
+    IsolationSetting,
+    QuantumSetting,
+    QueueOwner,
+    Rejoin,
+    ReplicaPolicyName,
+)
 from evenkeel_contract.routerconfig import Anonymous, CacheSharing, FleetPolicyName
 from evenkeel_contract.spec.autoscaling import Autoscaling
 from evenkeel_contract.spec.exposure import Exposure
@@ -40,7 +46,6 @@ from evenkeel_contract.values import (
     Timestamp,
     UniqueBy,
 )
-from evenkeel_contract.words_or_numbers import IsolationSetting, QuantumSetting
 
 _DEFAULT_ISOLATION: Final = IsolationSetting.from_plain(f"{ISOLATION:.0%}")
 

@@ -1,7 +1,11 @@
-"""Map from prefixes to the replicas that hold them, as far as the router knows.
+"""What replicas hold of a request's beginning, as far as the router knows: a map from prefixes to replicas, and their LoRA adapters.
 
-One dictionary maps the hash of a prefix to the set of replicas that hold it. A match starts at the shortest prefix and
-stops where no replica is left. So a gap after an eviction ends the match.
+A prompt is cut into blocks, and each block is hashed together with all before it. So the hash of block k stands for the whole
+prefix up to its end, and one dictionary holds a forest of prefixes without pointers. Only whole blocks count: the rest of a prompt
+is not matched. The hash is 64 bits wide and not cryptographic. A collision, even a forged one, sends a request to a replica without
+its prefix. It does not change what a replica computes, since engines match tokens, not hashes.
+
+A match starts at the shortest prefix and stops where no replica is left. So a gap after an eviction ends the match.
 
 Memory is bounded by `max_blocks` over all replicas. The clock algorithm makes room, an approximation of "least recently
 used" without links between entries: a hand goes round the entries and removes the first that was not inserted again
@@ -9,16 +13,97 @@ since its last visit. The blocks of one prompt are stored longest prefix first, 
 their roots.
 
 Only `insert`, at dispatch, counts as use, because it shows where a prefix is computed. A match does not.
+
+An engine loads an adapter for the first request that needs it, and drops the least recently used one. So the last adapters
+sent to a replica, as many as its slots, are those that are loaded. A wrong guess costs a load, never fairness.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from typing import Final, NamedTuple
 
+from xxhash import xxh3_64, xxh3_64_intdigest
+
 from evenkeel_fairshare.fleet.contract import EMPTY, ReplicaSet, slots_of
+
+DEFAULT_BLOCK_BYTES = 256  # about 64 tokens of English, and 128 hashes for a prompt of 8k tokens
+
+_64_BITS = 2**64 - 1
+
+
+def text_blocks(
+    text: str | bytes, *, block_bytes: int = DEFAULT_BLOCK_BYTES, seed: int = 0
+) -> list[int]:
+    """Prefix hashes of a text's whole blocks of `block_bytes` UTF-8 bytes, shortest prefix first.
+
+    Texts with different seeds never share a prefix: one seed per model or adapter.
+    """
+    if block_bytes < 1:
+        raise ValueError(f"block_bytes is {block_bytes}; it must be at least 1")
+    # Lone surrogates are legal in JSON strings, so a request with one must not fail.
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    running = xxh3_64(seed=seed)
+    update, digest = running.update, running.intdigest
+    hashes = []
+    for end in range(block_bytes, len(data) + 1, block_bytes):
+        update(data[end - block_bytes : end])
+        hashes.append(digest())  # of data[:end]: one pass over the data for all prefixes
+    return hashes
+
+
+def token_blocks(tokens: Sequence[int], *, block_tokens: int, seed: int = 0) -> list[int]:
+    """Prefix hashes of whole blocks of `block_tokens` token ids (each in 32 bits)."""
+    data = array("I", tokens)
+    return text_blocks(data.tobytes(), block_bytes=block_tokens * data.itemsize, seed=seed)
+
+
+def namespace_seed(name: str) -> int:
+    """The seed of `text_blocks` for a namespace of the cache: an adapter, a salt; 0 for none."""
+    return xxh3_64_intdigest(name.encode()) if name else 0
+
+
+def sglang_blocks(tokens: Sequence[int], *, page_tokens: int, cache_salt: str = "") -> list[int]:
+    """The hashes of the whole pages of a prompt in SGLang's KV events, unsigned, shortest prefix first.
+
+    Each is the first 8 bytes, big endian, of SHA-256 over the digest of the page before and the page's token
+    ids. Before the first page there is the digest of the salt, or nothing without one; ids have 32 bits, little endian
+    (SGLang 0.5.21–0.5.23, `mem_cache/utils.py`: `get_hash_str`, `hash_str_to_int64`, `compute_node_event_hash_values`). That is
+    the chain of requests without `extra_key` and adapter, and of engines without EAGLE, whose pages are of pairs of tokens.
+    """
+    if page_tokens < 1:
+        raise ValueError(f"page_tokens is {page_tokens}; it must be at least 1")
+    ids = array("I", tokens)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    data, page_bytes = ids.tobytes(), page_tokens * ids.itemsize
+    digest = sha256(b"sglang-cache-salt-v1\0" + cache_salt.encode()).digest() if cache_salt else b""
+    hashes = []
+    for end in range(page_bytes, len(data) + 1, page_bytes):
+        digest = sha256(digest + data[end - page_bytes : end]).digest()
+        hashes.append(int.from_bytes(digest[:8], "big"))
+    return hashes
+
+
+def unsigned(hashes: Iterable[int]) -> list[int]:
+    """Unsigned hashes for an index, from an engine's signed ones."""
+    return [key & _64_BITS for key in hashes]
+
+
+def chained_blocks(blocks: Iterable[int], *, seed: int = 0) -> list[int]:
+    """Prefix hashes of blocks that are 64-bit names already (trace `hash_ids`, segments)."""
+    hashes = []
+    running = seed
+    for block in blocks:
+        name = (block & _64_BITS).to_bytes(8, "little")  # engines send some as signed integers
+        running = xxh3_64_intdigest(name, seed=running)
+        hashes.append(running)
+    return hashes
+
 
 DEFAULT_MAX_BLOCKS: Final = 2_000_000  # about 200 MB
 
@@ -217,3 +302,48 @@ def match_either(
             of_first, of_second = of_second, of_first
         depth += 1
     return Match(depth, ReplicaSet(held >> 1)) if depth else NO_MATCH
+
+
+LOAD_TOKENS: Final = 1024
+"""What a replica that has the adapter loaded is worth, in input tokens that another one would compute: about 100 ms of prefill. The
+load itself takes less; but a replica's slots are few, and a request for one more adapter waits until all requests of another end."""
+
+
+class AdapterPlaces:
+    """The last adapters of each replica, by slot of the fleet."""
+
+    def __init__(self, adapters_per_batch: int) -> None:
+        self.limit = adapters_per_batch
+        """Slots of each replica."""
+        self._of: defaultdict[int, OrderedDict[str, None]] = defaultdict(OrderedDict)
+        self._replicas: defaultdict[str, int] = defaultdict(int)
+
+    def sent(self, adapter: str | None, slot: int) -> None:
+        """A request with this adapter was sent to a replica."""
+        if adapter is None:
+            return
+        adapters = self._of[slot]
+        adapters[adapter] = None
+        adapters.move_to_end(adapter)
+        self._replicas[adapter] |= 1 << slot
+        while len(adapters) > self.limit:
+            self._replicas[adapters.popitem(last=False)[0]] &= ~(1 << slot)
+
+    def left(self, slot: int) -> None:
+        """The replica is gone."""
+        for adapter in self._of.pop(slot, ()):
+            self._replicas[adapter] &= ~(1 << slot)
+
+    def nearest(
+        self, adapter: str | None, longest: ReplicaSet, routable: ReplicaSet
+    ) -> tuple[ReplicaSet, int]:
+        """The nearest replicas, and the tokens that their loaded adapter is worth.
+
+        `longest`: those with the longest match of the prefix. Of these the ones with the adapter are nearer. Without any match,
+        all with the adapter are nearest.
+        """
+        loaded = self._replicas.get(adapter, 0) & routable if adapter is not None else 0
+        if not loaded:
+            return longest, 0
+        near = loaded & longest if longest != EMPTY else loaded
+        return (ReplicaSet(near), LOAD_TOKENS) if near else (longest, 0)

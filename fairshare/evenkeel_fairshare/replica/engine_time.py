@@ -27,8 +27,14 @@ from math import inf
 from operator import itemgetter
 
 from evenkeel_fairshare.replica.contract import Request
-from evenkeel_fairshare.replica.step_times import Line, StepTimes, step_size
-from evenkeel_fairshare.replica.time_levels import DecodeRun, Member, TimeLevel
+from evenkeel_fairshare.replica.time_levels import (
+    DecodeRun,
+    Line,
+    Member,
+    StepTimes,
+    TimeLevel,
+    step_size,
+)
 
 
 class EngineTime:

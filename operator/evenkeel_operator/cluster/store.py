@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from evenkeel_contract.names import SERVICE_LABEL
 
-from evenkeel_operator.core.hosts import Claim, claims_of
+from evenkeel_operator.core.neighbours import Claim, claims_of
 from evenkeel_operator.core.objects import KINDS, Object, Ref, labels_of, ref_of
 from evenkeel_operator.core.tenants import NamedSecret, read_secret
 from evenkeel_operator.core.workload import engine_of, is_broken

@@ -16,11 +16,9 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from evenkeel_contract.routerconfig import ReplicaConfig
-from evenkeel_fairshare.fleet.adapters import AdapterPlaces
 from evenkeel_fairshare.fleet.contract import EMPTY, Dispatch, FleetPolicy, ReplicaSet, Usage
-from evenkeel_fairshare.prefix.blocks import namespace_seed, text_blocks
 from evenkeel_fairshare.prefix.exact import ExactIndex
-from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex, namespace_seed, text_blocks
 
 FAILURES: Final = 3  # one may be chance, and two a process on its way out
 LONGEST_S: Final = 30.0  # bounds how late the router notices that the replica works again

@@ -29,8 +29,8 @@ from evenkeel_contract.kvevents import (
 )
 from evenkeel_contract.reports import ReportError
 from evenkeel_contract.routerconfig import PrefixMode, ReplicaConfig
-from evenkeel_fairshare.prefix.blocks import unsigned
 from evenkeel_fairshare.prefix.exact import ExactIndex
+from evenkeel_fairshare.prefix.index import unsigned
 from zmq.utils.monitor import parse_monitor_message
 
 from evenkeel_router.fleet.health import HealthMonitor

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from evenkeel_contract.promptfacts import FILES, MAX_FACTS_BYTES, PromptFacts
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
-from evenkeel_fairshare.prefix.blocks import sglang_blocks
+from evenkeel_fairshare.prefix.index import sglang_blocks
 
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.inference import Inference

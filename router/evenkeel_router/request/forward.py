@@ -38,7 +38,6 @@ from evenkeel_router.fleet.selection import Match, Ticket
 from evenkeel_router.gate.gates import Gates
 from evenkeel_router.ledger.accounting import Accounting
 from evenkeel_router.request import own_answers
-from evenkeel_router.request.outgoing import outgoing_of
 from evenkeel_router.request.replica_wait import ReplicaWait
 from evenkeel_router.request.request_state import AdmittedRequest, Attempt, RequestState
 from evenkeel_router.settings import Settings
@@ -202,7 +201,7 @@ class Forwarder:
         silence_s = self._silence_s(admitted)
         left_s = self._answer_by_s(request_state, history, silence_s) - self._now()
         silence_s = min(silence_s, max(0.0, left_s))
-        outgoing = outgoing_of(request_state, admitted, request, key)
+        outgoing = admitted.outgoing(request_state, request, key)
         try:
             reply = await exchange.ask(outgoing, silence_s=silence_s)
         except SilenceError as error:

@@ -17,22 +17,31 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from evenkeel_contract.names import REQUEST_ID_HEADER
+from evenkeel_contract.names import (
+    ADAPTER_HEADER,
+    CACHE_SALT_HEADER,
+    CLIENT_KEY_HEADER,
+    REQUEST_ID_HEADER,
+)
 from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_fairshare.fleet.contract import NOTHING, ReplicaSet, Usage
+from multidict import istr
 
 from evenkeel_router.api.endpoints import Endpoint
 from evenkeel_router.api.errors import Outcome
 from evenkeel_router.api.identity import Client, Paid
-from evenkeel_router.api.inference import Inference
+from evenkeel_router.api.inference import Inference, with_cache_salt, with_client_key
 from evenkeel_router.fleet.selection import Fleet, Match, Ticket
 from evenkeel_router.gate.gates import Turn
 from evenkeel_router.ledger.accounting import Accounting, Booking, RelocationVerdict
 from evenkeel_router.ledger.totals import ClientTotals
 from evenkeel_router.prefix.tokenised import Tokenised
-from evenkeel_router.transport.upstream import Exchange, Upstream
+from evenkeel_router.transport.client_request import Request
+from evenkeel_router.transport.upstream import Exchange, Outgoing, Upstream
+
+_TRACE_HEADERS: Final = (istr("traceparent"), istr("tracestate"))
 
 
 class State(Enum):
@@ -230,3 +239,24 @@ class AdmittedRequest(NamedTuple):
     endpoint: Endpoint
     inference: Inference
     match: Match
+
+    def outgoing(self, request_state: RequestState, request: Request, key: str) -> Outgoing:
+        """What a replica is sent: the client's body, the client key, the salt of the engine's cache, and the request's origin."""
+        inference = self.inference
+        headers = [(REQUEST_ID_HEADER, request_state.request_id)]
+        body = inference.body
+        if self.endpoint.api.key_in_body:
+            body = with_client_key(body, key)
+        else:
+            headers.append((CLIENT_KEY_HEADER, key))
+        if cache_salt := self.client.cache_salt:
+            headers.append((CACHE_SALT_HEADER, cache_salt))
+            if self.endpoint.api.salt_in_body:
+                body = with_cache_salt(body, cache_salt)
+        if inference.adapter is not None:
+            headers.append((ADAPTER_HEADER, inference.adapter))
+        for name in _TRACE_HEADERS:
+            value = request.headers.get(name)
+            if value is not None and value.isascii() and value.isprintable():
+                headers.append((name, value))
+        return Outgoing(request_state.path, headers, body, inference.content_type)

@@ -1,4 +1,4 @@
-"""The interface to replicas: how requests are sent, how they fail, and a fake for tests.
+"""The interface to replicas: how requests are sent, and how they fail.
 
     UpstreamError
       ConnectError          not sent: refused, unreachable, or no connection in time
@@ -15,7 +15,6 @@ fleet (R11). Silence is never tried again, because the replica may still be work
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from evenkeel_contract.routerconfig import ReplicaConfig
@@ -120,70 +119,3 @@ class Upstream(Protocol):
 
     async def connect(self, replica: ReplicaConfig) -> Exchange:
         """A connection to a replica; raises `ConnectError`, `ConnectionLimitError`."""
-
-
-@dataclass(slots=True)
-class FakeReply:
-    """A reply for tests. Each part is a piece of the body, or an error to raise in its place."""
-
-    parts: Sequence[bytes | UpstreamError]
-    status: int = 200
-    content_type: str = "application/json"
-    _position: int = 0
-    _held: bool = False
-
-    @property
-    def body(self) -> bytes | None:
-        if self.content_type.startswith("text/event-stream"):
-            return None
-        return b"".join(part for part in self.parts if isinstance(part, bytes))
-
-    async def relay(self, feed: Feed, *, idle_s: float) -> bool:
-        self._held = False
-        while self._position < len(self.parts) and not self._held:
-            part = self.parts[self._position]
-            self._position += 1
-            if isinstance(part, UpstreamError):
-                raise part
-            feed(part, self._position == len(self.parts))
-        return not self._held
-
-    def splice(self, passes: Passes, client: Sink) -> None:
-        return None
-
-    def hold(self) -> None:
-        self._held = True
-
-
-Answer = Callable[[ReplicaConfig, Outgoing], FakeReply | UpstreamError]
-
-
-@dataclass(slots=True)
-class FakeUpstream:
-    """Replicas without sockets. `answer` decides what each request gets, and `asked` records all requests."""
-
-    answer: Answer
-    asked: list[tuple[str, Outgoing]] = field(default_factory=list)
-    closed: int = 0
-
-    async def connect(self, replica: ReplicaConfig) -> Exchange:
-        return _FakeExchange(self, replica)
-
-
-@dataclass(slots=True)
-class _FakeExchange:
-    upstream: FakeUpstream
-    replica: ReplicaConfig
-
-    async def ask(self, request: Outgoing, *, silence_s: float) -> Reply:
-        self.upstream.asked.append((self.replica.name, request))
-        answer = self.upstream.answer(self.replica, request)
-        if isinstance(answer, UpstreamError):
-            raise answer
-        return answer
-
-    def break_off(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        self.upstream.closed += 1

@@ -21,7 +21,6 @@ from math import inf
 from typing import Final
 
 from evenkeel_fairshare.cost import Cost
-from evenkeel_fairshare.fleet.adapters import AdapterPlaces
 from evenkeel_fairshare.fleet.contract import (
     EMPTY,
     Dispatch,
@@ -30,7 +29,7 @@ from evenkeel_fairshare.fleet.contract import (
     Usage,
     replica_set,
 )
-from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_fairshare.prefix.index import AdapterPlaces, PrefixIndex
 from evenkeel_fairshare.replica.contract import Arrival, ReplicaPolicy
 
 from evenkeel_simulator.engine.cache import Node, Segment, chain, namespace

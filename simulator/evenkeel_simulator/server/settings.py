@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from evenkeel_contract.enginesettings import AUTO, ISOLATION, WARMUP_S
 from evenkeel_contract.kvevents import KEPT_BATCHES
 from evenkeel_contract.names import ENGINE_PORT, KV_EVENTS_PORT, KV_REPLAY_PORT, REPORTS_PORT
-from evenkeel_contract.words_or_numbers import IsolationSetting
+from evenkeel_contract.queueorder import IsolationSetting
 from evenkeel_fairshare.cost import Cost, LinearCost
 from evenkeel_fairshare.replica.contract import ReplicaPolicy
 from evenkeel_fairshare.replica.deficit import DeficitRules, Rejoin
@@ -219,6 +219,12 @@ def argument_parser(
         add_help=add_help,
         allow_abbrev=False,  # an abbreviation must not set a flag that only Evenkeel may set
     )
+    for add in (_add_network, _add_scheduling, _add_engine, _add_adapters):
+        add(parser)
+    return parser
+
+
+def _add_network(parser: argparse.ArgumentParser) -> None:
     network = parser.add_argument_group("network (port 0: the system chooses)")
     network.add_argument("--model", required=True, help="served model name")
     network.add_argument("--host", metavar="ADDRESS")
@@ -236,6 +242,9 @@ def argument_parser(
         "--reports-port", type=int, help=f"reports per client, usually on {REPORTS_PORT}"
     )
     network.add_argument("--api-key", help="bearer key that requests must show")
+
+
+def _add_scheduling(parser: argparse.ArgumentParser) -> None:
     policy = parser.add_argument_group("scheduling")
     policy.add_argument("--replica-policy", choices=list(POLICIES))
     policy.add_argument(
@@ -264,17 +273,23 @@ def argument_parser(
         help="how far other clients may slow a client whose requests run, or Off; "
         f"{ISOLATION:.0%}% by default",
     )
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    defaults = EngineConfig()
     engine = parser.add_argument_group("engine")
     engine.add_argument("--profile", type=_profile, help=f"{', '.join(PROFILES)}, or a JSON file")
     engine.add_argument("--kv-tokens", type=int, help="KV pool; default: the profile's")
     engine.add_argument("--page-size", type=int, help="tokens per page, 16 by default")
     engine.add_argument("--context-length", type=int, help="default: the KV pool")
     engine.add_argument("--speed", type=float, help="engine seconds per second, 1 by default")
-    defaults = EngineConfig()
     engine.add_argument("--admission", type=AdmissionRule, default=defaults.admission)
     engine.add_argument("--max-running-requests", type=int, default=defaults.max_running)
     engine.add_argument("--chunked-prefill-size", type=int, default=defaults.prefill_tokens)
     engine.add_argument("--enable-mixed-chunk", action="store_true", default=defaults.mixed)
+
+
+def _add_adapters(parser: argparse.ArgumentParser) -> None:
     adapters = parser.add_argument_group("LoRA adapters")
     adapters.add_argument("--enable-lora", action="store_true", help="adapters enable it, too")
     adapters.add_argument(
@@ -289,10 +304,9 @@ def argument_parser(
     adapters.add_argument(
         "--adapter-load-ms",
         type=float,
-        default=defaults.adapter_load_ms,
-        help=f"time to load an adapter, {defaults.adapter_load_ms:g} by default",
+        default=EngineConfig().adapter_load_ms,
+        help=f"time to load an adapter, {EngineConfig().adapter_load_ms:g} by default",
     )
-    return parser
 
 
 def _quantum(text: str) -> float | None:

@@ -24,16 +24,14 @@ from evenkeel_contract.spec.resources import (
 from evenkeel_contract.validate import SERVICE_RULES, TENANT_RULES, parse_service, parse_tenant
 
 from crds.generate import FOLDERS, files
-from tests.support.crd_cases import (
+from tests.support.crd_boundaries import Boundary, boundaries
+from tests.support.crd_cases import RULES, Pair
+from tests.support.crd_documents import (
     EXTERNAL,
     POOLED,
-    RULES,
     SCALED,
     SERVICE,
     TENANT,
-    Boundary,
-    Pair,
-    boundaries,
     changed,
     faults_of,
 )

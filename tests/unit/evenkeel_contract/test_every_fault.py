@@ -16,22 +16,22 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 import pytest
-from evenkeel_contract import decode, validate, values, words_or_numbers
+from evenkeel_contract import decode, queueorder, validate, values
 from evenkeel_contract.crd import definitions
 from evenkeel_contract.values import Fault
 from evenkeel_operator.core import records
 from evenkeel_operator.core.records import choose_spec
 
-from tests.support.crd_cases import (
+from tests.support.crd_boundaries import boundaries
+from tests.support.crd_cases import RULES
+from tests.support.crd_documents import (
     EXTERNAL,
     POOLED,
-    RULES,
     SCALED,
     SERVICE,
     SHARED_SECRET,
     TENANT,
     Document,
-    boundaries,
     changed,
     faults_of,
 )
@@ -99,8 +99,8 @@ def made_at(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
         values.Duration,
         values.Quantity,
         values.CountOrPercent,
-        words_or_numbers.QuantumSetting,
-        words_or_numbers.IsolationSetting,
+        queueorder.QuantumSetting,
+        queueorder.IsolationSetting,
     ):
         monkeypatch.setattr(scalar, "from_plain", _noting(scalar.from_plain, found))
     return found

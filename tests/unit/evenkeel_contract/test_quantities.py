@@ -5,12 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from evenkeel_contract.queueorder import IsolationSetting, QuantumSetting
 from evenkeel_contract.values import (
     CountOrPercent,
     Duration,
     Quantity,
 )
-from evenkeel_contract.words_or_numbers import IsolationSetting, QuantumSetting
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 from evenkeel_contract.routerconfig import FleetPolicyName, PrefixConfig, SchedulingConfig
 from evenkeel_fairshare.fleet.registry import POLICIES, FleetPolicyConfig
-from evenkeel_fairshare.prefix.blocks import DEFAULT_BLOCK_BYTES
-from evenkeel_fairshare.prefix.index import DEFAULT_MAX_BLOCKS
+from evenkeel_fairshare.prefix.index import DEFAULT_BLOCK_BYTES, DEFAULT_MAX_BLOCKS
 
 
 def test_the_index_and_the_blocks_default_alike() -> None:

@@ -10,7 +10,7 @@ from evenkeel_operator.cluster.store import SERVICE, Key
 from evenkeel_operator.core.objects import OPTIONAL_KINDS, Object
 
 from tests.support.build_contexts import document
-from tests.support.crd_cases import changed
+from tests.support.crd_documents import changed
 from tests.support.effects import pool
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_prometheus import answers

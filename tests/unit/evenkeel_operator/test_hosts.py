@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from evenkeel_operator.core.hosts import claims_of, host_taken
+from evenkeel_operator.core.neighbours import claims_of, host_taken
 
 
 def service(name: str, created: str = "2026-01-01T00:00:00Z", **ingress: Any) -> dict[str, Any]:

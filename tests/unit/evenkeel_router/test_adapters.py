@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from evenkeel_contract.routerconfig import RouterConfig
-from evenkeel_fairshare.prefix.blocks import text_blocks
+from evenkeel_fairshare.prefix.index import text_blocks
 from evenkeel_router.api.endpoints import Endpoint, parse
 from evenkeel_router.api.errors import Outcome, Refusal, error_body
 from evenkeel_router.api.inference import Inference, Limits

@@ -12,9 +12,9 @@ from evenkeel_contract.routerconfig import ReplicaConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.fleet.probe import Verdict
 from evenkeel_router.fleet.selection import FAILURES, LONGEST_S, Backoff
-from evenkeel_router.transport.upstream import BrokenError, FakeReply, FakeUpstream, Feed, Outgoing
+from evenkeel_router.transport.upstream import BrokenError, Feed, Outgoing
 
-from tests.support.fakes import FakeProber, replicas
+from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import DONE, EVENT, OK
 from tests.support.routers import MODEL, QUICK, config_for, routable, until
 

@@ -1,7 +1,7 @@
 """The order of the waiting room."""
 
 import pytest
-from evenkeel_router.fleet.fair_queue import FairQueue
+from evenkeel_router.fleet.wait_queue import FairQueue
 
 
 def drained(queue: FairQueue[str]) -> list[str]:

@@ -15,18 +15,15 @@ from evenkeel_contract.names import OTHER_CLIENTS
 from evenkeel_contract.routerconfig import ReplicaConfig, SchedulingConfig
 from evenkeel_router.app import Router, running
 from evenkeel_router.transport.upstream import (
-    Answer,
     BrokenError,
     ConnectError,
     ConnectionLimitError,
-    FakeReply,
-    FakeUpstream,
     Outgoing,
     SilenceError,
     UpstreamError,
 )
 
-from tests.support.fakes import FakeProber, replicas
+from tests.support.fakes import Answer, FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import DONE, EVENT, OK
 from tests.support.routers import KEY, MODEL, QUICK, config_for, routable, until
 

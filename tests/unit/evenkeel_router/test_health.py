@@ -13,10 +13,9 @@ from evenkeel_fairshare.replica.measured_quantum import LARGEST_QUANTUM
 from evenkeel_router.app import Router, running
 from evenkeel_router.fleet.health import SILENT_PROBES, HealthMonitor
 from evenkeel_router.fleet.probe import EngineSize, HttpProber, Verdict, prober_session
-from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 from evenkeel_simulator.server.app import running_server
 
-from tests.support.fakes import FakeProber, replicas
+from tests.support.fakes import FakeProber, FakeReply, FakeUpstream, replicas
 from tests.support.nasty import fine, nasty
 from tests.support.plain_engine import plain_engine
 from tests.support.routers import (

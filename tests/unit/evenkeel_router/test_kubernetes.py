@@ -25,9 +25,8 @@ from evenkeel_router.cluster.secret_watch import SecretSource
 from evenkeel_router.fleet.probe import Verdict
 from evenkeel_router.telemetry.logs import RequestLog
 from evenkeel_router.telemetry.metrics import metrics
-from evenkeel_router.transport.upstream import FakeReply, FakeUpstream
 
-from tests.support.fakes import FakeProber
+from tests.support.fakes import FakeProber, FakeReply, FakeUpstream
 from tests.support.kube_api import KubeApi, kube_api, pod, slice_of
 from tests.support.routers import QUICK, config_for, routable, until
 

@@ -1,13 +1,12 @@
 """The fleet as the router sees it: slots, lives, loads, prefixes."""
 
 import pytest
-from evenkeel_fairshare.fleet.adapters import LOAD_TOKENS, AdapterPlaces
 from evenkeel_fairshare.fleet.contract import EMPTY, NOTHING, ReplicaSet, Usage
 from evenkeel_fairshare.fleet.d2lpm import D2lpm
 from evenkeel_fairshare.fleet.d2lpm_auto import AutoD2lpm
 from evenkeel_fairshare.fleet.least_loaded import LeastLoaded
 from evenkeel_fairshare.prefix.exact import ExactIndex
-from evenkeel_fairshare.prefix.index import PrefixIndex
+from evenkeel_fairshare.prefix.index import LOAD_TOKENS, AdapterPlaces, PrefixIndex
 from evenkeel_router.fleet import selection as candidates
 from evenkeel_router.fleet.selection import Basis, Fleet, Match, Member, Pages, Prediction
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from evenkeel_contract.routerconfig import SIMULATOR_TOKENIZER, PrefixConfig, PrefixMode
-from evenkeel_fairshare.prefix.blocks import sglang_blocks
+from evenkeel_fairshare.prefix.index import sglang_blocks
 from evenkeel_router.api.endpoints import Endpoint, parse
 from evenkeel_router.api.inference import Inference, Limits
 from evenkeel_router.prefix import tokenisation as tokenising

@@ -1,7 +1,7 @@
 """Prompts become chained block hashes."""
 
 import pytest
-from evenkeel_fairshare.prefix.blocks import (
+from evenkeel_fairshare.prefix.index import (
     chained_blocks,
     namespace_seed,
     sglang_blocks,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from evenkeel_fairshare.replica.contract import Request
 from evenkeel_fairshare.replica.engine_time import EngineTime
-from evenkeel_fairshare.replica.step_times import REQUEST_TOKENS, StepTimes
-from evenkeel_fairshare.replica.time_levels import MAX_LAG_S
+from evenkeel_fairshare.replica.time_levels import MAX_LAG_S, REQUEST_TOKENS, StepTimes
 
 
 def request(client: str, *, weight: float = 1.0, tenant: str = "", input_tokens: int = 100):

@@ -1,11 +1,13 @@
-"""One clock for all ranks of an engine, so that all take the same decisions at the same steps.
+"""The times that a scheduler decides by: one clock for all ranks of an engine, and what each forward pass took.
 
-The first rank adds its time to the requests that it receives. SGLang sends these to every rank, in the same order and before the
-same step. So warm-up and the measured quantum work with tensor and pipeline parallelism too.
+Ranks must take the same decisions at the same steps. So the first rank adds its time to the requests that it receives. SGLang
+sends these to every rank, in the same order and before the same step. So warm-up and the measured quantum work with tensor and
+pipeline parallelism too.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -50,3 +52,27 @@ class RankClock:
             else:
                 requests.append(one)
         return requests
+
+
+class StepClock:
+    """What each forward pass took, from when the scheduler launches batches and processes their results. In seconds.
+
+    With overlap the scheduler launches a batch before it processes the result of the one before. So a pass takes the time
+    since the previous result, or since its own launch if the engine was idle in between.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._launches: deque[float] = deque([0.0, 0.0], maxlen=2)
+        self._ended = 0.0
+
+    def launched(self) -> None:
+        """The scheduler chooses its next batch."""
+        self._launches.append(self._clock())
+
+    def ended(self, *, overlap: bool) -> float:
+        """The result of the oldest batch under way was processed; the seconds that it took."""
+        now = self._clock()
+        seconds = now - max(self._ended, self._launches[0 if overlap else 1])
+        self._ended = now
+        return seconds

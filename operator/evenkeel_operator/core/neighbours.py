@@ -1,13 +1,18 @@
-"""Engines of another owner that an InferencePool selects: its selector and its port take the place of those of the spec. Pure.
+"""What objects of others mean for a service. Pure.
 
-The specification: https://gateway-api-inference-extension.sigs.k8s.io/api-types/inferencepool
+An InferencePool selects engines of another owner: its selector and its port take the place of those of the spec. The
+specification: https://gateway-api-inference-extension.sigs.k8s.io/api-types/inferencepool
+
+Several services may name one host. Two Ingresses of one class with the same host and path would get each other's requests, at the
+choice of the ingress controller. The older service keeps them, so a new service in any namespace cannot take the requests of
+another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from evenkeel_contract.names import EXTERNAL_LABEL
 from evenkeel_contract.spec.parts import External, PodSelector
@@ -71,3 +76,58 @@ def _of_service(live: Object | None) -> tuple[Mapping[str, str], int] | None:
     if live is None or EXTERNAL_LABEL not in labels_of(live):
         return None
     return live["spec"]["selector"], int(live["spec"]["ports"][0]["port"])
+
+
+Claim = tuple[str, str, str]
+"""Ingress class (empty: the default one), host, path."""
+_ALL: Final = ("/",)
+
+
+def claims_of(service: Object) -> frozenset[Claim]:
+    """What the Ingress of a FairInferenceService asks for. What cannot be read asks for nothing: `SpecValid` reports it."""
+    ingress = _mapping(_mapping(_mapping(service.get("spec")).get("exposure")).get("ingress"))
+    hosts = [ingress.get("host"), *_listed(ingress.get("additionalHosts"))]
+    paths = _listed(ingress.get("paths")) or _ALL
+    class_name = str(ingress.get("className") or "")
+    return frozenset(
+        (class_name, host, path)
+        for host in hosts
+        for path in paths
+        if isinstance(host, str) and isinstance(path, str)
+    )
+
+
+def host_taken(service: Object, others: Iterable[Object]) -> Note | None:
+    """The first claim of the service that an older service has, too; `others` may include the service."""
+    claims = claims_of(service)
+    if not claims:
+        return None
+    for other in sorted(others, key=_age):
+        if _age(other) >= _age(service):
+            return None
+        both = sorted(claims & claims_of(other))
+        if both:
+            _, host, path = both[0]
+            metadata = other["metadata"]
+            owner = f"{metadata['namespace']}/{metadata['name']}"
+            message = (
+                f"spec.exposure.ingress: the older service {owner} has host {host} with path {path}, so there is no "
+                "Ingress. Choose another host, path or class."
+            )
+            return Note(reasons.HOST_TAKEN, message)
+    return None
+
+
+def _age(service: Object) -> tuple[str, str, str]:
+    """Sorts services from the oldest to the newest."""
+    metadata = service["metadata"]
+    created = str(metadata.get("creationTimestamp", ""))
+    return created, str(metadata["namespace"]), str(metadata["name"])
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,24 @@
+"""Commands whose options are the fields of a dataclass: a function with thirty parameters passes them on with difficulty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, TypeVar, get_type_hints
+
+_Options = TypeVar("_Options")
+
+
+def command_of(run: Callable[[_Options], None], options: type[_Options]) -> Callable[..., None]:
+    """`run` as typer reads a command: with one parameter for each field of the dataclass `options`."""
+
+    def command(**given: Any) -> None:
+        run(options(**given))
+
+    types = get_type_hints(options, include_extras=True)
+    fields = signature(options).parameters.values()
+    parameters = [field.replace(annotation=types[field.name]) for field in fields]
+    command.__signature__ = signature(options).replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = types
+    command.__doc__ = run.__doc__
+    return command

@@ -1,0 +1,220 @@
+"""Resources with every field and without a fault, and changes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Final
+
+from evenkeel_contract.validate import parse_service, parse_tenant
+from evenkeel_contract.values import Fault
+
+GONE: Final = object()
+"""As a change: the field is removed."""
+
+Document = dict[str, Any]
+Changes = Mapping[str, object]
+
+SERVICE: Final[Document] = {
+    "apiVersion": "evenkeel.dev/v1alpha1",
+    "kind": "FairInferenceService",
+    "metadata": {"name": "llama"},
+    "spec": {
+        "model": {
+            "source": "hf://meta-llama/Llama-3.1-8B-Instruct",
+            "servedName": "llama-3.1-8b",
+            "tokenSecretRef": {"name": "hf", "key": "token"},
+            "cache": {
+                "storageClassName": "fast",
+                "size": "100Gi",
+                "accessModes": ["ReadWriteMany"],
+            },
+            "adapters": [{"name": "support", "source": "hf://acme/support-lora"}],
+            "adaptersPerBatch": 8,
+        },
+        "engine": {
+            "runtime": "SGLang",
+            "image": "lmsysorg/sglang:latest",
+            "replicas": 2,
+            "gpu": {"resourceName": "nvidia.com/gpu", "count": 1},
+            "args": ["--mem-fraction-static=0.88"],
+            "rollout": {"maxSurge": 1, "maxUnavailable": "25%"},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"nodeSelector": {"g": "h"}}},
+        },
+        "scheduling": {
+            "replicaPolicy": "DLPM",
+            "fleetPolicy": "D2LPM",
+            "queue": "Auto",
+            "inputTokenWeight": 1,
+            "outputTokenWeight": 2,
+            "cost": {"kvTime": 0},
+            "clientQuantum": 8000,
+            "workerQuantum": 20000,
+            "isolation": "50%",
+            "rejoin": "KeepDebt",
+        },
+        "router": {
+            "replicas": 1,
+            "template": {"metadata": {}, "spec": {}},
+            "prefix": {"mode": "Text", "textBlockBytes": 256},
+            "state": {"store": "File", "file": {"size": "1Gi"}},
+            "limits": {
+                "maxBodySize": "16Mi",
+                "queueTimeout": "120s",
+                "firstTokenTimeout": "1h30m",
+                "activationTimeout": "1500ms",
+                "maxConcurrentPerClient": 0,
+            },
+        },
+        "slo": {
+            "ttft": {"threshold": "2s", "objectivePercent": 99, "window": "720h"},
+            "fairness": {"maxLead": "60s", "maxShareErrorPercent": 15},
+            "alertLabels": {"a": "b"},
+        },
+        "exposure": {
+            "ingress": {
+                "host": "llm.example.com",
+                "additionalHosts": ["*.llm.example.com"],
+                "paths": ["/v1"],
+                "annotations": {"a": "b"},
+                "labels": {"a": "b"},
+                "className": "nginx",
+                "tls": {"secretName": "tls"},
+            }
+        },
+        "tenancy": {
+            "selector": {
+                "matchLabels": {"a": "b"},
+                "matchExpressions": [{"key": "c", "operator": "In", "values": ["d"]}],
+            },
+            "anonymous": "Reject",
+            "trustedProxies": ["10.0.0.0/8"],
+            "cacheSharing": "Tenant",
+        },
+    },
+}
+"""Every field, with SCALED together; no fault."""
+
+_SCALE_RULES: Final = {
+    "stabilizationWindowSeconds": 300,
+    "selectPolicy": "Max",
+    "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}],
+}
+AUTOSCALING: Final = {
+    "minReplicas": 1,
+    "maxReplicas": 16,
+    "maxReplicasPerClient": "50%",
+    "prometheus": {
+        "url": "http://prometheus.monitoring:9090",
+        "tokenSecretRef": {"name": "prometheus", "key": "token"},
+    },
+    "targets": {
+        "utilizationPercent": 75,
+        "queueTime": "2s",
+        "ttftP95": "1500ms",
+        "servicePerReplica": "20k",
+    },
+    "behavior": {"scaleUp": _SCALE_RULES, "scaleDown": _SCALE_RULES},
+    "drainTimeout": "300s",
+}
+_GATEWAY: Final = {
+    "name": "gw",
+    "namespace": "infra",
+    "group": "gateway.networking.k8s.io",
+    "kind": "Gateway",
+    "sectionName": "https",
+    "port": 443,
+}
+_SCALED: Final[Changes] = {
+    "spec.engine.replicas": GONE,
+    "spec.autoscaling": AUTOSCALING,
+    "spec.exposure": {
+        "httpRoute": {
+            "parentRefs": [_GATEWAY],
+            "hostnames": ["*.example.com"],
+            "paths": ["/v1"],
+            "annotations": {"a": "b"},
+            "labels": {"a": "b"},
+        },
+        "cors": {"allowOrigins": ["https://app.example.com"]},
+    },
+    "spec.router.state": {
+        "store": "Redis",
+        "redis": {"urlSecretRef": {"name": "redis", "key": "url"}},
+    },
+}
+TENANT: Final[Document] = {
+    "apiVersion": "evenkeel.dev/v1alpha1",
+    "kind": "InferenceTenant",
+    "metadata": {"name": "ads"},
+    "spec": {
+        "weight": 4,
+        "defaultClientWeight": 1,
+        "clients": [{"name": "chat", "weight": 3}, {"name": "batch", "weight": 1}],
+        "apiKeys": [
+            {"name": "chat-1", "client": "chat", "secretRef": {"name": "keys", "key": "chat"}}
+        ],
+        "limits": {
+            "requestsPerMinute": 60,
+            "tokensPerMinute": 100,
+            "maxConcurrent": 5,
+            "burst": "10%",
+        },
+    },
+}
+
+
+EXTERNAL_ENGINES: Final = {
+    "selector": {"matchLabels": {"a": "b"}},
+    "port": 8000,
+    "apiKeySecretRef": {"name": "keys", "key": "token"},
+    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "theirs"},
+}
+
+
+def changed(document: Document, changes: Changes) -> Document:
+    """A copy with the values at dotted paths (`spec.clients.0.name`) replaced, added or removed."""
+    copy = deepcopy(document)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place: Any = copy
+        for part in parents:
+            place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
+        if value is GONE:
+            del place[last]
+        else:
+            place[int(last) if isinstance(place, list) else last] = deepcopy(value)
+    return copy
+
+
+SCALED: Final = changed(SERVICE, _SCALED)
+EXTERNAL: Final = changed(
+    SCALED,
+    {
+        "spec.engine": {"runtime": "External", "external": EXTERNAL_ENGINES},
+        "spec.model.cache": GONE,
+    },
+)
+"""In front of engines that another owner made."""
+POOLED: Final = changed(
+    EXTERNAL, {"spec.engine.external": {"inferencePool": "pool"}, "spec.autoscaling": GONE}
+)
+"""The same, by the name of an InferencePool."""
+
+
+def faults_of(document: Document) -> Sequence[Fault]:
+    """The contract's own verdict."""
+    parse = parse_service if document["kind"] == "FairInferenceService" else parse_tenant
+    return parse(document)[1]
+
+
+SHARED_SECRET: Final = changed(
+    TENANT,
+    {
+        "spec.apiKeys": [
+            {"name": name, "client": "chat", "secretRef": {"name": "keys", "key": "chat"}}
+            for name in ("one", "two")
+        ]
+    },
+)
+"""What CEL cannot afford to find (`LEFT_TO_SPEC_VALID`)."""
